@@ -1,0 +1,26 @@
+"""The errors that a caller can act on; every other wrong value is a plain ValueError.
+
+::
+
+    ValueError
+    ├── PlanError      a scenario or plan that cannot be run as written; found before any site trains
+    ├── DataError      data that cannot be used as they are; speaks of columns and counts, never of a value or a path
+    ├── ReplyError     a message from a site that may not be used
+    └── PolicyError    a site's own policy refuses the order
+"""
+
+
+class PlanError(ValueError):
+    """A scenario or plan that cannot be run as written."""
+
+
+class DataError(ValueError):
+    """Data that cannot be used as they are."""
+
+
+class ReplyError(ValueError):
+    """A message from a site that may not be used."""
+
+
+class PolicyError(ValueError):
+    """An order that the site's own policy refuses."""

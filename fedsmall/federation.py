@@ -1,0 +1,61 @@
+"""The data of a federation as every engine sees them: one record per site, and what the model is judged on."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of one site, ready for the model.
+
+    ``x`` has shape (samples, *input_shape) and the plan's float dtype, standardised and without missing values.
+    ``y`` has shape (samples,) with integer classes 0..classes-1, or (samples, *target_shape) for regression.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        return len(self.x)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learnt: the shapes, the loss by name and the metrics by name.
+
+    ``loss`` is one of "cross_entropy" (outputs = classes), "logistic" (one output, two classes), "hinge" (one output,
+    two classes) and "l1". ``input_shape`` is the shape of one sample, (channels, height, width) for images.
+    """
+
+    name: str
+    input_shape: tuple[int, ...]
+    classes: int
+    loss: str = "cross_entropy"
+    metrics: tuple[str, ...] = ("accuracy",)
+    class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> int:
+        """The width of the model's last layer."""
+        return 1 if self.loss in ("logistic", "hinge") else self.classes
+
+
+@dataclass(frozen=True)
+class Federation:
+    """All the sites of a simulation, in the order of their names.
+
+    ``held_out`` holds each site's own test samples where the task has such (a natural partition), else ``None``;
+    ``test`` is the common test set: for a natural partition the sites' held-out samples together.
+    ``extra`` holds further test sets by name (for example the unused official training images).
+    """
+
+    task: Task
+    names: tuple[str, ...]
+    train: tuple[Samples, ...]
+    test: Samples
+    held_out: tuple[Samples | None, ...] = ()
+    extra: tuple[tuple[str, Samples], ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,155 @@
+"""A plan: everything that decides the numbers of one run, as frozen records that are validated when built.
+
+A scenario (a TOML file, :mod:`sim.scenario`) is several plans: one for each of its methods and seeds. A plan travels as
+JSON inside every order, so a site needs nothing else to know what it is asked to do.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class Frozen(BaseModel):
+    """A record that cannot be changed and knows all its fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Recipe(Frozen):
+    """How one round of local training goes at a site.
+
+    A round is ``local_steps`` optimizer steps or ``local_epochs`` passes over the site's samples (exactly one of the two;
+    one step if neither is given). ``batch`` is the number of samples in a step, ``None`` the whole site. With epochs,
+    every epoch draws a fresh order and cuts it into consecutive batches, the last of which may be smaller. With steps,
+    a round takes the first ``local_steps`` batches of such epochs. Where a batch holds the whole site nothing is drawn
+    and the samples keep their order.
+    """
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    lr: Annotated[float, Field(gt=0)] = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: NonNegative = 0.0
+    batch: Positive | None = None
+    local_steps: Positive | None = None
+    local_epochs: Positive | None = None
+    lr_schedule: Literal["constant", "cosine", "step"] = "constant"
+    lr_step_rounds: Positive = 1
+    lr_decay: Fraction = 1.0
+    optimizer_state: Literal["travel", "reset", "stay"] = "travel"
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.local_steps is not None and self.local_epochs is not None:
+            raise ValueError("a round is local_steps or local_epochs, not both; remove one")
+        return self
+
+    @property
+    def steps(self) -> int | None:
+        """Optimizer steps a round, or None where a round is counted in epochs."""
+        return None if self.local_epochs is not None else (self.local_steps or 1)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the optimizer remembers anything from step to step."""
+        return self.optimizer == "adam" or self.momentum > 0
+
+
+class Tree(Frozen):
+    """A replica tree at every site (RepTreeFL): ``fanout`` r, ``depth`` d, ``drop`` p, or one value per site."""
+
+    fanout: Positive | tuple[Positive, ...] = 3
+    depth: Annotated[int, Field(ge=0)] | tuple[Annotated[int, Field(ge=0)], ...] = 1
+    drop: Annotated[float, Field(ge=0, lt=1)] | tuple[float, ...] = 0.1
+    perturbation: Literal["random", "stratified"] = "random"
+    fold: Literal["diversity", "simple"] = "diversity"
+    diversity: str = "l2"
+    fold_at: Literal["site", "server"] = "site"
+    travel: Literal["anchors", "trees"] = "anchors"
+
+
+class Privacy(Frozen):
+    """Clip and noise on what leaves a site, once per contact: std = ``noise`` * ``clip`` (Geyer et al. 2017)."""
+
+    clip: Annotated[float, Field(gt=0)]
+    noise: NonNegative = 0.0
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    budget: Annotated[float, Field(gt=0)] | None = None
+
+
+class Method(Frozen):
+    """One method, as the parts it is made of; :data:`fedsmall.methods.METHODS` holds the named ones.
+
+    ``permute_every`` is the papers' d and ``aggregate_every`` their b, both in rounds; ``None`` means never (before the
+    end, for the aggregation). ``rule`` is what is added to the local gradient, ``server`` how the common model moves.
+    """
+
+    name: str
+    label: str = ""
+    family: Literal["federated", "standalone", "central"] = "federated"
+    permute_every: Positive | None = None
+    aggregate_every: Positive | None = None
+    random_schedule: bool = False
+    aggregator: str = "mean"
+    aggregator_options: dict[str, float] = {}
+    weighted: bool = False
+    rule: Literal["none", "proximal", "scaffold", "feddyn"] = "none"
+    proximal_mu: NonNegative = 0.0
+    feddyn_alpha: NonNegative = 0.0
+    server: Literal["none", "momentum", "adagrad", "adam", "yogi", "fednova", "scaffold", "feddyn"] = "none"
+    server_options: dict[str, float] = {}
+    fraction: Fraction = 1.0
+    tree: Tree | None = None
+    privacy: Privacy | None = None
+
+    @model_validator(mode="after")
+    def _label(self) -> Self:
+        if not self.label:
+            object.__setattr__(self, "label", self.name)
+        return self
+
+
+class Plan(Frozen):
+    """One run: task, sites, recipe, one method, one seed.
+
+    ``task`` and ``partition`` are the scenario's own values (a name or a table); ``fedsmall.tasks`` and
+    ``fedsmall.partition`` read them. ``initial_models`` is "common" or "independent" (every site its own).
+    """
+
+    name: str
+    task: str | dict[str, Any]
+    model: str = "mlp"
+    model_options: dict[str, Any] = {}
+    sites: Positive | None = None
+    samples_per_site: Positive | None = None
+    partition: str | dict[str, Any] = "iid"
+    rounds: Positive = 100
+    seed: Annotated[int, Field(ge=0)] = 0
+    evaluate_every: Positive | None = None
+    initial_models: Literal["common", "independent"] = "common"
+    dtype: Literal["float32", "float64"] = "float32"
+    folds: Annotated[int, Field(ge=2)] | None = None
+    fold: Annotated[int, Field(ge=0)] = 0
+    recipe: Recipe = Recipe()
+    method: Method
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        method, recipe = self.method, self.recipe
+        if method.permute_every and recipe.has_state and recipe.optimizer_state == "stay":
+            raise ValueError(
+                'optimizer_state = "stay" leaves moments behind while models move, which destroys daisy-chaining; '
+                'use "travel" or "reset"'
+            )
+        return self
+
+    @property
+    def data_key(self) -> str:
+        """What the data of the sites depend on, as JSON: plans with equal keys share their federation."""
+        fields = {"task", "sites", "samples_per_site", "partition", "seed", "dtype", "folds", "fold"}
+        return self.model_dump_json(include=fields)

@@ -1,0 +1,58 @@
+"""What moves between a site and the server, as plain arrays by name; Flower records are made elsewhere.
+
+The words of the wire, which ``strategies`` and ``clients`` share, are here and nowhere else.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+
+# Names of the records in a message.
+MODEL = "arrays"  # the model's state: parameters and buffers, named as in torch's state_dict
+CARRIED = "carried"  # optimizer state that travels with the model, "momentum/0.weight" and the like
+RULE = "rule"  # what a local rule needs from the server (an order) or sends to it (a reply): SCAFFOLD's controls
+CONFIG = "config"
+METRICS = "metrics"
+
+# Keys of an order's config.
+PLAN = "plan"  # the plan as JSON
+ROUND = "round"  # t: the last round this order asks for
+ROUNDS = "rounds"  # local rounds to train now: t - ROUNDS + 1 .. t
+COMMON = "common"  # whether the model sent is the common one (proximal rules remember it)
+
+# Keys of a reply's metrics.
+EXAMPLES = "num-examples"
+LOSS = "train-loss"
+STEPS = "steps"
+
+
+@dataclass
+class Traveller:
+    """A model on its way: its state, and the optimizer state that must go with it (may be empty)."""
+
+    model: Arrays
+    carried: Arrays = field(default_factory=dict)
+
+
+@dataclass
+class Order:
+    """What the server asks of a site at one contact: train ``rounds`` rounds, the last of them being ``t``."""
+
+    traveller: Traveller
+    t: int
+    rounds: int
+    common: bool = False
+    rule: Arrays = field(default_factory=dict)
+
+
+@dataclass
+class Update:
+    """A site's answer: the trained traveller, what its local rule sends, and three numbers."""
+
+    traveller: Traveller
+    examples: int
+    loss: float
+    steps: int
+    rule: Arrays = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""The command line, scenarios, engines and comparisons."""
