@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsmall.errors import PlanError
-from fedsmall.folds import fold_split, stratified_folds
+from fedsmall.folds import fold_pool, fold_split, stratified_folds
 
 
 def labels(zeros: int, ones: int) -> np.ndarray:
@@ -81,3 +81,30 @@ def test_targets_that_are_graphs_are_split_without_classes():
 def test_impossible_folds_are_refused(arguments, message):
     with pytest.raises(PlanError, match=message):
         fold_split(*arguments, seed=0)
+
+
+@given(st.integers(20, 200), st.integers(20, 200), st.integers(2, 5), st.integers(1, 4), st.integers(1, 4))
+def test_a_pool_gives_every_site_its_samples_and_keeps_class_shares(zeros, ones, folds, sites, per_site):
+    y = labels(zeros, ones)
+    if sites * per_site * folds / (folds - 1) > len(y) // 2:
+        return
+
+    pool = fold_pool(y, folds, sites, per_site, seed=0)
+
+    assert len(set(pool)) == len(pool)
+    assert abs((y[pool] == 1).sum() - len(pool) * ones / len(y)) <= 1
+    assert len(pool) - -(-len(pool) // folds) >= sites * per_site - 1
+
+
+def test_the_papers_pool_is_eight_hundred_and_leaves_the_rest_unused():
+    pool = fold_pool(labels(1214, 3494), folds=4, sites=3, samples_per_site=200, seed=0)
+
+    train, test = fold_split(labels(1214, 3494)[pool], folds=4, fold=2, sites=3, seed=0)
+
+    assert len(pool) == 800
+    assert [len(part) for part in (*train, test)] == [200, 200, 200, 200]
+
+
+def test_a_pool_larger_than_the_data_is_refused():
+    with pytest.raises(PlanError, match="take 8; the data have 6"):
+        fold_pool(labels(3, 3), folds=4, sites=3, samples_per_site=2, seed=0)
