@@ -15,7 +15,6 @@ from importlib import import_module
 
 import numpy as np
 
-from fedsmall.aggregate import is_buffer
 from fedsmall.errors import PlanError
 from fedsmall.replicas import ANCHOR, level_of, parent_of, split_row
 from fedsmall.travel import Arrays
@@ -183,6 +182,11 @@ def fold_trees(
                 _fold_array(array, parents, children, alpha, own)
     anchors = [row for row, name in enumerate(rows) if split_row(name)[1] == ANCHOR]
     return {name: array[anchors] for name, array in models.items()}
+
+
+def is_buffer(name: str) -> bool:
+    """Whether a named array is a running statistic and no parameter."""
+    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
 
 
 def shared_layers(model: Mapping[str, np.ndarray], shared: Shared | None) -> tuple[str, ...]:
