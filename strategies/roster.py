@@ -1,6 +1,5 @@
 """Who is there: sites by name, and the node ids that Flower gives them today."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,5 +70,3 @@ def _registered_names(grid: Grid) -> dict[int, str]:
         return {node.node_id: node.name for node in grid.get_nodes() if node.name}
     except (AttributeError, NotImplementedError):
         return {}
-
-
