@@ -66,7 +66,7 @@ class Batches:
         self._still = None if self._draws else self._index(range(len(names)), 0)
 
     def order(self, sites: np.ndarray, pads: bool) -> np.ndarray | None:
-        """Rows by falling size where sites differ in a way that matters, so that the active ones are the first; or None."""
+        """Rows by falling size where sites differ in a way that matters, so that active ones are first; or None."""
         if self.uniform or (pads and bool((self.steps[sites] == self.steps[sites[0]]).all())):
             return None
         return np.lexsort((-self.examples[sites], -self.steps[sites]))

@@ -43,16 +43,13 @@ class LoopGradients:
         masks = {f"{name}.mask": mask[row] for name, mask in batch.masks.items()}
         with torch.enable_grad():
             outputs = functional_call(self._model, mine | _row(buffers, row) | masks, (_channels_last(batch.x[row]),))
-            self._loss.value(outputs, batch.y[row]).mean().backward()
-        return outputs.detach(), {name: _gradient(tensor) for name, tensor in mine.items()}
+            loss = self._loss.value(outputs, batch.y[row]).mean()
+        gradients = torch.autograd.grad(loss, list(mine.values()), allow_unused=True, materialize_grads=True)
+        return outputs.detach(), dict(zip(mine, gradients, strict=True))
 
 
 def _row(tensors: Tensors, row: int) -> Tensors:
     return {name: tensor[row] for name, tensor in tensors.items()}
-
-
-def _gradient(tensor: Tensor) -> Tensor:
-    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
 
 
 def _channels_last(x: Tensor) -> Tensor:

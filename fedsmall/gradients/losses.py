@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Loss(NamedTuple):
-    """(outputs (..., samples, width), targets (..., samples)) -> values (..., samples); slopes (..., samples, width)."""
+    """Of outputs (..., samples, width) and targets (..., samples): values (..., samples), slopes as the outputs."""
 
     value: Callable[[Tensor, Tensor], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]
