@@ -45,7 +45,9 @@ class Roster:
         node_of = {order.metadata.message_id: order.metadata.dst_node_id for order in asked}
         registered = _registered_names(grid)
         for reply in replies:
-            node = node_of[reply.metadata.reply_to_message_id]
+            node = node_of.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                continue  # answers no question of ours, or answers it twice
             answer = _answer(reply)
             name = str(answer.get("site") or registered.get(node) or node)
             if name in self.nodes and name not in gone:

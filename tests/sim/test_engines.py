@@ -31,7 +31,9 @@ def digest(model):
     return hasher.hexdigest()
 
 
-@pytest.mark.parametrize("name", ["FedAvg", "FedDC", "DaisyChain", "FedProx", "FedAdam", "FedMedian", "GeometricMedian"])
+@pytest.mark.parametrize(
+    "name", ["FedAvg", "FedDC", "DaisyChain", "FedProx", "FedAdam", "FedMedian", "GeometricMedian"]
+)
 def test_a_method_learns_and_repeats_to_the_bit(name):
     plan = plan_of(name, rounds=40, evaluate_every=20)
     federation = build_federation(plan)
