@@ -80,7 +80,7 @@ class Policy(Frozen):
 
 
 def load_policy(path: Path) -> Policy:
-    """The policy in a TOML file. Raises PolicyError, naming the key, where it cannot be read: nothing is allowed then."""
+    """The policy in a TOML file. Raises PolicyError, naming the key, if it cannot be read: nothing is allowed then."""
     try:
         return policy_from(tomllib.loads(path.read_text()))
     except FileNotFoundError:
