@@ -1,1 +1,17 @@
 """Flower strategies: daisy-chaining around any strategy, FedDC, the Radon machine, replica trees."""
+
+from strategies.build import strategy_for
+from strategies.combine import Averaging, RadonMachine
+from strategies.daisy_chain import DaisyChain, FedDC
+from strategies.run_loop import Conductor, Evaluation, Outcome
+
+__all__ = [
+    "Averaging",
+    "Conductor",
+    "DaisyChain",
+    "Evaluation",
+    "FedDC",
+    "Outcome",
+    "RadonMachine",
+    "strategy_for",
+]

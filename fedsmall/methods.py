@@ -1,0 +1,160 @@
+"""The methods by name: each is a row of parts, and any part may be set anew in a scenario.
+
+FedAvg, daisy-chaining and FedDC are one algorithm with three schedules; a method that nobody has named is a row that
+nobody has written yet.
+"""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from fedsmall.errors import PlanError
+from fedsmall.plan import Method
+
+
+class Row(NamedTuple):
+    """A named method: one sentence for the user, the paper, and the parts that differ from plain averaging."""
+
+    summary: str
+    source: str
+    parts: Mapping[str, Any]
+
+
+METHODS: dict[str, Row] = {
+    "FedAvg": Row("Average the sites' models.", "McMahan et al. 2017", {"aggregate_every": 1}),
+    "FedDC": Row(
+        "Hand models on to random sites, average them now and then.",
+        "Kamp, Fischer & Vreeken 2023, Algorithm 1",
+        {"permute_every": 1, "aggregate_every": 10},
+    ),
+    "DaisyChain": Row(
+        "Hand models on to random sites; average once, at the end.",
+        "Kamp, Fischer & Vreeken 2023, Table 1",
+        {"permute_every": 1},
+    ),
+    "FedProx": Row(
+        "FedAvg with a pull towards the common model during local training.",
+        "Li et al. 2020",
+        {"aggregate_every": 1, "rule": "proximal", "proximal_mu": 0.1},
+    ),
+    "FedSGD": Row(
+        "One full-batch gradient step at every site, averaged each round.",
+        "McMahan et al. 2017",
+        {"aggregate_every": 1, "weighted": True},
+    ),
+    "FedAvgM": Row("Server momentum.", "Hsu et al. 2019", {"aggregate_every": 1, "server": "momentum"}),
+    "FedAdagrad": Row("Adagrad at the server.", "Reddi et al. 2021", {"aggregate_every": 1, "server": "adagrad"}),
+    "FedAdam": Row("Adam at the server.", "Reddi et al. 2021", {"aggregate_every": 1, "server": "adam"}),
+    "FedYogi": Row("Yogi at the server.", "Reddi et al. 2021", {"aggregate_every": 1, "server": "yogi"}),
+    "SCAFFOLD": Row(
+        "Control variates correct the drift of local training.",
+        "Karimireddy et al. 2020, Algorithm 1, option II",
+        {"aggregate_every": 1, "rule": "scaffold", "server": "scaffold"},
+    ),
+    "FedNova": Row(
+        "Averages updates normalised by the local steps taken.",
+        "Wang et al. 2020",
+        {"aggregate_every": 1, "server": "fednova", "weighted": True},
+    ),
+    "FedDyn": Row(
+        "A dynamic regulariser aligns local and common optima.",
+        "Acar et al. 2021",
+        {"aggregate_every": 1, "rule": "feddyn", "server": "feddyn", "feddyn_alpha": 0.01},
+    ),
+    "FedMedian": Row(
+        "The coordinate median of the models.", "Yin et al. 2018", {"aggregate_every": 1, "aggregator": "median"}
+    ),
+    "FedTrimmedAvg": Row(
+        "The coordinate mean without the extremes.",
+        "Yin et al. 2018",
+        {"aggregate_every": 1, "aggregator": "trimmed_mean"},
+    ),
+    "GeometricMedian": Row(
+        "The geometric median of the models.",
+        "Pillutla et al. 2022",
+        {"aggregate_every": 1, "aggregator": "geometric_median"},
+    ),
+    "Krum": Row(
+        "The model closest to its neighbours.", "Blanchard et al. 2017", {"aggregate_every": 1, "aggregator": "krum"}
+    ),
+    "RadonMachine": Row(
+        "The iterated Radon point of the models.", "Kamp et al. 2017", {"aggregate_every": 1, "aggregator": "radon"}
+    ),
+    "FedDC+Radon": Row(
+        "FedDC with the iterated Radon point.",
+        "Kamp, Fischer & Vreeken 2023, section 5",
+        {"permute_every": 1, "aggregate_every": 50, "aggregator": "radon"},
+    ),
+    "FedDC+FedProx": Row(
+        "FedDC with a pull towards the last common model.",
+        "Kamp, Fischer & Vreeken 2023, Table 2",
+        {"permute_every": 1, "aggregate_every": 10, "rule": "proximal", "proximal_mu": 0.1},
+    ),
+    "RepFL": Row(
+        "Replicas of each site's model on perturbed data, equally averaged.",
+        "Ghilea & Rekik, RepFL",
+        {"aggregate_every": 1, "tree": {"fanout": 3, "depth": 1, "drop": 0.1, "fold": "simple"}},
+    ),
+    "RepTreeFL": Row(
+        "A tree of replicas at each site, folded by diversity.",
+        "Ghilea & Rekik, RepTreeFL, Algorithms 1 and 2",
+        {"aggregate_every": 1, "tree": {"fanout": 3, "depth": 1, "drop": 0.1}},
+    ),
+    "RepTreeFL+FedProx": Row(
+        "Replica trees with a pull towards the common model.",
+        "a composition of the parts",
+        {"aggregate_every": 1, "tree": {"fanout": 3, "depth": 1, "drop": 0.1}, "rule": "proximal", "proximal_mu": 0.1},
+    ),
+    "RepTreeFL+GeometricMedian": Row(
+        "Replica trees, the geometric median at the server.",
+        "a composition of the parts",
+        {"aggregate_every": 1, "tree": {"fanout": 3, "depth": 1, "drop": 0.1}, "aggregator": "geometric_median"},
+    ),
+    "FedDC+RepTreeFL": Row(
+        "Anchors travel; every site grows its replicas from the traveller.",
+        "a composition of the parts",
+        {"permute_every": 1, "aggregate_every": 10, "tree": {"fanout": 3, "depth": 1, "drop": 0.1}},
+    ),
+    "FedDC+Trees": Row(
+        "Whole replica trees travel.",
+        "a composition of the parts",
+        {"permute_every": 1, "aggregate_every": 10, "tree": {"fanout": 3, "depth": 1, "drop": 0.1, "travel": "trees"}},
+    ),
+    "Standalone": Row("Every site alone: no federation.", "the comparator", {"family": "standalone"}),
+    "Central": Row("One model on all data pooled: what privacy forbids.", "the comparator", {"family": "central"}),
+}
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """A hint that names the known word most like ``word``, or all of them where none is near."""
+    lower = {name.lower(): name for name in known}
+    near = get_close_matches(word.lower(), list(lower), n=1, cutoff=0.5)
+    return f"Did you mean {lower[near[0]]!r}?" if near else f"Known: {', '.join(known)}."
+
+
+def method(name: str, **settings: Any) -> Method:
+    """The named method with some parts set anew.
+
+    A table given for ``tree`` is laid over the row's own. Raises PlanError for an unknown name or setting.
+    """
+    if name not in METHODS:
+        raise PlanError(f"There is no method {name!r}. {nearest(name, list(METHODS))}")
+    parts = {**METHODS[name].parts, **settings}
+    if "tree" in settings and isinstance(settings["tree"], Mapping):
+        parts["tree"] = {**METHODS[name].parts.get("tree", {}), **settings["tree"]}
+    try:
+        return Method(name=name, **parts)
+    except ValidationError as error:
+        raise PlanError(f"Method {name!r}: {explain(error, list(Method.model_fields))}") from None
+
+
+def explain(error: ValidationError, known: list[str]) -> str:
+    """The first fault that pydantic found, as one line for a user."""
+    fault = error.errors()[0]
+    where = ".".join(str(word) for word in fault["loc"]) or "plan"
+    if fault["type"] == "extra_forbidden":
+        return f"unknown key {where!r}. {nearest(str(fault['loc'][-1]), known)}"
+    what = fault["msg"].removeprefix("Value error, ")
+    return f"{where}: {what}" + (f" (got {fault['input']!r})" if not isinstance(fault["input"], Mapping) else "")

@@ -1,0 +1,46 @@
+"""Data that come with the libraries: no file, no network."""
+
+import numpy as np
+from sklearn import datasets
+
+from fedsmall.randomness import seed_for
+from fedsmall.sources.pool import Part, Pool
+
+
+def breast_cancer(seed: int) -> Pool:
+    """569 real patients with 30 features of cell nuclei, malignant or benign (Wisconsin, 1995)."""
+    bunch = datasets.load_breast_cancer()
+    return Pool(
+        Part(bunch.data, bunch.target),
+        class_names=tuple(map(str, bunch.target_names)),
+        feature_names=tuple(map(str, bunch.feature_names)),
+        standardise=True,
+    )
+
+
+def digits(seed: int) -> Pool:
+    """1,797 handwritten digits as grey images of 8 x 8, between 0 and 1."""
+    bunch = datasets.load_digits()
+    images = bunch.images[:, None] / 16.0  # (samples, 1, 8, 8)
+    return Pool(Part(images, bunch.target), class_names=tuple(map(str, range(10))))
+
+
+def synthetic(seed: int) -> Pool:
+    """The generated task of Kamp et al. 2023: 800 samples to train on and 400 to test, 100 features, two classes."""
+    x, y = datasets.make_classification(
+        n_samples=1200,
+        n_features=100,
+        n_informative=20,
+        n_redundant=60,
+        n_repeated=5,
+        n_classes=2,
+        n_clusters_per_class=3,
+        flip_y=0.02,
+        class_sep=1.0,
+        shift=1.0,
+        scale=3.0,
+        random_state=seed_for(seed, "synthetic") % 2**32,
+    )
+    names = tuple(f"x{index:02d}" for index in range(100))
+    y = y.astype(np.int64)
+    return Pool(Part(x[:800], y[:800]), ("0", "1"), Part(x[800:], y[800:]), feature_names=names)

@@ -1,0 +1,66 @@
+"""Features are brought to mean 0 and spread 1 by sums over the sites; no value of a patient leaves for it.
+
+A site sends three numbers a feature (:func:`sums`); from all sites' numbers everyone gets the same mean and scale
+(:func:`agree`); each site applies them to its own samples (:func:`apply`), where a missing value becomes the mean, 0.
+The simulation goes through the same three functions in the same order, so its bits are those of real sites.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+COUNT_FLOOR = 5  # a sum over fewer patients says too much about each of them
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What one site says of its training samples: three arrays of shape (features,) in float64.
+
+    ``count`` is the number of values that are not missing, ``total`` their sum and ``squares`` that of their squares.
+    """
+
+    count: np.ndarray
+    total: np.ndarray
+    squares: np.ndarray
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The agreed ``mean`` and ``scale`` (standard deviation, 1 where there is none), of shape (features,), float64."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+
+def sums(x: np.ndarray, floor: int = COUNT_FLOOR) -> Sums:
+    """The sums of ``x`` (samples, features), where NaN marks a missing value.
+
+    A feature with fewer than ``floor`` values is reported as if the site had none: the other sites then decide its
+    scaling.
+    """
+    present = ~np.isnan(x)
+    count = present.sum(axis=0).astype(np.float64)
+    told = count >= max(floor, 1)
+    values = np.where(present & told, x, 0.0).astype(np.float64)
+    return Sums(np.where(told, count, 0.0), values.sum(axis=0), (values * values).sum(axis=0))
+
+
+def agree(sites: Sequence[Sums]) -> Scaling:
+    """Mean and standard deviation over the samples of all sites, from their sums in the order of their names.
+
+    A feature that no site may speak of keeps mean 0 and scale 1; a constant one keeps scale 1.
+    """
+    count = np.sum([site.count for site in sites], axis=0)
+    known = np.maximum(count, 1.0)
+    mean = np.sum([site.total for site in sites], axis=0) / known
+    mean_square = np.sum([site.squares for site in sites], axis=0) / known
+    variance = np.maximum(mean_square - mean * mean, 0.0)
+    # sums of equal values leave a variance of rounding errors: that is no spread
+    spread = variance > 1e-12 * np.maximum(mean_square, np.finfo(np.float64).tiny)
+    return Scaling(mean, np.where(spread, np.sqrt(variance), 1.0))
+
+
+def apply(scaling: Scaling, x: np.ndarray) -> np.ndarray:
+    """``x`` (samples, features) at mean 0 and spread 1, in float64; a missing value becomes 0, the mean."""
+    return np.nan_to_num((x - scaling.mean) / scaling.scale, nan=0.0, posinf=np.inf, neginf=-np.inf)

@@ -1,0 +1,55 @@
+"""From a plan to the strategy that runs it: each part of the method is looked up in a table."""
+
+from collections.abc import Callable
+
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvgM, FedYogi, Strategy
+
+from fedsmall.errors import PlanError
+from fedsmall.plan import Method, Plan
+from fedsmall.schedule import RandomSchedule, Schedule
+from strategies.combine import Averaging
+from strategies.daisy_chain import DaisyChain
+
+FEW = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
+
+# server optimizers: Flower's own, with the defaults of Reddi et al. 2021 that Flower has, and the plan's options
+SERVERS: dict[str, Callable[[Method, int], Strategy]] = {
+    "none": lambda method, seed: Averaging(
+        method.aggregator, options=method.aggregator_options, weighted=method.weighted, seed=seed
+    ),
+    "momentum": lambda method, seed: FedAvgM(
+        **FEW, **{"server_learning_rate": 1.0, "server_momentum": 0.9, **method.server_options}
+    ),
+    "adagrad": lambda method, seed: FedAdagrad(**FEW, **method.server_options),
+    "adam": lambda method, seed: FedAdam(**FEW, **method.server_options),
+    "yogi": lambda method, seed: FedYogi(**FEW, **method.server_options),
+}
+
+
+def strategy_for(plan: Plan) -> DaisyChain:
+    """The strategy of a plan's method, seeded with the plan's seed.
+
+    Raises PlanError where a part has no implementation, or its settings do not fit.
+    """
+    method = plan.method
+    if method.server not in SERVERS:
+        raise PlanError(f"There is no server part {method.server!r}. Known: {', '.join(SERVERS)}.")
+    try:
+        inner = SERVERS[method.server](method, plan.seed)
+    except TypeError as error:
+        raise PlanError(f"Method {method.label!r}: server_options do not fit {method.server!r}: {error}") from None
+    return DaisyChain(
+        inner,
+        schedule_for(method, plan.seed),
+        seed=plan.seed,
+        fraction=method.fraction,
+        weighted=method.weighted,
+        alone=method.family != "federated",
+    )
+
+
+def schedule_for(method: Method, seed: int) -> Schedule | RandomSchedule:
+    """The method's schedule: periods, or the random one with the same expected counts."""
+    if method.random_schedule:
+        return RandomSchedule(method.permute_every, method.aggregate_every, seed)
+    return Schedule(method.permute_every, method.aggregate_every)

@@ -1,0 +1,128 @@
+"""A reply is checked before it is used: one bad model would poison a mean, and a travelling one would visit every site.
+
+Nothing here reads an array's bytes before its header has been compared with what was sent, so a reply cannot make the
+server allocate more than the model's own size.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message
+
+from fedsmall.errors import ReplyError
+from fedsmall.travel import CARRIED, EXAMPLES, METRICS, MODEL
+
+NPY_HEADER_BYTES = 4096  # far more than any header numpy writes
+MOST_EXAMPLES = 10**9
+
+Signature = dict[str, tuple[tuple[int, ...], str]]
+
+
+def signature(record: ArrayRecord) -> Signature:
+    """Names, shapes and dtypes of a record, read without its numbers."""
+    if hasattr(record, "stack_row"):
+        read: Signature = record.stack_row()[0].signature
+        return read
+    return {name: (tuple(array.shape), str(array.dtype)) for name, array in record.items()}
+
+
+def check_reply(reply: Message, expected: Signature) -> None:
+    """Raise ReplyError, in one line without a number of the reply's data, unless the reply may be used.
+
+    Expected are a model of the signature that was sent, with finite numbers only, whatever travels with it finite too,
+    and exactly one set of metrics with a sane sample count.
+    """
+    if reply.has_error():
+        raise ReplyError(_first_line(reply.error.reason))
+    content = reply.content
+    if MODEL not in content.array_records:
+        raise ReplyError(f"expected a record {MODEL!r} with the model; the reply has none")
+    unknown = set(content.array_records) - {MODEL, CARRIED, "rule"}
+    if unknown:
+        raise ReplyError(f"expected the model and what travels with it; the reply has {len(unknown)} more records")
+    _check_record(content.array_records[MODEL], expected)
+    for key, record in content.array_records.items():
+        if key != MODEL:
+            _check_companion(record, expected)
+    _check_metrics(content.metric_records)
+
+
+def _check_record(record: ArrayRecord, expected: Signature) -> None:
+    came = signature(record)
+    if came.keys() != expected.keys():
+        missing, extra = expected.keys() - came.keys(), came.keys() - expected.keys()
+        raise ReplyError(f"expected {len(expected)} arrays by name; {len(missing)} are missing and {len(extra)} unknown")
+    for name, (shape, dtype) in expected.items():
+        if came[name] != (shape, dtype):
+            raise ReplyError(f"array {name!r}: expected {dtype} {shape}, came {_short(came[name])}")
+    _check_numbers(record)
+
+
+def _check_companion(record: ArrayRecord, expected: Signature) -> None:
+    """What travels beside the model: each array is as large as a parameter of the model, or a single number."""
+    shapes = {shape for shape, _ in expected.values()} | {()}
+    for name, (shape, dtype) in signature(record).items():
+        if shape not in shapes or np.dtype(dtype).kind not in "fiu":
+            raise ReplyError(f"array {name!r}: came {_short((shape, dtype))}, which no part of this model has")
+    _check_numbers(record)
+
+
+def _check_numbers(record: ArrayRecord) -> None:
+    if hasattr(record, "stack_row"):
+        stack, row = record.stack_row()
+        if not stack.finite(row):
+            raise ReplyError("the model holds a number that is not finite (NaN or Inf)")
+        return
+    for name, array in record.items():
+        values = read_array(name, array)
+        if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
+            raise ReplyError(f"array {name!r} holds a number that is not finite (NaN or Inf)")
+
+
+def read_array(name: str, array: Array) -> np.ndarray:
+    """The array's numbers, if its bytes say what its header says; raises ReplyError otherwise."""
+    expected_bytes = math.prod(array.shape) * np.dtype(array.dtype).itemsize
+    if not expected_bytes <= len(array.data) <= expected_bytes + NPY_HEADER_BYTES:
+        raise ReplyError(f"array {name!r}: {len(array.data)} bytes came where about {expected_bytes} were expected")
+    try:
+        shape, dtype = _npy_header(array.data)
+        if (shape, dtype) != (tuple(array.shape), np.dtype(array.dtype)):
+            raise ReplyError(f"array {name!r}: its bytes are not of the shape and dtype that it names")
+        return array.numpy()
+    except ReplyError:
+        raise
+    except Exception:
+        # numpy raises many kinds of error on random bytes; none of them says more to a reader than this
+        raise ReplyError(f"array {name!r}: its bytes are no numpy array") from None
+
+
+def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype]:
+    from io import BytesIO
+
+    start = BytesIO(data[:NPY_HEADER_BYTES])
+    version = np.lib.format.read_magic(start)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(start)
+    return shape, dtype
+
+
+def _check_metrics(records: Mapping[str, Mapping[str, object]]) -> None:
+    if METRICS not in records:
+        raise ReplyError(f"expected one record {METRICS!r}; {len(records)} others came")
+    count = records[METRICS].get(EXAMPLES)
+    if not isinstance(count, int | float) or not math.isfinite(count) or not 0 < count <= MOST_EXAMPLES:
+        raise ReplyError(f"{EXAMPLES!r} is not a sane sample count")
+    for name, value in records[METRICS].items():
+        numbers = value if isinstance(value, list) else [value]
+        if not all(isinstance(v, int | float) and math.isfinite(v) for v in numbers):
+            raise ReplyError(f"metric {name!r} is not finite")
+
+
+def _short(seen: tuple[tuple[int, ...], str]) -> str:
+    return f"{seen[1][:12]} {str(seen[0])[:40]}"
+
+
+def _first_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[0][:300] if lines else "the site's program failed and gave no reason"

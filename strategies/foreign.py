@@ -1,0 +1,124 @@
+"""An aggregation by a strategy that is not ours: Flower's own hooks, with what they need made right around them.
+
+Flower's strategies see float parameters alone, as one reply per model in the order of the sites' names, each weighing
+the same unless weights are given. Buffers are averaged and integers carried outside; every dtype is restored.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from fedsmall.aggregate import aggregate
+from fedsmall.errors import ReplyError
+from fedsmall.travel import EXAMPLES, METRICS, MODEL, Arrays
+from strategies.combine import Updates
+from strategies.records import parameters_of, to_arrays, to_record
+
+
+def config_told(
+    strategy: Strategy, aggregation: int, common: Arrays, config: ConfigRecord, sites: int
+) -> ConfigRecord:
+    """The config that the strategy's own orders would carry; tells server optimizers which model the sites set out from.
+
+    ``aggregation`` counts from 1 and is the strategy's server round.
+    """
+    told = ConfigRecord(dict(config))
+    model = to_record(parameters_of(common))
+    orders = list(strategy.configure_train(aggregation, model, told, _NoSites(sites)))
+    records = list(orders[0].content.config_records.values()) if orders else []
+    return records[0] if records else told
+
+
+def combine_with(strategy: Strategy, aggregation: int, common: Arrays, updates: Updates) -> Arrays:
+    """The new common model by a Flower strategy, whose hook :func:`config_told` has been called before.
+
+    Raises ReplyError where the strategy returns no model.
+    """
+    arrays, _ = strategy.aggregate_train(aggregation, _replies(strategy, updates))
+    if not arrays:
+        raise ReplyError(f"{type(strategy).__name__} returned no model from {len(updates.sites)} sites.")
+    moved = to_arrays(arrays)
+    rest = aggregate(updates.stack, "mean", updates.weights)
+    return {
+        name: np.asarray(moved[name], dtype=before.dtype) if name in moved else rest[name]
+        for name, before in common.items()
+    }
+
+
+def _replies(strategy: Strategy, updates: Updates) -> list[Message]:
+    weights = np.ones(len(updates.sites)) if updates.weights is None else updates.weights
+    key = getattr(strategy, "weighted_by_key", EXAMPLES)
+    replies = []
+    for row, weight in enumerate(weights):
+        order = Message(RecordDict(), row + 1, MessageType.TRAIN)
+        model = parameters_of({name: stack[row] for name, stack in updates.stack.items()})
+        content = RecordDict({MODEL: to_record(model), METRICS: MetricRecord({key: float(weight)})})
+        replies.append(Message(content, reply_to=order))
+    return replies
+
+
+class _NoSites(Grid):
+    """As many nodes as there are models, and no way to reach them: the wrapped strategy's orders are never sent."""
+
+    def __init__(self, sites: int) -> None:
+        self._nodes = range(1, sites + 1)
+        self._asked = 0
+
+    def get_node_ids(self) -> list[int]:
+        self._asked += 1
+        if self._asked > 4:  # Flower's sampler asks again each second, for ever
+            raise ReplyError(
+                f"The wrapped strategy waits for more sites than the {len(self._nodes)} that take part. "
+                "Lower its min_available_nodes and min_train_nodes."
+            )
+        return list(self._nodes)
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def push_messages(self, messages: Any) -> list[str]:
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids: Any) -> list[Message]:
+        raise NotImplementedError
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+        raise NotImplementedError
+
+
+def foreign_state(strategy: Strategy) -> tuple[Arrays, dict[str, float]]:
+    """What a Flower strategy remembers between rounds: its attributes that are arrays by name, and its numbers."""
+    arrays: Arrays = {}
+    numbers: dict[str, float] = {}
+    for attribute, value in vars(strategy).items():
+        if isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):
+            arrays |= {f"{attribute}/{name}": array for name, array in value.items()}
+        elif isinstance(value, ArrayRecord):
+            arrays |= {f"{attribute}/{name}": array for name, array in to_arrays(value).items()}
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            numbers[attribute] = value
+    return arrays, numbers
+
+
+def restore_foreign(strategy: Strategy, arrays: Arrays, numbers: Mapping[str, float]) -> None:
+    """Take up what :func:`foreign_state` gave."""
+    held: dict[str, Arrays] = {}
+    for key, array in arrays.items():
+        attribute, name = key.split("/", 1)
+        held.setdefault(attribute, {})[name] = array
+    for attribute, value in held.items():
+        is_record = isinstance(getattr(strategy, attribute, None), ArrayRecord)
+        setattr(strategy, attribute, to_record(value) if is_record else value)
+    for attribute, number in numbers.items():
+        setattr(strategy, attribute, type(getattr(strategy, attribute, 0.0))(number))

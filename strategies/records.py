@@ -1,0 +1,59 @@
+"""Between Flower's records and plain named arrays, and the stack of several travellers.
+
+A record may stand for a row of a stack that an engine holds (it offers ``stack_row() -> (stack, row)``, where the stack
+offers ``arrays(rows) -> {name: (rows, ...)}``); such rows are stacked without being read one by one.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from fedsmall.aggregate import is_buffer
+from fedsmall.travel import CARRIED, CONFIG, MODEL, RULE, Arrays
+
+
+def to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+    """The arrays as a Flower record, in their order; a numpy scalar becomes an array of no dimensions."""
+    return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+
+
+def to_arrays(record: ArrayRecord) -> Arrays:
+    """The record's arrays by name."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def stacked(records: Sequence[ArrayRecord]) -> Arrays:
+    """The records' arrays with a leading axis, {name: (records, ...)}; all must have the same names and shapes."""
+    rows = [record.stack_row() for record in records if hasattr(record, "stack_row")]
+    if len(rows) == len(records) and all(stack is rows[0][0] for stack, _ in rows):
+        taken: Arrays = rows[0][0].arrays([row for _, row in rows])
+        return taken
+    read = [to_arrays(record) for record in records]
+    return {name: np.stack([arrays[name] for arrays in read]) for name in read[0]}
+
+
+def parameters_of(arrays: Mapping[str, np.ndarray]) -> Arrays:
+    """Only the float arrays that are no buffers: what a server optimizer may move."""
+    return {name: a for name, a in arrays.items() if np.issubdtype(a.dtype, np.floating) and not is_buffer(name)}
+
+
+def size_in_bytes(content: RecordDict) -> int:
+    """Bytes of the arrays in a message, without framing: the same number on every engine."""
+    return sum(record_bytes(record) for record in content.array_records.values())
+
+
+def record_bytes(record: ArrayRecord) -> int:
+    """Bytes of the record's arrays as numbers (an array's npy header is not counted)."""
+    if hasattr(record, "stack_row"):
+        return int(record.stack_row()[0].bytes_per_row)
+    return sum(int(np.prod(a.shape, dtype=np.int64)) * np.dtype(a.dtype).itemsize for a in record.values())
+
+
+def order_content(
+    model: ArrayRecord, carried: ArrayRecord | None, rule: ArrayRecord | None, config: ConfigRecord
+) -> RecordDict:
+    """The content of an order: the model, what travels with it, what the local rule needs, and the config."""
+    content = {MODEL: model, CONFIG: config}
+    content |= {key: record for key, record in ((CARRIED, carried), (RULE, rule)) if record}
+    return RecordDict(content)

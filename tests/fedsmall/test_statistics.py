@@ -1,0 +1,254 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedsmall.statistics import (
+    Interval,
+    bootstrap_interval,
+    detectable_difference,
+    holm,
+    interval,
+    paired,
+    seeds_for_width,
+    verdict,
+    verdict_on_difference,
+)
+
+# Monte-Carlo error of a share near .05 over 4000 repetitions is .0034; three of them are the slack below.
+REPETITIONS = 4000
+SLACK = 0.011
+
+
+def test_interval_of_a_textbook_sample():
+    found = interval([1, 2, 3, 4, 5])  # sd 1.5811, t(.975, 4) = 2.7764
+
+    assert found == Interval(3, found.low, found.high, 5)
+    assert found.low == pytest.approx(3 - 2.7764 * 1.5811 / 5**0.5, abs=1e-3)
+    assert found.high == pytest.approx(3 + 2.7764 * 1.5811 / 5**0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 10])
+def test_t_interval_covers_the_mean_of_normal_runs_at_its_level(n):
+    rng = np.random.default_rng(n)
+
+    covered = np.mean([interval(rng.normal(0.8, 0.05, n)).contains(0.8) for _ in range(REPETITIONS)])
+
+    assert covered == pytest.approx(0.95, abs=SLACK)
+
+
+def test_normal_factor_in_place_of_t_would_cover_too_little():
+    rng = np.random.default_rng(0)
+    runs = rng.normal(0, 1, (REPETITIONS, 3))
+
+    reach = 1.96 * runs.std(axis=1, ddof=1) / 3**0.5
+    covered = np.mean(np.abs(runs.mean(axis=1)) <= reach)
+
+    assert covered < 0.90
+
+
+def test_bootstrap_covers_skewed_means_better_than_t_once_the_sample_is_large():
+    rng = np.random.default_rng(1)
+    samples = [rng.lognormal(0, 1.2, 60) for _ in range(500)]
+    mean = float(np.exp(1.2**2 / 2))
+
+    by_bootstrap = np.mean([bootstrap_interval(s, rng, draws=399).contains(mean) for s in samples])
+    by_t = np.mean([interval(s).contains(mean) for s in samples])
+
+    assert by_bootstrap > by_t
+    assert by_bootstrap > 0.85
+
+
+def test_one_run_has_a_mean_and_no_interval():
+    found = interval([0.7])
+
+    assert found.mean == 0.7
+    assert np.isnan(found.width)
+    assert not found.contains(0.7)
+    assert np.isnan(bootstrap_interval([0.7], np.random.default_rng(0)).width)
+
+
+def test_equal_runs_have_an_interval_without_width():
+    assert interval([0.5, 0.5, 0.5]).width == 0
+    assert bootstrap_interval([0.5, 0.5, 0.5], np.random.default_rng(0)).width == 0
+
+
+@pytest.mark.parametrize("test", ["permutation", "wilcoxon"])
+@pytest.mark.parametrize("n", [8, 10])
+def test_a_null_comparison_rejects_at_its_level_or_less(test, n):
+    rng = np.random.default_rng(n)
+
+    p = np.array([paired(rng.normal(0, 1, n), rng.normal(0, 1, n), test=test).p_value for _ in range(1000)])
+
+    assert np.mean(p <= 0.05) <= 0.05 + 0.021
+    assert np.mean(p <= 0.05) >= 0.02  # a test that never rejects would pass the line above
+
+
+def test_sampled_sign_flips_reject_at_their_level():
+    rng = np.random.default_rng(3)
+
+    p = np.array([paired(rng.standard_t(3, 20), np.zeros(20)).p_value for _ in range(150)])
+
+    assert 0.005 <= np.mean(p <= 0.05) <= 0.05 + 0.054
+
+
+def test_sign_flips_equal_scipys_permutation_test():
+    rng = np.random.default_rng(5)
+    a, b = rng.normal(0.5, 1, 9), rng.normal(0, 1, 9)
+
+    expected = stats.permutation_test((a - b,), np.mean, permutation_type="samples", n_resamples=np.inf)
+
+    assert paired(a, b).p_value == pytest.approx(expected.pvalue)
+
+
+def test_wilcoxons_own_example():
+    # Wilcoxon 1945 / Snedecor & Cochran, Darwin's maize: 15 pairs, exact two-sided p = 0.0413.
+    differences = np.array([6, 8, 14, 16, 23, 24, 28, 29, 41, -48, 49, 56, 60, -67, 75], dtype=float)
+
+    found = paired(differences, np.zeros(15), test="wilcoxon")
+
+    assert found.p_value == pytest.approx(0.0413, abs=5e-4)
+
+
+def test_fishers_own_example_of_the_sign_flips():
+    # Fisher 1935, section 21: of the 2**15 sign patterns of Darwin's differences, 1726 are as extreme: p = .0527.
+    differences = np.array([6, 8, 14, 16, 23, 24, 28, 29, 41, -48, 49, 56, 60, -67, 75], dtype=float)
+
+    assert paired(differences, np.zeros(15)).p_value == pytest.approx(1726 / 2**15, abs=1e-4)
+
+
+def test_five_seeds_cannot_reject_at_five_per_cent():
+    a, b = np.array([0.9, 0.91, 0.92, 0.93, 0.94]), np.array([0.1, 0.12, 0.11, 0.14, 0.13])
+
+    found = paired(a, b)
+
+    assert found.p_value == 2 / 2**5
+    assert found.decided
+
+
+def test_pairing_sees_what_the_seeds_hide():
+    rng = np.random.default_rng(0)
+    seeds = rng.normal(0.7, 0.1, 10)
+    a, b = seeds + 0.02 + rng.normal(0, 0.003, 10), seeds
+
+    assert paired(a, b).decided
+    assert stats.ttest_ind(a, b).pvalue > 0.05
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=8))
+def test_swapping_the_methods_mirrors_the_comparison(values):
+    a, b = np.array(values), np.zeros(len(values))
+
+    one, other = paired(a, b), paired(b, a)
+
+    assert one.p_value == other.p_value
+    assert (one.difference.mean, one.difference.low) == (-other.difference.mean, -other.difference.high)
+
+
+def test_equal_methods_are_not_told_apart():
+    same = [0.8, 0.9, 0.7]
+
+    assert paired(same, same).p_value == 1
+    assert paired(same, same, test="wilcoxon").p_value == 1
+    assert not paired(same, same).decided
+
+
+def test_holms_worked_example():
+    np.testing.assert_allclose(holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+
+
+@given(st.lists(st.floats(0, 1), max_size=12))
+def test_holm_lies_between_the_raw_values_and_bonferroni_and_keeps_their_order(p):
+    found = holm(p)
+
+    assert np.all(found >= p)
+    assert np.all(found <= np.minimum(np.array(p) * len(p), 1))
+    order = np.argsort(p, kind="stable")
+    assert np.all(np.diff(found[order]) >= 0)
+
+
+def test_holm_holds_the_family_wise_error_where_raw_tests_do_not():
+    rng = np.random.default_rng(7)
+    shared = rng.normal(size=(REPETITIONS, 1))  # tests of one table are dependent: they share seeds
+    p = 2 * stats.norm.sf(np.abs((rng.normal(size=(REPETITIONS, 10)) + shared) / 2**0.5))
+
+    corrected = np.mean([np.any(holm(row) <= 0.05) for row in p])
+    raw = np.mean(np.any(p <= 0.05, axis=1))
+
+    assert corrected <= 0.05 + SLACK
+    assert raw > 0.2
+
+
+def test_seeds_for_width_is_the_first_that_is_narrow_enough():
+    n = seeds_for_width(sd=0.02, width=0.02)
+
+    reach = [2 * stats.t.ppf(0.975, k - 1) * 0.02 / k**0.5 for k in (n - 1, n)]
+    assert reach[0] >= 0.02 > reach[1]
+
+
+@pytest.mark.parametrize("n", [5, 10, 40])
+def test_detectable_difference_is_found_as_often_as_promised(n):
+    rng = np.random.default_rng(n)
+    true = detectable_difference(sd=0.03, n=n, power=0.8)
+
+    differences = rng.normal(true, 0.03, (REPETITIONS, n))
+    found = np.mean(stats.ttest_1samp(differences, 0, axis=1).pvalue <= 0.05)
+
+    assert found == pytest.approx(0.8, abs=0.02)
+
+
+def test_nothing_is_detectable_from_one_seed():
+    assert detectable_difference(0.01, 1) == float("inf")
+    assert detectable_difference(0.0, 3) == 0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [(0.79, 0.81, "agrees"), (0.70, 0.90, "undecided"), (0.81, 0.83, "undecided"), (0.83, 0.85, "differs")],
+)
+def test_verdict_needs_the_whole_interval_on_one_side_of_the_margin(low, high, word):
+    assert verdict(Interval((low + high) / 2, low, high, 5), published=0.80, margin=0.02).word == word
+
+
+def test_a_published_spread_widens_the_interval():
+    measured = Interval(0.80, 0.795, 0.805, 5)
+
+    assert verdict(measured, 0.80, spread=None).word == "agrees"
+    assert verdict(measured, 0.80, spread=0.02).word == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        (0.05, 0.08, "agrees"),
+        (-0.01, 0.02, "differs"),
+        (0.01, 0.03, "differs"),
+        (0.08, 0.10, "differs"),
+        (-0.05, -0.03, "differs"),
+        (-0.02, 0.08, "undecided"),
+    ],
+)
+def test_verdict_on_a_claimed_six_points(low, high, word):
+    assert verdict_on_difference(Interval((low + high) / 2, low, high, 5), claimed=0.06).word == word
+
+
+def test_one_run_decides_nothing():
+    assert verdict(interval([0.8]), 0.8).word == "undecided"
+    assert verdict_on_difference(interval([0.8]), 0.1).word == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: interval([]), "at least one run"),
+        (lambda: interval([0.5, float("nan")]), "1 of 2 values are not finite"),
+        (lambda: paired([1, 2], [1]), "a has 2, b has 1"),
+        (lambda: holm([0.5, 1.5]), "between 0 and 1"),
+        (lambda: seeds_for_width(1, 0), "positive width"),
+        (lambda: seeds_for_width(1.0, 1e-6, most=100), "more than 100 seeds"),
+    ],
+)
+def test_errors_name_what_came(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
