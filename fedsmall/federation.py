@@ -1,6 +1,6 @@
 """The data of a federation as every engine sees them: one record per site, and what the model is judged on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,3 +59,9 @@ class Federation:
     held_out: tuple[Samples | None, ...] = ()
     extra: tuple[tuple[str, Samples], ...] = ()
     notes: tuple[str, ...] = ()
+
+    def pooled(self) -> "Federation":
+        """All data at one site called "central": what privacy forbids, and every method is measured against."""
+        x = np.concatenate([samples.x for samples in self.train])
+        y = np.concatenate([samples.y for samples in self.train])
+        return replace(self, names=("central",), train=(Samples(x, y),), held_out=())

@@ -21,6 +21,7 @@ PLAN = "plan"  # the plan as JSON
 ROUND = "round"  # t: the last round this order asks for
 ROUNDS = "rounds"  # local rounds to train now: t - ROUNDS + 1 .. t
 COMMON = "common"  # whether the model sent is the common one (proximal rules remember it)
+NAMES = "names"  # names of the arrays in a NumPyClient's list, in its order
 
 # Keys of a reply's metrics.
 EXAMPLES = "num-examples"
@@ -56,3 +57,13 @@ class Update:
     loss: float
     steps: int
     rule: Arrays = field(default_factory=dict)
+
+
+def join(**parts: Arrays) -> Arrays:
+    """Several sets of arrays as one, {"part/name": array}, for an interface that takes a single list."""
+    return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
+
+
+def split(joined: Arrays, part: str) -> Arrays:
+    """One of the sets that :func:`join` has joined."""
+    return {name.removeprefix(f"{part}/"): array for name, array in joined.items() if name.startswith(f"{part}/")}

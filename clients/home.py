@@ -1,0 +1,67 @@
+"""Where a client finds its site's name and data: in a simulation's federation, or in its own files."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from flwr.app import Context
+
+from fedsmall.errors import DataError
+from fedsmall.federation import Federation, Samples, Task
+from fedsmall.plan import Plan
+from fedsmall.tasks import build_federation
+
+
+@dataclass(frozen=True)
+class Home:
+    """A site as its own program knows it."""
+
+    site: str
+    task: Task
+    train: Samples
+    held_out: Samples | None = None
+
+
+_given: dict[str, Federation] = {}
+
+
+def give_federation(plan: Plan, federation: Federation) -> None:
+    """Let the clients of this process use a federation that is in memory already, for plans with this data key."""
+    _given.clear()
+    _given[plan.data_key] = federation
+
+
+@lru_cache(maxsize=2)
+def _built(data_key: str, build: Callable[[], Federation]) -> Federation:
+    return build()
+
+
+class _Build:
+    """Builds a plan's federation; equal for equal data keys, so that the cache above sees through it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def __call__(self) -> Federation:
+        return build_federation(self.plan)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Build) and self.plan.data_key == other.plan.data_key
+
+    def __hash__(self) -> int:
+        return hash(self.plan.data_key)
+
+
+def simulated_home(plan: Plan, context: Context) -> Home:
+    """The site that the node's partition number means, in the order of names.
+
+    Raises DataError where the federation has no such site.
+    """
+    federation = _given.get(plan.data_key) or _built(plan.data_key, _Build(plan))
+    index = int(context.node_config["partition-id"])
+    if plan.method.family == "central":
+        federation = federation.pooled()
+    if index >= len(federation.names):
+        raise DataError(f"This client is number {index}, and the federation has {len(federation.names)} sites.")
+    held_out = federation.held_out[index] if federation.held_out else None
+    return Home(federation.names[index], federation.task, federation.train[index], held_out)

@@ -1,0 +1,109 @@
+"""The Flower NumPyClient that speaks for a hospital: everything its program ever does with a model."""
+
+import json
+from dataclasses import asdict
+from hashlib import blake2b
+
+import numpy as np
+from fedsmall.cohort import Cohort
+from fedsmall.metrics import evaluate
+from flwr.client import NumPyClient
+from flwr.common import Scalar
+
+from clients.home import Home
+from clients.memory import Memory
+from fedsmall.models import initial_model
+from fedsmall.plan import Plan
+from fedsmall.travel import (
+    CARRIED,
+    COMMON,
+    LOSS,
+    MODEL,
+    NAMES,
+    ROUND,
+    ROUNDS,
+    RULE,
+    STEPS,
+    Arrays,
+    Traveller,
+    join,
+    split,
+)
+
+NDArrays = list[np.ndarray]
+
+
+class HospitalClient(NumPyClient):
+    """Trains and judges the models that come to one site; holds the site's data, and nothing of them leaves it.
+
+    ``home`` is the site as its own program knows it, ``plan`` what the consortium has agreed to do, ``cohort`` the
+    site's training core (a cohort of one), ``memory`` what outlives a contact. The lists of arrays of ``fit`` and
+    ``evaluate`` hold a model and what travels with it; ``config["names"]`` names them, "arrays/0.weight" and the like.
+    """
+
+    def __init__(self, home: Home, plan: Plan, cohort: Cohort, memory: Memory) -> None:
+        self.home = home
+        self.plan = plan
+        self.cohort = cohort
+        self.memory = memory
+        self.sent_names: list[str] = []
+
+    def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
+        """What the site answers at the roll call: its name, its task, its model's signature, its number of samples."""
+        return {
+            "site": self.home.site,
+            "task": json.dumps(asdict(self.home.task)),
+            "signature": signature_of(initial_model(self.plan, self.home.task)),
+            "num-examples": len(self.home.train),
+        }
+
+    def get_parameters(self, config: dict[str, Scalar]) -> NDArrays:
+        """The initial model that the plan gives this site."""
+        return list(initial_model(self.plan, self.home.task, self.home.site).values())
+
+    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+        """Train for ``config["rounds"]`` rounds up to ``config["round"]``; ``sent_names`` names what goes back."""
+        received = dict(zip(_names(config), parameters, strict=True))
+        stack = self.cohort.stack([Traveller(split(received, MODEL), split(received, CARRIED))])
+        trained = self.cohort.train(
+            stack,
+            [0],
+            int(config[ROUND]),
+            int(config[ROUNDS]),
+            common=[bool(config[COMMON])],
+            rule=split(received, RULE),
+            memory=self.memory.read(),
+        )
+        if trained.memory:
+            self.memory.write(trained.memory)
+        traveller = stack.traveller(0)
+        leaving = join(**{MODEL: traveller.model, CARRIED: traveller.carried, RULE: _row(trained.rule)})
+        self.sent_names = list(leaving)
+        metrics: dict[str, Scalar] = {LOSS: float(trained.loss[0]), STEPS: int(trained.steps[0])}
+        return list(leaving.values()), len(self.home.train), metrics
+
+    def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
+        """Judge a model on the samples that the site has held out; (loss, samples, metrics)."""
+        held_out = self.home.held_out
+        if held_out is None or len(held_out) == 0:
+            return 0.0, 0, {}
+        received = dict(zip(_names(config), parameters, strict=True))
+        stack = self.cohort.stack([Traveller(split(received, MODEL))])
+        outputs = self.cohort.predict(stack, held_out.x)[0]
+        metrics = evaluate(outputs, held_out.y, self.home.task)
+        return float(metrics["loss"]), len(held_out), {name: float(value) for name, value in metrics.items()}
+
+
+def signature_of(model: Arrays) -> str:
+    """A model's names, shapes and dtypes in a few words that differ where those differ."""
+    told = json.dumps([[name, array.shape, str(array.dtype)] for name, array in model.items()])
+    numbers = sum(array.size for array in model.values())
+    return f"{len(model)} arrays, {numbers} numbers, {blake2b(told.encode(), digest_size=8).hexdigest()}"
+
+
+def _names(config: dict[str, Scalar]) -> list[str]:
+    return list(config[NAMES])  # type: ignore[arg-type]
+
+
+def _row(arrays: Arrays) -> Arrays:
+    return {name: array[0] for name, array in arrays.items()}

@@ -1,0 +1,82 @@
+"""What the models of a simulation are worth: the common one, and the sites' own, each judged on the same samples."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from fedsmall.cohort import Cohort
+from fedsmall.metrics import evaluate
+from flwr.app import ArrayRecord
+
+from fedsmall.federation import Federation, Samples
+from fedsmall.plan import Plan
+from fedsmall.travel import Arrays, Traveller
+from strategies.records import stacked
+from strategies.run_loop import Evaluation
+
+
+class CentralEvaluator:
+    """Judges models where all test samples are at hand, as only a simulation can; K models go through at once."""
+
+    def __init__(self, plan: Plan, federation: Federation, cohort: Cohort) -> None:
+        self.plan = plan
+        self.federation = federation
+        self.cohort = cohort
+
+    def __call__(self, t: int, common: Arrays | None, models: Mapping[str, ArrayRecord]) -> Evaluation:
+        """The evaluation after round ``t``; ``models`` are the sites' own, by name."""
+        if self.plan.method.family == "central":
+            return self._of_one(t, models)
+        sites = sorted(models)
+        stack = stacked([models[site] for site in sites])
+        of_common, of_sites = self._judge(common, stack, self.federation.test)
+        extra = {}
+        for name, samples in self.federation.extra:
+            extra[name] = dict(zip(("common", "sites"), self._judge(common, stack, samples), strict=True))
+        of_sites["names"] = sites
+        of_held_out = self._held_out(common, sites)
+        return Evaluation(t, of_common, of_sites, extra | ({"held_out": of_held_out} if of_held_out else {}))
+
+    def _of_one(self, t: int, models: Mapping[str, ArrayRecord]) -> Evaluation:
+        stack = stacked(list(models.values()))
+        model = {name: array[0] for name, array in stack.items()}
+        of_model = self._metrics(model, self.federation.test)
+        extra = {
+            name: {"common": self._metrics(model, samples), "sites": {}} for name, samples in self.federation.extra
+        }
+        return Evaluation(t, of_model, {}, extra)
+
+    def _judge(
+        self, common: Arrays | None, stack: Arrays, samples: Samples
+    ) -> tuple[dict[str, float] | None, dict[str, Any]]:
+        of_common = self._metrics(common, samples) if common is not None else None
+        rows = len(next(iter(stack.values())))
+        travellers = [Traveller({name: array[row] for name, array in stack.items()}) for row in range(rows)]
+        outputs = self.cohort.predict(self.cohort.stack(travellers), samples.x)
+        each = [evaluate(output, samples.y, self.federation.task) for output in outputs]
+        return of_common, _spread(each)
+
+    def _metrics(self, model: Arrays, samples: Samples) -> dict[str, float]:
+        outputs = self.cohort.predict(self.cohort.stack([Traveller(model)]), samples.x)
+        return evaluate(outputs[0], samples.y, self.federation.task)
+
+    def _held_out(self, common: Arrays | None, sites: list[str]) -> dict[str, Any]:
+        """The common model on each site's own held-out samples, where sites have such."""
+        if common is None or not any(self.federation.held_out):
+            return {}
+        return {
+            site: self._metrics(common, held_out)
+            for site, held_out in zip(self.federation.names, self.federation.held_out, strict=True)
+            if held_out is not None and len(held_out)
+        }
+
+
+def _spread(each: list[dict[str, float]]) -> dict[str, Any]:
+    """Mean and standard deviation (over sites) of every metric, and the single values."""
+    summary: dict[str, Any] = {}
+    for name in each[0]:
+        values = np.array([metrics[name] for metrics in each])
+        summary[f"{name}_mean"] = float(values.mean())
+        summary[f"{name}_sd"] = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    summary["per_site"] = {name: [metrics[name] for metrics in each] for name in each[0]}
+    return summary
