@@ -96,7 +96,7 @@ def curves(run: Run) -> Figure:
     return figure
 
 
-def chain(run: Run, contacts: int = 24, followed: int = 3) -> Figure | None:
+def chain(run: Run, followed: int = 3) -> Figure | None:
     """Where some models were after each contact, and how many sites a model has seen; None where nothing is chained."""
     plan = next((plan for plan in run.plans if plan.method.permute_every and plan.method.aggregate_every), None)
     plan = plan or next((plan for plan in run.plans if plan.method.permute_every), None)
@@ -104,12 +104,14 @@ def chain(run: Run, contacts: int = 24, followed: int = 3) -> Figure | None:
     if plan is None or sites < 2:
         return None
     rounds, places, averages = journeys(plan, sites)
+    # up to a little beyond the first average, where that is not too much to look at
+    contacts = next((index + 3 for index, t in enumerate(rounds) if t in averages and index < 60), 25)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10.2, 3.1), layout="constrained")
         paths, seen = figure.subplots(1, 2, width_ratios=(2.2, 1))
-        _paths(paths, rounds[: contacts + 1], places[: contacts + 1], followed)
+        _paths(paths, rounds[:contacts], places[:contacts], followed)
         for t in averages:
-            if t <= rounds[: contacts + 1][-1]:
+            if t <= rounds[:contacts][-1]:
                 paths.axvline(t, color=INK, lw=1.1, ls=(0, (4, 2)))
         paths.set_title(f"{plan.method.label}, seed {plan.seed}: where {min(followed, sites)} of {sites} models were")
         _seen(seen, rounds, places)
@@ -230,7 +232,7 @@ def _per_site(group: Sequence[PlanRun], metric: str) -> np.ndarray:
     last = [one.evaluations[-1]["sites"].get("per_site", {}).get(metric) for one in group]
     values = [each for each in last if each is not None]
     same = bool(values) and len({len(each) for each in values}) == 1
-    return np.asarray(np.mean(values, axis=0) if same else [])
+    return np.array(values).mean(axis=0) if same else np.array([])
 
 
 def _jitter(count: int, height: int) -> np.ndarray:

@@ -103,8 +103,8 @@ def _table(shown: Table) -> str:
     head = ("method", "common model", "sites' own models", "spread over sites", lead, "p")
     rows = "".join(_line(shown, line) for line in shown.lines)
     return (
-        f'<div class="wide"><table><caption>{escape(named(shown.metric).capitalize())} {escape(where)}: mean over runs, '
-        "with its 95% interval. Differences are between common models, seed by seed.</caption>"
+        f'<div class="wide"><table><caption>{escape(named(shown.metric).capitalize())} {escape(where)}: mean over '
+        "runs, with its 95% interval. Differences are between common models, seed by seed.</caption>"
         f"<thead><tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
@@ -113,8 +113,8 @@ def _line(shown: Table, line: Line) -> str:
     gap = line.lead
     cells = (
         escape(line.label),
-        with_interval(shown, line.common) if line.common else "none",
-        with_interval(shown, line.sites) if line.sites else "none",
+        with_interval(shown, line.common) if line.common else "<small>none</small>",
+        with_interval(shown, line.sites) if line.sites else "<small>none</small>",
         value(shown, line.spread) if line.spread is not None else "",
         by(shown, gap).replace(", 95% interval ", "<br><small>") + "</small>" if gap else "",
         f"{gap.p_value:.2g}" if gap and gap.difference.n > 1 else "",
@@ -223,8 +223,8 @@ def shown_scenario(run: Run) -> dict[str, Any]:
 def _how_to_read() -> str:
     return (
         "<h2>How to read this</h2><ul>"
-        "<li><b>Common model</b>: the one model that the sites have together at the end. <b>Sites' own models</b>: what "
-        "each site holds after its last local training, before models are averaged. They are never mixed.</li>"
+        "<li><b>Common model</b>: the one model that the sites have together at the end. <b>Sites' own models</b>: "
+        "what each site holds after its last local training, before models are averaged. They are never mixed.</li>"
         "<li><b>Contact</b>: a round after which models travel. FedAvg with b = 1 sends as many messages as a method "
         "that hands models on every round; that is the comparison with equal traffic.</li>"
         "<li><b>95% interval</b>: Student's t over runs with different seeds; it speaks of further seeds of this same "
