@@ -5,8 +5,10 @@ understand their messages.
 """
 
 from functools import lru_cache
+from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from fedsmall.cohort import Cohort
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.home import Home, simulated_home
@@ -14,7 +16,6 @@ from clients.hospital import HospitalClient
 from clients.memory import ContextMemory
 from clients.records import joined, parted
 from fedsmall import __version__
-from fedsmall.cohort import Cohort
 from fedsmall.plan import Plan
 from fedsmall.travel import CONFIG, EXAMPLES, METRICS, NAMES, PLAN
 
@@ -34,11 +35,12 @@ def train(message: Message, context: Context) -> Message:
     """Train the traveller that came, and send it back."""
     client = _client(message, context)
     names, arrays = joined(message.content)
-    config = {**message.content.config_records[CONFIG], NAMES: names}
+    config: dict[str, Any] = {**message.content.config_records[CONFIG], NAMES: names}
     leaving, examples, metrics = client.fit(arrays, config)
-    records: dict[str, ArrayRecord | MetricRecord] = {**parted(client.sent_names, leaving)}
-    records[METRICS] = MetricRecord({EXAMPLES: examples, **metrics})
-    return Message(RecordDict(records), reply_to=message)
+    content = RecordDict({METRICS: _metrics(examples, metrics)})
+    for part, record in parted(client.sent_names, leaving).items():
+        content[part] = record
+    return Message(content, reply_to=message)
 
 
 @app.evaluate()
@@ -46,8 +48,13 @@ def evaluate(message: Message, context: Context) -> Message:
     """Judge the model that came on what the site has held out."""
     client = _client(message, context)
     names, arrays = joined(message.content)
-    _, examples, metrics = client.evaluate(arrays, {NAMES: names})
-    return Message(RecordDict({METRICS: MetricRecord({EXAMPLES: examples, **metrics})}), reply_to=message)
+    config: dict[str, Any] = {NAMES: names}
+    _, examples, metrics = client.evaluate(arrays, config)
+    return Message(RecordDict({METRICS: _metrics(examples, metrics)}), reply_to=message)
+
+
+def _metrics(examples: int, metrics: dict[str, Any]) -> MetricRecord:
+    return MetricRecord({EXAMPLES: examples, **metrics})
 
 
 def _client(message: Message, context: Context) -> HospitalClient:

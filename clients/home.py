@@ -1,4 +1,4 @@
-"""Where a client finds its site's name and data: in the plan's federation (a simulation), or in the site's own files."""
+"""Where a client finds its site's name and data: in a simulation's federation, or in its own files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

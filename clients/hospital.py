@@ -1,16 +1,34 @@
 """The Flower NumPyClient that speaks for a hospital: everything its program ever does with a model."""
 
+import json
+from dataclasses import asdict
+from hashlib import blake2b
+
 import numpy as np
+from fedsmall.cohort import Cohort
+from fedsmall.metrics import evaluate
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 
 from clients.home import Home
 from clients.memory import Memory
-from fedsmall.cohort import Cohort
-from fedsmall.metrics import evaluate
 from fedsmall.models import initial_model
 from fedsmall.plan import Plan
-from fedsmall.travel import CARRIED, COMMON, LOSS, MODEL, NAMES, ROUND, ROUNDS, RULE, STEPS, Arrays, Traveller, join, split
+from fedsmall.travel import (
+    CARRIED,
+    COMMON,
+    LOSS,
+    MODEL,
+    NAMES,
+    ROUND,
+    ROUNDS,
+    RULE,
+    STEPS,
+    Arrays,
+    Traveller,
+    join,
+    split,
+)
 
 NDArrays = list[np.ndarray]
 
@@ -31,15 +49,20 @@ class HospitalClient(NumPyClient):
         self.sent_names: list[str] = []
 
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
-        """What the site answers at the roll call: its name, its task, and how many samples it trains on."""
-        return {"site": self.home.site, "task": self.home.task.name, "num-examples": len(self.home.train)}
+        """What the site answers at the roll call: its name, its task, its model's signature, its number of samples."""
+        return {
+            "site": self.home.site,
+            "task": json.dumps(asdict(self.home.task)),
+            "signature": signature_of(initial_model(self.plan, self.home.task)),
+            "num-examples": len(self.home.train),
+        }
 
     def get_parameters(self, config: dict[str, Scalar]) -> NDArrays:
         """The initial model that the plan gives this site."""
         return list(initial_model(self.plan, self.home.task, self.home.site).values())
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """Train for ``config["rounds"]`` rounds up to round ``config["round"]``; what goes back is named in sent_names."""
+        """Train for ``config["rounds"]`` rounds up to ``config["round"]``; ``sent_names`` names what goes back."""
         received = dict(zip(_names(config), parameters, strict=True))
         stack = self.cohort.stack([Traveller(split(received, MODEL), split(received, CARRIED))])
         trained = self.cohort.train(
@@ -69,6 +92,13 @@ class HospitalClient(NumPyClient):
         outputs = self.cohort.predict(stack, held_out.x)[0]
         metrics = evaluate(outputs, held_out.y, self.home.task)
         return float(metrics["loss"]), len(held_out), {name: float(value) for name, value in metrics.items()}
+
+
+def signature_of(model: Arrays) -> str:
+    """A model's names, shapes and dtypes in a few words that differ where those differ."""
+    told = json.dumps([[name, array.shape, str(array.dtype)] for name, array in model.items()])
+    numbers = sum(array.size for array in model.values())
+    return f"{len(model)} arrays, {numbers} numbers, {blake2b(told.encode(), digest_size=8).hexdigest()}"
 
 
 def _names(config: dict[str, Scalar]) -> list[str]:

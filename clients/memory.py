@@ -1,7 +1,7 @@
 """What a site remembers between contacts, behind one small interface with two homes.
 
-In a simulation Flower's Context keeps it. In a deployment a restarted SuperNode loses its Context, so there it is on the
-site's own disk, written whole or not at all, in a file of its own for each run and site.
+In a simulation Flower's Context keeps it. In a deployment a restarted SuperNode loses its Context, so there it is on
+the site's own disk, written whole or not at all, in a file of its own for each run and site.
 """
 
 import os

@@ -22,8 +22,8 @@ class Frozen(BaseModel):
 class Recipe(Frozen):
     """How one round of local training goes at a site.
 
-    A round is ``local_steps`` optimizer steps or ``local_epochs`` passes over the site's samples (exactly one of the two;
-    one step if neither is given). ``batch`` is the number of samples in a step, ``None`` the whole site. With epochs,
+    A round is ``local_steps`` optimizer steps or ``local_epochs`` passes over the site's samples (one of the two; one
+    step if neither is given). ``batch`` is the number of samples in a step, ``None`` the whole site. With epochs,
     every epoch draws a fresh order and cuts it into consecutive batches, the last of which may be smaller. With steps,
     a round takes the first ``local_steps`` batches of such epochs. Where a batch holds the whole site nothing is drawn
     and the samples keep their order.

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
+from fedsmall.cohort import Cohort
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
-from fedsmall.cohort import Cohort
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.methods import nearest

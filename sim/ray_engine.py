@@ -10,7 +10,9 @@ from flwr.serverapp import Grid, ServerApp
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
-def with_ray_grid(sites: int, work: Callable[[Grid], Any], *, cpus: int | None = None, address: str | None = None) -> Any:
+def with_ray_grid(
+    sites: int, work: Callable[[Grid], Any], *, cpus: int | None = None, address: str | None = None
+) -> Any:
     """Call ``work`` with the grid of Flower's simulation runtime and return what it returns.
 
     ``cpus`` bounds what Ray starts on this machine (all of it by default); with ``address`` a running Ray cluster is

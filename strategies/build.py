@@ -1,16 +1,17 @@
 """From a plan to the strategy that runs it: each part of the method is looked up in a table."""
 
 from collections.abc import Callable
+from typing import Any
 
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvgM, FedYogi, Strategy
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Method, Plan
-from fedsmall.schedule import RandomSchedule, Schedule
+from fedsmall.schedule import RandomSchedule, Schedule, Timetable
 from strategies.combine import Averaging
 from strategies.daisy_chain import DaisyChain
 
-FEW = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
+FEW: dict[str, Any] = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 
 # server optimizers: Flower's own, with the defaults of Reddi et al. 2021 that Flower has, and the plan's options
 SERVERS: dict[str, Callable[[Method, int], Strategy]] = {
@@ -18,11 +19,11 @@ SERVERS: dict[str, Callable[[Method, int], Strategy]] = {
         method.aggregator, options=method.aggregator_options, weighted=method.weighted, seed=seed
     ),
     "momentum": lambda method, seed: FedAvgM(
-        **FEW, **{"server_learning_rate": 1.0, "server_momentum": 0.9, **method.server_options}
+        **FEW | {"server_learning_rate": 1.0, "server_momentum": 0.9} | method.server_options
     ),
-    "adagrad": lambda method, seed: FedAdagrad(**FEW, **method.server_options),
-    "adam": lambda method, seed: FedAdam(**FEW, **method.server_options),
-    "yogi": lambda method, seed: FedYogi(**FEW, **method.server_options),
+    "adagrad": lambda method, seed: FedAdagrad(**FEW | method.server_options),
+    "adam": lambda method, seed: FedAdam(**FEW | method.server_options),
+    "yogi": lambda method, seed: FedYogi(**FEW | method.server_options),
 }
 
 
@@ -48,7 +49,7 @@ def strategy_for(plan: Plan) -> DaisyChain:
     )
 
 
-def schedule_for(method: Method, seed: int) -> Schedule | RandomSchedule:
+def schedule_for(method: Method, seed: int) -> Timetable:
     """The method's schedule: periods, or the random one with the same expected counts."""
     if method.random_schedule:
         return RandomSchedule(method.permute_every, method.aggregate_every, seed)

@@ -52,7 +52,9 @@ def _check_record(record: ArrayRecord, expected: Signature) -> None:
     came = signature(record)
     if came.keys() != expected.keys():
         missing, extra = expected.keys() - came.keys(), came.keys() - expected.keys()
-        raise ReplyError(f"expected {len(expected)} arrays by name; {len(missing)} are missing and {len(extra)} unknown")
+        raise ReplyError(
+            f"expected {len(expected)} arrays by name; {len(missing)} are missing and {len(extra)} unknown"
+        )
     for name, (shape, dtype) in expected.items():
         if came[name] != (shape, dtype):
             raise ReplyError(f"array {name!r}: expected {dtype} {shape}, came {_short(came[name])}")
@@ -123,6 +125,6 @@ def _short(seen: tuple[tuple[int, ...], str]) -> str:
     return f"{seen[1][:12]} {str(seen[0])[:40]}"
 
 
-def _first_line(text: str) -> str:
-    lines = text.strip().splitlines()
+def _first_line(text: str | None) -> str:
+    lines = (text or "").strip().splitlines()
     return lines[0][:300] if lines else "the site's program failed and gave no reason"

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from fedsmall.aggregate import aggregate
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from fedsmall.aggregate import aggregate
 from fedsmall.errors import ReplyError
 from fedsmall.randomness import rng_for
 from fedsmall.travel import EXAMPLES, METRICS, MODEL, STEPS, Arrays
@@ -60,7 +60,12 @@ class Averaging(FedAvg):
     """
 
     def __init__(
-        self, aggregator: str = "mean", *, options: Mapping[str, float] | None = None, weighted: bool = False, seed: int = 0
+        self,
+        aggregator: str = "mean",
+        *,
+        options: Mapping[str, float] | None = None,
+        weighted: bool = False,
+        seed: int = 0,
     ) -> None:
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
         self.aggregator = aggregator
@@ -108,7 +113,7 @@ class Averaging(FedAvg):
         good.sort(key=lambda reply: reply.metadata.src_node_id)
         updates = Updates(
             sites=tuple(str(reply.metadata.src_node_id) for reply in good),
-            stack=stacked([reply.content[MODEL] for reply in good]),
+            stack=stacked([reply.content.array_records[MODEL] for reply in good]),
             weights=_metric(good, EXAMPLES) if self.weighted else None,
             steps=_metric(good, STEPS),
             sites_in_all=len(good),
@@ -119,7 +124,8 @@ class Averaging(FedAvg):
 
 
 def _metric(replies: list[Message], key: str) -> np.ndarray:
-    return np.array([float(reply.content[METRICS].get(key, 1.0)) for reply in replies])
+    told: list[Any] = [reply.content.metric_records[METRICS].get(key, 1.0) for reply in replies]
+    return np.array(told, dtype=np.float64)
 
 
 def RadonMachine(*, seed: int = 0) -> Averaging:

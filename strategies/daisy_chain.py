@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedsmall.errors import ReplyError
 from fedsmall.randomness import rng_for
-from fedsmall.schedule import Action, Contact, Schedule, permutation
+from fedsmall.schedule import Action, Contact, Schedule, Timetable, permutation
 from fedsmall.travel import CARRIED, COMMON, EXAMPLES, LOSS, METRICS, MODEL, PLAN, ROUND, ROUNDS, RULE, STEPS, Arrays
 from strategies.checks import check_reply, signature
 from strategies.combine import Averaging, Updates
@@ -58,7 +58,7 @@ class DaisyChain(Strategy):
     def __init__(
         self,
         strategy: Strategy,
-        schedule: Schedule | None = None,
+        schedule: Timetable | None = None,
         *,
         seed: int = 0,
         fraction: float = 1.0,
@@ -66,7 +66,7 @@ class DaisyChain(Strategy):
         alone: bool = False,
     ) -> None:
         self.strategy = strategy
-        self.schedule = schedule or Schedule(permute_every=1, aggregate_every=10)
+        self.schedule: Timetable = schedule or Schedule(permute_every=1, aggregate_every=10)
         self.seed = seed
         self.fraction = fraction
         self.weighted = weighted
@@ -230,7 +230,8 @@ class DaisyChain(Strategy):
         return fresh
 
     def _take(self, contact: Contact, site: str, content: RecordDict) -> None:
-        records, metrics = content.array_records, content.metric_records[METRICS]
+        records = content.array_records
+        metrics: dict[str, Any] = dict(content.metric_records[METRICS])
         self.slots[site] = Slot(records[MODEL], records.get(CARRIED))
         self.seen[site] = Seen(
             records[MODEL], float(metrics[EXAMPLES]), float(metrics.get(STEPS, 1.0)), records.get(RULE)

@@ -8,21 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from fedsmall.aggregate import aggregate
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedsmall.aggregate import aggregate
 from fedsmall.errors import ReplyError
 from fedsmall.travel import EXAMPLES, METRICS, MODEL, Arrays
 from strategies.combine import Updates
 from strategies.records import parameters_of, to_arrays, to_record
 
 
-def config_told(
-    strategy: Strategy, aggregation: int, common: Arrays, config: ConfigRecord, sites: int
-) -> ConfigRecord:
-    """The config that the strategy's own orders would carry; tells server optimizers which model the sites set out from.
+def config_told(strategy: Strategy, aggregation: int, common: Arrays, config: ConfigRecord, sites: int) -> ConfigRecord:
+    """The config of the strategy's own orders; asking tells server optimizers which model the sites set out from.
 
     ``aggregation`` counts from 1 and is the strategy's server round.
     """
@@ -121,4 +119,5 @@ def restore_foreign(strategy: Strategy, arrays: Arrays, numbers: Mapping[str, fl
         is_record = isinstance(getattr(strategy, attribute, None), ArrayRecord)
         setattr(strategy, attribute, to_record(value) if is_record else value)
     for attribute, number in numbers.items():
-        setattr(strategy, attribute, type(getattr(strategy, attribute, 0.0))(number))
+        kind = int if isinstance(getattr(strategy, attribute, 0.0), int) else float
+        setattr(strategy, attribute, kind(number))

@@ -7,9 +7,9 @@ offers ``arrays(rows) -> {name: (rows, ...)}``); such rows are stacked without b
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from fedsmall.aggregate import is_buffer
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedsmall.aggregate import is_buffer
 from fedsmall.travel import CARRIED, CONFIG, MODEL, RULE, Arrays
 
 
@@ -54,6 +54,8 @@ def order_content(
     model: ArrayRecord, carried: ArrayRecord | None, rule: ArrayRecord | None, config: ConfigRecord
 ) -> RecordDict:
     """The content of an order: the model, what travels with it, what the local rule needs, and the config."""
-    content = {MODEL: model, CONFIG: config}
-    content |= {key: record for key, record in ((CARRIED, carried), (RULE, rule)) if record}
-    return RecordDict(content)
+    content = RecordDict({MODEL: model, CONFIG: config})
+    for key, record in ((CARRIED, carried), (RULE, rule)):
+        if record:
+            content[key] = record
+    return content

@@ -41,8 +41,9 @@ def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
                 )
     if answers[first].get("version") != __version__:
         raise PlanError(f"The sites run fedsmall {answers[first].get('version')}, the server {__version__}.")
-    read = json.loads(str(answers[first]["task"]))
-    return Task(**{key: tuple(value) if isinstance(value, list) else value for key, value in read.items()})
+    read: dict[str, Any] = json.loads(str(answers[first]["task"]))
+    fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in read.items()}
+    return Task(**fields)
 
 
 class SiteEvaluator:
@@ -78,5 +79,7 @@ def _summary(t: int, told: dict[str, dict[str, Any]]) -> Evaluation:
         name: float(np.average([float(metrics.get(name, np.nan)) for metrics in told.values()], weights=weights))
         for name in names
     }
-    held_out = {site: {name: float(metrics[name]) for name in names if name in metrics} for site, metrics in told.items()}
+    held_out = {
+        site: {name: float(metrics[name]) for name in names if name in metrics} for site, metrics in told.items()
+    }
     return Evaluation(t, common, {}, {"held_out": held_out})

@@ -1,6 +1,5 @@
 """Who is there: sites by name, and the node ids that Flower gives them today."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +45,9 @@ class Roster:
         node_of = {order.metadata.message_id: order.metadata.dst_node_id for order in asked}
         registered = _registered_names(grid)
         for reply in replies:
-            node = node_of[reply.metadata.reply_to_message_id]
+            node = node_of.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                continue  # answers no question of ours, or answers it twice
             answer = _answer(reply)
             name = str(answer.get("site") or registered.get(node) or node)
             if name in self.nodes and name not in gone:
@@ -71,5 +72,3 @@ def _registered_names(grid: Grid) -> dict[int, str]:
         return {node.node_id: node.name for node in grid.get_nodes() if node.name}
     except (AttributeError, NotImplementedError):
         return {}
-
-

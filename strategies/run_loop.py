@@ -37,7 +37,7 @@ class Evaluation:
 
 @dataclass
 class Outcome:
-    """What a run left behind. ``model`` is None where no model is common at the end; ``stopped`` if it was cut short."""
+    """What a run left behind. ``model`` is None where none is common at the end; ``stopped`` if it was cut short."""
 
     model: Arrays | None
     evaluations: list[Evaluation]
@@ -170,4 +170,3 @@ class Conductor:
             self.journal.save(done, arrays, {**meta, "client_updates": self.updates, "evaluations": kept})
         if self.progress is not None:
             self.progress(contact.t, self.plan.rounds)
-

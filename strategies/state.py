@@ -42,8 +42,8 @@ def state_of(chain: DaisyChain) -> tuple[Arrays, dict[str, Any]]:
         site: [records.number(s.model), s.examples, s.steps, records.number(s.rule)] for site, s in chain.seen.items()
     }
     common = records.number(chain.common)
-    own = hasattr(chain.strategy, "state")
-    inner, numbers = chain.strategy.state() if own else foreign_state(chain.strategy)
+    own = getattr(chain.strategy, "state", None)
+    inner, numbers = own() if own is not None else foreign_state(chain.strategy)
     meta = {
         "slots": slots,
         "seen": seen,
@@ -78,8 +78,9 @@ def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     chain.bytes_sent = meta["bytes_sent"]
     chain.events = list(meta["events"])
     inner = {key.removeprefix("inner/"): array for key, array in arrays.items() if key.startswith("inner/")}
-    if hasattr(chain.strategy, "restore"):
-        chain.strategy.restore(inner, meta["inner"])
+    own = getattr(chain.strategy, "restore", None)
+    if own is not None:
+        own(inner, meta["inner"])
     else:
         restore_foreign(chain.strategy, inner, meta["inner"])
 

@@ -1,0 +1,249 @@
+"""Cohort: local training of many sites at once, with K = 1 at a hospital and K = all of them in a simulation."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsmall.batches import Batches
+from fedsmall.federation import Samples, Task
+from fedsmall.gradients import LOSSES, Batch, choose, mean_loss
+from fedsmall.gradients.prepare import MaskedDropout, dropout_shapes, prepared
+from fedsmall.memory import Memory
+from fedsmall.models import build_model
+from fedsmall.optimizers import fresh_state, learning_rate, step
+from fedsmall.plan import Plan
+from fedsmall.randomness import rng_for
+from fedsmall.rules import pulled
+from fedsmall.schedule import Action, RandomSchedule, Schedule
+from fedsmall.stack import Rows, Stack, Tensors, stacked
+from fedsmall.travel import Arrays, Traveller
+
+CACHE_BYTES = 4 * 2**20  # what a chunk of small models, with their gradients and moments, may take
+DEVICE_BYTES = 2 * 2**30  # the same on an accelerator
+PREDICTED = 256  # models that predict at a time
+
+
+class Leg(NamedTuple):
+    """A stretch of a walk: row k trains at ``sites[k]`` in rounds t - rounds + 1 .. t."""
+
+    sites: np.ndarray
+    t: int
+    rounds: int
+
+
+class Trained(NamedTuple):
+    """What training gives besides the models.
+
+    For each row: ``loss``, the mean over the steps of the last round; ``steps``, the optimizer steps of the last leg;
+    ``examples``, the samples of the last site; ``rule``, what the local rule sends to the server, {"word/parameter":
+    (rows, ...)}. ``memory`` is what the sites remember, {name: (sites of the cohort, ...)}, empty for nothing.
+    """
+
+    loss: np.ndarray
+    steps: np.ndarray
+    examples: np.ndarray
+    rule: Arrays
+    memory: Arrays
+
+
+class Cohort:
+    """Some sites of a federation, and all that their models need to be trained together.
+
+    ``names`` and ``samples`` are the sites'; the same sites in any company get the same numbers. ``path`` is "auto" or
+    a name of :data:`fedsmall.gradients.PATHS`; afterwards ``path`` and ``reason`` say which one was taken, and why.
+
+    Raises PlanError where the named path does not fit the model.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        names: Sequence[str],
+        samples: Sequence[Samples],
+        *,
+        path: str = "auto",
+        device: str | torch.device | None = None,
+    ) -> None:
+        self.plan, self.task, self.names = plan, task, tuple(names)
+        self.device = torch.device(device or "cpu")
+        dtype = getattr(torch, plan.dtype)
+        built = build_model(plan.model, task, plan.model_options, rng_for(plan.seed, "template"))
+        model = prepared(built).to(self.device, dtype)
+        self._names = tuple(model.state_dict())
+        self._parameters = tuple(name for name, _ in model.named_parameters())
+        self._loss = LOSSES[task.loss]
+        self._gradients, self.reason = choose(model, self._loss, path)
+        self.path = self._gradients.path
+        shapes = dropout_shapes(model, torch.zeros(1, *task.input_shape, dtype=dtype, device=self.device))
+        masks = {name: (shape, _probability(model, name)) for name, shape in shapes.items()}
+        self._batches = Batches(plan, names, samples, masks, self.device)
+        self._schedule = _schedule(plan)
+
+    def stack(self, travellers: Sequence[Traveller]) -> Stack:
+        """The travellers' models as one stack on the device; moments that did not come start at zero."""
+        buffers = [name for name in self._names if name not in self._parameters]
+        models = [traveller.model for traveller in travellers]
+        parameters = stacked(models, self._parameters, self.device)
+        stack = Stack(self._names, parameters, stacked(models, buffers, self.device))
+        if self.plan.recipe.optimizer_state != "stay":
+            stack.optimizer = fresh_state(parameters, self.plan.recipe)
+            for row, traveller in enumerate(travellers):
+                for name, array in traveller.carried.items():
+                    stack.optimizer[name][row] = torch.from_numpy(np.array(array))
+        return stack
+
+    def train(
+        self,
+        stack: Stack,
+        sites: Sequence[int] | np.ndarray,
+        t: int,
+        rounds: int,
+        *,
+        common: Sequence[bool] | None = None,
+        rule: Mapping[str, np.ndarray] | None = None,
+        memory: Mapping[str, np.ndarray] | None = None,
+    ) -> Trained:
+        """Train in place: row k at site number ``sites[k]`` (no site twice) in rounds t - rounds + 1 .. t.
+
+        ``common`` says which rows are the last common model, untouched; ``rule`` is what the server sends for the local
+        rule; ``memory`` is what the sites remember from the training before (``Trained.memory``), nothing at first.
+        """
+        return self.walk(stack, [Leg(np.asarray(sites), t, rounds)], common=common, rule=rule, memory=memory)
+
+    def walk(
+        self,
+        stack: Stack,
+        legs: Sequence[Leg],
+        *,
+        common: Sequence[bool] | None = None,
+        rule: Mapping[str, np.ndarray] | None = None,
+        memory: Mapping[str, np.ndarray] | None = None,
+    ) -> Trained:
+        """Train in place through several contacts that only move models between sites, as :meth:`train` leg by leg.
+
+        Between two aggregations models are independent of each other, so a few walk all legs before the next few start,
+        and stay in the cache meanwhile. ``common`` and ``rule`` belong to the first leg.
+        """
+        legs = [leg._replace(sites=np.asarray(leg.sites, dtype=np.int64)) for leg in legs]
+        first, last = legs[0], legs[-1]
+        remembered = Memory(self.plan, stack.parameters, len(self.names), memory)
+        losses = torch.zeros(len(stack), dtype=torch.float64, device=self.device)
+        with torch.no_grad():
+            remembered.receive(first.sites, stack.parameters, common, rule)
+            for rows in self._chunks(stack, first.sites):
+                part = stack.rows(rows)
+                for leg in legs:
+                    losses[rows] = self._leg(part, leg._replace(sites=leg.sites[rows]), remembered)
+                if isinstance(rows, np.ndarray):
+                    stack.put(rows, part)
+            sent = remembered.close(last.sites, stack.parameters) if self._aggregates(last.t) else {}
+        return Trained(
+            losses.cpu().numpy(),
+            self._batches.steps[last.sites] * last.rounds,
+            self._batches.examples[last.sites],
+            {name: tensor.cpu().numpy() for name, tensor in sent.items()},
+            remembered.arrays(),
+        )
+
+    def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
+        """The outputs of every model on the same samples, in eval mode: (models, samples, outputs)."""
+        inputs = torch.from_numpy(np.asarray(x, dtype=self.plan.dtype)).to(self.device)
+        with torch.no_grad():
+            parts = [
+                self._gradients.predict(part.parameters, part.buffers, inputs)
+                for part in (stack.rows(slice(k, k + PREDICTED)) for k in range(0, len(stack), PREDICTED))
+            ]
+        outputs: np.ndarray = torch.cat(parts).cpu().numpy()
+        return outputs
+
+    def _chunks(self, stack: Stack, sites: np.ndarray) -> list[slice | np.ndarray]:
+        """Few enough rows at a time; sorted by size where that lets more of them take their steps together."""
+        size = self._gradients.chunk or self._fitting(stack)
+        edges = [slice(k, k + size) for k in range(0, len(stack), size)]
+        order = self._batches.order(sites, self._gradients.pads)
+        if order is None or len(edges) == 1:
+            return list(edges)
+        return [order[edge] for edge in edges]
+
+    def _fitting(self, stack: Stack) -> int:
+        bytes_per_model = 2 * Rows(stack.parameters).bytes_per_row + Rows(stack.optimizer).bytes_per_row
+        return max(1, (CACHE_BYTES if self.device.type == "cpu" else DEVICE_BYTES) // bytes_per_model)
+
+    def _leg(self, models: Stack, leg: Leg, memory: Memory) -> Tensor:
+        """Train through one leg; the losses, (rows,). Unequal sites are sorted, so that active rows are the first."""
+        order = self._batches.order(leg.sites, self._gradients.pads)
+        if order is None:
+            return self._rounds(models, leg, memory)
+        ordered = models.rows(order)
+        losses = self._rounds(ordered, leg._replace(sites=leg.sites[order]), memory)
+        models.put(order, ordered)
+        return losses[torch.from_numpy(np.argsort(order)).to(losses.device)]
+
+    def _rounds(self, models: Stack, leg: Leg, memory: Memory) -> Tensor:
+        staying = memory.moments(leg.sites)
+        state = models.optimizer if staying is None else staying
+        if self.plan.recipe.optimizer_state == "reset" and self._travelled(leg.t - leg.rounds):
+            for tensor in state.values():
+                tensor.zero_()
+        words = memory.words(leg.sites)
+        losses = torch.zeros(len(models), dtype=torch.float64, device=self.device)
+        for t in range(leg.t - leg.rounds + 1, leg.t + 1):
+            lr = learning_rate(self.plan.recipe, t, self.plan.rounds)
+            self._round(models, state, words, leg.sites, t, lr, losses if t == leg.t else None)
+            memory.count(leg.sites, lr * self._batches.steps[leg.sites])
+        if staying is not None:
+            memory.keep(leg.sites, staying)
+        return losses
+
+    def _round(
+        self, models: Stack, state: Tensors, words: Tensors, sites: np.ndarray, t: int, lr: float, losses: Tensor | None
+    ) -> None:
+        """One round in place; where ``losses`` is given, each row's mean loss over its steps is added."""
+        index = self._batches.index(sites, t)
+        for number, masks in enumerate(self._batches.masks(sites, t)):
+            for rows, size in self._batches.groups(sites, number, self._gradients.pads):
+                weight = self._batches.weight(sites, number, rows, size) if self._gradients.pads else None
+                batch = self._batches.take(index[rows, number, :size], _cut(masks, rows), weight)
+                outputs = self._step(models, state, words, rows, batch, lr)
+                if losses is not None:
+                    share = mean_loss(self._loss, outputs, batch).double()
+                    losses[rows] += share / torch.from_numpy(self._batches.steps[sites[rows]]).to(share.device)
+
+    def _step(self, models: Stack, state: Tensors, words: Tensors, rows: slice, batch: Batch, lr: float) -> Tensor:
+        parameters = _cut(models.parameters, rows)
+        outputs, gradients = self._gradients(parameters, _cut(models.buffers, rows), batch)
+        if words:
+            gradients = pulled(gradients, parameters, _cut(words, rows), self.plan.method)
+        step(parameters, gradients, _cut(state, rows), self.plan.recipe, lr)
+        return outputs
+
+    def _aggregates(self, t: int) -> bool:
+        return self._travelled(t) and (t >= self.plan.rounds or self._schedule.action(t) is Action.AGGREGATE)
+
+    def _travelled(self, t: int) -> bool:
+        """Whether models travel after round t; a look, which only a simulation takes, must not change a number."""
+        if self.plan.method.family != "federated":
+            return False
+        due = self._schedule.action(t) in (Action.PERMUTE, Action.AGGREGATE) if t > 0 else True
+        return due or t >= self.plan.rounds
+
+
+def _cut(tensors: Tensors, rows: slice) -> Tensors:
+    return {name: tensor[rows] for name, tensor in tensors.items()}
+
+
+def _probability(model: nn.Module, name: str) -> float:
+    layer = model.get_submodule(name)
+    assert isinstance(layer, MaskedDropout)
+    return layer.probability
+
+
+def _schedule(plan: Plan) -> Schedule | RandomSchedule:
+    method = plan.method
+    if method.random_schedule:
+        return RandomSchedule(method.permute_every, method.aggregate_every, plan.seed)
+    return Schedule(method.permute_every, method.aggregate_every)

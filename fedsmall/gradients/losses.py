@@ -1,0 +1,63 @@
+"""The losses of the tasks: the value for every sample, and its slope in the model's outputs."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Loss(NamedTuple):
+    """Of outputs (..., samples, width) and targets (..., samples): values (..., samples), slopes as the outputs."""
+
+    value: Callable[[Tensor, Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return torch.logsumexp(outputs, -1) - outputs.gather(-1, targets[..., None])[..., 0]
+
+
+def _cross_entropy_slope(outputs: Tensor, targets: Tensor) -> Tensor:
+    slope = torch.softmax(outputs, -1)
+    return slope.scatter_add_(-1, targets[..., None], slope.new_full((1,), -1.0).expand(*targets.shape, 1))
+
+
+def _signed(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    sign = (2 * targets - 1).to(outputs.dtype)  # classes 0 and 1 are -1 and +1
+    return sign, sign * outputs[..., 0]
+
+
+def _logistic(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.softplus(-_signed(outputs, targets)[1])
+
+
+def _logistic_slope(outputs: Tensor, targets: Tensor) -> Tensor:
+    sign, margin = _signed(outputs, targets)
+    return (-sign * torch.sigmoid(-margin))[..., None]
+
+
+def _hinge(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.relu(1 - _signed(outputs, targets)[1])
+
+
+def _hinge_slope(outputs: Tensor, targets: Tensor) -> Tensor:
+    sign, margin = _signed(outputs, targets)
+    return torch.where(margin < 1, -sign, torch.zeros_like(sign))[..., None]
+
+
+def _l1(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets.reshape(outputs.shape)).abs().mean(-1)
+
+
+def _l1_slope(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets.reshape(outputs.shape)).sign() / outputs.shape[-1]
+
+
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": Loss(_cross_entropy, _cross_entropy_slope),
+    "logistic": Loss(_logistic, _logistic_slope),
+    "hinge": Loss(_hinge, _hinge_slope),
+    "l1": Loss(_l1, _l1_slope),
+}

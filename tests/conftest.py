@@ -1,0 +1,27 @@
+"""What all tests share: a Flower that stays at home, and the data that may lie beside the project."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def flower_home(tmp_path_factory):
+    """Flower writes to a home of its own, never to the user's."""
+    os.environ["FLWR_HOME"] = str(tmp_path_factory.mktemp("flwr"))
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder with real data, or the test is skipped."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    root = Path(os.environ.get("FEDSMALL_DATA", beside))
+    if not root.exists():
+        pytest.skip("no real data here; set FEDSMALL_DATA to a folder that holds them")
+    return root

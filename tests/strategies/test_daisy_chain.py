@@ -1,0 +1,287 @@
+import random
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
+
+from fedsmall.errors import ReplyError
+from fedsmall.schedule import Action, Schedule, permutation
+from fedsmall.travel import METRICS, MODEL
+from sim.inprocess import InProcessGrid
+from strategies import Averaging, DaisyChain, FedDC
+from strategies.state import restore, state_of
+from tests.strategies.toy import append_digit, half_way, toy_grid, walk, weights
+
+
+def final(strategy, grid, arrays, rounds):
+    for _, aggregated in walk(strategy, grid, arrays, rounds):
+        last = aggregated
+    return {name: array.numpy() for name, array in last.items()}
+
+
+def test_a_model_visits_the_sites_that_route_names():
+    chain = FedDC(permute_every=1, aggregate_every=None, seed=7)
+    grid = toy_grid(3, append_digit)
+    sites = ["site-0", "site-1", "site-2"]
+    paths = {site: "" for site in sites}
+
+    for contact, _ in walk(chain, grid, weights(0.0), rounds=6):
+        if contact.action is not Action.PERMUTE:
+            break
+        visited = {site: paths[site] + str(int(site[-1]) + 1) for site in sites}
+        route = chain.route(contact.t, sites)
+        paths = {route[site]: visited[site] for site in sites}
+        held = {site: str(int(chain.slots[site].model["w"].numpy()[0])) for site in sites}
+        assert held == paths
+
+
+def test_route_is_the_named_permutation_and_moves_nothing_at_an_aggregation():
+    chain = FedDC(permute_every=1, aggregate_every=5, seed=3)
+    sites = [f"site-{k}" for k in range(8)]
+
+    assert chain.route(4, sites) == permutation(3, 4, sites)
+    assert chain.route(5, sites) == {site: site for site in sites}
+
+
+@pytest.mark.parametrize("sites", [1, 2, 3])
+def test_feddc_without_permutation_is_fedavg_to_the_bit(sites):
+    start = weights(0.5, -1.0)
+
+    plain = final(DaisyChain(Averaging(), Schedule(aggregate_every=4)), toy_grid(sites), start, 8)
+    chain = final(FedDC(permute_every=None, aggregate_every=4), toy_grid(sites), start, 8)
+
+    np.testing.assert_array_equal(plain["w"], chain["w"])
+
+
+def test_our_mean_agrees_with_flowers_fedavg():
+    start = weights(0.5, -1.0)
+
+    ours = final(DaisyChain(Averaging(), Schedule(1, 3)), toy_grid(4), start, 9)
+    flowers = final(DaisyChain(FedAvg(), Schedule(1, 3)), toy_grid(4), start, 9)
+
+    np.testing.assert_allclose(ours["w"], flowers["w"], rtol=1e-12)
+
+
+def test_weights_are_equal_unless_asked_for():
+    start = weights(0.0)
+    targets = np.array([1.0, 2.0, 3.0]) / 2
+
+    equal = final(DaisyChain(FedAvg(), Schedule(aggregate_every=1)), toy_grid(3), start, 1)
+    weighted = final(DaisyChain(FedAvg(), Schedule(aggregate_every=1), weighted=True), toy_grid(3), start, 1)
+
+    assert equal["w"][0] == pytest.approx(targets.mean())
+    assert weighted["w"][0] == pytest.approx(np.average(targets, weights=[1, 2, 3]))
+
+
+class ShuffledGrid(InProcessGrid):
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = super().send_and_receive(messages)
+        random.Random(len(replies)).shuffle(replies)
+        return replies
+
+
+class TwiceGrid(InProcessGrid):
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = super().send_and_receive(messages)
+        return [*replies, replies[0]]
+
+
+def test_arrival_order_does_not_matter_to_the_bit():
+    start = weights(0.1, 0.7)
+
+    in_order = final(FedDC(1, 3, seed=1), toy_grid(5), start, 10)
+    shuffled = final(FedDC(1, 3, seed=1), ShuffledGrid(toy_grid(5).app, 5), start, 10)
+
+    np.testing.assert_array_equal(in_order["w"], shuffled["w"])
+
+
+def test_integer_buffers_are_carried_and_dtypes_kept():
+    start = ArrayRecord(
+        {
+            "w": Array(np.zeros(2, dtype=np.float32)),
+            "bn.running_mean": Array(np.zeros(2, dtype=np.float32)),
+            "bn.num_batches_tracked": Array(np.array(0, dtype=np.int64)),
+        }
+    )
+
+    for inner in (Averaging(), FedAvg(), FedAdam(), FedMedian()):
+        model = final(DaisyChain(inner, Schedule(1, 2)), toy_grid(3), start, 4)
+
+        assert {name: str(a.dtype) for name, a in model.items()} == {
+            "w": "float32",
+            "bn.running_mean": "float32",
+            "bn.num_batches_tracked": "int64",
+        }
+        assert int(model["bn.num_batches_tracked"]) == 4
+
+
+def test_a_server_optimizer_moves_parameters_and_never_running_statistics():
+    start = ArrayRecord({"w": Array(np.zeros(1)), "bn.running_mean": Array(np.zeros(1))})
+
+    model = final(DaisyChain(FedAdam(eta=0.01), Schedule(aggregate_every=1)), toy_grid(2), start, 1)
+
+    assert model["bn.running_mean"][0] == pytest.approx(0.75)
+    assert model["w"][0] != pytest.approx(0.75)
+
+
+def test_fedprox_mu_reaches_the_sites():
+    chain = DaisyChain(FedProx(proximal_mu=0.3), Schedule(1, 2))
+    grid = toy_grid(2)
+    chain.plan_contacts(2)
+
+    orders = list(chain.configure_train(1, weights(0.0), ConfigRecord(), grid))
+
+    assert all(order.content["config"]["proximal-mu"] == 0.3 for order in orders)
+
+
+def test_flowers_own_start_runs_a_chain_and_ends_with_an_aggregation():
+    result = DaisyChain(FedAdam(eta=0.1), Schedule(1, 10)).start(toy_grid(3), weights(0.0, 0.0), num_rounds=7)
+
+    assert result.arrays["w"].shape == (2,)
+    assert list(result.evaluate_metrics_clientapp) == [7]
+
+
+def spoil_with(kind, victim="site-1", rounds=(2,)):
+    def spoil(site, t, reply):
+        if site != victim or t not in rounds:
+            return None
+        record = reply.content[MODEL]
+        if kind == "nan":
+            record["w"] = Array(np.full(record["w"].shape, np.nan))
+        elif kind == "shape":
+            record["w"] = Array(np.zeros(7))
+        elif kind == "dtype":
+            record["w"] = Array(record["w"].numpy().astype(np.float32))
+        elif kind == "extra":
+            record["more"] = Array(np.zeros(1))
+        elif kind == "missing":
+            del record["w"]
+            record["v"] = Array(np.zeros(1))
+        elif kind == "count":
+            reply.content[METRICS]["num-examples"] = -3
+        elif kind == "bytes":
+            record["w"] = Array("float64", record["w"].shape, "numpy.ndarray", b"\x93NUMPY" + b"x" * 100)
+        elif kind == "huge":
+            record["w"] = Array("float64", (10**9,), "numpy.ndarray", b"")
+        elif kind == "nothing":
+            reply.content = RecordDict({METRICS: MetricRecord({"num-examples": 1})})
+        elif kind == "error":
+            return Message(Error(code=2, reason="ValueError: disk full\nTraceback ..."), reply_to=_order(reply))
+        return reply
+
+    return spoil
+
+
+def _order(reply):
+    order = Message(RecordDict(), reply.metadata.src_node_id, "train")
+    order.metadata.__dict__["_message_id"] = reply.metadata.reply_to_message_id
+    return order
+
+
+KINDS = ["nan", "shape", "dtype", "extra", "missing", "count", "bytes", "huge", "nothing", "error"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bad_reply_is_set_aside_with_its_site_and_no_traveller_is_lost(kind):
+    chain = FedDC(permute_every=1, aggregate_every=None, seed=0)
+    grid = toy_grid(3, append_digit, spoil_with(kind))
+
+    model = None
+    for contact, aggregated in walk(chain, grid, weights(0.0), rounds=4):
+        model = aggregated
+        lengths = sorted(len(str(int(slot.model["w"].numpy()[0]))) for slot in chain.slots.values())
+        if contact.action is Action.PERMUTE:
+            # the traveller whose reply was bad has one visit less than the others, and all are still there
+            assert lengths == ([contact.t] * 3 if contact.t < 2 else [contact.t - 1, contact.t, contact.t])
+
+    assert np.isfinite(model["w"].numpy()).all()
+    assert [(e["t"], e["site"], e["kind"]) for e in chain.events] == [(2, "site-1", "set aside")]
+    assert "\n" not in chain.events[0]["reason"]
+
+
+def test_stock_fedavg_is_poisoned_by_the_nan_that_a_chain_sets_aside():
+    grid = toy_grid(3, half_way, spoil_with("nan", rounds=(0, 1)))
+    start = weights(0.0)
+
+    stock = FedAvg(min_available_nodes=3).start(grid, start, num_rounds=1)
+    ours = final(DaisyChain(FedAvg(), Schedule(aggregate_every=1)), grid, start, 1)
+
+    assert np.isnan(stock.arrays["w"].numpy()).any()
+    assert np.isfinite(ours["w"]).all()
+
+
+def test_a_run_in_which_every_reply_is_bad_ends_with_their_reasons():
+    grid = toy_grid(1, half_way, spoil_with("nan", victim="site-0", rounds=(1,)))
+
+    with pytest.raises(ReplyError, match=r"No site gave a model that may be used at round 1: site-0: .*not finite"):
+        final(FedDC(1, 2), grid, weights(0.0), 2)
+
+
+def test_an_answer_given_twice_counts_once():
+    chain = DaisyChain(Averaging(), Schedule(aggregate_every=1))
+
+    once = final(DaisyChain(Averaging(), Schedule(aggregate_every=1)), toy_grid(2), weights(0.0), 1)
+    twice = final(chain, TwiceGrid(toy_grid(2).app, 2), weights(0.0), 1)
+
+    np.testing.assert_array_equal(once["w"], twice["w"])
+    assert any("twice" in event["reason"] for event in chain.events)
+
+
+def test_an_untouched_common_model_does_not_count_in_the_next_aggregation():
+    grid = toy_grid(2, half_way, spoil_with("error", rounds=(1,)))
+
+    model = final(DaisyChain(Averaging(), Schedule(aggregate_every=1)), grid, weights(0.0), 1)
+
+    assert model["w"][0] == 0.5  # site-0 alone: (0 + 1) / 2
+
+
+def test_the_same_share_of_sites_is_drawn_whatever_the_global_generator_does():
+    drawn = []
+    for seed in (1, 2):
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        chain = DaisyChain(Averaging(), Schedule(aggregate_every=1), fraction=0.4, seed=5)
+        drawn.append([chain.participants(t, [f"site-{k}" for k in range(10)]) for t in range(1, 6)])
+
+    assert drawn[0] == drawn[1]
+    assert all(len(present) == 4 for present in drawn[0])
+    assert len({tuple(present) for present in drawn[0]}) > 1
+
+
+@pytest.mark.parametrize("inner", [Averaging, FedAdam])
+@pytest.mark.parametrize("stopped_after", [1, 3, 4, 6])
+def test_a_chain_restored_from_its_state_goes_on_to_the_same_bits(inner, stopped_after):
+    start, rounds = weights(0.3, -0.2), 9
+    whole = final(DaisyChain(inner(), Schedule(1, 4), seed=2), toy_grid(3), start, rounds)
+
+    first = DaisyChain(inner(), Schedule(1, 4), seed=2)
+    for contact, _ in walk(first, toy_grid(3), start, rounds):
+        if contact.t == stopped_after:
+            break
+    arrays, meta = state_of(first)
+    second = DaisyChain(inner(), Schedule(1, 4), seed=2)
+    grid = toy_grid(3)
+    second.meet(grid, start, ConfigRecord())
+    restore(second, arrays, meta)
+    second.plan_contacts(rounds)
+    for number in range(stopped_after + 1, rounds + 1):
+        orders = list(second.configure_train(number, second.common, ConfigRecord(), grid))
+        aggregated, _ = second.aggregate_train(number, grid.send_and_receive(orders))
+
+    np.testing.assert_array_equal(aggregated["w"].numpy(), whole["w"])
+
+
+def test_only_what_travels_is_counted_in_bytes():
+    chain = FedDC(permute_every=1, aggregate_every=None)
+    list(walk(chain, toy_grid(3), weights(0.0, 0.0), rounds=5))
+    looking = FedDC(permute_every=None, aggregate_every=None)
+    looking.plan_contacts(5, look_every=1)
+    start = weights(0.0, 0.0)
+    grid = toy_grid(3)
+    for number in range(1, 6):
+        orders = list(looking.configure_train(number, start, ConfigRecord(), grid))
+        looking.aggregate_train(number, grid.send_and_receive(orders))
+
+    assert chain.bytes_sent == 5 * 3 * 2 * 16  # contacts x sites x both ways x two float64
+    assert looking.bytes_sent == 3 * 16 + 3 * 16  # out at the start, back at the end
