@@ -1,0 +1,101 @@
+"""The site's own policy: what it allows, read from its own file and enforced by its own program before it answers.
+
+The server's word is not taken for anything that the site can know itself: samples, rounds, what privacy was spent. What
+only the server knows, the number of sites, is taken from its order, and written into the site's log.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from fedsmall.errors import PolicyError
+from fedsmall.plan import Frozen, Plan
+
+OWN = "own"
+
+
+class Policy(Frozen):
+    """What a site allows. An empty list allows all of its kind; ``clip``, ``noise`` and ``budget`` None demand nothing.
+
+    ``clip`` is the largest norm allowed, ``noise`` the least noise multiplier, ``budget`` the most epsilon at ``delta``
+    that all runs on this site's data may spend together. ``bundles`` are the digests of the Flower bundles whose code
+    may be loaded here; "own" stands for the one that the fedsmall installed here would send.
+    """
+
+    tasks: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    least_samples: Annotated[int, Field(ge=1)] = 8
+    count_floor: Annotated[int, Field(ge=1)] = 8
+    least_sites: Annotated[int, Field(ge=1)] = 3
+    most_rounds: Annotated[int, Field(ge=1)] = 100_000
+    clip: Annotated[float, Field(gt=0)] | None = None
+    noise: Annotated[float, Field(ge=0)] | None = None
+    budget: Annotated[float, Field(gt=0)] | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    bundles: tuple[str, ...] = (OWN,)
+
+    def check_plan(self, plan: Plan, task: str, *, samples: int, sites: int) -> None:
+        """Raise PolicyError, in one line, unless this site may take part in the plan.
+
+        ``task`` is the name of the site's own task, ``samples`` what it would train on, ``sites`` what the server says
+        of the federation. The line names no number of the site's.
+        """
+        method = plan.method
+        if self.tasks and task not in self.tasks:
+            raise PolicyError(f"task {task!r} is not among those allowed here ({', '.join(self.tasks)})")
+        if self.methods and method.name not in self.methods:
+            raise PolicyError(f"method {method.name!r} is not among those allowed here ({', '.join(self.methods)})")
+        if samples < self.least_samples:
+            raise PolicyError(f"this site has fewer than the {self.least_samples} samples its policy asks for")
+        if sites < self.least_sites:
+            raise PolicyError(f"the federation has {sites} sites; the policy here asks for {self.least_sites}")
+        if plan.rounds > self.most_rounds:
+            raise PolicyError(f"the plan has {plan.rounds} rounds; the policy here allows {self.most_rounds}")
+        self._check_privacy(plan)
+
+    def check_budget(self, epsilon: float) -> None:
+        """Raise PolicyError where ``epsilon``, spent after the contact that is asked for, is over the budget."""
+        if self.budget is not None and not epsilon <= self.budget:
+            raise PolicyError(f"the privacy budget of {self.budget:g} at delta {self.delta:g} is spent")
+
+    def check_bundle(self, digest: str, own: str) -> None:
+        """Raise PolicyError unless the bundle with this digest may be loaded; ``own`` is the digest of our own."""
+        if digest not in {own if allowed == OWN else allowed for allowed in self.bundles}:
+            raise PolicyError(f"the bundle {digest[:16]} is not among those approved here; no code of it was loaded")
+
+    def _check_privacy(self, plan: Plan) -> None:
+        privacy = plan.method.privacy
+        if privacy is None:
+            if self.clip is not None or self.noise or self.budget is not None:
+                raise PolicyError("the policy here demands clipping and noise; the plan has no privacy")
+            return
+        if self.clip is not None and privacy.clip > self.clip:
+            raise PolicyError(f"the plan clips at {privacy.clip:g}; the policy here demands {self.clip:g} or less")
+        if self.noise is not None and privacy.noise < self.noise:
+            raise PolicyError(f"the plan's noise is {privacy.noise:g}; the policy here demands {self.noise:g} or more")
+        if self.budget is not None and privacy.noise == 0:
+            raise PolicyError("the policy here has a privacy budget, which a plan without noise exceeds at once")
+
+
+def load_policy(path: Path) -> Policy:
+    """The policy in a TOML file. Raises PolicyError, naming the key, if it cannot be read: nothing is allowed then."""
+    try:
+        return policy_from(tomllib.loads(path.read_text()))
+    except FileNotFoundError:
+        raise PolicyError("there is no policy file; without one this site allows nothing") from None
+    except tomllib.TOMLDecodeError as error:
+        raise PolicyError(f"the policy file is not TOML: {error}") from None
+
+
+def policy_from(values: dict[str, Any]) -> Policy:
+    """A policy from its values. Raises PolicyError with the first wrong key."""
+    try:
+        return Policy(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise PolicyError(
+            f"the policy's {key!r}: {first['msg'].lower()}; known: {', '.join(Policy.model_fields)}"
+        ) from None

@@ -1,0 +1,147 @@
+"""An append-only log in which every line holds the digest of the line before: what was changed later shows.
+
+One JSON object a line: ``n``, ``time`` (UTC), ``event``, the event's own fields, ``before`` (the digest of the line
+before) and ``digest`` (SHA-256 of all the rest). A chain cannot show that its end was cut off; the other end's log can,
+for every model that left a site is in the coordinator's log with the same digest.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+FIRST = "0" * 64  # what the first line names as the line before
+TAIL_BYTES = 16_384
+OWN = ("n", "time", "event", "before", "digest")
+
+
+class Finding(NamedTuple):
+    """What :func:`verify` found: how many lines hold, the last digest, and the first fault in one line, or None."""
+
+    lines: int
+    head: str
+    fault: str | None
+
+
+class Logbook:
+    """A log at ``path``; made, readable by its owner alone, at the first entry. Safe for several processes at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, event: str, **fields: Any) -> dict[str, Any]:
+        """Append one line and flush it to the disk; returns it.
+
+        A line that a crash left half-written is cut off first, and the new line says so. Raises ValueError for a field
+        of one of the log's own names.
+        """
+        if taken := set(fields) & set(OWN):
+            raise ValueError(f"the log itself writes {', '.join(sorted(taken))}; choose another name")
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        with os.fdopen(handle, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            last, cut = _last_line(_tail(file))
+            if cut:
+                fields["cut"] = cut
+                file.truncate(os.fstat(file.fileno()).st_size - cut)
+            line = _line(last, event, fields)
+            file.seek(0, os.SEEK_END)
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        entry: dict[str, Any] = json.loads(line)
+        return entry
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        """All whole lines, oldest first."""
+        if self.path.exists():
+            yield from (json.loads(line) for line in self.path.read_bytes().splitlines(keepends=True) if _whole(line))
+
+
+def verify(path: Path) -> Finding:
+    """Check every line of a log against the one before. Raises ValueError where there is no log."""
+    if not path.is_file():
+        raise ValueError("there is no log yet: nothing has been sent or refused here")
+    head, lines = FIRST, 0
+    for raw in path.read_bytes().splitlines(keepends=True):
+        if not _whole(raw):
+            return Finding(lines, head, f"line {lines + 1} is half-written: the program ended while it wrote")
+        fault = _fault(raw, head, lines + 1)
+        if fault:
+            return Finding(lines, head, f"line {lines + 1} {fault}")
+        head, lines = json.loads(raw)["digest"], lines + 1
+    return Finding(lines, head, None)
+
+
+def digest_of(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes in the order of names: the same at both ends of a wire."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name], order="C")
+        total.update(json.dumps([name, array.dtype.str, list(array.shape)]).encode())
+        total.update(array.tobytes())
+    return total.hexdigest()
+
+
+def manifest(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """What a log says of arrays: names and shapes, bytes and digest, and no number in them."""
+    return {
+        "arrays": {name: list(array.shape) for name, array in sorted(arrays.items())},
+        "bytes": sum(array.nbytes for array in arrays.values()),
+        "sha256": digest_of(arrays),
+    }
+
+
+def _line(last: bytes | None, event: str, fields: Mapping[str, Any]) -> bytes:
+    before: dict[str, Any] = json.loads(last) if last else {"n": 0, "digest": FIRST}
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    entry = {"n": before["n"] + 1, "time": now, "event": event, **fields, "before": before["digest"]}
+    entry["digest"] = _digest(entry)
+    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+
+
+def _digest(entry: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in entry.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _fault(raw: bytes, head: str, number: int) -> str | None:
+    try:
+        entry = json.loads(raw)
+        if entry["digest"] != _digest(entry):
+            return "was changed after it was written"
+        if entry["before"] != head or entry["n"] != number:
+            return "does not follow the line before it: a line was removed or put in"
+    except (ValueError, KeyError, TypeError):
+        return "is no line of this log"
+    return None
+
+
+def _tail(file: BinaryIO) -> bytes:
+    """The end of a file, with at least one whole line in it where there is one."""
+    size, step = file.seek(0, os.SEEK_END), TAIL_BYTES
+    while True:
+        start = max(size - step, 0)
+        file.seek(start)
+        content = file.read()
+        if start == 0 or content.count(b"\n") > 1:
+            return content
+        step *= 4
+
+
+def _last_line(content: bytes) -> tuple[bytes | None, int]:
+    """The last whole line, and how many bytes of a half-written one follow it."""
+    end = content.rfind(b"\n") + 1
+    start = content.rfind(b"\n", 0, max(end - 1, 0)) + 1
+    return (content[start:end] or None), len(content) - end
+
+
+def _whole(line: bytes) -> bool:
+    return line.endswith(b"\n")

@@ -1,0 +1,127 @@
+"""Flower's own commands, as a consortium needs them: where they lie, their environment, and what they answer."""
+
+import json
+import os
+import shlex
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+CONNECTION = "coordinator"  # the name of the SuperLink in Flower's config.toml
+SAY_S = 60.0
+
+
+def tool(name: str) -> str:
+    """The path of a Flower command, from the environment that runs this program."""
+    return str(Path(sys.executable).parent / name)
+
+
+def environment(home: Path) -> dict[str, str]:
+    """What every Flower process of ours runs with: a home of its own, no telemetry, no installs, a brisk poll."""
+    return {
+        "FLWR_HOME": str(home.absolute()),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # a SuperExec asks for work once a second by default: half a second lost on every contact
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+    }
+
+
+def write_connection(home: Path, address: str, certificate: Path) -> None:
+    """Write Flower's ``config.toml``: one SuperLink, over TLS, and none by default that would start a daemon."""
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lines = [
+        "[superlink]",
+        f'default = "{CONNECTION}"',
+        "",
+        f"[superlink.{CONNECTION}]",
+        f'address = "{address}"',
+        f"root-certificates = {json.dumps(str(certificate.absolute()))}",
+    ]
+    (home / "config.toml").write_text("\n".join(lines) + "\n")
+
+
+def call(home: Path, *words: str, say: Callable[[str], None] | None = None, timeout_s: float = SAY_S) -> dict[str, Any]:
+    """Run a ``flwr`` command with ``--format json`` and return its answer; ``say`` is told the command first.
+
+    Raises RuntimeError with Flower's own words where it failed.
+    """
+    command = [tool("flwr"), *words]
+    if say:
+        say(shown(["flwr", *words], {"FLWR_HOME": environment(home)["FLWR_HOME"]}))
+    done = subprocess.run(
+        [*command, "--format", "json"],
+        env={**os.environ, **environment(home)},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    answer = _last_json(done.stdout)
+    if done.returncode != 0 or answer is None or answer.get("success") is False:
+        words_of_flower = (answer or {}).get("error-message") or done.stderr.strip() or done.stdout.strip()
+        raise RuntimeError(f"`flwr {' '.join(words[:2])}` failed: {words_of_flower}")
+    return answer
+
+
+def shown(command: Sequence[str], variables: Mapping[str, str] | None = None) -> str:
+    """A command as one could type it."""
+    prefix = [f"{name}={shlex.quote(value)}" for name, value in (variables or {}).items()]
+    return " ".join([*prefix, shlex.join([Path(command[0]).name, *command[1:]])])
+
+
+def healthy(address: str, authority: Path, *, host: str = "localhost") -> bool:
+    """Whether a SuperLink answers at an address, with a certificate of the authority's for ``host``."""
+    name, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=str(authority))
+    context.check_hostname = name == host
+    try:
+        with urllib.request.urlopen(f"https://{name}:{port}/health", timeout=2, context=context):
+            return True
+    except urllib.error.HTTPError:
+        return True  # it speaks, with a certificate we trust
+    except (OSError, ssl.SSLError):
+        return False
+
+
+def wait_until(truth: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether something becomes true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not truth():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def port_is_free(host: str, port: int) -> bool:
+    """Whether nothing listens at a port of this machine."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _last_json(text: str) -> dict[str, Any] | None:
+    # some commands print a line for people before the JSON
+    for start, letter in enumerate(text):
+        if letter == "{":
+            try:
+                value = json.loads(text[start:])
+            except ValueError:
+                continue
+            return value if isinstance(value, dict) else None
+    return None

@@ -1,0 +1,173 @@
+"""Keys and certificates of a consortium: a private authority, the server's certificate, and a key pair per site.
+
+Node keys are NIST P-384 in the OpenSSH form, which Flower's SuperNode authentication takes. A private key is written
+once, readable by its owner alone, and never overwritten.
+"""
+
+import base64
+import hashlib
+import ipaddress
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+NIST_CURVES = ("secp256r1", "secp384r1", "secp521r1")
+LOOPBACK = ("localhost", "127.0.0.1")
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read; raises FileExistsError rather than overwrite a key."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+
+
+def new_authority(folder: Path, name: str, days: int) -> None:
+    """Make a private certificate authority: ``folder/ca.key`` (0600) and ``folder/ca.crt``."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fedsmall consortium {name}")])
+    certificate = (
+        _builder(subject, subject, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    write_private(folder / "ca.key", _private_pem(key))
+    (folder / "ca.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def new_server_certificate(authority: Path, folder: Path, hosts: Sequence[str], days: int) -> None:
+    """Make ``folder/server.key`` (0600) and ``folder/server.crt``, signed by the authority, for all ``hosts``.
+
+    The loopback names are always among them: the gate speaks to the SuperLink there. An existing pair is replaced.
+    """
+    ca_key = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
+    ca = load_certificate(authority / "ca.crt")
+    if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
+        raise ValueError("the authority's key is not the elliptic-curve key that `consortium init` makes")
+    key = ec.generate_private_key(ec.SECP384R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedsmall server")])
+    names = [general_name(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
+    certificate = (
+        _builder(subject, ca.subject, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA384())
+    )
+    (folder / "server.key").unlink(missing_ok=True)
+    write_private(folder / "server.key", _private_pem(key))
+    (folder / "server.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def new_site_key(path: Path) -> str:
+    """Make a site's key pair, ``path`` (0600) and ``path.pub``, and return the public half's fingerprint.
+
+    Raises FileExistsError where there is a key already: a site that changes its key must be registered anew.
+    """
+    key = ec.generate_private_key(ec.SECP384R1())
+    form = serialization.PrivateFormat.OpenSSH
+    private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    write_private(path, private)
+    path.with_name(path.name + ".pub").write_bytes(public + b"\n")
+    return fingerprint(public)
+
+
+def read_public_key(path: Path) -> bytes:
+    """A site's public key as one OpenSSH line; raises ValueError for anything else, a private key above all."""
+    text = path.read_bytes()
+    if b"PRIVATE" in text:
+        raise ValueError("this is a private key; it must never leave the site. Send the file that ends in .pub")
+    try:
+        key = serialization.load_ssh_public_key(text)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ValueError("not an OpenSSH public key; `fedsmall site keygen` makes one (the .pub file)") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in NIST_CURVES:
+        raise ValueError(f"a site's key is on one of the NIST curves {', '.join(NIST_CURVES)}; this one is not")
+    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+
+
+def fingerprint(public: bytes) -> str:
+    """The fingerprint of an OpenSSH public key, as ``ssh-keygen -l`` prints it: what two people read to each other."""
+    digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def load_certificate(path: Path) -> x509.Certificate:
+    """A certificate from its PEM file."""
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def certificate_hosts(certificate: x509.Certificate) -> list[str]:
+    """The names and addresses that a server certificate is good for."""
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(name.value) for name in names]
+
+
+def check_host(certificate: x509.Certificate, host: str) -> None:
+    """Raise ValueError unless the certificate is good for ``host``: else every site would fail with a TLS riddle."""
+    hosts = certificate_hosts(certificate)
+    if host not in hosts:
+        raise ValueError(
+            f"the server's certificate is good for {', '.join(hosts)}, but sites dial {host}; "
+            f"run `fedsmall consortium renew --host {host}`"
+        )
+
+
+def days_left(certificate: x509.Certificate, now: datetime | None = None) -> int:
+    """Whole days until the certificate expires; negative when it has."""
+    return (certificate.not_valid_after_utc - (now or datetime.now(UTC))).days
+
+
+def general_name(host: str) -> x509.GeneralName:
+    """A host as a subject alternative name: an address where it is one, else a DNS name."""
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))  # clocks in hospitals differ
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())

@@ -1,0 +1,97 @@
+"""The policy refuses what is not allowed, in one line that says why and no number of the site's."""
+
+import pytest
+
+from clients.policy import OWN, Policy, load_policy
+from fedsmall.errors import PolicyError
+from fedsmall.plan import Method, Plan, Privacy
+
+
+def plan(rounds=10, privacy=None, name="FedDC"):
+    return Plan(name="p", task="t", rounds=rounds, method=Method(name=name, privacy=privacy))
+
+
+def check(policy, the_plan=None, *, task="heart_disease", samples=50, sites=4):
+    policy.check_plan(the_plan or plan(), task, samples=samples, sites=sites)
+
+
+def test_the_template_is_the_default_policy():
+    from importlib.resources import files
+
+    assert load_policy(files("clients").joinpath("policy.toml")) == Policy()
+
+
+def test_what_is_allowed_passes():
+    check(Policy(tasks=("heart_disease",), methods=("FedDC",), least_samples=50, least_sites=4, most_rounds=10))
+
+
+@pytest.mark.parametrize(
+    ("policy", "line"),
+    [
+        ({"tasks": ("other",)}, "task 'heart_disease' is not among those allowed here"),
+        ({"methods": ("FedAvg",)}, "method 'FedDC' is not among those allowed here"),
+        ({"least_samples": 51}, "fewer than the 51 samples"),
+        ({"least_sites": 5}, "has 4 sites; the policy here asks for 5"),
+        ({"most_rounds": 9}, "has 10 rounds; the policy here allows 9"),
+        ({"clip": 1.0}, "demands clipping and noise; the plan has no privacy"),
+        ({"noise": 0.5}, "demands clipping and noise; the plan has no privacy"),
+        ({"budget": 1.0}, "demands clipping and noise; the plan has no privacy"),
+    ],
+)
+def test_what_is_not_allowed_is_refused_in_one_line(policy, line):
+    with pytest.raises(PolicyError) as refused:
+        check(Policy(**policy))
+
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert "50" not in str(refused.value)  # the site's own count stays unsaid
+
+
+@pytest.mark.parametrize(
+    ("policy", "privacy", "line"),
+    [
+        ({"clip": 1.0}, Privacy(clip=2.0, noise=1.0), "clips at 2; the policy here demands 1 or less"),
+        ({"noise": 1.0}, Privacy(clip=1.0, noise=0.5), "noise is 0.5; the policy here demands 1 or more"),
+        ({"budget": 8.0}, Privacy(clip=1.0, noise=0.0), "without noise exceeds at once"),
+    ],
+)
+def test_weaker_privacy_than_demanded_is_refused(policy, privacy, line):
+    with pytest.raises(PolicyError, match=line):
+        check(Policy(**policy), plan(privacy=privacy))
+    check(Policy(clip=1.0, noise=1.0), plan(privacy=Privacy(clip=0.5, noise=2.0)))
+
+
+@pytest.mark.parametrize("epsilon", [8.1, float("inf"), float("nan")])
+def test_a_spent_budget_stops_the_site(epsilon):
+    with pytest.raises(PolicyError, match="budget of 8"):
+        Policy(budget=8.0).check_budget(epsilon)
+    Policy(budget=8.0).check_budget(8.0)
+    Policy().check_budget(1e9)
+
+
+def test_only_approved_bundles_are_loaded():
+    Policy().check_bundle("a" * 64, own="a" * 64)
+    Policy(bundles=("b" * 64,)).check_bundle("b" * 64, own="a" * 64)
+
+    with pytest.raises(PolicyError, match="no code of it was loaded"):
+        Policy(bundles=(OWN,)).check_bundle("b" * 64, own="a" * 64)
+    with pytest.raises(PolicyError, match="not among those approved"):
+        Policy(bundles=()).check_bundle("a" * 64, own="a" * 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("least_sample = 3", "'least_sample'.*known: tasks"),
+        ("least_sites = 0", "'least_sites'"),
+        ("tasks = [", "not TOML"),
+        (None, "no policy file; without one this site allows nothing"),
+    ],
+)
+def test_a_policy_that_cannot_be_read_allows_nothing(tmp_path, text, line):
+    path = tmp_path / "policy.toml"
+    if text is not None:
+        path.write_text(text)
+
+    with pytest.raises(PolicyError, match=line):
+        load_policy(path)
