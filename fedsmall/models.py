@@ -16,7 +16,6 @@ name                      model and its options
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from torch import nn
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
+from fedsmall.methods import nearest
 from fedsmall.norms import forgive_small_batches
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
@@ -122,9 +122,7 @@ MODELS: dict[str, Builder] = {
 
 def _builder(name: str) -> Builder:
     if name not in MODELS:
-        near = get_close_matches(name, MODELS, 1)
-        meant = f"did you mean {near[0]!r}? " if near else ""
-        raise PlanError(f'no model is called {name!r}; {meant}There are {", ".join(MODELS)}, and "module:function".')
+        raise PlanError(f"There is no model {name!r}. {nearest(name, list(MODELS))} Your own is module:function.")
     return MODELS[name]
 
 
@@ -146,8 +144,8 @@ def _check_options(name: str, builder: Builder, options: dict[str, Any]) -> None
     known = list(parameters)[1:]
     for option in options:
         if option not in known:
-            near = get_close_matches(option, known, 1) or known
-            raise PlanError(f"model {name!r} has no option {option!r}; it has {', '.join(near) or 'none'}")
+            hint = nearest(option, known) if known else "It has none."
+            raise PlanError(f"model {name!r} has no option {option!r}. {hint}")
 
 
 def _image_shape(task: Task) -> tuple[int, int, int]:

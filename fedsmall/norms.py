@@ -7,7 +7,6 @@ torch treats it. :func:`has_spread` is the rule, for engines that compute the sa
 """
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +27,7 @@ class _Forgiving(nn.modules.batchnorm._BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         """Normalise with the batch where it has spread, with the running statistics where it has none."""
         if not self.training or has_spread(input.shape):
-            return cast(Tensor, super().forward(input))
+            return super().forward(input)
         mean, var = self.running_mean, self.running_var
         if mean is None or var is None:  # nothing was ever counted: the value itself is the best guess of the mean
             mean, var = torch.zeros_like(input[0].flatten()), torch.ones_like(input[0].flatten())
@@ -47,7 +46,11 @@ class BatchNorm3d(_Forgiving, nn.BatchNorm3d):
     """``torch.nn.BatchNorm3d`` for small batches."""
 
 
-_FORGIVING = {nn.BatchNorm1d: BatchNorm1d, nn.BatchNorm2d: BatchNorm2d, nn.BatchNorm3d: BatchNorm3d}
+_FORGIVING: dict[type[nn.Module], type[nn.Module]] = {
+    nn.BatchNorm1d: BatchNorm1d,
+    nn.BatchNorm2d: BatchNorm2d,
+    nn.BatchNorm3d: BatchNorm3d,
+}
 
 
 def forgive_small_batches(model: nn.Module) -> nn.Module:

@@ -1,46 +1,198 @@
 """Partitions: which samples of one data set go to which site.
 
-Every function takes the classes ``y`` of all samples and returns one array of indices per site; none twice.
+Every function returns one array of indices for each site and gives no index twice. Where a number of samples for each
+site is given, every site gets exactly that; otherwise all samples are dealt, by flwr-datasets' partitioners where the
+classes matter.
 """
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedsmall.errors import PlanError
+from fedsmall.methods import nearest
 
 Shares = list[np.ndarray]
+Spec = str | dict[str, Any]
 
 
-def partition(
-    y: np.ndarray, spec: str | dict[str, Any], sites: int | None, per_site: int | None, rng: np.random.Generator
-) -> Shares:
-    """The samples of every site: one array of indices into ``y`` each, by a scenario's ``partition`` value."""
-    kind, value = ("iid", None) if spec == "iid" else next(iter(dict(spec).items()))
+def partition(y: np.ndarray, spec: Spec, sites: int | None, per_site: int | None, rng: np.random.Generator) -> Shares:
+    """The samples of every site, as indices into the classes ``y``, by a scenario's ``partition`` value.
+
+    Raises PlanError for a partition that is not known or cannot be had, with what was asked and what there is.
+    """
+    kind, value = read_spec(spec)
     if kind == "sizes" and not isinstance(value, str):
-        return by_sizes(len(y), value, rng)
+        return _given_sizes(len(y), value, sites, rng)
     if sites is None:
-        raise PlanError("this task has no sites of its own: say how many, sites = 10")
+        raise PlanError("this task has no sites of its own: say how many there are, as in sites = 10")
+    if kind == "natural":
+        raise PlanError(f'this task has no sites by {value!r}; choose another partition, such as "iid"')
     need_at_most(len(y), sites * (per_site or 1))
     if kind == "iid":
         return iid(len(y), sites, per_site, rng)
-    raise PlanError(f"no partition is called {kind!r}")
+    if kind == "sizes":
+        return by_sizes(skewed_sizes(sites * per_site if per_site else len(y), sites), len(y), rng)
+    whole, exact = BY_CLASS[kind]
+    return whole(y, value, sites, rng) if per_site is None else exact(y, value, sites, per_site, rng)
+
+
+def read_spec(spec: Spec) -> tuple[str, Any]:
+    """The kind of a partition and its value; PlanError where there is no such kind."""
+    if isinstance(spec, dict) and len(spec) != 1:
+        raise PlanError(f"a partition is one thing, as in {{dirichlet = 0.3}}; this one names {len(spec)}")
+    kind, value = (spec, None) if isinstance(spec, str) else next(iter(spec.items()))
+    if kind not in KINDS:
+        raise PlanError(f"There is no partition {kind!r}. {nearest(kind, list(KINDS))}")
+    if kind != "iid" and value is None:
+        raise PlanError(f"partition {kind!r} needs a value, as in {{{kind} = {KINDS[kind]}}}")
+    if kind == "sizes" and isinstance(value, str) and value not in ("equal", "skewed"):
+        raise PlanError(f'sizes are "equal", "skewed" or a list of numbers; not {value!r}')
+    return ("iid", None) if value == "equal" else (kind, value)
 
 
 def need_at_most(available: int, asked: int) -> None:
-    """Raise PlanError, with both numbers, where more samples are asked for than there are."""
+    """PlanError, with both numbers, where more samples are asked for than there are."""
     if asked > available:
         raise PlanError(f"the sites ask for {asked} training samples and there are {available}; ask for fewer")
 
 
 def iid(available: int, sites: int, per_site: int | None, rng: np.random.Generator) -> Shares:
-    """Samples at random: ``per_site`` each, or all of them in shares that differ by one at most."""
+    """Samples at random: ``per_site`` each, or all of them in shares that differ by one at most.
+
+    Equal to flwr-datasets' IidPartitioner over the shuffled samples.
+    """
     order = rng.permutation(available)
     return np.array_split(order if per_site is None else order[: sites * per_site], sites)
 
 
-def by_sizes(available: int, sizes: Sequence[int], rng: np.random.Generator) -> Shares:
+def by_sizes(sizes: Sequence[int], available: int, rng: np.random.Generator) -> Shares:
     """Samples at random, ``sizes[i]`` of them at site i."""
     need_at_most(available, sum(sizes))
     return np.split(rng.permutation(available)[: sum(sizes)], np.cumsum(sizes)[:-1])
+
+
+def skewed_sizes(total: int, sites: int) -> list[int]:
+    """Sizes that sum to ``total``, at least 1 each, falling as 1, 1/2, 1/3, ... (Zipf)."""
+    shares = 1.0 / np.arange(1, sites + 1)
+    edges = np.floor(np.cumsum(shares / shares.sum()) * (total - sites) + 1e-9).astype(int)
+    return [1 + int(extra) for extra in np.diff(edges, prepend=0)]
+
+
+def _given_sizes(available: int, sizes: Any, sites: int | None, rng: np.random.Generator) -> Shares:
+    if not isinstance(sizes, list | tuple) or not sizes or not all(type(size) is int and size > 0 for size in sizes):
+        raise PlanError('sizes are "equal", "skewed" or a list of whole numbers of at least 1')
+    if sites not in (None, len(sizes)):
+        raise PlanError(f"sizes are given for {len(sizes)} sites and sites = {sites}; make them agree")
+    return by_sizes(sizes, available, rng)
+
+
+def few_classes(y: np.ndarray, classes: int, sites: int, per_site: int, rng: np.random.Generator) -> Shares:
+    """``classes`` classes at every site, in equal numbers to within one.
+
+    A site draws its classes without replacement by how many of their samples are left, so that common classes are met
+    more often and none runs out early. With fewer samples than classes a site holds as many classes as samples.
+    """
+    members = _members(y, rng)
+    _possible_classes(classes, len(members))
+    width = min(classes, per_site)
+    takes = [len(part) for part in np.array_split(np.arange(per_site), width)]
+    shares = []
+    for site in range(sites):
+        left = np.array([len(rows) for rows in members], dtype=float)
+        enough = np.where(left >= takes[0], left, 0.0)
+        if np.count_nonzero(enough) < width:
+            raise PlanError(
+                f"{classes} classes at every site cannot be had: at site {site + 1} of {sites} only "
+                f"{np.count_nonzero(enough)} classes have {takes[0]} samples left; ask for fewer samples or sites"
+            )
+        chosen = rng.choice(len(members), size=width, replace=False, p=enough / enough.sum())
+        shares.append(_take(members, dict(zip(chosen.tolist(), takes, strict=True))))
+    return shares
+
+
+def dirichlet(y: np.ndarray, alpha: float, sites: int, per_site: int, rng: np.random.Generator) -> Shares:
+    """Class shares of every site drawn from a Dirichlet distribution of ``alpha`` times the classes' own shares.
+
+    As Hsu et al. 2019: a site draws its samples by its shares; a class that has run out leaves the others their odds.
+    """
+    members = _members(y, rng)
+    _possible_alpha(alpha)
+    prior = np.array([len(rows) for rows in members]) / len(y)
+    shares = []
+    for _ in range(sites):
+        odds, counts = rng.dirichlet(alpha * len(prior) * prior), np.zeros(len(prior), dtype=int)
+        while (missing := per_site - counts.sum()) > 0:
+            left = np.array([len(rows) for rows in members]) - counts
+            now = np.where(left > 0, odds, 0.0)
+            now = now / now.sum() if now.sum() > 0 else left / left.sum()
+            counts += np.minimum(rng.multinomial(missing, now), left)
+        shares.append(_take(members, dict(enumerate(counts.tolist()))))
+    return shares
+
+
+def few_classes_of_all(y: np.ndarray, classes: int, sites: int, rng: np.random.Generator) -> Shares:
+    """``classes`` classes at every site, all samples dealt: flwr-datasets' PathologicalPartitioner."""
+    _possible_classes(classes, len(np.unique(y)))
+    from flwr_datasets.partitioner import PathologicalPartitioner
+
+    return _by_flower(y, PathologicalPartitioner(sites, "y", classes, "first-deterministic", seed=_seed(rng)))
+
+
+def dirichlet_of_all(y: np.ndarray, alpha: float, sites: int, rng: np.random.Generator) -> Shares:
+    """Every class dealt by shares from a Dirichlet distribution, at least one sample a site: DirichletPartitioner."""
+    _possible_alpha(alpha)
+    from flwr_datasets.partitioner import DirichletPartitioner
+
+    return _by_flower(y, DirichletPartitioner(sites, "y", float(alpha), min_partition_size=1, seed=_seed(rng)))
+
+
+Whole = Callable[[np.ndarray, Any, int, np.random.Generator], Shares]
+Exact = Callable[[np.ndarray, Any, int, int, np.random.Generator], Shares]
+BY_CLASS: dict[str, tuple[Whole, Exact]] = {
+    "classes_per_site": (few_classes_of_all, few_classes),
+    "dirichlet": (dirichlet_of_all, dirichlet),
+}
+KINDS = {"iid": "", "classes_per_site": "2", "dirichlet": "0.3", "sizes": '"skewed"', "natural": '"column"'}
+
+
+def _by_flower(y: np.ndarray, partitioner: Any) -> Shares:
+    """The shares of a partitioner of flwr-datasets, which knows data sets only: here, one of indices and classes."""
+    from datasets import Dataset
+
+    partitioner.dataset = Dataset.from_dict({"row": np.arange(len(y)), "y": y})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its advice is about samples it cannot place; the error below says it shorter
+        try:
+            parts = [partitioner.load_partition(site)["row"] for site in range(partitioner.num_partitions)]
+        except ValueError as wrong:
+            raise PlanError(f"this partition leaves a site without samples; take fewer sites ({wrong})") from wrong
+    return [np.asarray(part, dtype=np.int64) for part in parts]
+
+
+def _seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**32))
+
+
+def _members(y: np.ndarray, rng: np.random.Generator) -> Shares:
+    return [rng.permutation(np.flatnonzero(y == label)) for label in np.unique(y)]
+
+
+def _take(members: Shares, counts: dict[int, int]) -> np.ndarray:
+    """The first ``counts[c]`` samples that are left of each class, which are then no longer there."""
+    taken = [members[place][:count] for place, count in counts.items()]
+    for place, count in counts.items():
+        members[place] = members[place][count:]
+    return np.concatenate(taken)
+
+
+def _possible_classes(classes: Any, known: int) -> None:
+    if type(classes) is not int or not 1 <= classes <= known:
+        raise PlanError(f"classes_per_site is a whole number from 1 to the task's {known} classes; not {classes!r}")
+
+
+def _possible_alpha(alpha: Any) -> None:
+    if not isinstance(alpha, int | float) or not alpha > 0:
+        raise PlanError(f"dirichlet is a number above 0 (small: few classes at a site; large: alike); not {alpha!r}")

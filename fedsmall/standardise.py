@@ -63,4 +63,5 @@ def agree(sites: Sequence[Sums]) -> Scaling:
 
 def apply(scaling: Scaling, x: np.ndarray) -> np.ndarray:
     """``x`` (samples, features) at mean 0 and spread 1, in float64; a missing value becomes 0, the mean."""
-    return np.nan_to_num((x - scaling.mean) / scaling.scale, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    scaled: np.ndarray = (x - scaling.mean) / scaling.scale
+    return np.where(np.isnan(scaled), 0.0, scaled)

@@ -1,63 +1,232 @@
-"""Tasks by name, and the federation that a plan describes."""
+"""The federation that a plan describes, from its source to the samples of every site.
 
-from collections.abc import Callable
+A scenario's ``task`` is a name of :data:`TASKS`, or a table whose first word says the source: ``{csv = "data.csv",
+label = "outcome"}``, ``{images = "folder"}``, ``{npz = "data.npz"}``, ``{medmnist = "pneumoniamnist"}``,
+``{susy = "full", features = 18}``, ``{name = "digits"}``, or ``{source = "module:function"}`` of one's own. Beside the
+options of its source every table takes ``loss``: "cross_entropy", or with two classes "logistic" or "hinge".
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from fedsmall import standardise
-from fedsmall.federation import Federation, Samples, Task
-from fedsmall.partition import partition
+from fedsmall.errors import DataError, PlanError
+from fedsmall.federation import Federation, Task
+from fedsmall.folds import fold_pool, fold_split, stratified_folds
+from fedsmall.methods import nearest
+from fedsmall.partition import Shares, need_at_most, partition, read_spec
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.sources import embedded
-from fedsmall.sources.pool import Part, Pool
+from fedsmall.rawsite import RawSite, agreed, ready
+from fedsmall.sources.pool import NOWHERE, Part, Pool, join
+from fedsmall.sources.registry import TASKS, read_own, read_pool, read_task
+from fedsmall.standardise import COUNT_FLOOR
 
-TASKS: dict[str, Callable[[int], Pool]] = {
-    "breast_cancer": embedded.breast_cancer,
-    "digits": embedded.digits,
-    "synthetic": embedded.synthetic,
-}
+__all__ = ["TASKS", "build_federation", "federation_from_arrays", "hold_out", "load_site"]
+
 HELD_OUT = 0.25
+CLASS_METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "sensitivity", "specificity", "auc", "loss")
+UNUSED, OFFICIAL = "unused training samples", "official test"
 
 
 def build_federation(plan: Plan, data_root: Path | None = None) -> Federation:
-    """The sites of ``plan`` and their samples, the same bits every time for the same :attr:`Plan.data_key`."""
-    name = plan.task if isinstance(plan.task, str) else str(plan.task["name"])
-    pool = TASKS[name](plan.seed)
-    task = Task(
-        name,
-        pool.train.x.shape[1:],
-        len(pool.class_names),
-        pool.loss,
-        pool.metrics,
-        pool.class_names,
-        pool.feature_names,
-    )
-    train, test = pool.train, pool.test
-    if test is None:
-        kept, held = hold_out(train.y, HELD_OUT, rng_for(plan.seed, "held-out"))
-        train, test = train[kept], train[held]
-    shares = partition(train.y, plan.partition, plan.sites, plan.samples_per_site, rng_for(plan.seed, "partition"))
-    parts = [train[share] for share in shares]
-    scaling = None
-    if pool.standardise:
-        scaling = standardise.agree([standardise.sums(part.x, floor=1) for part in parts])
-    names = tuple(f"site-{index:03d}" for index in range(len(parts)))
-    samples = tuple(_samples(part, scaling, plan.dtype) for part in parts)
-    return Federation(task, names, samples, _samples(test, scaling, plan.dtype), held_out=(None,) * len(names))
+    """The sites of ``plan`` and their samples, the same bits every time for the same :attr:`Plan.data_key`.
+
+    ``data_root`` is the folder of data files (else the environment variable FEDSMALL_DATA). A source with sites of its
+    own keeps them, unless ``plan.sites`` says to how many its samples are to be dealt. Where a source has no test set,
+    a quarter of every class is held out: at each site where the sites are the source's own, else before they are dealt.
+
+    Raises PlanError for a plan that these data cannot serve, and DataError for data that cannot be used.
+    """
+    source = read_task(plan.task)
+    return _federation(plan, source.name, read_pool(source, read_spec(plan.partition), plan.seed, data_root))
+
+
+def federation_from_arrays(
+    plan: Plan,
+    sites: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    test: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Federation:
+    """A federation of one's own arrays: x and y of every site by its name, and a common test set where there is one.
+
+    Shapes are those of an .npz (:func:`fedsmall.sources.arrays.npz`). Without ``test`` a quarter is held out at each
+    site. The plan's ``task`` is any name, or a table of ``name``, ``loss`` and ``classes``.
+    """
+    from fedsmall.sources.arrays import from_arrays, make_part
+
+    options = {"name": plan.task} if isinstance(plan.task, str) else dict(plan.task)
+    everything = [np.asarray(y).ravel() for _, y in (*sites.values(), *([test] if test is not None else []))]
+    classes = options.get("classes") or np.unique(np.concatenate(everything)).tolist()
+    pool = from_arrays({str(name): [np.asarray(array) for array in pair] for name, pair in sites.items()}, classes)
+    pool = replace(pool, loss=options.get("loss", pool.loss))
+    common = None if test is None else make_part(np.asarray(test[0]), np.asarray(test[1]), pool.class_names)
+    return _federation(plan, str(options.get("name", "arrays")), pool, common)
+
+
+def load_site(plan: Plan, site: str, path: Path | None = None) -> RawSite:
+    """The samples of one real site, read from its own file or folder at ``path`` and split, and not yet scaled.
+
+    For a task of files that every site holds itself (csv, npz, images, heart disease) ``path`` is that file or folder,
+    and the scenario must fix the classes. For any other task ``path`` is the data root, and the site takes its share of
+    the partition. Either way the samples are those of the site of that name in :func:`build_federation`, to the bit.
+    """
+    source, by = read_task(plan.task), read_spec(plan.partition)
+    pool = read_own(source, by, plan.seed, path) if path is not None else None
+    if pool is not None:
+        return _natural_site(plan, _task(source.name, pool), pool, site, NOWHERE)
+    pool = read_pool(source, by, plan.seed, path)
+    sites = {raw.name: raw for raw in _deal(plan, _task(source.name, pool), pool)[0]}
+    if site not in sites:
+        raise PlanError(f"There is no site {site!r}. {nearest(site, list(sites))}")
+    return sites[site]
 
 
 def hold_out(y: np.ndarray, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Indices to train on and indices held out, ``share`` of every class, each in the order of the samples."""
-    held = []
-    for label in np.unique(y):
-        members = rng.permutation(np.flatnonzero(y == label))
-        held.append(members[: round(share * len(members))])
-    out = np.sort(np.concatenate(held)) if held else np.arange(0)
+    """Indices to train on and indices held out, ``share`` of every class to the nearest whole sample, ascending.
+
+    A class of one sample is never held out; targets that are no classes count as one class.
+    """
+    classes = y if y.ndim == 1 and y.dtype.kind in "iub" else np.zeros(len(y), dtype=np.int64)
+    held = [np.arange(0)]
+    for label in np.unique(classes):
+        members = rng.permutation(np.flatnonzero(classes == label))
+        held.append(members[: int(share * len(members) + 0.5)])
+    out = np.sort(np.concatenate(held))
     return np.setdiff1d(np.arange(len(y)), out), out
 
 
-def _samples(part: Part, scaling: standardise.Scaling | None, dtype: str) -> Samples:
-    x = part.x if scaling is None else standardise.apply(scaling, part.x)
-    return Samples(np.ascontiguousarray(x, dtype=dtype), part.y.astype(np.int64))
+Extra = dict[str, Part]
+
+
+def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -> Federation:
+    """Deal, agree on the scaling, and apply it; ``common`` is a test set beside those the sites hold out."""
+    task = _task(name, pool)
+    sites, test, extra = _deal(plan, task, pool, common)
+    scaling = agreed(sites)
+    samples = [site.samples(scaling) for site in sites]
+    return Federation(
+        task,
+        names=tuple(site.name for site in sites),
+        train=tuple(train for train, _ in samples),
+        test=ready(test, scaling, plan.dtype),
+        held_out=tuple(held for _, held in samples),
+        extra=tuple((name, ready(part, scaling, plan.dtype)) for name, part in extra.items() if len(part)),
+        notes=(*pool.notes, *_notes(sites)),
+    )
+
+
+def _task(name: str, pool: Pool) -> Task:
+    part = next(iter(pool.train.values()))
+    regression = pool.loss == "l1"
+    return Task(
+        name,
+        input_shape=part.x.shape[1:],
+        classes=int(np.prod(part.y.shape[1:])) if regression else len(pool.class_names),
+        loss=pool.loss,
+        metrics=("mae", "loss") if regression else CLASS_METRICS,
+        class_names=pool.class_names,
+        feature_names=pool.feature_names,
+    )
+
+
+def _deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tuple[list[RawSite], Part, Extra]:
+    """The sites in the order of their names, the common test set, and further test sets."""
+    asked = read_spec(plan.partition)[0] == "natural"
+    if not pool.natural or (plan.sites is not None and not asked):
+        return _dealt(plan, task, pool)
+    if plan.sites not in (None, len(pool.train)):
+        raise PlanError(f"these data come from {len(pool.train)} sites and sites = {plan.sites}; leave sites out")
+    sites = [_natural_site(plan, task, pool, name, name, common is None) for name in sorted(pool.train)]
+    test = common or join([site.held_out for site in sites if site.held_out is not None])
+    if not len(test):
+        raise DataError("the sites are too small to hold anything out (a class needs two samples); give a test set")
+    return sites, test, {}
+
+
+def _natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: bool = True) -> RawSite:
+    """The site ``name``, whose samples are under ``key``: split by its own streams, so that it can do so alone."""
+    part, held = pool.train[key], pool.test.get(key)
+    if held is None and hold:
+        kept, out = _split(part, plan, name)
+        part, held = part[kept], part[out]
+    if plan.samples_per_site is not None:
+        if plan.samples_per_site > len(part):
+            raise PlanError(f"samples_per_site = {plan.samples_per_site} and site {name!r} has {len(part)} to train on")
+        part = part[np.sort(rng_for(plan.seed, "subset", name).permutation(len(part))[: plan.samples_per_site])]
+    return RawSite(name, task, part, held, pool.standardise, COUNT_FLOOR, plan.dtype)
+
+
+def _split(part: Part, plan: Plan, name: str) -> tuple[np.ndarray, np.ndarray]:
+    if plan.folds is None:
+        return hold_out(part.y, HELD_OUT, rng_for(plan.seed, "held-out", name))
+    out = stratified_folds(part.y, plan.folds, plan.seed)[_fold(plan)]
+    return np.setdiff1d(np.arange(len(part)), out), out
+
+
+def _fold(plan: Plan) -> int:
+    if plan.folds is not None and plan.fold >= plan.folds:
+        raise PlanError(f"fold = {plan.fold} is none of the folds 0 to {plan.folds - 1}; choose one of those")
+    return plan.fold
+
+
+def _dealt(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part, Extra]:
+    """Sites that a partition makes of the whole source."""
+    train = join(pool.train[key] for key in sorted(pool.train))
+    official = join(pool.test[key] for key in sorted(pool.test)) if pool.test else None
+    shares, test, extra = _by_folds(plan, train) if plan.folds else _by_partition(plan, train, official)
+    if official is not None and test is not official:
+        extra[OFFICIAL] = official
+    if not pool.keep_unused:
+        extra.pop(UNUSED, None)
+    width = max(3, len(str(len(shares) - 1)))
+    sites = [
+        RawSite(f"site-{index:0{width}d}", task, train[share], None, pool.standardise, 1, plan.dtype)
+        for index, share in enumerate(shares)
+    ]
+    return sites, test, extra
+
+
+def _by_partition(plan: Plan, train: Part, official: Part | None) -> tuple[Shares, Part, Extra]:
+    kept, test = np.arange(len(train)), official
+    if test is None:
+        kept, held = hold_out(train.y, HELD_OUT, rng_for(plan.seed, "held-out"))
+        test = train[held]
+    rng = rng_for(plan.seed, "partition")
+    shares = partition(train.y[kept], plan.partition, plan.sites, plan.samples_per_site, rng)
+    shares = [kept[share] for share in shares]
+    return shares, test, {UNUSED: train[np.setdiff1d(kept, np.concatenate(shares))]}
+
+
+def _by_folds(plan: Plan, train: Part) -> tuple[Shares, Part, Extra]:
+    """Cross-validation: one fold is the test set, and what no fold holds was never trained on in any of them."""
+    if plan.sites is None or plan.folds is None:
+        raise PlanError("folds need a number of sites, as in sites = 3")
+    n = plan.samples_per_site
+    rows = np.arange(len(train)) if n is None else fold_pool(train.y, plan.folds, plan.sites, n, plan.seed)
+    shares, held = fold_split(train.y[rows], plan.folds, _fold(plan), plan.sites, plan.seed)
+    if plan.partition != "iid":
+        rest = np.concatenate(shares)
+        again = partition(
+            train.y[rows][rest], plan.partition, plan.sites, n, rng_for(plan.seed, "partition", plan.fold)
+        )
+        shares = tuple(rest[share] for share in again)
+    for share in shares:
+        need_at_most(len(share), n or 0)
+    chosen = [rows[share][:n] for share in shares]
+    return chosen, train[rows[held]], {UNUSED: train[np.setdiff1d(np.arange(len(train)), rows)]}
+
+
+def _notes(sites: list[RawSite]) -> tuple[str, ...]:
+    """What a reader of the results should know about the data."""
+    notes = []
+    single = sum(len(np.unique(site.train.y)) == 1 for site in sites)
+    if single and sites[0].task.loss != "l1":
+        notes.append(f"{single} of {len(sites)} sites hold samples of one class only")
+    for site in sites:
+        if site.floor > 1 and (withheld := site.withheld()):
+            notes.append(
+                f"{site.name} has fewer than {site.floor} values of {', '.join(withheld)}; others decide their scaling"
+            )
+    return tuple(notes)

@@ -1,32 +1,37 @@
 """Data that come with the libraries: no file, no network."""
 
+from pathlib import Path
+
 import numpy as np
 from sklearn import datasets
 
 from fedsmall.randomness import seed_for
-from fedsmall.sources.pool import Part, Pool
+from fedsmall.sources.pool import NOWHERE, Part, Pool
 
 
-def breast_cancer(seed: int) -> Pool:
+def breast_cancer(root: Path | None, seed: int) -> Pool:
     """569 real patients with 30 features of cell nuclei, malignant or benign (Wisconsin, 1995)."""
     bunch = datasets.load_breast_cancer()
     return Pool(
-        Part(bunch.data, bunch.target),
+        {NOWHERE: Part(bunch.data, bunch.target)},
         class_names=tuple(map(str, bunch.target_names)),
         feature_names=tuple(map(str, bunch.feature_names)),
         standardise=True,
     )
 
 
-def digits(seed: int) -> Pool:
+def digits(root: Path | None, seed: int) -> Pool:
     """1,797 handwritten digits as grey images of 8 x 8, between 0 and 1."""
     bunch = datasets.load_digits()
     images = bunch.images[:, None] / 16.0  # (samples, 1, 8, 8)
-    return Pool(Part(images, bunch.target), class_names=tuple(map(str, range(10))))
+    return Pool({NOWHERE: Part(images, bunch.target)}, class_names=tuple(map(str, range(10))))
 
 
-def synthetic(seed: int) -> Pool:
-    """The generated task of Kamp et al. 2023: 800 samples to train on and 400 to test, 100 features, two classes."""
+def synthetic(root: Path | None, seed: int) -> Pool:
+    """The generated task of Kamp et al. 2023: 800 samples to train on, 400 to test, 100 features, two classes.
+
+    Every seed of a plan draws data of its own. The features are left at the scale of the paper.
+    """
     x, y = datasets.make_classification(
         n_samples=1200,
         n_features=100,
@@ -41,6 +46,9 @@ def synthetic(seed: int) -> Pool:
         scale=3.0,
         random_state=seed_for(seed, "synthetic") % 2**32,
     )
-    names = tuple(f"x{index:02d}" for index in range(100))
-    y = y.astype(np.int64)
-    return Pool(Part(x[:800], y[:800]), ("0", "1"), Part(x[800:], y[800:]), feature_names=names)
+    return Pool(
+        {NOWHERE: Part(x[:800], y[:800].astype(np.int64))},
+        class_names=("0", "1"),
+        test={NOWHERE: Part(x[800:], y[800:].astype(np.int64))},
+        feature_names=tuple(f"x{index:02d}" for index in range(100)),
+    )

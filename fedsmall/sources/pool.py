@@ -1,13 +1,22 @@
-"""What a source gives: the samples of a task before they are dealt to sites."""
+"""What a source gives: the samples of a task as they were read, before they are dealt to sites or scaled."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
+
+from fedsmall.errors import DataError
+
+NOWHERE = ""  # the key of a source that has no sites of its own
 
 
 @dataclass(frozen=True)
 class Part:
-    """Samples as they were read: ``x`` (samples, *shape), NaN where a value is missing; ``y`` (samples,) classes."""
+    """Samples as they were read.
+
+    ``x`` has shape (samples, *input_shape): uint8 for images, float64 otherwise, NaN where a value is missing.
+    ``y`` has shape (samples,) with classes 0, 1, ..., or (samples, *target_shape) in floats for regression.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -17,24 +26,39 @@ class Part:
         return len(self.y)
 
     def __getitem__(self, rows: np.ndarray) -> "Part":
-        """The samples at the given indices, in their order."""
+        """The samples at the indices ``rows``, in that order."""
         return Part(self.x[rows], self.y[rows])
 
 
 @dataclass(frozen=True)
 class Pool:
-    """All samples of a source, and what must be known of them.
+    """All samples of a source, and what must be known of them to make a task.
 
-    ``test`` is the source's own test set, ``None`` where samples must be held out. ``standardise`` says whether
-    features are brought to mean 0 and spread 1 over the sites; images (uint8) are not. ``site_of`` names the
-    site of each training sample where the source has natural sites.
+    ``train`` and ``test`` hold samples by the name of their site, under the empty name where the source has no sites of
+    its own; where ``test`` has no entry, samples are held out of the training ones. ``standardise`` says whether the
+    features are brought to mean 0 and spread 1 over the sites (images never are). ``keep_unused`` asks that official
+    training samples which no site was given be kept as a further test set.
     """
 
-    train: Part
-    class_names: tuple[str, ...]
-    test: Part | None = None
+    train: dict[str, Part]
+    class_names: tuple[str, ...] = ()
+    test: dict[str, Part] = field(default_factory=dict)
     feature_names: tuple[str, ...] = ()
     standardise: bool = False
+    keep_unused: bool = False
     loss: str = "cross_entropy"
-    metrics: tuple[str, ...] = ("accuracy", "auc", "macro_f1")
-    site_of: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def natural(self) -> bool:
+        """Whether the source has sites of its own."""
+        return NOWHERE not in self.train
+
+
+def join(parts: Iterable[Part]) -> Part:
+    """The samples of all parts, one after the other; DataError where their shapes differ."""
+    parts = list(parts)
+    shapes = sorted({part.x.shape[1:] for part in parts})
+    if len(shapes) > 1:
+        raise DataError(f"samples of shapes {shapes[0]} and {shapes[1]} cannot go into one model; make them equal")
+    return Part(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))

@@ -123,10 +123,10 @@ def test_group_norm_has_no_running_statistics():
 @pytest.mark.parametrize(
     ("name", "task", "options", "words"),
     [
-        ("mpl", TABLE, {}, "did you mean 'mlp'"),
-        ("nothing", TABLE, {}, "There are linear"),
-        ("mlp", TABLE, {"hiden": [3]}, "no option 'hiden'; it has hidden"),
-        ("linear", TABLE, {"hidden": [3]}, "it has none"),
+        ("mpl", TABLE, {}, "Did you mean 'mlp'"),
+        ("nothing", TABLE, {}, "Known: linear"),
+        ("mlp", TABLE, {"hiden": [3]}, "no option 'hiden'. Did you mean 'hidden'"),
+        ("linear", TABLE, {"hidden": [3]}, "It has none"),
         ("cnn", TABLE, {}, "takes images"),
         ("cnn", Task("dots", (1, 3, 3), 2), {}, "at least 4 x 4"),
         ("cnn", GREY, {"norm": "layer"}, '"batch", or|"batch" or "group"'),

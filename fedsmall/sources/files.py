@@ -1,0 +1,87 @@
+"""Where files are, and the names of classes in them."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedsmall.errors import DataError, PlanError
+
+ROOT_VARIABLE = "FEDSMALL_DATA"
+MOST_CLASSES = 100
+
+
+def data_root(root: Path | None) -> Path | None:
+    """The folder of data files: the argument, else the environment variable FEDSMALL_DATA, else none."""
+    named = os.environ.get(ROOT_VARIABLE)
+    return Path(root) if root is not None else Path(named) if named else None
+
+
+def needed_root(root: Path | None, task: str) -> Path:
+    """The folder of data files; PlanError where none was named."""
+    found = data_root(root)
+    if found is None:
+        raise PlanError(f"task {task!r} reads files: name their folder with --data-root, or in {ROOT_VARIABLE}")
+    return found
+
+
+def locate(path: str | Path, root: Path | None) -> Path:
+    """The file or folder that a scenario names: as it stands, or else under the data root.
+
+    Raises PlanError, with the scenario's own words, where there is no such thing.
+    """
+    asked, folder = Path(path).expanduser(), data_root(root)
+    for candidate in (asked, *([folder / asked] if folder else [])):
+        if candidate.exists():
+            return candidate
+    raise PlanError(f"there is no file or folder {str(path)!r} here" + (" or under the data root" if folder else ""))
+
+
+def site_files(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
+    """The files of a folder that holds one for each site, by the site's name: the file's, without its ending."""
+    found = {path.stem: path for path in sorted(folder.iterdir()) if path.name.lower().endswith(tuple(suffixes))}
+    if not found:
+        raise DataError(f"the folder holds no file that ends in {' or '.join(suffixes)}")
+    return found
+
+
+def plain(label: object) -> str:
+    """A label as text, whole numbers without a decimal point: "1.0" and "1" are one class."""
+    text = str(label).strip()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else text
+
+
+def class_names(labels: Iterable[object], given: Sequence[object] | None) -> tuple[str, ...]:
+    """The classes in order: those ``given``, else all that occur, numbers by size and words by the alphabet.
+
+    Raises DataError where fewer than two occur, or so many that the labels can hardly be classes.
+    """
+    if given is not None:
+        return tuple(plain(label) for label in given)
+    found = {plain(label) for label in labels}
+    if len(found) < 2:
+        raise DataError("all samples have one label; a model needs at least two classes to tell apart")
+    if len(found) > MOST_CLASSES:
+        raise DataError(f"the labels have {len(found)} different values; they do not look like classes")
+    return tuple(sorted(found, key=_by_size))
+
+
+def _by_size(label: str) -> tuple[float, str]:
+    try:
+        return float(label), label
+    except ValueError:
+        return float("inf"), label
+
+
+def as_classes(labels: Sequence[object], names: Sequence[str]) -> np.ndarray:
+    """Labels as indices into ``names``; DataError, with how many, where a label is none of them."""
+    index = {name: place for place, name in enumerate(names)}
+    places = np.array([index.get(plain(label), -1) for label in labels], dtype=np.int64)
+    if (places < 0).any():
+        raise DataError(f"{(places < 0).sum()} of {len(places)} labels are none of the classes {', '.join(names)}")
+    return places

@@ -1,0 +1,95 @@
+"""Runs a scenario: builds the data, runs plan after plan, and writes down what comes of each."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from fedsmall.errors import PlanError
+from fedsmall.federation import Federation
+from fedsmall.methods import nearest
+from fedsmall.plan import Plan
+from fedsmall.tasks import build_federation
+from sim.engines import ENGINES, default_engine, run_plan
+from sim.files import check_free
+from sim.progress import Silent, Watcher
+from sim.runs import Run, start
+from sim.scenario import Scenario
+
+
+def execute(
+    scenario: Scenario,
+    folder: Path | None = None,
+    *,
+    engine: str | None = None,
+    data_root: Path | None = None,
+    watcher: Watcher | None = None,
+    options: dict[str, Any] | None = None,
+) -> Run:
+    """Run all plans of ``scenario``; the run is in ``folder``, where one is given, after each of them.
+
+    Interrupted once (Ctrl-C), the plan that is running ends after its next contact and the rest is not run; the run
+    says so. ``options`` are the engine's. Raises PlanError or DataError before anything trains or is written.
+    """
+    engine = engine or scenario.engine or default_engine()
+    if engine not in ENGINES:
+        raise PlanError(f"There is no engine {engine!r}. {nearest(engine, list(ENGINES))}")
+    if folder is not None:
+        check_free(folder)
+    watcher = watcher or Silent()
+    plans = scenario.plans()
+    federations = _Federations(data_root)
+    first = federations.of(plans[0])
+    run = start(folder, scenario, first, engine)
+    with watcher, interruptible() as interrupted:
+        for plan in plans:
+            if interrupted():
+                break
+            watcher.begin(plan)
+            federation = federations.of(plan)
+            run.add(run_plan(plan, federation, engine, progress=watcher.advance, stop=interrupted, options=options))
+            watcher.end(plan)
+    run.about |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted()}
+    run.save()
+    return run
+
+
+class _Federations:
+    """The federation of each plan; the last one is kept, for plans that differ only in their method share it."""
+
+    def __init__(self, data_root: Path | None) -> None:
+        self._data_root = data_root
+        self._key = ""
+        self._last: Federation | None = None
+
+    def of(self, plan: Plan) -> Federation:
+        if self._last is None or plan.data_key != self._key:
+            self._last, self._key = build_federation(plan, self._data_root), plan.data_key
+        return self._last
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Within it the first Ctrl-C is only remembered (the value given tells), and the second one interrupts as usual.
+
+    Outside the main thread, where signals cannot be caught, it tells that nothing was interrupted.
+    """
+    told = False
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        told = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    try:
+        before = signal.signal(signal.SIGINT, remember)
+    except ValueError:
+        yield lambda: False
+        return
+    try:
+        yield lambda: told
+    finally:
+        signal.signal(signal.SIGINT, before)

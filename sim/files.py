@@ -1,0 +1,45 @@
+"""Files of a run: written whole or not at all, and never over another run's."""
+
+import json
+import os
+import re
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from fedsmall.errors import PlanError
+
+
+def check_free(folder: Path) -> None:
+    """Raise PlanError where ``folder`` exists and holds anything."""
+    if folder.is_file():
+        raise PlanError(f"--out {folder} is a file; a run needs a folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        what = "another run" if (folder / "run.json").exists() else "files already"
+        raise PlanError(f"the folder {folder} holds {what}; choose another with --out, or remove it")
+
+
+def free_folder(name: str, parent: Path = Path("runs")) -> Path:
+    """The first of runs/NAME, runs/NAME-2, ... that does not exist yet."""
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+    return next(
+        path for number in count(1) if not (path := parent / (slug if number == 1 else f"{slug}-{number}")).exists()
+    )
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file whole: beside its place first, then moved there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_bytes(content)
+    os.replace(beside, path)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file whole."""
+    write(path, (json.dumps(content, indent=1, default=float) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds."""
+    return json.loads(path.read_text(encoding="utf-8"))

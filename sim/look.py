@@ -1,0 +1,80 @@
+"""One look for all tables and figures: every method has its place, its colour, its marker and its line, everywhere.
+
+Colours are those of Okabe and Ito, told apart by colour-blind readers; markers and dashes tell methods apart in grey.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedsmall.methods import METHODS
+from fedsmall.plan import Method
+
+
+class Look(NamedTuple):
+    """How a method is drawn: a colour that stands out on white and on black, a matplotlib marker, a line style."""
+
+    colour: str
+    marker: str
+    line: str | tuple[int, tuple[float, ...]]
+
+
+DASHED, DOTTED, DASHDOT = (0, (5.0, 2.0)), (0, (1.2, 1.6)), (0, (6.0, 1.8, 1.2, 1.8))
+LONG = (0, (9.0, 2.0))
+
+LOOKS: dict[str, Look] = {
+    "Standalone": Look("#8a8f98", "x", DOTTED),
+    "FedAvg, equal period": Look("#56a5d8", "v", DASHED),
+    "FedAvg": Look("#2f74c0", "o", DASHED),
+    "FedProx": Look("#b07cc6", "s", DASHDOT),
+    "FedSGD": Look("#a0783c", "<", DOTTED),
+    "DaisyChain": Look("#d9a200", "D", DASHDOT),
+    "FedDC": Look("#d9541e", "^", "-"),
+    "RadonMachine": Look("#3aa6a6", "h", DASHED),
+    "FedDC+Radon": Look("#12876f", "P", "-"),
+    "RepFL": Look("#c9689a", ">", DASHED),
+    "RepTreeFL": Look("#b3246f", "p", "-"),
+    "FedDC+RepTreeFL": Look("#7d3fbf", "*", "-"),
+    "Central": Look("#5c6470", "d", LONG),
+}
+SPARE = (
+    Look("#2f8f4e", "s", DASHDOT),
+    Look("#c0392b", "X", DASHED),
+    Look("#6a7fdb", "8", DOTTED),
+    Look("#9aa52b", "H", DASHDOT),
+    Look("#e07aa0", "<", LONG),
+    Look("#4fb0c6", ">", DASHDOT),
+)
+
+
+def place(method: Method) -> tuple[int, ...]:
+    """Where a method stands: alone, averaged, chained, in trees, central; in each, rare averaging before frequent."""
+    family = ("standalone", "federated", "central").index(method.family)
+    kind = (
+        3 if method.tree else 2 if method.permute_every and method.aggregate_every else int(bool(method.permute_every))
+    )
+    return family, kind, _listed(method), -(method.aggregate_every or 0)
+
+
+def in_order(methods: Sequence[Method]) -> list[Method]:
+    """Methods in the order of all tables and figures; equals keep the order in which they come."""
+    return sorted(methods, key=place)
+
+
+def looks(methods: Sequence[Method]) -> dict[str, Look]:
+    """The look of each method, by its label; of two settings of one method the second gets a spare look."""
+    chosen: dict[str, Look] = {}
+    for method in in_order(methods):
+        spare = (look for look in SPARE if look not in chosen.values())
+        own = _own(method)
+        chosen[method.label] = next(spare, own) if own in chosen.values() else own
+    return chosen
+
+
+def _own(method: Method) -> Look:
+    rare = method.name == "FedAvg" and (method.aggregate_every or 0) > 1
+    return LOOKS.get("FedAvg, equal period" if rare else method.name, SPARE[_listed(method) % len(SPARE)])
+
+
+def _listed(method: Method) -> int:
+    names = list(METHODS)
+    return names.index(method.name) if method.name in names else len(names)

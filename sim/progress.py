@@ -1,0 +1,133 @@
+"""What a run says while it runs: bars with the time that is left on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Protocol, Self, final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedsmall.plan import Plan
+
+
+class Watcher(Protocol):
+    """Is told how far a run is. Used as a context: it is open while the run runs."""
+
+    def __enter__(self) -> Self:
+        """The run begins."""
+
+    def __exit__(self, *error: object) -> None:
+        """The run has ended, or failed."""
+
+    def begin(self, plan: Plan) -> None:
+        """A plan begins."""
+
+    def advance(self, t: int, rounds: int) -> None:
+        """Round ``t`` of ``rounds`` of the plan is done."""
+
+    def end(self, plan: Plan) -> None:
+        """A plan is done, or was cut short."""
+
+
+@final
+class Silent:
+    """Says nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def begin(self, plan: Plan) -> None:
+        """Say nothing."""
+
+    def advance(self, t: int, rounds: int) -> None:
+        """Say nothing."""
+
+    def end(self, plan: Plan) -> None:
+        """Say nothing."""
+
+
+@final
+class Bars:
+    """One bar over all rounds of all plans, with the time that is left; it says which plan is running."""
+
+    def __init__(self, console: Console, plans: Sequence[Plan], title: str) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}", table_column=None),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(),
+            TextColumn("[dim]left[/dim]"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            console=console,
+            transient=True,
+        )
+        self._title = title
+        self._task = self._bar.add_task(title, total=sum(plan.rounds for plan in plans))
+        self._before = 0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def begin(self, plan: Plan) -> None:
+        """Show the plan that is running."""
+        self._bar.update(self._task, description=f"{self._title}: {called(plan)}")
+
+    def advance(self, t: int, rounds: int) -> None:
+        """Move the bar."""
+        self._bar.update(self._task, completed=self._before + t)
+
+    def end(self, plan: Plan) -> None:
+        """Fill the plan's part of the bar."""
+        self._before += plan.rounds
+        self._bar.update(self._task, completed=self._before)
+
+
+@final
+class Lines:
+    """A line for every plan that is done, with the time that is left: for logs and pipes."""
+
+    def __init__(self, console: Console, plans: Sequence[Plan], title: str) -> None:
+        self._console, self._title = console, title
+        self._total = sum(plan.rounds for plan in plans)
+        self._done = 0
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._started = time.monotonic()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def begin(self, plan: Plan) -> None:
+        """Say nothing yet."""
+
+    def advance(self, t: int, rounds: int) -> None:
+        """Say nothing yet."""
+
+    def end(self, plan: Plan) -> None:
+        """Say that the plan is done, and how long the rest will take."""
+        self._done += plan.rounds
+        spent = time.monotonic() - self._started
+        left = spent * (self._total - self._done) / self._done
+        share = 100 * self._done // self._total
+        self._console.print(f"{self._title}: {called(plan)} done, {share}%, {spent:.0f} s, about {left:.0f} s left")
+
+
+def called(plan: Plan) -> str:
+    """A plan in a few words."""
+    fold = f", fold {plan.fold + 1} of {plan.folds}" if plan.folds else ""
+    return f"{plan.method.label}, seed {plan.seed}{fold}"
+
+
+def watcher(console: Console, plans: Sequence[Plan], title: str) -> Watcher:
+    """Bars on a terminal, lines elsewhere."""
+    return (Bars if console.is_terminal and sys.stderr.isatty() else Lines)(console, plans, title)

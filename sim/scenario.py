@@ -1,0 +1,203 @@
+"""A scenario: a TOML file that says what is run, as a frozen record; it is several plans, one per method and seed.
+
+Everything is checked when the record is built, so a scenario that exists can be planned. The same record is built from
+a file, from a file with some keys set anew on the command line, and from Python.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from fedsmall.errors import PlanError
+from fedsmall.methods import explain, method, nearest
+from fedsmall.plan import Frozen, Method, Plan, Positive, Recipe
+
+FILES = ("csv", "npz", "images")  # keys of a task that name files, relative to the scenario's own folder
+
+
+class Scenario(Frozen):
+    """What is run: task, partition, methods, recipe, seeds. The fields are the keys of the file.
+
+    A method's table holds its name, its settings, and a ``recipe`` of its own where it departs from the common one
+    (every method has its own best learning rate). ``folds`` asks for cross-validation; ``about`` is one sentence.
+    """
+
+    name: str
+    about: str = ""
+    task: str | dict[str, Any]
+    model: str = "mlp"
+    model_options: dict[str, Any] = Field(default_factory=dict)
+    sites: Positive | None = None
+    samples_per_site: Positive | None = None
+    partition: str | dict[str, Any] = "iid"
+    rounds: Positive = 100
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    evaluate_every: Positive | None = None
+    initial_models: Literal["common", "independent"] = "common"
+    dtype: Literal["float32", "float64"] = "float32"
+    folds: Annotated[int, Field(ge=2)] | None = None
+    engine: str | None = None
+    recipe: Recipe = Recipe()
+    method: tuple[dict[str, Any], ...]
+
+    @field_validator("seeds", "method", mode="before")
+    @classmethod
+    def _listed(cls, value: Any, info: ValidationInfo) -> Any:
+        example = "seeds = [0, 1, 2]" if info.field_name == "seeds" else 'a table [[method]] with name = "FedDC"'
+        if not isinstance(value, list | tuple) or not value:
+            raise ValueError(f"a list of at least one is expected: {example}")
+        return value
+
+    @field_validator("seeds")
+    @classmethod
+    def _different(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("a seed is listed twice; equal seeds give equal runs, not more evidence")
+        return seeds
+
+    @model_validator(mode="after")
+    def _can_be_planned(self) -> Self:
+        labels = [self.plan(index, self.seeds[0]).method.label for index in range(len(self.method))]
+        twice = next((label for label in labels if labels.count(label) > 1), None)
+        if twice is not None:
+            raise PlanError(f'two methods are called {twice!r}; give one of them a name of its own: label = "..."')
+        return self
+
+    def plan(self, index: int, seed: int, fold: int = 0) -> Plan:
+        """The plan of the method at ``index`` with one seed (and one fold)."""
+        named, recipe = self._resolved(index)
+        shared = self.model_dump(exclude={"about", "seeds", "engine", "recipe", "method"})
+        return Plan(**shared, seed=seed, fold=fold, recipe=recipe, method=named)
+
+    def plans(self) -> list[Plan]:
+        """All runs of the scenario: seeds, in them folds, in them methods in the order of the file."""
+        folds = range(self.folds or 1)
+        return [
+            self.plan(index, seed, fold) for seed in self.seeds for fold in folds for index in range(len(self.method))
+        ]
+
+    def _resolved(self, index: int) -> tuple[Method, Recipe]:
+        settings = dict(self.method[index])
+        own = settings.pop("recipe", {})
+        if not isinstance(settings.get("name"), str):
+            raise PlanError(f'method {index + 1} of the scenario has no name; say which, name = "FedDC"')
+        named = method(**settings)
+        if not isinstance(own, Mapping):
+            raise PlanError(f"Method {named.label!r}: recipe is a table, as in recipe = {{lr = 0.1}}; got {own!r}")
+        try:
+            return named, Recipe(**overlay(self.recipe.model_dump(exclude_defaults=True), own))
+        except ValidationError as error:
+            raise PlanError(f"Method {named.label!r}, recipe: {explain(error, list(Recipe.model_fields))}") from None
+
+
+def overlay(recipe: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe with some keys set anew; a round counted in epochs replaces one counted in steps, and the other way."""
+    merged = {**recipe, **own}
+    for kept, dropped in (("local_epochs", "local_steps"), ("local_steps", "local_epochs")):
+        if kept in own and dropped not in own:
+            merged.pop(dropped, None)
+    return merged
+
+
+def build(table: Mapping[str, Any]) -> Scenario:
+    """The scenario of a table of keys; PlanError, one line, where a key or value is wrong."""
+    try:
+        return Scenario(**table)
+    except ValidationError as error:
+        cause = error.errors()[0].get("ctx", {}).get("error")
+        if isinstance(cause, PlanError):  # raised by one of our own validators: its text is already for the user
+            raise PlanError(str(cause)) from None
+        inner = cause if isinstance(cause, ValidationError) else error
+        raise PlanError(explain(inner, _keys_beside(inner))) from None
+    except TypeError as error:
+        raise PlanError(str(error)) from None
+
+
+def _keys_beside(error: ValidationError) -> list[str]:
+    """The keys that are known where the first fault is."""
+    in_recipe = error.errors()[0]["loc"][:1] == ("recipe",)
+    return list(Recipe.model_fields if in_recipe else Scenario.model_fields)
+
+
+def load(path: Path | str, settings: Sequence[str] = ()) -> Scenario:
+    """The scenario in a file, with ``settings`` ("recipe.lr=0.1") laid over it; file names become absolute.
+
+    Raises PlanError where the file is missing, is not TOML, or says something that cannot be run.
+    """
+    path = Path(path)
+    table = read(path)
+    for setting in settings:
+        table = assign(table, setting)
+    if isinstance(table.get("task"), dict):
+        table["task"] = {key: _absolute(key, value, path.parent) for key, value in table["task"].items()}
+    try:
+        return build(table)
+    except PlanError as error:
+        raise PlanError(f"{path.name}: {error}") from None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The table in a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PlanError(
+            f"There is no scenario {path}. `fedsmall list scenarios` shows those that come along."
+        ) from None
+    except IsADirectoryError:
+        raise PlanError(f"{path} is a folder; a scenario is a .toml file.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path.name} is not TOML: {error}") from None
+
+
+def assign(table: Mapping[str, Any], setting: str) -> dict[str, Any]:
+    """``table`` with one dotted key set anew; a method is reached by its label, name or place (method.FedDC.lr)."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key.strip():
+        raise PlanError(f"--set takes key=value, as in --set recipe.lr=0.1; got {setting!r}")
+    return dict(_with(table, key.strip().split("."), value_of(text.strip()), key.strip()))
+
+
+def value_of(text: str) -> Any:
+    """A value as TOML writes it; what is not TOML is a word (engine=ray)."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _with(node: Any, words: Sequence[str], value: Any, key: str) -> Any:
+    if not words:
+        return value
+    if isinstance(node, Mapping):
+        return {**node, words[0]: _with(node.get(words[0], {}), words[1:], value, key)}
+    if isinstance(node, list) and all(isinstance(entry, Mapping) for entry in node):
+        index = _place(node, words[0], key)
+        return [_with(entry, words[1:], value, key) if i == index else entry for i, entry in enumerate(node)]
+    raise PlanError(f"--set {key}: {words[0]!r} is no key here, for what holds it is no table")
+
+
+def _place(tables: Sequence[Mapping[str, Any]], word: str, key: str) -> int:
+    for field in ("label", "name"):
+        for index, entry in enumerate(tables):
+            if entry.get(field) == word:
+                return index
+    if word.isdigit() and int(word) < len(tables):
+        return int(word)
+    known = [str(entry.get("label", entry.get("name"))) for entry in tables]
+    raise PlanError(f"--set {key}: no entry is called {word!r}. {nearest(word, known)}")
+
+
+def _absolute(key: str, value: Any, folder: Path) -> Any:
+    if key not in FILES:
+        return value
+    if isinstance(value, str):
+        return str((folder / Path(value).expanduser()).resolve())
+    if isinstance(value, list):
+        return [_absolute(key, entry, folder) for entry in value]
+    if isinstance(value, dict):
+        return {name: _absolute(key, entry, folder) for name, entry in value.items()}
+    return value
