@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from fedsmall.cohort import Cohort
-from fedsmall.metrics import evaluate
 from flwr.app import ArrayRecord
 
+from fedsmall.cohort import Cohort
 from fedsmall.federation import Federation, Samples
+from fedsmall.metrics import evaluate
 from fedsmall.plan import Plan
 from fedsmall.travel import Arrays, Traveller
 from strategies.records import stacked
