@@ -85,15 +85,20 @@ class Cohort:
 
     def stack(self, travellers: Sequence[Traveller]) -> Stack:
         """The travellers' models as one stack on the device; moments that did not come start at zero."""
-        buffers = [name for name in self._names if name not in self._parameters]
-        models = [traveller.model for traveller in travellers]
-        parameters = stacked(models, self._parameters, self.device)
-        stack = Stack(self._names, parameters, stacked(models, buffers, self.device))
+        stack = self.stack_of(stacked([traveller.model for traveller in travellers], self._names))
+        for row, traveller in enumerate(travellers):
+            for name, array in traveller.carried.items():
+                stack.optimizer[name][row] = torch.from_numpy(np.array(array))
+        return stack
+
+    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
+        """A stack of tensors with a leading axis of models, which it takes for its own; without moments, zeros."""
+        held = {name: tensor.to(self.device) for name, tensor in state.items()}
+        parameters = {name: held[name] for name in self._parameters}
+        stack = Stack(self._names, parameters, {n: held[n] for n in self._names if n not in parameters})
         if self.plan.recipe.optimizer_state != "stay":
-            stack.optimizer = fresh_state(parameters, self.plan.recipe)
-            for row, traveller in enumerate(travellers):
-                for name, array in traveller.carried.items():
-                    stack.optimizer[name][row] = torch.from_numpy(np.array(array))
+            moments = {name: tensor.to(self.device) for name, tensor in (carried or {}).items()}
+            stack.optimizer = fresh_state(parameters, self.plan.recipe) | moments
         return stack
 
     def train(
@@ -130,6 +135,8 @@ class Cohort:
         """
         legs = [leg._replace(sites=np.asarray(leg.sites, dtype=np.int64)) for leg in legs]
         first, last = legs[0], legs[-1]
+        if not stack.optimizer and self.plan.recipe.optimizer_state != "stay":
+            stack.optimizer = fresh_state(stack.parameters, self.plan.recipe)
         remembered = Memory(self.plan, stack.parameters, len(self.names), memory)
         losses = torch.zeros(len(stack), dtype=torch.float64, device=self.device)
         with torch.no_grad():
@@ -141,6 +148,8 @@ class Cohort:
                 if isinstance(rows, np.ndarray):
                     stack.put(rows, part)
             sent = remembered.close(last.sites, stack.parameters) if self._aggregates(last.t) else {}
+            if self.plan.recipe.optimizer_state == "reset" and self._travelled(last.t):
+                stack.optimizer = {}  # the next contact starts afresh: nothing needs to travel
         return Trained(
             losses.cpu().numpy(),
             self._batches.steps[last.sites] * last.rounds,
