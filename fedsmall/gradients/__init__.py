@@ -14,7 +14,7 @@ from fedsmall.gradients.mapped import LARGEST, SLOW, MappedGradients
 from fedsmall.gradients.mlp import MlpGradients
 from fedsmall.gradients.packed import PackedGradients
 
-__all__ = ["LOSSES", "PATHS", "Batch", "Choice", "Gradients", "choose", "mean_loss"]
+__all__ = ["LOSSES", "PATHS", "Batch", "Choice", "Gradients", "MlpGradients", "choose", "mean_loss"]
 
 PATHS: dict[str, Callable[[nn.Module, Loss], Gradients]] = {
     "mlp": MlpGradients,
