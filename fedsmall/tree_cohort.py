@@ -35,7 +35,7 @@ def cohort_for(
     *,
     path: str = "auto",
     device: str | torch.device | None = None,
-) -> "Cohort | TreeCohort":
+) -> "AnyCohort":
     """The cohort of a plan's sites: with trees where the method has them, else without."""
     kind = Cohort if plan.method.tree is None else TreeCohort
     return kind(plan, task, names, samples, path=path, device=device)
@@ -262,3 +262,6 @@ def _schedule(plan: Plan) -> Schedule | RandomSchedule:
     if method.random_schedule:
         return RandomSchedule(method.permute_every, method.aggregate_every, plan.seed)
     return Schedule(method.permute_every, method.aggregate_every)
+
+
+AnyCohort = Cohort | TreeCohort
