@@ -30,6 +30,7 @@ KINDS = {
     "npz": "fedsmall.sources.arrays:npz",
     "medmnist": "fedsmall.sources.arrays:medmnist",
     "susy": "fedsmall.sources.public:susy",
+    "connectomes": "fedsmall.graph_data:connectomes",
 }
 OWN_FILES = ("csv", "images", "npz")  # every site holds its own
 LOSSES = ("cross_entropy", "logistic", "hinge", "l1")
