@@ -318,3 +318,13 @@ def test_sites_too_small_to_hold_anything_out_need_a_test_set():
 
     with pytest.raises(DataError, match="give a test set"):
         federation_from_arrays(natural("mine"), sites)
+
+
+def test_graphs_are_a_task_of_regression_like_any_other():
+    federation = build_federation(plan({"connectomes": "generated", "regions": 40, "subjects": 24}, samples_per_site=3))
+
+    assert (federation.task.input_shape, federation.task.outputs) == ((595,), 780)
+    assert (federation.task.loss, federation.task.metrics) == ("l1", ("mae", "loss"))
+    assert federation.train[0].y.shape == (3, 780)
+    assert federation.train[0].y.dtype == np.float32
+    assert len(federation.test) == 6
