@@ -62,6 +62,7 @@ def federation_from_arrays(
     pool = from_arrays({str(name): [np.asarray(array) for array in pair] for name, pair in sites.items()}, classes)
     pool = replace(pool, loss=options.get("loss", pool.loss))
     common = None if test is None else make_part(np.asarray(test[0]), np.asarray(test[1]), pool.class_names)
+    plan = plan.model_copy(update={"partition": {"natural": "site"}})  # arrays come with their sites
     return _federation(plan, str(options.get("name", "arrays")), pool, common)
 
 
@@ -139,7 +140,8 @@ def _deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tup
     if plan.sites not in (None, len(pool.train)):
         raise PlanError(f"these data come from {len(pool.train)} sites and sites = {plan.sites}; leave sites out")
     sites = [_natural_site(plan, task, pool, name, name, common is None) for name in sorted(pool.train)]
-    test = common or join([site.held_out for site in sites if site.held_out is not None])
+    held = [site.held_out for site in sites if site.held_out is not None]
+    test = join(held) if common is None else common
     if not len(test):
         raise DataError("the sites are too small to hold anything out (a class needs two samples); give a test set")
     return sites, test, {}

@@ -296,6 +296,12 @@ def test_arrays_of_ones_own_become_a_federation():
     assert (given.task.name, held.task.name) == ("mine", "mine")
 
 
+def test_arrays_keep_their_sites_whatever_the_plan_says_of_sites():
+    assert federation_from_arrays(plan("mine", sites=2, samples_per_site=3), arrays(12, 16)).names == ("s0", "s1")
+    with pytest.raises(PlanError, match="come from 2 sites and sites = 4"):
+        federation_from_arrays(plan("mine", sites=4), arrays(12, 16))
+
+
 def test_a_class_that_only_the_test_set_holds_is_a_class():
     federation = federation_from_arrays(natural("mine"), arrays(12), test=(np.zeros((3, 3)), np.array([0, 1, 2])))
 
