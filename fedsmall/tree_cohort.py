@@ -35,7 +35,7 @@ def cohort_for(
     *,
     path: str = "auto",
     device: str | torch.device | None = None,
-) -> "Cohort | TreeCohort":
+) -> "AnyCohort":
     """The cohort of a plan's sites: with trees where the method has them, else without."""
     kind = Cohort if plan.method.tree is None else TreeCohort
     return kind(plan, task, names, samples, path=path, device=device)
@@ -231,6 +231,9 @@ class TreeCohort:
 
     def _aggregates(self, t: int) -> bool:
         return t >= self.plan.rounds or self._schedule.action(t) is Action.AGGREGATE
+
+
+AnyCohort = Cohort | TreeCohort
 
 
 def fold_sent(tree: Tree, anchors: Arrays, sent: Arrays, sites: Sequence[str]) -> Arrays:

@@ -13,9 +13,9 @@ from strategies.combine import Averaging, Combiner, Updates
 class RepTreeFL(FedAvg):
     """Folds every site's tree into its anchor, unless the site has done so, and combines the anchors.
 
-    With ``tree.fold_at = "site"`` one model leaves a site and this is ``inner`` alone; with "server" the replicas' models
-    come beside the anchor's, and folding them here gives the same common model to the bit. ``inner`` makes one model of
-    the anchors: their mean, geometric median or Radon point, or a server optimizer. Runs inside a :class:`DaisyChain`.
+    With ``tree.fold_at = "site"`` one model leaves a site and this is ``inner`` alone; with "server" the replicas'
+    models come beside the anchor's, and folding them here gives the same common model to the bit. ``inner`` makes one
+    model of the anchors: mean, geometric median, Radon point, or a server optimizer. Runs inside a :class:`DaisyChain`.
     """
 
     def __init__(self, tree: Tree | None = None, inner: Combiner | None = None) -> None:
