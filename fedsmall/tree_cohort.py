@@ -233,6 +233,9 @@ class TreeCohort:
         return t >= self.plan.rounds or self._schedule.action(t) is Action.AGGREGATE
 
 
+AnyCohort = Cohort | TreeCohort
+
+
 def fold_sent(tree: Tree, anchors: Arrays, sent: Arrays, sites: Sequence[str]) -> Arrays:
     """The server's fold: anchors (sites, ...) as they came, folded with the replicas that came beside them.
 
