@@ -6,15 +6,16 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from fedsmall.cohort import Cohort
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
+from fedsmall.cohort import Cohort
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.methods import nearest
 from fedsmall.models import initial_model
 from fedsmall.plan import Plan
+from fedsmall.planning import check_plan
 from fedsmall.travel import Arrays
 from sim.evaluation import CentralEvaluator
 from strategies.build import strategy_for
@@ -63,6 +64,7 @@ def run_plan(
     """
     if engine not in ENGINES:
         raise PlanError(f"There is no engine {engine!r}. {nearest(engine, list(ENGINES))}")
+    check_plan(plan, federation.task, len(federation.names))
     if plan.method.family == "central":
         federation = federation.pooled()
     work = _Work(plan, federation, progress, stop)
