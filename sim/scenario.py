@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedsmall.errors import PlanError
-from fedsmall.methods import explain, method, nearest
+from fedsmall.methods import METHODS, explain, method, nearest
 from fedsmall.plan import Frozen, Method, Plan, Positive, Recipe
 
 FILES = ("csv", "npz", "images")  # keys of a task that name files, relative to the scenario's own folder
@@ -88,7 +88,8 @@ class Scenario(Frozen):
         if not isinstance(own, Mapping):
             raise PlanError(f"Method {named.label!r}: recipe is a table, as in recipe = {{lr = 0.1}}; got {own!r}")
         try:
-            return named, Recipe(**overlay(self.recipe.model_dump(exclude_defaults=True), own))
+            common = overlay(self.recipe.model_dump(exclude_defaults=True), METHODS[named.name].recipe)
+            return named, Recipe(**overlay(common, own))
         except ValidationError as error:
             raise PlanError(f"Method {named.label!r}, recipe: {explain(error, list(Recipe.model_fields))}") from None
 

@@ -1,0 +1,64 @@
+"""``flwr-clientapp`` with the site's say: it takes Flower's place on the SuperExec's PATH and checks the bundle first.
+
+A SuperExec starts the program called ``flwr-clientapp`` for every message, and Flower then installs and imports
+whatever bundle the server sent. This program puts one check in front of that: the digest of the bundle's contents must
+be among those that the site's policy approves, else nothing of it is unpacked and the server is told in one line.
+"""
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+from fedsmall.errors import PolicyError
+
+APPROVED = "FEDSMALL_BUNDLES"  # the approved digests, separated by commas; set by `fedsmall site up`
+
+
+def bundle_digest(content: bytes) -> str:
+    """SHA-256 over the names and contents of a bundle's files; how they were compressed does not matter.
+
+    Raises PolicyError for a bundle that is no zip file or names a file twice.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as bundle:
+            names = bundle.namelist()
+            if len(set(names)) != len(names):
+                raise PolicyError("the bundle names a file twice; no code of it was loaded")
+            rows = [[name, hashlib.sha256(bundle.read(name)).hexdigest()] for name in sorted(names)]
+    except zipfile.BadZipFile:
+        raise PolicyError("the bundle is no zip file; no code of it was loaded") from None
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def check_bundle(content: bytes, approved: str) -> None:
+    """Raise PolicyError unless the bundle's digest is one of those approved (separated by commas)."""
+    digest = bundle_digest(content)
+    if digest not in approved.split(","):
+        raise PolicyError(f"the bundle {digest[:16]} is not among those approved here; no code of it was loaded")
+
+
+def checked(install: Callable[..., Any], approved: str) -> Callable[..., Any]:
+    """Flower's ``install_from_fab``, after the check."""
+
+    def install_checked(content: Any, *rest: Any, **options: Any) -> Any:
+        check_bundle(content, approved)
+        return install(content, *rest, **options)
+
+    return install_checked
+
+
+def main() -> None:
+    """Run Flower's program with the check in place; fails where Flower has no place for it any more."""
+    from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
+    from flwr.supernode.runtime import run_clientapp
+
+    run_clientapp.install_from_fab = checked(run_clientapp.install_from_fab, os.environ.get(APPROVED, ""))
+    flwr_clientapp()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""A site's station: the long-lived program that holds the data and does everything that is ever done with them.
+
+It answers on a Unix socket that only its own user can reach, and speaks to no network. Before it answers it asks the
+site's policy; after it has answered it writes down what left. What goes wrong inside is told as one line; the traceback
+stays in the station's own log.
+"""
+
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+from safetensors.numpy import load, save
+
+from clients import line
+from clients.home import Home
+from clients.hospital import HospitalClient
+from clients.policy import Policy, load_policy
+from clients.versions import RoundMemory, put, run_folder
+from fedsmall import __version__
+from fedsmall.cohort import Cohort
+from fedsmall.deployment import RUN, SCALING, SITES, SUMS
+from fedsmall.errors import DataError, PlanError, PolicyError
+from fedsmall.logbook import Logbook, digest_of, manifest
+from fedsmall.plan import Plan
+from fedsmall.privacy import epsilon
+from fedsmall.rawsite import RawSite
+from fedsmall.standardise import Scaling
+from fedsmall.tasks import load_site
+from fedsmall.travel import COMMON, EXAMPLES, NAMES, PLAN, ROUND, ROUNDS, Arrays
+
+CALL_S = 60.0  # how long a caller may take to say what it wants
+TOLD = (PlanError, DataError, PolicyError)  # errors whose words were written to leave the site
+
+
+class Order(NamedTuple):
+    """One message, read: the plan, the policy of this moment, the site's samples, and the message itself."""
+
+    plan: Plan
+    policy: Policy
+    raw: RawSite
+    config: Mapping[str, Any]
+    arrays: Arrays
+
+
+Answer = tuple[line.Words, Arrays]
+
+
+@dataclass
+class Station:
+    """One site at work. ``name`` is its own name, ``data`` its file or folder, ``home`` where it keeps what it writes."""
+
+    name: str
+    data: Path | None
+    home: Path
+    policy_file: Path
+
+    def __post_init__(self) -> None:
+        self.log = Logbook(self.home / "log.jsonl")
+        spent = (entry for entry in self.log.entries() if entry["event"] == "spent")
+        self._spent = {(entry["run"], entry["t"]): entry["noise"] for entry in spent}
+        self._held: tuple[Any, RawSite, str] | None = None
+        self._core: tuple[Any, Home, Cohort] | None = None
+
+    def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+        """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
+        run = str(config.get(RUN, ""))[:100]
+        try:
+            words, leaving = self._handle(kind, config, arrays)
+        except TOLD as error:
+            return self._refuse(kind, run, " ".join(str(error).split())[:300])
+        except Exception:
+            traceback.print_exc()  # to the station's own log, which stays here
+            return self._refuse(kind, run, "its program failed; the traceback is in the station's log at the site")
+        said = {"metrics": words["metrics"]} if "metrics" in words else {"said": sorted(words.get("config", {}))}
+        self.log.write("sent", kind=kind, run=run, t=config.get(ROUND), **said, **manifest(leaving))
+        return words, leaving
+
+    def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+        handlers = {"roll": self._roll, "sums": self._sums, "scaling": self._take_scaling}
+        handlers |= {"train": self._train, "evaluate": self._evaluate}
+        if kind not in handlers:
+            raise PlanError("this site was asked for something that it does not know")
+        policy = load_policy(self.policy_file)
+        plan = _plan(config)
+        raw, digest = self._samples(plan)
+        policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=int(config.get(SITES, 0)))
+        self._check_same_data(config, digest)
+        return handlers[kind](Order(plan, policy, raw, config, arrays))
+
+    def _roll(self, order: Order) -> Answer:
+        told = self._client(order, scaled=False).get_properties({})
+        told[EXAMPLES] = max(int(told[EXAMPLES]), order.policy.count_floor)
+        return {"config": {**told, "version": __version__, "scaled": order.raw.standardise}}, {}
+
+    def _sums(self, order: Order) -> Answer:
+        raw = replace(order.raw, floor=max(order.raw.floor, order.policy.count_floor))
+        sums = raw.sums()
+        if sums is None:
+            raise PlanError("this task is not scaled; the site tells no sums")
+        told = {"count": sums.count, "total": sums.total, "squares": sums.squares}
+        return {"config": {}}, {f"{SUMS}/{name}": array for name, array in told.items()}
+
+    def _take_scaling(self, order: Order) -> Answer:
+        agreed = {name: order.arrays[f"{SCALING}/{name}"] for name in ("mean", "scale")}
+        put(self._run_folder(order.config) / "scaling", save(agreed))
+        return {"config": {}}, {}
+
+    def _train(self, order: Order) -> Answer:
+        self._spend(order)
+        client = self._client(order)
+        asked = {key: order.config[key] for key in (ROUND, ROUNDS, COMMON)} | {NAMES: list(order.arrays)}
+        leaving, examples, metrics = client.fit(list(order.arrays.values()), asked)
+        told = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
+        sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
+        return {"metrics": told, "order": client.sent_names}, sent
+
+    def _evaluate(self, order: Order) -> Answer:
+        held = 0 if order.raw.held_out is None else len(order.raw.held_out)
+        if held < order.policy.count_floor:  # a share of three patients is as good as their labels
+            return {"metrics": {EXAMPLES: 0}}, {}
+        _, examples, metrics = self._client(order).evaluate(list(order.arrays.values()), {NAMES: list(order.arrays)})
+        return {"metrics": {EXAMPLES: examples, **metrics}}, {}
+
+    def _client(self, order: Order, *, scaled: bool = True) -> HospitalClient:
+        scaling = self._scaling(order.config) if order.raw.standardise and scaled else None
+        key = (order.plan, id(order.raw), None if scaling is None else digest_of(vars(scaling)))
+        if self._core is None or self._core[0] != key:
+            train, held_out = order.raw.samples(scaling)
+            home = Home(self.name, order.raw.task, train, held_out)
+            self._core = (key, home, Cohort(order.plan, home.task, [self.name], [train], path="loop"))
+        memory = RoundMemory(self._run_folder(order.config), int(order.config.get(ROUND, 0)))
+        return HospitalClient(self._core[1], order.plan, self._core[2], memory)
+
+    def _samples(self, plan: Plan) -> tuple[RawSite, str]:
+        """The site's samples and their digest, read again when a file has changed."""
+        key = (plan.data_key, _stamp(self.data))
+        if self._held is None or self._held[0] != key:
+            raw = load_site(plan, self.name, self.data)
+            self._held = (key, raw, digest_of({"x": raw.train.x, "y": raw.train.y}))
+        return self._held[1], self._held[2]
+
+    def _scaling(self, config: Mapping[str, Any]) -> Scaling:
+        path = self._run_folder(config) / "scaling"
+        if not path.exists():
+            raise PlanError("this site was never told the scaling of this run")
+        return Scaling(**load(path.read_bytes()))
+
+    def _run_folder(self, config: Mapping[str, Any]) -> Path:
+        if not config.get(RUN):
+            raise PlanError("the order does not say of which run it is")
+        return run_folder(self.home / "runs", str(config[RUN]))
+
+    def _check_same_data(self, config: Mapping[str, Any], digest: str) -> None:
+        """A run's data are those of its first contact: a file changed under way would mix two populations."""
+        path = self._run_folder(config) / "data"
+        if not path.exists():
+            put(path, digest.encode())
+        elif path.read_text() != digest:
+            raise DataError("the site's data have changed since this run began; start a new run")
+
+    def _spend(self, order: Order) -> None:
+        """Count the contact against the budget before anything is trained; asked for again, it is not counted again.
+
+        All contacts are counted at the least noise of any of them: more than was spent, never less.
+        """
+        privacy = order.plan.method.privacy
+        if privacy is None or privacy.noise == 0:
+            return
+        run, t = str(order.config[RUN]), int(order.config[ROUND])
+        after = self._spent | {(run, t): privacy.noise}
+        order.policy.check_budget(epsilon(min(after.values()), order.policy.delta, len(after)))
+        if (run, t) not in self._spent:
+            self.log.write("spent", run=run, t=t, noise=privacy.noise)
+        self._spent = after
+
+    def _refuse(self, kind: str, run: str, reason: str) -> Answer:
+        self.log.write("refused", kind=kind, run=run, reason=reason)
+        return {"error": f"{self.name}: {reason}"}, {}
+
+
+def serve(station: Station, path: Path) -> None:
+    """Answer one caller after the other at the socket ``path``, for ever; a caller that fails harms only itself."""
+    with line.listen(path) as door:
+        print(f"station {station.name}: ready", flush=True)
+        while True:
+            caller, _ = door.accept()
+            with caller:
+                _attend(station, caller)
+
+
+def _attend(station: Station, caller: socket.socket) -> None:
+    caller.settimeout(CALL_S)
+    try:
+        words, arrays = line.receive(caller)
+        config = words.get("config")
+        answer, leaving = station.answer(str(words.get("kind")), config if isinstance(config, dict) else {}, arrays)
+        line.send(caller, answer, leaving)
+    except OSError as error:
+        print(f"a caller went away: {type(error).__name__}", flush=True)
+
+
+def _plan(config: Mapping[str, Any]) -> Plan:
+    try:
+        return Plan.model_validate_json(str(config[PLAN]))
+    except (KeyError, ValidationError):
+        raise PlanError("the order holds no plan that this version of fedsmall knows") from None
+
+
+def _stamp(data: Path | None) -> tuple[tuple[str, int, int], ...]:
+    """What changes when a file is written anew: name, size and time of every file of the site."""
+    if data is None:
+        return ()
+    files = sorted(data.rglob("*")) if data.is_dir() else [data]
+    return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
+
+
+def main(arguments: list[str]) -> None:
+    """``python -m clients.station NAME HOME POLICY SOCKET [DATA]``: what `fedsmall site up` runs."""
+    name, home, policy, path, *data = arguments
+    serve(Station(name, Path(data[0]) if data else None, Path(home), Path(policy)), Path(path))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
