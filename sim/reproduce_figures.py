@@ -49,7 +49,9 @@ def curves(item: Item, result: Result) -> Figure:
         axes.plot(edge * 1.055, row.published, drawn[row.label].marker, color=drawn[row.label].colour, ms=5)
     if said:
         top = ("data", "axes fraction")
-        axes.annotate("published" + "*" * bool(item.apart), (edge * 1.055, 1.0), xycoords=top, ha="center", fontsize=7.5)
+        axes.annotate(
+            "published" + "*" * bool(item.apart), (edge * 1.055, 1.0), xycoords=top, ha="center", fontsize=7.5
+        )
     axes.set(xlabel="round", ylabel=_named(item.metric))
     _legend(axes)
     return figure

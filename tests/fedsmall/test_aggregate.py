@@ -104,6 +104,13 @@ def test_a_weight_counts_like_copies(name):
     np.testing.assert_allclose(weighted, combine(name, np.repeat(points, copies, axis=0)), atol=1e-6)
 
 
+@pytest.mark.parametrize("models", [1, 2, 7, 8])
+def test_the_median_is_numpys(models):
+    points = models_of(15, models=models)
+
+    np.testing.assert_array_equal(combine("median", points), np.median(points, axis=0))
+
+
 def test_the_geometric_median_solves_the_fermat_weber_problem():
     points, weights = models_of(5, models=9), np.arange(1.0, 10)
 
