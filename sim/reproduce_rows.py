@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedsmall.plan import Method
+from fedsmall.privacy import epsilon
 from fedsmall.statistics import Interval, holm, interval, paired, seeds_for_width, verdict, verdict_on_difference
 from sim.files import read_json, write_json
 from sim.look import Look, in_order, looks
@@ -134,13 +135,19 @@ def _row(item: Item, variant: str, label: str, done: Sequence[PlanRun]) -> Row:
     row = Row(variant, label, judged[0][1], seeds, values, interval(values))
     row.bytes_sent = int(np.mean([one.row["bytes_sent"] for one in done]))
     row.seconds = float(np.mean([one.row["seconds"] for one in done]))
-    row.epsilon = next((event["epsilon"] for one in done for event in one.events if "epsilon" in event), None)
+    row.epsilon = _epsilon(done[0])
     found = published(item.experiment).get((label, item.metric)) if item.experiment and not variant else None
     if found is not None:
         row.published, row.spread, row.source = found.value, found.spread, found.source
         said = verdict(row.mean, found.value, found.spread, MARGIN, found.runs)
         row.verdict, row.why = ("not comparable", item.apart) if item.apart else (said.word, said.why)
     return row
+
+
+def _epsilon(one: PlanRun) -> float | None:
+    """What the run has spent against the server, who knows which sites took part; None without privacy."""
+    privacy = one.plan.method.privacy
+    return None if privacy is None else epsilon(privacy.noise, privacy.delta, one.row["contacts"])
 
 
 def _judge_claim(item: Item, row: Row, base: Row) -> None:
