@@ -76,6 +76,7 @@ def search(
     engine: str | None = None,
     data_root: Path | None = None,
     most_seeds: int = 6,
+    folds: int = FOLDS,
     told: Any = None,
 ) -> list[Try]:
     """All tries of a search over ``rates`` for every method of the scenario, seed by seed until the choices are stable.
@@ -87,7 +88,7 @@ def search(
         raise PlanError("a search needs learning rates to try, as in --rates 0.01,0.03,0.1")
     tries: list[Try] = []
     for seed in range(1000, 1000 + most_seeds):
-        for fold, plan, federation in _plans(scenario, seed, data_root):
+        for fold, plan, federation in _plans(scenario, seed, folds, data_root):
             for lr in rates:
                 tries.append(_try(plan, federation, lr, fold, metric, engine or default_engine()))
         if told is not None:
@@ -161,11 +162,11 @@ def with_rates(scenario: Scenario, rates: Mapping[str, float]) -> Scenario:
     return build(table)
 
 
-def _plans(scenario: Scenario, seed: int, data_root: Path | None) -> Iterator[tuple[int, Plan, Federation]]:
+def _plans(scenario: Scenario, seed: int, folds: int, data_root: Path | None) -> Iterator[tuple[int, Plan, Federation]]:
     """Every method's plan with every fold of one seed's federation."""
     federation = build_federation(scenario.plan(0, seed), data_root)
-    for fold in range(FOLDS):
-        part = inner(federation, fold, FOLDS, rng_for(seed, "inner folds"))
+    for fold in range(folds):
+        part = inner(federation, fold, folds, rng_for(seed, "inner folds"))
         for index in range(len(scenario.method)):
             plan = scenario.plan(index, seed)
             yield fold, plan.model_copy(update={"evaluate_every": None, "sites": len(part.names)}), part

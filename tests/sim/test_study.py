@@ -94,10 +94,10 @@ def test_the_section_is_empty_without_a_study_and_counts_its_cells_with_one(tmp_
 
 
 def test_a_cell_is_named_by_its_levels():
-    cell = Cell(4, 10, 2, "CNN, GroupNorm", "Adam, moments reset", 5, 50)
+    cell = Cell(4, 10, 2, "CNN, GroupNorm", "Adam, moments reset", 4, 40)
 
     plan = cell.scenario().plan(0, 0)
 
     assert (plan.model, plan.model_options) == ("cnn", {"norm": "group"})
-    assert (plan.recipe.optimizer, plan.recipe.optimizer_state, plan.recipe.steps) == ("adam", "reset", 5)
+    assert (plan.recipe.optimizer, plan.recipe.optimizer_state, plan.recipe.steps) == ("adam", "reset", 4)
     assert plan.partition == {"classes_per_site": 2}
