@@ -232,12 +232,13 @@ def _per_site(group: Sequence[PlanRun], metric: str) -> np.ndarray:
     last = [one.evaluations[-1]["sites"].get("per_site", {}).get(metric) for one in group]
     values = [each for each in last if each is not None]
     same = bool(values) and len({len(each) for each in values}) == 1
-    return np.array(values).mean(axis=0) if same else np.array([])
+    return np.asarray(np.mean(values, axis=0)) if same else np.array([])
 
 
 def _jitter(count: int, height: int) -> np.ndarray:
     """Heights that keep dots apart, the same every time."""
-    return height + 0.26 * np.sin(np.arange(count) * 2.399963)
+    heights: np.ndarray = height + 0.26 * np.sin(np.arange(count) * 2.399963)
+    return heights
 
 
 def _legend(figure: Figure, axes: Sequence[Axes], order: Sequence[str]) -> None:

@@ -124,7 +124,7 @@ def _keys_beside(error: ValidationError) -> list[str]:
 
 
 def load(path: Path | str, settings: Sequence[str] = ()) -> Scenario:
-    """The scenario in a file, with ``settings`` ("recipe.lr=0.1") laid over it; file names become absolute.
+    """The scenario in a file, with ``settings`` ("recipe.lr=0.1") laid over it; it may name files beside it.
 
     Raises PlanError where the file is missing, is not TOML, or says something that cannot be run.
     """
@@ -196,7 +196,8 @@ def _absolute(key: str, value: Any, folder: Path) -> Any:
     if key not in FILES:
         return value
     if isinstance(value, str):
-        return str((folder / Path(value).expanduser()).resolve())
+        beside = (folder / value).resolve()
+        return str(beside) if beside.exists() else value  # else it may be under the data root
     if isinstance(value, list):
         return [_absolute(key, entry, folder) for entry in value]
     if isinstance(value, dict):

@@ -50,6 +50,13 @@ def by(shown: Table, found: Comparison) -> str:
     return f"{_signed(shown, gap.mean)}{points}, 95% interval {_signed(shown, gap.low)} to {_signed(shown, gap.high)}"
 
 
+def short(shown: Table, found: Comparison) -> str:
+    """A difference in a table's cell: +1.4 (+0.6 to +2.2)."""
+    gap = found.difference
+    ends = f" ({_signed(shown, gap.low)} to {_signed(shown, gap.high)})" if gap.n > 1 else ""
+    return _signed(shown, gap.mean) + ends
+
+
 def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str:
     """The first sentence: what federation is worth."""
     metric = named(shown.metric)

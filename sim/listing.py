@@ -1,0 +1,50 @@
+"""``fedsmall list``: the methods, tasks and scenarios that come along."""
+
+import tomllib
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="The methods, tasks and scenarios that come along.")
+console = Console(highlight=False)
+
+
+@app.command()
+def methods() -> None:
+    """Every method by name, with its source; any part of it can be set anew in a scenario."""
+    from fedsmall.methods import METHODS
+
+    table = Table("method", "what it does", "source", box=None, header_style="dim", pad_edge=False)
+    for name, row in METHODS.items():
+        table.add_row(f"[bold]{name}[/bold]", row.summary, f"[dim]{row.source}[/dim]")
+    console.print(table)
+
+
+@app.command()
+def tasks() -> None:
+    """The data sets by name, and the forms in which your own data are named."""
+    from fedsmall.tasks import TASKS
+
+    table = Table("task", "what it is", box=None, header_style="dim", pad_edge=False)
+    for name, source in TASKS.items():
+        table.add_row(f"[bold]{name}[/bold]", _first_line(source))
+    console.print(table)
+    console.print('\nYour own: task = {csv = "file or folder", label = "column"}, {npz = ...}, or {images = "folder"};')
+    console.print("docs/data.md shows each.", markup=False)
+
+
+@app.command()
+def scenarios() -> None:
+    """The scenarios by name: `fedsmall run NAME` runs one."""
+    from sim.shipped import scenarios as shipped
+
+    table = Table("scenario", "what it is", box=None, header_style="dim", pad_edge=False)
+    for name, path in shipped().items():
+        with path.open("rb") as file:
+            table.add_row(f"[bold]{name}[/bold]", str(tomllib.load(file).get("about", "")))
+    console.print(table)
+
+
+def _first_line(source: object) -> str:
+    return str(source.__doc__ or "").strip().partition("\n")[0]
