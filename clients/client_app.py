@@ -7,7 +7,6 @@ understand their messages.
 from functools import lru_cache
 from typing import Any
 
-from fedsmall.cohort import Cohort
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -16,6 +15,7 @@ from clients.hospital import HospitalClient
 from clients.memory import ContextMemory
 from clients.records import joined, parted
 from fedsmall import __version__
+from fedsmall.cohort import Cohort
 from fedsmall.plan import Plan
 from fedsmall.travel import CONFIG, EXAMPLES, METRICS, NAMES, PLAN
 

@@ -14,12 +14,13 @@ from fedsmall.tasks import build_federation
 
 @dataclass(frozen=True)
 class Home:
-    """A site as its own program knows it."""
+    """A site as its own program knows it. A site that is not ``simulated`` draws its noise from its own system."""
 
     site: str
     task: Task
     train: Samples
     held_out: Samples | None = None
+    simulated: bool = True
 
 
 _given: dict[str, Federation] = {}

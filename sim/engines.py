@@ -46,6 +46,7 @@ class RunRecord:
     versions: dict[str, str] = field(default_factory=dict)
     stopped: bool = False
     path: str = ""
+    privacy: dict[str, float] = field(default_factory=dict)
 
 
 def run_plan(
@@ -83,6 +84,7 @@ def run_plan(
         versions=versions(),
         stopped=outcome.stopped,
         path=path,
+        privacy=outcome.privacy,
     )
 
 

@@ -7,7 +7,7 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvgM, FedYogi, Strat
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Method, Plan
-from fedsmall.schedule import RandomSchedule, Schedule, Timetable
+from fedsmall.planning import schedule_for
 from strategies.combine import Averaging
 from strategies.daisy_chain import DaisyChain
 
@@ -41,16 +41,9 @@ def strategy_for(plan: Plan) -> DaisyChain:
         raise PlanError(f"Method {method.label!r}: server_options do not fit {method.server!r}: {error}") from None
     return DaisyChain(
         inner,
-        schedule_for(method, plan.seed),
+        schedule_for(plan),
         seed=plan.seed,
         fraction=method.fraction,
         weighted=method.weighted,
         alone=method.family != "federated",
     )
-
-
-def schedule_for(method: Method, seed: int) -> Timetable:
-    """The method's schedule: periods, or the random one with the same expected counts."""
-    if method.random_schedule:
-        return RandomSchedule(method.permute_every, method.aggregate_every, seed)
-    return Schedule(method.permute_every, method.aggregate_every)

@@ -114,3 +114,27 @@ def test_ray_and_this_process_give_the_same_bits(name):
 
     assert digest(here.model) == digest(there.model)
     assert here.bytes_sent == there.bytes_sent
+
+
+def test_privacy_clips_and_noises_what_leaves_and_reports_what_it_cost():
+    privacy = {"clip": 0.5, "noise": 1.0}
+    private = plan_of(method=method("FedDC", aggregate_every=4, privacy=privacy))
+    open_plan = plan_of()
+    federation = build_federation(private)
+
+    records = [run_plan(plan, federation, "inprocess") for plan in (private, open_plan)]
+    looked = run_plan(private.model_copy(update={"evaluate_every": 1}), federation, "inprocess")
+
+    assert digest(records[0].model) != digest(records[1].model)
+    assert records[0].privacy["releases"] == records[0].contacts == 10
+    assert records[0].privacy["epsilon"] > 1
+    assert records[1].privacy == {}
+    assert digest(looked.model) == digest(records[0].model)
+
+
+def test_a_budget_that_the_plan_would_overspend_is_refused_before_a_site_trains():
+    privacy = {"clip": 0.5, "noise": 1.0, "budget": 1.0}
+    plan = plan_of(method=method("FedDC", aggregate_every=4, privacy=privacy))
+
+    with pytest.raises(PlanError, match="more than the budget of 1"):
+        run_plan(plan, build_federation(plan), "inprocess")
