@@ -114,6 +114,13 @@ class _Work:
         ).run()
 
 
+def _batched(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
+    from sim.cohort_grid import CohortGrid
+
+    cohort = work.cohort("auto")
+    return work.on(CohortGrid(work.plan, work.federation, cohort), cohort), cohort.path
+
+
 def _in_process(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
     from clients.client_app import app
     from clients.home import give_federation
@@ -130,7 +137,11 @@ def _ray(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
     return with_ray_grid(sites, lambda grid: work.on(grid, work.cohort("auto")), **options), "loop"
 
 
-ENGINES: dict[str, Callable[[_Work, dict[str, Any]], tuple[Outcome, str]]] = {"inprocess": _in_process, "ray": _ray}
+ENGINES: dict[str, Callable[[_Work, dict[str, Any]], tuple[Outcome, str]]] = {
+    "cohort": _batched,
+    "inprocess": _in_process,
+    "ray": _ray,
+}
 
 
 def default_engine() -> str:
