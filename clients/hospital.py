@@ -11,7 +11,6 @@ from flwr.common import Scalar
 
 from clients.home import Home
 from clients.memory import Memory
-from fedsmall.cohort import Cohort
 from fedsmall.metrics import evaluate
 from fedsmall.models import initial_model
 from fedsmall.plan import Plan
@@ -32,6 +31,7 @@ from fedsmall.travel import (
     join,
     split,
 )
+from fedsmall.tree_cohort import AnyCohort
 
 NDArrays = list[np.ndarray]
 
@@ -44,7 +44,7 @@ class HospitalClient(NumPyClient):
     ``evaluate`` hold a model and what travels with it; ``config["names"]`` names them, "arrays/0.weight" and the like.
     """
 
-    def __init__(self, home: Home, plan: Plan, cohort: Cohort, memory: Memory) -> None:
+    def __init__(self, home: Home, plan: Plan, cohort: AnyCohort, memory: Memory) -> None:
         self.home = home
         self.plan = plan
         self.cohort = cohort

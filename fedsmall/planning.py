@@ -3,6 +3,7 @@
 import numpy as np
 
 from fedsmall.aggregate import check_aggregator, is_buffer
+from fedsmall.compositions import check_composition
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.models import initial_model
@@ -16,6 +17,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     method = plan.method
     if method.family != "federated":
         return
+    check_composition(plan)
     if method.server in ("none", "scaffold", "feddyn"):
         count = parameter_count(plan, task)
         check_aggregator(method.aggregator, sites, count, method.weighted, method.aggregator_options)

@@ -180,11 +180,17 @@ def server_step(
     Raises PlanError for a setting that the optimizer does not have.
     """
     row = SERVERS[name]
-    for option in options or {}:
-        if option not in row.defaults:
-            known = ", ".join(row.defaults) or "no settings"
-            raise PlanError(f"The server optimizer {name!r} has no setting {option!r}; it has {known}.")
+    check_options(name, options or {})
     return row.step(common, memory, returns, {**row.defaults, **(options or {})})
+
+
+def check_options(name: str, options: Options) -> None:
+    """Raise PlanError for a setting that the server optimizer ``name`` does not have."""
+    known = SERVERS[name].defaults
+    for option in options:
+        if option not in known:
+            had = ", ".join(known) or "no settings"
+            raise PlanError(f"The server optimizer {name!r} has no setting {option!r}; it has {had}.")
 
 
 def _deltas(common: Arrays, returns: Returns) -> list[tuple[str, np.ndarray, np.ndarray]]:

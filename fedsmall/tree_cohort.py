@@ -35,7 +35,7 @@ def cohort_for(
     *,
     path: str = "auto",
     device: str | torch.device | None = None,
-) -> "Cohort | TreeCohort":
+) -> "AnyCohort":
     """The cohort of a plan's sites: with trees where the method has them, else without."""
     kind = Cohort if plan.method.tree is None else TreeCohort
     return kind(plan, task, names, samples, path=path, device=device)
@@ -233,6 +233,9 @@ class TreeCohort:
         return t >= self.plan.rounds or self._schedule.action(t) is Action.AGGREGATE
 
 
+AnyCohort = Cohort | TreeCohort
+
+
 def fold_sent(tree: Tree, anchors: Arrays, sent: Arrays, sites: Sequence[str]) -> Arrays:
     """The server's fold: anchors (sites, ...) as they came, folded with the replicas that came beside them.
 
@@ -262,3 +265,6 @@ def _schedule(plan: Plan) -> Schedule | RandomSchedule:
     if method.random_schedule:
         return RandomSchedule(method.permute_every, method.aggregate_every, plan.seed)
     return Schedule(method.permute_every, method.aggregate_every)
+
+
+AnyCohort = Cohort | TreeCohort

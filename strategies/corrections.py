@@ -7,7 +7,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
-from fedsmall.server_updates import SERVERS, Returns, parameters_of, server_step
+from fedsmall.server_updates import SERVERS, Returns, check_options, parameters_of, server_step
 from fedsmall.travel import Arrays
 from strategies.combine import Averaging, Updates
 
@@ -92,10 +92,5 @@ def server_for(plan: Plan, averaging: Averaging) -> ServerUpdate:
     method = plan.method
     shared = {"fednova": {"momentum": plan.recipe.momentum}, "feddyn": {"alpha": method.feddyn_alpha}}
     options = {**shared.get(method.server, {}), **method.server_options}
-    for option in options:
-        if option not in SERVERS[method.server].defaults:
-            known = ", ".join(SERVERS[method.server].defaults) or "none"
-            raise PlanError(
-                f"Method {method.label!r}: server {method.server!r} has no setting {option!r}; it has {known}."
-            )
+    check_options(method.server, options)
     return ServerUpdate(method.server, averaging, options)

@@ -31,21 +31,22 @@ def digest(model):
     return hasher.hexdigest()
 
 
-@pytest.mark.parametrize(
-    "name", ["FedAvg", "FedDC", "DaisyChain", "FedProx", "FedAdam", "FedMedian", "GeometricMedian"]
-)
+FEDERATED = [name for name in METHODS if "family" not in METHODS[name].parts]
+
+
+@pytest.mark.parametrize("name", [name for name in FEDERATED if "Radon" not in name])
 def test_a_method_learns_and_repeats_to_the_bit(name):
-    plan = plan_of(name, rounds=40, evaluate_every=20)
+    plan = plan_of(name, rounds=24, evaluate_every=12)
     federation = build_federation(plan)
 
     first = run_plan(plan, federation, "inprocess")
     second = run_plan(plan, federation, "inprocess")
 
     assert digest(first.model) == digest(second.model)
-    assert [evaluation.t for evaluation in first.evaluations][-1] == 40
+    assert [evaluation.t for evaluation in first.evaluations][-1] == 24
     assert first.evaluations[-1].common["accuracy"] > 0.7
     assert first.evaluations[-1].sites["accuracy_mean"] > 0.5
-    assert first.client_updates == 40 * 6
+    assert first.client_updates == 24 * 6
 
 
 def test_standalone_has_no_common_model_and_sends_nothing():
