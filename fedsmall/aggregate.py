@@ -15,19 +15,19 @@ from fedsmall.errors import PlanError
 from fedsmall.radon import check_radon, radon_aggregate
 from fedsmall.travel import Arrays
 
-_BLOCK = 2**18  # numbers that a coordinatewise aggregator holds in float64 at once: 2 MiB
+_BLOCK = 2**16  # numbers that a coordinatewise aggregator holds in float64 at once: 512 KiB
 
 
 def mean(points: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
     """The mean, every model with the same say or with ``weights`` (models,), for example their samples."""
-    shares = _shares(len(points), weights)
-    result: np.ndarray = (shares[:, None] * points).sum(axis=0)
+    result: np.ndarray = np.einsum("m,mp->p", _shares(len(points), weights), points)
     return result
 
 
 def median(points: np.ndarray) -> np.ndarray:
     """The median of every coordinate; half of the models may be absurd (Yin et al. 2018, Definition 1)."""
-    result: np.ndarray = np.median(points, axis=0)
+    ordered, middle = np.sort(points, axis=0), len(points) // 2  # np.median takes three times as long
+    result: np.ndarray = (ordered[middle] + ordered[-1 - middle]) / 2
     return result
 
 

@@ -265,3 +265,6 @@ def _schedule(plan: Plan) -> Schedule | RandomSchedule:
     if method.random_schedule:
         return RandomSchedule(method.permute_every, method.aggregate_every, plan.seed)
     return Schedule(method.permute_every, method.aggregate_every)
+
+
+AnyCohort = Cohort | TreeCohort

@@ -67,8 +67,8 @@ def _facts(run: Run) -> str:
         f"engine {about.get('engine')}" + (f" ({about['path']})" if about.get("path") else ""),
         f"{about.get('cores')} cores, {about.get('machine')}, {str(about.get('started'))[:10]}",
     ]
-    notes = "".join(f"<p>{escape(note)}</p>" for note in about.get("notes", ()))
-    return f'<p class="soft">{escape("; ".join(words))}</p>' + (f'<div class="warn">{notes}</div>' if notes else "")
+    notes = "".join(f"<li>{escape(note)}</li>" for note in about.get("notes", ()))
+    return f'<p class="soft">{escape("; ".join(words))}</p>' + (f'<ul class="soft">{notes}</ul>' if notes else "")
 
 
 def _partial(run: Run) -> str:
@@ -89,15 +89,16 @@ def _says(run: Run) -> str:
 def _tables(run: Run) -> str:
     first = primary(run.done)
     extra = list(dict.fromkeys(name for one in run.done for name in one.row["extra"] if name != "held_out"))
-    parts = [_table(table(run, first))]
-    parts += [_table(table(run, first, where)) for where in extra]
-    others = [_table(table(run, metric)) for metric in metrics_of(run.done) if metric != first]
+    parts = [table_of(table(run, first))]
+    parts += [table_of(table(run, first, where)) for where in extra]
+    others = [table_of(table(run, metric)) for metric in metrics_of(run.done) if metric != first]
     if others:
         parts.append(f"<details><summary>Further metrics</summary>{''.join(others)}</details>")
     return "".join(parts)
 
 
-def _table(shown: Table) -> str:
+def table_of(shown: Table) -> str:
+    """A table as HTML."""
     where = f"on {shown.where}" if shown.where else "on the test samples"
     lead = f"{escape(shown.reference or '')} minus this"
     head = ("method", "common model", "sites' own models", "spread over sites", lead, "p")

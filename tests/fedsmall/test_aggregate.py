@@ -104,6 +104,13 @@ def test_a_weight_counts_like_copies(name):
     np.testing.assert_allclose(weighted, combine(name, np.repeat(points, copies, axis=0)), atol=1e-6)
 
 
+@pytest.mark.parametrize("models", [1, 2, 7, 8])
+def test_the_median_is_numpys(models):
+    points = models_of(15, models=models)
+
+    np.testing.assert_array_equal(combine("median", points), np.median(points, axis=0))
+
+
 def test_the_geometric_median_solves_the_fermat_weber_problem():
     points, weights = models_of(5, models=9), np.arange(1.0, 10)
 
@@ -146,6 +153,7 @@ def test_heavy_weights_hold_the_geometric_median_where_the_coordinate_median_sta
     np.testing.assert_allclose(combine("geometric_median", points, weights), [0, 0], atol=1e-5)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.floats(0, 0.49))
 def test_the_trimmed_mean_is_scipys(models, trim):
     points = models_of(6, models=models)
