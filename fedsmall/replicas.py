@@ -120,9 +120,7 @@ def plan_at(plan: Plan, place: int, sites: int) -> Plan:
         plan = plan.model_copy(update={"model_options": {**plan.model_options, "sites": [kinds[place]]}})
     if plan.method.tree is None:
         return plan
-    own = tree_at(plan.method.tree, place, sites)
-    settings = {"fanout": own.fanout, "depth": own.depth, "drop": own.drop}
-    tree = plan.method.tree.model_copy(update=settings)
+    tree = own_tree(plan.method.tree, place, sites)
     return plan.model_copy(update={"method": plan.method.model_copy(update={"tree": tree})})
 
 
