@@ -21,9 +21,9 @@ from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
 from fedsmall.statistics import paired
 from fedsmall.tasks import build_federation
-from sim.engines import default_engine, run_plan
 from sim.files import write
 from sim.scenario import Scenario, build
+from sim.study_walk import final_accuracy
 from sim.tune_search import choose, search, with_rates
 
 PERIOD = 10  # b: contacts between two aggregations of FedDC, and of FedAvg with equal period
@@ -138,12 +138,12 @@ def cells() -> list[Cell]:
     return listed
 
 
-def run_cell(cell: Cell, engine: str) -> Outcome:
+def run_cell(cell: Cell) -> Outcome:
     """Search each method's learning rate, then compare the three on further seeds."""
     started = time.perf_counter()
     scenario = cell.scenario()
-    choices = choose(search(scenario, cell.rates, engine=engine, most_seeds=2, folds=FOLDS))
-    scores = _scores(with_rates(scenario, {label: one.lr for label, one in choices.items()}), engine)
+    choices = choose(search(scenario, cell.rates, score=final_accuracy, most_seeds=2, folds=FOLDS))
+    scores = _scores(with_rates(scenario, {label: one.lr for label, one in choices.items()}))
     same, rare = (paired(scores["FedDC"], scores[label]) for label in ("equal communication", "equal period"))
     return Outcome(
         feddc=sum(scores["FedDC"]) / len(scenario.seeds),
@@ -169,7 +169,6 @@ def study(
     path: Path,
     *,
     minutes: float | None = None,
-    engine: str | None = None,
     told: Callable[[Cell, Outcome, int, int], None] | None = None,
 ) -> int:
     """Run the cells that ``path`` does not hold yet, until ``minutes`` have passed; return how many it holds then.
@@ -186,7 +185,7 @@ def study(
             continue
         if time.monotonic() > until:
             break
-        held[cell] = run_cell(cell, engine or default_engine())
+        held[cell] = run_cell(cell)
         _write(path, held)
         if told is not None:
             told(cell, held[cell], len(held), len(designed))
@@ -205,15 +204,14 @@ def _shuffled(design: dict[str, Any], stream: str) -> list[Cell]:
     return [found[place] for place in rng_for(0, stream).permutation(len(found))]
 
 
-def _scores(scenario: Scenario, engine: str) -> dict[str, list[float]]:
+def _scores(scenario: Scenario) -> dict[str, list[float]]:
     """Each method's accuracy of the common model at the end, seed by seed."""
     scores: dict[str, list[float]] = {}
     for seed in scenario.seeds:
         federation = build_federation(scenario.plan(0, seed))
         for index in range(len(scenario.method)):
             plan = scenario.plan(index, seed)
-            common = run_plan(plan, federation, engine).evaluations[-1].common
-            scores.setdefault(plan.method.label, []).append(common["accuracy"] if common else 0.0)
+            scores.setdefault(plan.method.label, []).append(final_accuracy(plan, federation))
     return scores
 
 

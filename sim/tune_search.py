@@ -8,8 +8,9 @@ one, so this is where the seeds are spent.
 """
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from sim.scenario import Scenario, assign, build
 
 FOLDS = 4
 REGRET = 0.005
+Score = Callable[[Plan, Federation], float]
 COLUMNS = ("variant", "label", "lr", "seed", "fold", "score")
 
 
@@ -74,6 +76,7 @@ def search(
     *,
     metric: str = "accuracy",
     engine: str | None = None,
+    score: Score | None = None,
     data_root: Path | None = None,
     most_seeds: int = 6,
     folds: int = FOLDS,
@@ -81,16 +84,19 @@ def search(
 ) -> list[Try]:
     """All tries of a search over ``rates`` for every method of the scenario, seed by seed until the choices are stable.
 
-    The seeds start at 1000, so that a search shares none with the runs that are reported. ``told(seed, tries)`` is
-    called after each seed.
+    The seeds start at 1000, so that a search shares none with the runs that are reported. ``score(plan, federation)``
+    runs a plan and says what its model is worth on the test samples (by default: ``engine``, and ``metric`` of the
+    common model, else the mean over the sites). ``told(seed, tries)`` is called after each seed.
     """
     if not rates:
         raise PlanError("a search needs learning rates to try, as in --rates 0.01,0.03,0.1")
+    score = score or partial(_score, metric=metric, engine=engine or default_engine())
     tries: list[Try] = []
     for seed in range(1000, 1000 + most_seeds):
         for fold, plan, federation in _plans(scenario, seed, folds, data_root):
             for lr in rates:
-                tries.append(_try(plan, federation, lr, fold, metric, engine or default_engine()))
+                rated = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
+                tries.append(Try(plan.method.label, lr, seed, fold, score(rated, federation)))
         if told is not None:
             told(seed, tries)
         if seed > 1000 and all(choice.regret < REGRET for choice in choose(tries).values()):
@@ -172,12 +178,10 @@ def _plans(scenario: Scenario, seed: int, folds: int, data_root: Path | None) ->
             yield fold, plan.model_copy(update={"evaluate_every": None, "sites": len(part.names)}), part
 
 
-def _try(plan: Plan, federation: Federation, lr: float, fold: int, metric: str, engine: str) -> Try:
-    plan = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
-    record = run_plan(plan, federation, engine)
-    last = record.evaluations[-1]
+def _score(plan: Plan, federation: Federation, metric: str, engine: str) -> float:
+    last = run_plan(plan, federation, engine).evaluations[-1]
     score = last.common[metric] if last.common is not None else last.sites[f"{metric}_mean"]
-    return Try(plan.method.label, lr, plan.seed, fold, float(score) if np.isfinite(score) else 0.0)
+    return float(score) if np.isfinite(score) else 0.0
 
 
 def _choice(label: str, tries: Sequence[Try]) -> Choice:
