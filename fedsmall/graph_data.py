@@ -11,7 +11,7 @@ import numpy as np
 from fedsmall.errors import DataError
 from fedsmall.graphs import REGIONS, regions_of
 from fedsmall.randomness import rng_for
-from fedsmall.sources.pool import Part, Pool
+from fedsmall.sources.pool import NOWHERE, Part, Pool
 
 FEATURES, TRAITS = 24, 6  # waves over the brain's surface; what makes a subject differ from others
 NOISE = 0.02  # of the logit of an entry, from one resolution to another
@@ -88,7 +88,7 @@ def connectomes(
         source, target = _read(root / value if root else Path(value))
     if len(source) != len(target):
         raise DataError(f"{len(source)} source graphs and {len(target)} target graphs; every subject needs both")
-    return Pool(Part(source, target), (), loss="l1")
+    return Pool({NOWHERE: Part(source, target)}, loss="l1")
 
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -54,6 +54,15 @@ class Commands(typer.core.TyperGroup):
         """The command of that name, not imported yet."""
         return LazyCommand(cmd_name, COMMANDS[cmd_name]) if cmd_name in self.list_commands(ctx) else None
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """The command that is asked for; the nearest one is named where there is none."""
+        known = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in known:
+            from fedsmall.methods import nearest
+
+            raise click.UsageError(f"There is no command {args[0]!r}. {nearest(args[0], known)}")
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 

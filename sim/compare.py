@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from sim.options import OUT
 from sim.runs import PlanRun, Run, read_all
+from sim.show import terminal
 
-console = Console(highlight=False, soft_wrap=True)
+console = terminal()
 
 
 def compare(

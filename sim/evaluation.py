@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedsmall.cohort import Cohort
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.metrics import evaluate
 from fedsmall.metrics_at_once import evaluate_many
 from fedsmall.plan import Plan
 from fedsmall.travel import Arrays, Traveller
+from fedsmall.tree_cohort import AnyCohort
 from strategies.records import stacked
 from strategies.run_loop import Evaluation
 
@@ -22,7 +22,7 @@ ON_THE_WAY = ("accuracy", "mae", "loss")
 class CentralEvaluator:
     """Judges models where all test samples are at hand, as only a simulation can; K models go through at once."""
 
-    def __init__(self, plan: Plan, federation: Federation, cohort: Cohort) -> None:
+    def __init__(self, plan: Plan, federation: Federation, cohort: AnyCohort) -> None:
         self.plan = plan
         self.federation = federation
         self.cohort = cohort

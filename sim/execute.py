@@ -13,6 +13,7 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
+from fedsmall.planning import check_plan
 from fedsmall.tasks import build_federation
 from sim.engines import ENGINES, default_engine, run_plan
 from sim.files import check_free
@@ -46,6 +47,8 @@ def execute(
     plans = scenario.plans()
     federations = _Federations(data or partial(build_federation, data_root=data_root))
     first = federations.of(plans[0])
+    for plan in plans[: len(scenario.method)]:
+        check_plan(plan, first.task, len(first.names))
     run = start(folder, scenario, first, engine)
     with watcher, interruptible() as interrupted:
         for plan in plans:

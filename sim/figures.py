@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from fedsmall.plan import Plan
 from fedsmall.schedule import Action, RandomSchedule, Schedule, permutation
@@ -17,6 +17,7 @@ from fedsmall.statistics import interval
 from sim.look import LOOKS, Look, looks
 from sim.runs import PlanRun, Run
 from sim.tables import LOWER_IS_BETTER, by_label, primary, table
+from sim.traffic import amount
 from sim.words import named
 
 INK, RULE = "#1b2530", "#d5dae1"  # become currentColor and var(--rule) in a page
@@ -59,7 +60,8 @@ def overview(run: Run) -> Figure:
         for height, line in enumerate(reversed(shown.lines)):
             look = drawn[line.label]
             own = _per_site(groups[line.label], shown.metric)
-            axes.scatter(own, _jitter(len(own), height), s=9, color=look.colour, alpha=0.35, linewidths=0, zorder=2)
+            size = 9 if len(own) > 20 else 26
+            axes.scatter(own, _jitter(len(own), height), s=size, color=look.colour, alpha=0.4, linewidths=0, zorder=2)
             if line.common is not None:
                 low, high = np.nan_to_num([line.common.low, line.common.high], nan=line.common.mean)
                 axes.plot([low, high], [height, height], color=look.colour, lw=2.4, zorder=3, solid_capstyle="butt")
@@ -88,8 +90,10 @@ def curves(run: Run) -> Figure:
         common.set(title="common model", xlabel="rounds", ylabel=named(metric))
         sites.set(title="sites' own models, mean over sites", xlabel="rounds")
         by_bytes.set(title="common model, by traffic", xlabel="bytes sent, all sites together")
-        by_bytes.set_xscale("log")
+        _as_amounts(by_bytes)
         _as_shares(common.yaxis, metric)
+        if metric not in LOWER_IS_BETTER:
+            common.set_ylim(top=min(common.get_ylim()[1], 1.02))
         for axes in (common, sites):
             axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         _legend(figure, (common, sites, by_bytes), list(drawn))
@@ -199,7 +203,7 @@ def _curve(axes: Axes, points: Points, look: Look, label: str) -> None:
         x, middle, color=look.colour, ls=look.line, marker=look.marker, ms=4.5, lw=1.6, markevery=every, label=label
     )
     if all(found.n > 1 for found in means):
-        low, high = [found.low for found in means], [found.high for found in means]
+        low, high = [max(found.low, 0.0) for found in means], [found.high for found in means]
         axes.fill_between(x, low, high, color=look.colour, alpha=0.15, lw=0)
 
 
@@ -248,6 +252,17 @@ def _legend(figure: Figure, axes: Sequence[Axes], order: Sequence[str]) -> None:
             found.setdefault(label, handle)
     labels = [label for label in order if label in found]
     figure.legend([found[label] for label in labels], labels, loc="outside upper left", ncols=min(len(labels), 5))
+
+
+def _as_amounts(axes: Axes) -> None:
+    """A logarithmic axis of bytes, told as a reader wants them."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(10, numticks=6))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: amount(size)))
+    low, high = axes.get_xlim()
+    few = high / low < 15
+    axes.xaxis.set_minor_locator(LogLocator(10, subs=(2.0, 5.0) if few else ()))
+    axes.xaxis.set_minor_formatter(FuncFormatter(lambda size, _: amount(size)))
 
 
 def _as_shares(axis: Any, metric: str) -> None:

@@ -1,13 +1,15 @@
 """``fedsmall list``: the methods, tasks and scenarios that come along."""
 
 import tomllib
+from importlib import import_module
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from sim.show import terminal
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The methods, tasks and scenarios that come along.")
-console = Console(highlight=False)
+console = terminal()
 
 
 @app.command()
@@ -27,8 +29,8 @@ def tasks() -> None:
     from fedsmall.tasks import TASKS
 
     table = Table("task", "what it is", box=None, header_style="dim", pad_edge=False)
-    for name, source in TASKS.items():
-        table.add_row(f"[bold]{name}[/bold]", _first_line(source))
+    for name, place in TASKS.items():
+        table.add_row(f"[bold]{name}[/bold]", _first_line(place))
     console.print(table)
     console.print('\nYour own: task = {csv = "file or folder", label = "column"}, {npz = ...}, or {images = "folder"};')
     console.print("docs/data.md shows each.", markup=False)
@@ -46,5 +48,7 @@ def scenarios() -> None:
     console.print(table)
 
 
-def _first_line(source: object) -> str:
-    return str(source.__doc__ or "").strip().partition("\n")[0]
+def _first_line(place: str) -> str:
+    """The first line of the documentation of "module:function"."""
+    module, _, name = place.partition(":")
+    return str(getattr(import_module(module), name).__doc__).partition("\n")[0]

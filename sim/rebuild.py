@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def common_model(run: Run) -> "Module":
     """The common model of the run's main method with its first seed, in eval mode; PlanError where it has none."""
-    main = reference_of([one.plan.method for one in run.done])
+    main = run.scenario.reference or reference_of([one.plan.method for one in run.done])
     for one in sorted(run.done, key=lambda one: one.label != main):
         if run.model_of(one) is not None:
             return module(run, one)

@@ -67,8 +67,8 @@ def _facts(run: Run) -> str:
         f"engine {about.get('engine')}" + (f" ({about['path']})" if about.get("path") else ""),
         f"{about.get('cores')} cores, {about.get('machine')}, {str(about.get('started'))[:10]}",
     ]
-    notes = "".join(f"<p>{escape(note)}</p>" for note in about.get("notes", ()))
-    return f'<p class="soft">{escape("; ".join(words))}</p>' + (f'<div class="warn">{notes}</div>' if notes else "")
+    notes = "".join(f"<li>{escape(note)}</li>" for note in about.get("notes", ()))
+    return f'<p class="soft">{escape("; ".join(words))}</p>' + (f'<ul class="soft">{notes}</ul>' if notes else "")
 
 
 def _partial(run: Run) -> str:

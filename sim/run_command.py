@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sim.options import DATA_ROOT, ENGINE, OUT, SET
-from sim.show import print_run
+from sim.show import print_run, terminal
 
-console = Console(highlight=False, soft_wrap=True)
+console = terminal()
 
 
 def run(

@@ -22,7 +22,8 @@ class Scenario(Frozen):
     """What is run: task, partition, methods, recipe, seeds. The fields are the keys of the file.
 
     A method's table holds its name, its settings, and a ``recipe`` of its own where it departs from the common one
-    (every method has its own best learning rate). ``folds`` asks for cross-validation; ``about`` is one sentence.
+    (every method has its own best learning rate). ``folds`` asks for cross-validation; ``about`` is one
+    sentence; ``reference`` is the label of the method that tables measure the others against.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Scenario(Frozen):
     dtype: Literal["float32", "float64"] = "float32"
     folds: Annotated[int, Field(ge=2)] | None = None
     engine: str | None = None
+    reference: str | None = None
     recipe: Recipe = Recipe()
     method: tuple[dict[str, Any], ...]
 
@@ -64,12 +66,14 @@ class Scenario(Frozen):
         twice = next((label for label in labels if labels.count(label) > 1), None)
         if twice is not None:
             raise PlanError(f'two methods are called {twice!r}; give one of them a name of its own: label = "..."')
+        if self.reference is not None and self.reference not in labels:
+            raise PlanError(f"reference: no method has the label {self.reference!r}. {nearest(self.reference, labels)}")
         return self
 
     def plan(self, index: int, seed: int, fold: int = 0) -> Plan:
         """The plan of the method at ``index`` with one seed (and one fold)."""
         named, recipe = self._resolved(index)
-        shared = self.model_dump(exclude={"about", "seeds", "engine", "recipe", "method"})
+        shared = self.model_dump(exclude={"about", "seeds", "engine", "reference", "recipe", "method"})
         return Plan(**shared, seed=seed, fold=fold, recipe=recipe, method=named)
 
     def plans(self) -> list[Plan]:

@@ -29,9 +29,7 @@ class QuorumError(RuntimeError):
 class PatientGrid(Grid):
     """Flower's ``grid`` for one run; ``log`` gets a line for every order, every answer and every silence."""
 
-    def __init__(
-        self, grid: Grid, sheet: RunSheet, log: Logbook, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, grid: Grid, sheet: RunSheet, log: Logbook, clock: Callable[[], float] = time.monotonic) -> None:
         self.grid = grid
         self.sheet = sheet
         self.log = log

@@ -153,6 +153,7 @@ def test_heavy_weights_hold_the_geometric_median_where_the_coordinate_median_sta
     np.testing.assert_allclose(combine("geometric_median", points, weights), [0, 0], atol=1e-5)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.floats(0, 0.49))
 def test_the_trimmed_mean_is_scipys(models, trim):
     points = models_of(6, models=models)

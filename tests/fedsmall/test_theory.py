@@ -75,6 +75,7 @@ def test_expected_draws_are_those_of_the_markov_chain(sites, data):
     assert expected_draws(sites, visits) == pytest.approx(tail, rel=1e-9)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 200), st.integers(1, 20), st.floats(1e-6, 0.999), st.data())
 def test_the_proposition_is_the_lemma_at_the_square_root(sites, permute_every, failure, data):
     visits = data.draw(st.integers(1, sites))
