@@ -8,9 +8,8 @@ one, so this is where the seeds are spent.
 """
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from sim.scenario import Scenario, assign, build
 
 FOLDS = 4
 REGRET = 0.005
-Score = Callable[[Plan, Federation], float]
 COLUMNS = ("variant", "label", "lr", "seed", "fold", "score")
 
 
@@ -76,27 +74,24 @@ def search(
     *,
     metric: str = "accuracy",
     engine: str | None = None,
-    score: Score | None = None,
     data_root: Path | None = None,
     most_seeds: int = 6,
-    folds: int = FOLDS,
     told: Any = None,
 ) -> list[Try]:
     """All tries of a search over ``rates`` for every method of the scenario, seed by seed until the choices are stable.
 
-    The seeds start at 1000, so that a search shares none with the runs that are reported. ``score(plan, federation)``
-    runs a plan and says what its model is worth on the test samples (by default: ``engine``, and ``metric`` of the
-    common model, else the mean over the sites). ``told(seed, tries)`` is called after each seed.
+    The seeds start at 1000, so that a search shares none with the runs that are reported. ``metric`` is the common
+    model's, else the mean over the sites. ``told(seed, tries)`` is called after each seed.
     """
     if not rates:
         raise PlanError("a search needs learning rates to try, as in --rates 0.01,0.03,0.1")
-    score = score or partial(_score, metric=metric, engine=engine or default_engine())
+    engine = engine or default_engine()
     tries: list[Try] = []
     for seed in range(1000, 1000 + most_seeds):
-        for fold, plan, federation in _plans(scenario, seed, folds, data_root):
+        for fold, plan, federation in _plans(scenario, seed, data_root):
             for lr in rates:
                 rated = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
-                tries.append(Try(plan.method.label, lr, seed, fold, score(rated, federation)))
+                tries.append(Try(plan.method.label, lr, seed, fold, _score(rated, federation, metric, engine)))
         if told is not None:
             told(seed, tries)
         if seed > 1000 and all(choice.regret < REGRET for choice in choose(tries).values()):
@@ -168,11 +163,11 @@ def with_rates(scenario: Scenario, rates: Mapping[str, float]) -> Scenario:
     return build(table)
 
 
-def _plans(scenario: Scenario, seed: int, folds: int, data_root: Path | None) -> Iterator[tuple[int, Plan, Federation]]:
+def _plans(scenario: Scenario, seed: int, data_root: Path | None) -> Iterator[tuple[int, Plan, Federation]]:
     """Every method's plan with every fold of one seed's federation."""
     federation = build_federation(scenario.plan(0, seed), data_root)
-    for fold in range(folds):
-        part = inner(federation, fold, folds, rng_for(seed, "inner folds"))
+    for fold in range(FOLDS):
+        part = inner(federation, fold, FOLDS, rng_for(seed, "inner folds"))
         for index in range(len(scenario.method)):
             plan = scenario.plan(index, seed)
             yield fold, plan.model_copy(update={"evaluate_every": None, "sites": len(part.names)}), part

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedsmall.cohort import Cohort
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.tasks import build_federation
 from sim.engines import run_plan
 from sim.study import FULL, METHODS, Cell, Outcome, _write, cells, read, study
 from sim.study_page import _discovered, judge, section
-from sim.study_walk import final_accuracy, final_models
+from sim.study_walk import final_accuracies, side_by_side, train
 
 OUTCOME = Outcome(0.9, 0.0, -0.1, 0.1, 1.0, 0.0, -0.1, 0.1, 1.0, 0.1, 0.1, 0.1, 0.0, 0, 10, 1.0)
 
@@ -109,13 +108,26 @@ def test_the_short_simulation_ends_with_the_model_of_an_engine(optimizer, index)
     plan = plan.model_copy(update={"recipe": recipe})
     federation = build_federation(plan)
 
-    found = final_models(plan, federation, Cohort(plan, federation.task, federation.names, federation.train))
+    cohort, stack, sides = side_by_side([plan], [federation])
+    train(cohort, stack, sides)
     expected = run_plan(plan, federation, "inprocess")
 
     for name, array in expected.model.items():
-        np.testing.assert_allclose(found.traveller(0).model[name], array, atol=1e-9)
+        np.testing.assert_allclose(stack.traveller(0).model[name], array, atol=1e-9)
     accuracy = expected.evaluations[-1].common["accuracy"]
-    assert final_accuracy(plan, federation) == pytest.approx(accuracy)
+    assert final_accuracies([plan], [federation]) == [pytest.approx(accuracy)]
+
+
+@pytest.mark.parametrize("index", range(len(METHODS)))
+def test_federations_side_by_side_end_as_each_alone(index):
+    scenario = Cell(4, 10, 2, "MLP", "SGD", 4, 40).scenario()
+    scenario = scenario.model_copy(update={"rounds": 12, "dtype": "float64", "sites": 5})
+    plans = [scenario.plan(index, seed) for seed in (1, 2, 3)]
+    federations = [build_federation(plan) for plan in plans]
+
+    together = final_accuracies(plans, federations)
+
+    assert together == [final_accuracies([p], [f])[0] for p, f in zip(plans, federations, strict=True)]
 
 
 def test_the_short_simulation_refuses_what_it_does_not_know():
@@ -123,7 +135,7 @@ def test_the_short_simulation_refuses_what_it_does_not_know():
     prox = plan.model_copy(update={"method": method("FedProx")})
 
     with pytest.raises(PlanError, match="'FedProx' is more than that"):
-        final_accuracy(prox, build_federation(plan))
+        final_accuracies([prox], [build_federation(plan)])
 
 
 def test_a_cell_is_named_by_its_levels():
