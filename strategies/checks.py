@@ -49,7 +49,7 @@ def check_reply(reply: Message, expected: Signature) -> None:
     for key, record in records.items():
         if key != MODEL:
             _check_companion(record, expected)
-    metrics = content[METRICS] if METRICS in content else None
+    metrics = content.get(METRICS)
     if not isinstance(metrics, MetricRecord):
         raise ReplyError(f"expected a record {METRICS!r} with the sample count; the reply has none")
     _check_metrics(metrics)
@@ -115,7 +115,7 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def _check_metrics(metrics: Mapping[str, object]) -> None:
-    count = metrics[EXAMPLES] if EXAMPLES in metrics else None
+    count = metrics.get(EXAMPLES)
     if not isinstance(count, int | float) or not math.isfinite(count) or not 0 < count <= MOST_EXAMPLES:
         raise ReplyError(f"{EXAMPLES!r} is not a sane sample count")
     for name, value in metrics.items():
