@@ -28,7 +28,6 @@ from fedsmall.deployment import RUN, SCALING, SITES, SUMS
 from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.logbook import Logbook, digest_of, manifest
 from fedsmall.plan import Plan
-from fedsmall.privacy import epsilon
 from fedsmall.rawsite import RawSite
 from fedsmall.standardise import Scaling
 from fedsmall.tasks import load_site
@@ -53,7 +52,7 @@ Answer = tuple[line.Words, Arrays]
 
 @dataclass
 class Station:
-    """One site at work. ``name`` is its own name, ``data`` its file or folder, ``home`` where it keeps what it writes."""
+    """One site at work: ``name`` is its own name, ``data`` its file or folder, ``home`` is where it writes."""
 
     name: str
     data: Path | None
@@ -96,7 +95,7 @@ class Station:
     def _roll(self, order: Order) -> Answer:
         told = self._client(order, scaled=False).get_properties({})
         told[EXAMPLES] = max(int(told[EXAMPLES]), order.policy.count_floor)
-        return {"config": {**told, "version": __version__, "scaled": order.raw.standardise}}, {}
+        return {"config": {**told, "version": __version__, "scaled": order.raw.scaled}}, {}
 
     def _sums(self, order: Order) -> Answer:
         raw = replace(order.raw, floor=max(order.raw.floor, order.policy.count_floor))
@@ -114,7 +113,8 @@ class Station:
     def _train(self, order: Order) -> Answer:
         self._spend(order)
         client = self._client(order)
-        asked = {key: order.config[key] for key in (ROUND, ROUNDS, COMMON)} | {NAMES: list(order.arrays)}
+        asked: dict[str, Any] = {key: order.config[key] for key in (ROUND, ROUNDS, COMMON)}
+        asked[NAMES] = list(order.arrays)
         leaving, examples, metrics = client.fit(list(order.arrays.values()), asked)
         told = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
         sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
@@ -124,11 +124,11 @@ class Station:
         held = 0 if order.raw.held_out is None else len(order.raw.held_out)
         if held < order.policy.count_floor:  # a share of three patients is as good as their labels
             return {"metrics": {EXAMPLES: 0}}, {}
-        _, examples, metrics = self._client(order).evaluate(list(order.arrays.values()), {NAMES: list(order.arrays)})
+        _, examples, metrics = self._client(order).evaluate(list(order.arrays.values()), _named(order))
         return {"metrics": {EXAMPLES: examples, **metrics}}, {}
 
     def _client(self, order: Order, *, scaled: bool = True) -> HospitalClient:
-        scaling = self._scaling(order.config) if order.raw.standardise and scaled else None
+        scaling = self._scaling(order.config) if order.raw.scaled and scaled else None
         key = (order.plan, id(order.raw), None if scaling is None else digest_of(vars(scaling)))
         if self._core is None or self._core[0] != key:
             train, held_out = order.raw.samples(scaling)
@@ -172,6 +172,8 @@ class Station:
         privacy = order.plan.method.privacy
         if privacy is None or privacy.noise == 0:
             return
+        from fedsmall.privacy import epsilon  # its accountant takes seconds to import, and most runs need none
+
         run, t = str(order.config[RUN]), int(order.config[ROUND])
         after = self._spent | {(run, t): privacy.noise}
         order.policy.check_budget(epsilon(min(after.values()), order.policy.delta, len(after)))
@@ -203,6 +205,10 @@ def _attend(station: Station, caller: socket.socket) -> None:
         line.send(caller, answer, leaving)
     except OSError as error:
         print(f"a caller went away: {type(error).__name__}", flush=True)
+
+
+def _named(order: Order) -> dict[str, Any]:
+    return {NAMES: list(order.arrays)}
 
 
 def _plan(config: Mapping[str, Any]) -> Plan:

@@ -5,10 +5,14 @@ the site is back: training is a function of the order alone, so the answer has t
 the deadline is left out, and the strategy counts the site as silent; below the quorum the run stops and can be resumed.
 """
 
+import hashlib
+import json
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType
 from flwr.serverapp import Grid
 
@@ -29,9 +33,7 @@ class QuorumError(RuntimeError):
 class PatientGrid(Grid):
     """Flower's ``grid`` for one run; ``log`` gets a line for every order, every answer and every silence."""
 
-    def __init__(
-        self, grid: Grid, sheet: RunSheet, log: Logbook, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, grid: Grid, sheet: RunSheet, log: Logbook, clock: Callable[[], float] = time.monotonic) -> None:
         self.grid = grid
         self.sheet = sheet
         self.log = log
@@ -134,10 +136,8 @@ class PatientGrid(Grid):
         if reply.has_error():
             self._note("failed", order, reason=_line(reply.error.reason))
             return
-        # an answer may be anything: the log names no more of it than its size and digest
-        records = reply.content.array_records
-        size = sum(len(array.data) for record in records.values() for array in record.values())
-        self._note("answer", order, bytes=size, digests={key: record.object_id for key, record in records.items()})
+        size, digest = _digest(reply)
+        self._note("answer", order, bytes=size, sha256=digest)
 
     def _note(self, event: str, order: Message, **fields: Any) -> None:
         config = order.content.config_records.get(CONFIG, {})
@@ -151,8 +151,8 @@ class PatientGrid(Grid):
     def _too_few(self, what: str, count: int, missing: set[int]) -> str:
         names = ", ".join(sorted(self.name_of(node) for node in missing)) or "none"
         return (
-            f"{count} of {len(self.sheet.sites)} sites {what} within {self.sheet.round_deadline_s:g} s; the run asks for "
-            f"{self.sheet.least_answers}. Missing: {names}. `fedsmall resume {self.sheet.run}` goes on from here."
+            f"{count} of {len(self.sheet.sites)} sites {what} within {self.sheet.round_deadline_s:g} s; the run asks "
+            f"for {self.sheet.least_answers}. Missing: {names}. `fedsmall resume {self.sheet.run}` goes on from here."
         )
 
     @staticmethod
@@ -182,6 +182,26 @@ class PatientGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """As Flower's grid."""
         return self.grid.pull_messages(message_ids)
+
+
+def _digest(reply: Message) -> tuple[int, str]:
+    """Bytes and digest of an answer's arrays: what :func:`fedsmall.logbook.digest_of` gave at the site.
+
+    An answer that is not checked yet may be anything: its arrays' bytes are taken as they came, and none is made.
+    """
+    total, size = hashlib.sha256(), 0
+    records = reply.content.array_records.items()
+    arrays = {f"{part}/{name}": array for part, record in records for name, array in record.items()}
+    for name, array in sorted(arrays.items()):
+        try:
+            dtype = np.dtype(array.dtype)
+        except TypeError:
+            return size, "unreadable"
+        count = math.prod(array.shape) * dtype.itemsize
+        total.update(json.dumps([name, dtype.str, list(array.shape)]).encode())
+        total.update(memoryview(array.data)[-count:] if count else b"")  # what follows the header
+        size += len(array.data)
+    return size, total.hexdigest()
 
 
 def _line(text: str) -> str:
