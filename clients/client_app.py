@@ -7,7 +7,6 @@ understand their messages.
 from functools import lru_cache
 from typing import Any
 
-from fedsmall.cohort import Cohort
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -17,7 +16,9 @@ from clients.memory import ContextMemory
 from clients.records import joined, parted
 from fedsmall import __version__
 from fedsmall.plan import Plan
+from fedsmall.replicas import own_tree
 from fedsmall.travel import CONFIG, EXAMPLES, METRICS, NAMES, PLAN
+from fedsmall.tree_cohort import AnyCohort, cohort_for
 
 app = ClientApp()
 
@@ -83,5 +84,10 @@ class _Held:
 
 
 @lru_cache(maxsize=1024)
-def _cohort(text: str, site: str, held: _Held) -> Cohort:
-    return Cohort(_plan(text), held.home.task, [site], [held.home.train], path="loop")
+def _cohort(text: str, site: str, held: _Held) -> AnyCohort:
+    plan, home = _plan(text), held.home
+    tree = plan.method.tree
+    if tree is not None:
+        own = plan.method.model_copy(update={"tree": own_tree(tree, home.place, home.sites)})
+        plan = plan.model_copy(update={"method": own})
+    return cohort_for(plan, home.task, [site], [home.train], path="loop")

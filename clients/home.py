@@ -14,12 +14,18 @@ from fedsmall.tasks import build_federation
 
 @dataclass(frozen=True)
 class Home:
-    """A site as its own program knows it."""
+    """A site as its own program knows it; ``place`` is its number among the ``sites``, in the order of their names.
+
+    A site that is not ``simulated`` draws its noise from its own system.
+    """
 
     site: str
     task: Task
     train: Samples
     held_out: Samples | None = None
+    simulated: bool = True
+    place: int = 0
+    sites: int = 1
 
 
 _given: dict[str, Federation] = {}
@@ -64,4 +70,5 @@ def simulated_home(plan: Plan, context: Context) -> Home:
     if index >= len(federation.names):
         raise DataError(f"This client is number {index}, and the federation has {len(federation.names)} sites.")
     held_out = federation.held_out[index] if federation.held_out else None
-    return Home(federation.names[index], federation.task, federation.train[index], held_out)
+    names = federation.names
+    return Home(names[index], federation.task, federation.train[index], held_out, place=index, sites=len(names))

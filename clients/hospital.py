@@ -1,22 +1,24 @@
 """The Flower NumPyClient that speaks for a hospital: everything its program ever does with a model."""
 
 import json
+import secrets
 from dataclasses import asdict
 from hashlib import blake2b
 
 import numpy as np
-from fedsmall.cohort import Cohort
-from fedsmall.metrics import evaluate
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 
 from clients.home import Home
 from clients.memory import Memory
+from fedsmall.metrics import evaluate
 from fedsmall.models import initial_model
 from fedsmall.plan import Plan
+from fedsmall.privacy import noise_rng, privatise_one
 from fedsmall.travel import (
     CARRIED,
     COMMON,
+    LEAVES,
     LOSS,
     MODEL,
     NAMES,
@@ -29,6 +31,7 @@ from fedsmall.travel import (
     join,
     split,
 )
+from fedsmall.tree_cohort import AnyCohort
 
 NDArrays = list[np.ndarray]
 
@@ -41,7 +44,7 @@ class HospitalClient(NumPyClient):
     ``evaluate`` hold a model and what travels with it; ``config["names"]`` names them, "arrays/0.weight" and the like.
     """
 
-    def __init__(self, home: Home, plan: Plan, cohort: Cohort, memory: Memory) -> None:
+    def __init__(self, home: Home, plan: Plan, cohort: AnyCohort, memory: Memory) -> None:
         self.home = home
         self.plan = plan
         self.cohort = cohort
@@ -77,10 +80,20 @@ class HospitalClient(NumPyClient):
         if trained.memory:
             self.memory.write(trained.memory)
         traveller = stack.traveller(0)
-        leaving = join(**{MODEL: traveller.model, CARRIED: traveller.carried, RULE: _row(trained.rule)})
+        model = self._leaving(traveller.model, split(received, MODEL), config)
+        leaving = join(**{MODEL: model, CARRIED: traveller.carried, RULE: _row(trained.rule)})
         self.sent_names = list(leaving)
         metrics: dict[str, Scalar] = {LOSS: float(trained.loss[0]), STEPS: int(trained.steps[0])}
         return list(leaving.values()), len(self.home.train), metrics
+
+    def _leaving(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
+        """The model as it may leave the site: clipped and noised where the plan asks for privacy."""
+        privacy = self.plan.method.privacy
+        if privacy is None or not config.get(LEAVES, True):
+            return model
+        entropy = None if self.home.simulated else secrets.randbits(128)
+        rng = noise_rng(self.plan.seed, self.home.site, int(config[ROUND]), entropy)
+        return privatise_one(model, received, privacy, rng)
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
         """Judge a model on the samples that the site has held out; (loss, samples, metrics)."""

@@ -1,6 +1,6 @@
 """How a round cuts the samples of many sites into batches, each site by its own stream."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice, pairwise
 
 import numpy as np
@@ -62,8 +62,11 @@ class Batches:
             self.sizes[site, : len(mine)] = mine
         self.uniform = bool((self.sizes == self.sizes[0]).all())
         batch = plan.recipe.batch
-        self._draws = bool(batch is not None and (self.examples > batch).any())
-        self._still = None if self._draws else self._index(range(len(names)), 0)
+        draws = batch is not None and bool((self.examples > batch).any())
+        self._still = None if draws else self._index(np.arange(len(names)), 0)
+        self._blocks: tuple[Tensor, Tensor] | None = None
+        if not draws and not masks and self.uniform and self.steps[0] == 1:  # a round is every site's whole data
+            self._blocks = (_by_site(self._x, len(names)), _by_site(self._y, len(names)))
 
     def order(self, sites: np.ndarray, pads: bool) -> np.ndarray | None:
         """Rows by falling size where sites differ in a way that matters, so that active ones are first; or None."""
@@ -71,10 +74,25 @@ class Batches:
             return None
         return np.lexsort((-self.examples[sites], -self.steps[sites]))
 
-    def groups(self, sites: np.ndarray, step: int, pads: bool) -> list[tuple[slice, int]]:
-        """The rows that take this step together, and their batch size: equal batches, or all filled up to one size."""
+    def round(self, sites: np.ndarray, t: int, pads: bool) -> Iterator[tuple[slice, Batch]]:
+        """The steps of round t at these sites, which are ordered as :meth:`order` says: the rows that take a step
+        together, and their batch. Rows go together where their batches are equal in size, or are filled up to it.
+        """
+        if self._blocks is not None:
+            where = torch.from_numpy(sites).to(self._device)
+            x, y = (block.index_select(0, where) for block in self._blocks)
+            yield slice(0, len(sites)), Batch(x, y, None, {})
+            return
+        index = self._index(sites, t) if self._still is None else self._still[torch.from_numpy(sites).to(self._device)]
+        for step, masks in enumerate(self._drawn_masks(sites, t)):
+            for rows, size in self._together(sites, step, pads):
+                weight = self._weight(sites, step, rows, size) if pads else None
+                mine = {name: mask[rows, :size] for name, mask in masks.items()}
+                yield rows, self._take(index[rows, step, :size], weight, mine)
+
+    def _together(self, sites: np.ndarray, step: int, pads: bool) -> list[tuple[slice, int]]:
         sizes = self.sizes[sites, step]
-        active = int((sizes > 0).sum())  # a prefix: the rows are sorted
+        active = int((sizes > 0).sum())  # a prefix: the rows are ordered
         if active == 0:
             return []
         if pads:
@@ -82,19 +100,25 @@ class Batches:
         edges = [0, *(np.flatnonzero(np.diff(sizes[:active])) + 1).tolist(), active]
         return [(slice(a, b), int(sizes[a])) for a, b in pairwise(edges)]
 
-    def index(self, sites: np.ndarray, t: int) -> Tensor:
-        """The numbers of the samples of round t, (rows, steps, batch); filled up with each site's first sample."""
-        if self._still is not None:
-            return self._still[torch.from_numpy(sites).to(self._device)]
-        return self._index(sites.tolist(), t)
+    def _take(self, index: Tensor, weight: Tensor | None, masks: Tensors) -> Batch:
+        flat = index.reshape(-1)
+        x = self._x.index_select(0, flat).view(*index.shape, *self._x.shape[1:])
+        y = self._y.index_select(0, flat).view(*index.shape, *self._y.shape[1:])
+        return Batch(x, y, weight, masks)
 
-    def masks(self, sites: np.ndarray, t: int) -> list[Tensors]:
+    def _weight(self, sites: np.ndarray, step: int, rows: slice, size: int) -> Tensor | None:
+        sizes = self.sizes[sites[rows], step][:, None]
+        if (sizes == size).all():
+            return None
+        filled = (np.arange(size) < sizes) / sizes
+        return torch.from_numpy(filled).to(self._device, self._dtype)
+
+    def _drawn_masks(self, sites: np.ndarray, t: int) -> list[Tensors]:
         """The dropout masks of round t, one record a step, each (rows, batch, *shape)."""
-        if not self._masks:
-            return [{}] * int(self.steps[sites].max())
-        width = int(self.sizes[sites].max())
         steps = int(self.steps[sites].max())
-        shape = (steps, len(sites), width)
+        if not self._masks:
+            return [{}] * steps
+        shape = (steps, len(sites), int(self.sizes[sites].max()))
         full = {name: np.zeros((*shape, *rest), self._plan.dtype) for name, (rest, _) in self._masks.items()}
         for row, site in enumerate(sites.tolist()):
             rng = rng_for(self._plan.seed, "dropout", self._names[site], t)
@@ -103,28 +127,12 @@ class Batches:
                     full[name][step, row, :size] = (rng.random((size, *rest)) >= p) / max(1 - p, 1e-12)
         return [{name: torch.from_numpy(f[s]).to(self._device) for name, f in full.items()} for s in range(steps)]
 
-    def take(self, index: Tensor, masks: Tensors, weight: Tensor | None) -> Batch:
-        """The batch of one step: ``index`` (rows, batch) is that step's share of :meth:`index`."""
-        flat = index.reshape(-1)
-        x = self._x.index_select(0, flat).view(*index.shape, *self._x.shape[1:])
-        y = self._y.index_select(0, flat).view(*index.shape, *self._y.shape[1:])
-        width = index.shape[1]
-        return Batch(x, y, weight, {name: mask[:, :width] for name, mask in masks.items()})
-
-    def weight(self, sites: np.ndarray, step: int, rows: slice, size: int) -> Tensor | None:
-        """The weights (rows, batch) of a filled-up step; None where every row's batch is full."""
-        sizes = self.sizes[sites[rows], step][:, None]
-        if (sizes == size).all():
-            return None
-        filled = (np.arange(size) < sizes) / sizes
-        return torch.from_numpy(filled).to(self._device, self._dtype)
-
-    def _index(self, sites: Sequence[int], t: int) -> Tensor:
-        sites = list(sites)
-        shape = (len(sites), self.sizes.shape[1], int(self.sizes[sites].max()))  # (rows, steps, batch)
+    def _index(self, sites: np.ndarray, t: int) -> Tensor:
+        """The numbers of the samples of round t, (rows, steps, batch); filled up with each site's first sample."""
+        shape = (len(sites), self.sizes.shape[1], int(self.sizes[sites].max()))
         index = np.empty(shape, dtype=np.int64)
         index[...] = self._first[sites, None, None]
-        for row, site in enumerate(sites):
+        for row, site in enumerate(sites.tolist()):
             rng = rng_for(self._plan.seed, "batches", self._names[site], t)
             for step, mine in enumerate(batch_order(self._plan.recipe, int(self.examples[site]), rng)):
                 index[row, step, : len(mine)] = self._first[site] + mine
@@ -134,3 +142,7 @@ class Batches:
 def _joined(arrays: Sequence[np.ndarray], dtype: torch.dtype, device: torch.device) -> Tensor:
     joined = torch.from_numpy(np.concatenate(arrays))
     return joined.to(device, dtype) if joined.is_floating_point() else joined.to(device, torch.int64)
+
+
+def _by_site(joined: Tensor, sites: int) -> Tensor:
+    return joined.view(sites, -1, *joined.shape[1:])

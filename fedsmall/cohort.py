@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedsmall.batches import Batches
 from fedsmall.federation import Samples, Task
-from fedsmall.gradients import LOSSES, Batch, choose, mean_loss
+from fedsmall.gradients import LOSSES, Batch, MlpGradients, choose, mean_loss
 from fedsmall.gradients.prepare import MaskedDropout, dropout_shapes, prepared
 from fedsmall.memory import Memory
 from fedsmall.models import build_model
@@ -82,18 +82,25 @@ class Cohort:
         masks = {name: (shape, _probability(model, name)) for name, shape in shapes.items()}
         self._batches = Batches(plan, names, samples, masks, self.device)
         self._schedule = _schedule(plan)
+        recipe = plan.recipe
+        self._plain = not recipe.has_state and not recipe.weight_decay and plan.method.rule == "none"
 
     def stack(self, travellers: Sequence[Traveller]) -> Stack:
         """The travellers' models as one stack on the device; moments that did not come start at zero."""
-        buffers = [name for name in self._names if name not in self._parameters]
-        models = [traveller.model for traveller in travellers]
-        parameters = stacked(models, self._parameters, self.device)
-        stack = Stack(self._names, parameters, stacked(models, buffers, self.device))
+        stack = self.stack_of(stacked([traveller.model for traveller in travellers], self._names))
+        for row, traveller in enumerate(travellers):
+            for name, array in traveller.carried.items():
+                stack.optimizer[name][row] = torch.from_numpy(np.array(array))
+        return stack
+
+    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
+        """A stack of tensors with a leading axis of models, which it takes for its own; without moments, zeros."""
+        held = {name: tensor.to(self.device) for name, tensor in state.items()}
+        parameters = {name: held[name] for name in self._parameters}
+        stack = Stack(self._names, parameters, {n: held[n] for n in self._names if n not in parameters})
         if self.plan.recipe.optimizer_state != "stay":
-            stack.optimizer = fresh_state(parameters, self.plan.recipe)
-            for row, traveller in enumerate(travellers):
-                for name, array in traveller.carried.items():
-                    stack.optimizer[name][row] = torch.from_numpy(np.array(array))
+            moments = {name: tensor.to(self.device) for name, tensor in (carried or {}).items()}
+            stack.optimizer = fresh_state(parameters, self.plan.recipe) | moments
         return stack
 
     def train(
@@ -130,6 +137,8 @@ class Cohort:
         """
         legs = [leg._replace(sites=np.asarray(leg.sites, dtype=np.int64)) for leg in legs]
         first, last = legs[0], legs[-1]
+        if not stack.optimizer and self.plan.recipe.optimizer_state != "stay":
+            stack.optimizer = fresh_state(stack.parameters, self.plan.recipe)
         remembered = Memory(self.plan, stack.parameters, len(self.names), memory)
         losses = torch.zeros(len(stack), dtype=torch.float64, device=self.device)
         with torch.no_grad():
@@ -137,10 +146,15 @@ class Cohort:
             for rows in self._chunks(stack, first.sites):
                 part = stack.rows(rows)
                 for leg in legs:
-                    losses[rows] = self._leg(part, leg._replace(sites=leg.sites[rows]), remembered)
+                    told = torch.zeros(len(part), dtype=torch.float64, device=self.device) if leg is last else None
+                    self._leg(part, leg._replace(sites=leg.sites[rows]), remembered, told)
+                assert told is not None
+                losses[rows] = told
                 if isinstance(rows, np.ndarray):
                     stack.put(rows, part)
             sent = remembered.close(last.sites, stack.parameters) if self._aggregates(last.t) else {}
+            if self.plan.recipe.optimizer_state == "reset" and self._travelled(last.t):
+                stack.optimizer = {}  # the next contact starts afresh: nothing needs to travel
         return Trained(
             losses.cpu().numpy(),
             self._batches.steps[last.sites] * last.rounds,
@@ -173,52 +187,52 @@ class Cohort:
         bytes_per_model = 2 * Rows(stack.parameters).bytes_per_row + Rows(stack.optimizer).bytes_per_row
         return max(1, (CACHE_BYTES if self.device.type == "cpu" else DEVICE_BYTES) // bytes_per_model)
 
-    def _leg(self, models: Stack, leg: Leg, memory: Memory) -> Tensor:
-        """Train through one leg; the losses, (rows,). Unequal sites are sorted, so that active rows are the first."""
+    def _leg(self, models: Stack, leg: Leg, memory: Memory, losses: Tensor | None) -> None:
+        """Train through one leg; ``losses`` (rows,) is filled where given. Unequal sites are brought into order."""
         order = self._batches.order(leg.sites, self._gradients.pads)
         if order is None:
-            return self._rounds(models, leg, memory)
+            self._rounds(models, leg, memory, losses)
+            return
         ordered = models.rows(order)
-        losses = self._rounds(ordered, leg._replace(sites=leg.sites[order]), memory)
+        self._rounds(ordered, leg._replace(sites=leg.sites[order]), memory, losses)
         models.put(order, ordered)
-        return losses[torch.from_numpy(np.argsort(order)).to(losses.device)]
+        if losses is not None:
+            losses.copy_(losses[torch.from_numpy(np.argsort(order)).to(losses.device)])
 
-    def _rounds(self, models: Stack, leg: Leg, memory: Memory) -> Tensor:
+    def _rounds(self, models: Stack, leg: Leg, memory: Memory, losses: Tensor | None) -> None:
         staying = memory.moments(leg.sites)
         state = models.optimizer if staying is None else staying
         if self.plan.recipe.optimizer_state == "reset" and self._travelled(leg.t - leg.rounds):
             for tensor in state.values():
                 tensor.zero_()
         words = memory.words(leg.sites)
-        losses = torch.zeros(len(models), dtype=torch.float64, device=self.device)
         for t in range(leg.t - leg.rounds + 1, leg.t + 1):
             lr = learning_rate(self.plan.recipe, t, self.plan.rounds)
             self._round(models, state, words, leg.sites, t, lr, losses if t == leg.t else None)
-            memory.count(leg.sites, lr * self._batches.steps[leg.sites])
+            if words:
+                memory.count(leg.sites, lr * self._batches.steps[leg.sites])
         if staying is not None:
             memory.keep(leg.sites, staying)
-        return losses
 
     def _round(
         self, models: Stack, state: Tensors, words: Tensors, sites: np.ndarray, t: int, lr: float, losses: Tensor | None
     ) -> None:
         """One round in place; where ``losses`` is given, each row's mean loss over its steps is added."""
-        index = self._batches.index(sites, t)
-        for number, masks in enumerate(self._batches.masks(sites, t)):
-            for rows, size in self._batches.groups(sites, number, self._gradients.pads):
-                weight = self._batches.weight(sites, number, rows, size) if self._gradients.pads else None
-                batch = self._batches.take(index[rows, number, :size], _cut(masks, rows), weight)
-                outputs = self._step(models, state, words, rows, batch, lr)
-                if losses is not None:
-                    share = mean_loss(self._loss, outputs, batch).double()
-                    losses[rows] += share / torch.from_numpy(self._batches.steps[sites[rows]]).to(share.device)
+        for rows, batch in self._batches.round(sites, t, self._gradients.pads):
+            active = models if rows.stop == len(models) and rows.start == 0 else models.rows(rows)
+            outputs = self._step(active, _cut(state, rows), _cut(words, rows), batch, lr)
+            if losses is not None:
+                share = mean_loss(self._loss, outputs, batch).double()
+                losses[rows] += share / torch.from_numpy(self._batches.steps[sites[rows]]).to(share.device)
 
-    def _step(self, models: Stack, state: Tensors, words: Tensors, rows: slice, batch: Batch, lr: float) -> Tensor:
-        parameters = _cut(models.parameters, rows)
-        outputs, gradients = self._gradients(parameters, _cut(models.buffers, rows), batch)
+    def _step(self, models: Stack, state: Tensors, words: Tensors, batch: Batch, lr: float) -> Tensor:
+        """One optimizer step in place; the outputs before it."""
+        if self._plain and isinstance(self._gradients, MlpGradients):
+            return self._gradients.descend(models.parameters, batch, lr)
+        outputs, gradients = self._gradients(models.parameters, models.buffers, batch)
         if words:
-            gradients = pulled(gradients, parameters, _cut(words, rows), self.plan.method)
-        step(parameters, gradients, _cut(state, rows), self.plan.recipe, lr)
+            gradients = pulled(gradients, models.parameters, words, self.plan.method)
+        step(models.parameters, gradients, state, self.plan.recipe, lr)
         return outputs
 
     def _aggregates(self, t: int) -> bool:

@@ -15,11 +15,15 @@ from fedsmall.plan import Method
 
 
 class Row(NamedTuple):
-    """A named method: one sentence for the user, the paper, and the parts that differ from plain averaging."""
+    """A named method: one sentence for the user, the paper, and the parts that differ from plain averaging.
+
+    ``recipe`` holds the settings of the local training that belong to the method itself.
+    """
 
     summary: str
     source: str
     parts: Mapping[str, Any]
+    recipe: Mapping[str, Any] = {}
 
 
 METHODS: dict[str, Row] = {
@@ -43,6 +47,7 @@ METHODS: dict[str, Row] = {
         "One full-batch gradient step at every site, averaged each round.",
         "McMahan et al. 2017",
         {"aggregate_every": 1, "weighted": True},
+        {"local_steps": 1, "batch": None, "momentum": 0.0},
     ),
     "FedAvgM": Row("Server momentum.", "Hsu et al. 2019", {"aggregate_every": 1, "server": "momentum"}),
     "FedAdagrad": Row("Adagrad at the server.", "Reddi et al. 2021", {"aggregate_every": 1, "server": "adagrad"}),

@@ -35,6 +35,8 @@ def partition(y: np.ndarray, spec: Spec, sites: int | None, per_site: int | None
         return iid(len(y), sites, per_site, rng)
     if kind == "sizes":
         return by_sizes(skewed_sizes(sites * per_site if per_site else len(y), sites), len(y), rng)
+    if y.ndim != 1:
+        raise PlanError(f'partition {kind!r} goes by classes and this task has none; choose "iid" or sizes')
     whole, exact = BY_CLASS[kind]
     return whole(y, value, sites, rng) if per_site is None else exact(y, value, sites, per_site, rng)
 
@@ -78,7 +80,7 @@ def skewed_sizes(total: int, sites: int) -> list[int]:
     """Sizes that sum to ``total``, at least 1 each, falling as 1, 1/2, 1/3, ... (Zipf)."""
     shares = 1.0 / np.arange(1, sites + 1)
     edges = np.floor(np.cumsum(shares / shares.sum()) * (total - sites) + 1e-9).astype(int)
-    return [1 + int(extra) for extra in np.diff(edges, prepend=0)]
+    return sorted((1 + int(extra) for extra in np.diff(edges, prepend=0)), reverse=True)
 
 
 def _given_sizes(available: int, sizes: Any, sites: int | None, rng: np.random.Generator) -> Shares:

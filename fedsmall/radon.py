@@ -58,10 +58,11 @@ def iterated_radon_point(points: np.ndarray, height: int) -> np.ndarray:
             f"a Radon point of height {height} in {parameters} dimensions takes exactly "
             f"{r}**{height} = {r**height} points; got {models}"
         )
-    level: np.ndarray = points.astype(np.float64)
+    level = points.astype(np.float64)
     for _ in range(height):
         level = radon_point(level.reshape(-1, r, parameters))
-    return level[0].astype(_float_dtype(points))
+    result: np.ndarray = level[0]
+    return result.astype(_float_dtype(points))
 
 
 @dataclass(frozen=True)

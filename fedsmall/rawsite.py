@@ -38,7 +38,7 @@ class RawSite:
     def withheld(self) -> tuple[str, ...]:
         """The features of which this site tells nothing, because fewer than ``floor`` of its values are there."""
         sums = self.sums()
-        if sums is None:
+        if sums is None or not self.task.feature_names:
             return ()
         return tuple(name for name, count in zip(self.task.feature_names, sums.count, strict=True) if count == 0)
 

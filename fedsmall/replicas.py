@@ -19,7 +19,7 @@ import numpy as np
 
 from fedsmall.errors import PlanError
 from fedsmall.folds import classes_of
-from fedsmall.plan import Tree
+from fedsmall.plan import Plan, Tree
 from fedsmall.randomness import rng_for
 
 ANCHOR = ""
@@ -95,6 +95,13 @@ def tree_at(tree: Tree, place: int, sites: int) -> ReplicaTree:
     return ReplicaTree(**own, perturbation=tree.perturbation)
 
 
+def own_tree(tree: Tree, place: int, sites: int) -> Tree:
+    """The plan's tree as the site at ``place`` of ``sites`` alone sees it: with one value for each setting."""
+    settings = _per_site(tree, sites).items()
+    own = {name: setting[place] for name, setting in settings if isinstance(setting, tuple)}
+    return tree.model_copy(update=own)
+
+
 def _per_site(tree: Tree, sites: int) -> dict[str, Any]:
     """The settings that may differ from site to site."""
     settings = {"fanout": tree.fanout, "depth": tree.depth, "drop": tree.drop}
@@ -104,6 +111,16 @@ def _per_site(tree: Tree, sites: int) -> dict[str, Any]:
                 f"tree.{name} has {len(setting)} values for {sites} sites; give one value, or one per site."
             )
     return settings
+
+
+def plan_at(plan: Plan, place: int, sites: int) -> Plan:
+    """The plan as the site at ``place`` of ``sites`` follows it: settings given per site are its own."""
+    if plan.method.tree is None:
+        return plan
+    own = tree_at(plan.method.tree, place, sites)
+    settings = {"fanout": own.fanout, "depth": own.depth, "drop": own.drop}
+    tree = plan.method.tree.model_copy(update=settings)
+    return plan.model_copy(update={"method": plan.method.model_copy(update={"tree": tree})})
 
 
 def forest(tree: Tree, sites: int) -> tuple[ReplicaTree, ...]:

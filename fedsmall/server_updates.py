@@ -3,7 +3,7 @@
 A step takes the common model that the sites started from, what the server remembers (``{"word/parameter": array}``,
 empty at the start, all a journal needs to hold) and what the sites returned; it gives the next common model and the
 next memory. It moves float parameters only: running statistics are the aggregate's, as numbers, and integers are
-carried. Everything is computed in float64; the model keeps its dtypes, the memory is float64.
+carried. Everything is computed in float64, and the model keeps its dtypes.
 """
 
 from collections.abc import Callable, Mapping
@@ -128,7 +128,8 @@ def scaffold(common: Arrays, memory: Arrays, returns: Returns, options: Options)
     for name, x, delta in _deltas(common, returns):
         moved[name] = x + options["lr"] * delta
         change = returns.rule[f"control/{name}"].astype(np.float64).sum(axis=0) / returns.sites
-        remembered[f"server/{name}"] = memory.get(f"server/{name}", np.zeros_like(change)) + change
+        # c goes out with every order, so it is kept as it travels: in the model's own dtype
+        remembered[f"server/{name}"] = (memory.get(f"server/{name}", 0.0) + change).astype(common[name].dtype)
     return _with(returns, moved), remembered
 
 
@@ -179,11 +180,17 @@ def server_step(
     Raises PlanError for a setting that the optimizer does not have.
     """
     row = SERVERS[name]
-    for option in options or {}:
-        if option not in row.defaults:
-            known = ", ".join(row.defaults) or "no settings"
-            raise PlanError(f"The server optimizer {name!r} has no setting {option!r}; it has {known}.")
+    check_options(name, options or {})
     return row.step(common, memory, returns, {**row.defaults, **(options or {})})
+
+
+def check_options(name: str, options: Options) -> None:
+    """Raise PlanError for a setting that the server optimizer ``name`` does not have."""
+    known = SERVERS[name].defaults
+    for option in options:
+        if option not in known:
+            had = ", ".join(known) or "no settings"
+            raise PlanError(f"The server optimizer {name!r} has no setting {option!r}; it has {had}.")
 
 
 def _deltas(common: Arrays, returns: Returns) -> list[tuple[str, np.ndarray, np.ndarray]]:

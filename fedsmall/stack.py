@@ -113,9 +113,9 @@ class Stack:
         return self.parameters, self.buffers, self.optimizer
 
 
-def stacked(arrays: Sequence[Mapping[str, np.ndarray]], names: Sequence[str], device: torch.device) -> Tensors:
+def stacked(arrays: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]) -> Tensors:
     """Copies of equally named arrays as tensors with a leading axis, {name: (models, ...)}."""
-    return {name: torch.from_numpy(np.stack([a[name] for a in arrays])).to(device) for name in names}
+    return {name: torch.from_numpy(np.stack([a[name] for a in arrays])) for name in names}
 
 
 def _index(index: slice | np.ndarray, tensor: Tensor) -> slice | Tensor:

@@ -16,7 +16,7 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.federation import Federation, Task
 from fedsmall.folds import fold_pool, fold_split, stratified_folds
 from fedsmall.methods import nearest
-from fedsmall.partition import Shares, need_at_most, partition, read_spec
+from fedsmall.partition import Shares, partition, read_spec
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.rawsite import RawSite, agreed, ready
@@ -62,6 +62,7 @@ def federation_from_arrays(
     pool = from_arrays({str(name): [np.asarray(array) for array in pair] for name, pair in sites.items()}, classes)
     pool = replace(pool, loss=options.get("loss", pool.loss))
     common = None if test is None else make_part(np.asarray(test[0]), np.asarray(test[1]), pool.class_names)
+    plan = plan.model_copy(update={"partition": {"natural": "site"}})  # arrays come with their sites
     return _federation(plan, str(options.get("name", "arrays")), pool, common)
 
 
@@ -139,7 +140,8 @@ def _deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tup
     if plan.sites not in (None, len(pool.train)):
         raise PlanError(f"these data come from {len(pool.train)} sites and sites = {plan.sites}; leave sites out")
     sites = [_natural_site(plan, task, pool, name, name, common is None) for name in sorted(pool.train)]
-    test = common or join([site.held_out for site in sites if site.held_out is not None])
+    held = [site.held_out for site in sites if site.held_out is not None]
+    test = join(held) if common is None else common
     if not len(test):
         raise DataError("the sites are too small to hold anything out (a class needs two samples); give a test set")
     return sites, test, {}
@@ -203,26 +205,23 @@ def _by_folds(plan: Plan, train: Part) -> tuple[Shares, Part, Extra]:
     """Cross-validation: one fold is the test set, and what no fold holds was never trained on in any of them."""
     if plan.sites is None or plan.folds is None:
         raise PlanError("folds need a number of sites, as in sites = 3")
-    n = plan.samples_per_site
-    rows = np.arange(len(train)) if n is None else fold_pool(train.y, plan.folds, plan.sites, n, plan.seed)
-    shares, held = fold_split(train.y[rows], plan.folds, _fold(plan), plan.sites, plan.seed)
-    if plan.partition != "iid":
-        rest = np.concatenate(shares)
-        again = partition(
-            train.y[rows][rest], plan.partition, plan.sites, n, rng_for(plan.seed, "partition", plan.fold)
-        )
-        shares = tuple(rest[share] for share in again)
-    for share in shares:
-        need_at_most(len(share), n or 0)
-    chosen = [rows[share][:n] for share in shares]
-    return chosen, train[rows[held]], {UNUSED: train[np.setdiff1d(np.arange(len(train)), rows)]}
+    n, everything = plan.samples_per_site, np.arange(len(train))
+    pool = everything if n is None else fold_pool(train.y, plan.folds, plan.sites, n, plan.seed)
+    parts, held = fold_split(train.y[pool], plan.folds, _fold(plan), plan.sites, plan.seed)
+    test, shares = pool[held], [pool[share][:n] for share in parts]
+    if plan.partition != "iid":  # skewed sites need more to choose from than the folds' own samples
+        rest = np.setdiff1d(everything, test)
+        rng = rng_for(plan.seed, "partition", plan.fold)
+        shares = [rest[share] for share in partition(train.y[rest], plan.partition, plan.sites, n, rng)]
+        pool = np.concatenate([*shares, test])
+    return shares, train[test], {UNUSED: train[np.setdiff1d(everything, pool)]}
 
 
 def _notes(sites: list[RawSite]) -> tuple[str, ...]:
     """What a reader of the results should know about the data."""
     notes = []
-    single = sum(len(np.unique(site.train.y)) == 1 for site in sites)
-    if single and sites[0].task.loss != "l1":
+    classes = [site.train.y for site in sites if site.train.y.ndim == 1]
+    if single := sum(len(np.unique(y)) == 1 for y in classes):
         notes.append(f"{single} of {len(sites)} sites hold samples of one class only")
     for site in sites:
         if site.floor > 1 and (withheld := site.withheld()):

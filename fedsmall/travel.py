@@ -21,6 +21,7 @@ PLAN = "plan"  # the plan as JSON
 ROUND = "round"  # t: the last round this order asks for
 ROUNDS = "rounds"  # local rounds to train now: t - ROUNDS + 1 .. t
 COMMON = "common"  # whether the model sent is the common one (proximal rules remember it)
+LEAVES = "leaves"  # whether what is trained leaves the site; False where a simulation only looks at it
 NAMES = "names"  # names of the arrays in a NumPyClient's list, in its order
 
 # Keys of a reply's metrics.

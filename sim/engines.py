@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from fedsmall.cohort import Cohort
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
@@ -15,7 +14,9 @@ from fedsmall.federation import Federation
 from fedsmall.methods import nearest
 from fedsmall.models import initial_model
 from fedsmall.plan import Plan
+from fedsmall.planning import check_plan
 from fedsmall.travel import Arrays
+from fedsmall.tree_cohort import AnyCohort, cohort_for
 from sim.evaluation import CentralEvaluator
 from strategies.build import strategy_for
 from strategies.run_loop import Conductor, Evaluation, Outcome
@@ -45,6 +46,7 @@ class RunRecord:
     versions: dict[str, str] = field(default_factory=dict)
     stopped: bool = False
     path: str = ""
+    privacy: dict[str, float] = field(default_factory=dict)
 
 
 def run_plan(
@@ -63,6 +65,7 @@ def run_plan(
     """
     if engine not in ENGINES:
         raise PlanError(f"There is no engine {engine!r}. {nearest(engine, list(ENGINES))}")
+    check_plan(plan, federation.task, len(federation.names))
     if plan.method.family == "central":
         federation = federation.pooled()
     work = _Work(plan, federation, progress, stop)
@@ -81,6 +84,7 @@ def run_plan(
         versions=versions(),
         stopped=outcome.stopped,
         path=path,
+        privacy=outcome.privacy,
     )
 
 
@@ -93,11 +97,11 @@ class _Work:
     progress: Progress | None
     stop: Stop | None
 
-    def cohort(self, path: str) -> Cohort:
+    def cohort(self, path: str) -> AnyCohort:
         federation = self.federation
-        return Cohort(self.plan, federation.task, federation.names, federation.train, path=path)
+        return cohort_for(self.plan, federation.task, federation.names, federation.train, path=path)
 
-    def on(self, grid: Grid, cohort: Cohort) -> Outcome:
+    def on(self, grid: Grid, cohort: AnyCohort) -> Outcome:
         task = self.federation.task
         return Conductor(
             strategy=strategy_for(self.plan),
@@ -108,6 +112,13 @@ class _Work:
             progress=self.progress,
             stop=self.stop,
         ).run()
+
+
+def _batched(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
+    from sim.cohort_grid import CohortGrid
+
+    cohort = work.cohort("auto")
+    return work.on(CohortGrid(work.plan, work.federation, cohort), cohort), cohort.path
 
 
 def _in_process(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
@@ -126,7 +137,11 @@ def _ray(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
     return with_ray_grid(sites, lambda grid: work.on(grid, work.cohort("auto")), **options), "loop"
 
 
-ENGINES: dict[str, Callable[[_Work, dict[str, Any]], tuple[Outcome, str]]] = {"inprocess": _in_process, "ray": _ray}
+ENGINES: dict[str, Callable[[_Work, dict[str, Any]], tuple[Outcome, str]]] = {
+    "cohort": _batched,
+    "inprocess": _in_process,
+    "ray": _ray,
+}
 
 
 def default_engine() -> str:

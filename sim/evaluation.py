@@ -1,24 +1,28 @@
 """What the models of a simulation are worth: the common one, and the sites' own, each judged on the same samples."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from fedsmall.cohort import Cohort
-from fedsmall.metrics import evaluate
 from flwr.app import ArrayRecord
 
-from fedsmall.federation import Federation, Samples
+from fedsmall.federation import Federation, Samples, Task
+from fedsmall.metrics import evaluate
+from fedsmall.metrics_at_once import evaluate_many
 from fedsmall.plan import Plan
 from fedsmall.travel import Arrays, Traveller
+from fedsmall.tree_cohort import AnyCohort
 from strategies.records import stacked
 from strategies.run_loop import Evaluation
+
+ON_THE_WAY = ("accuracy", "mae", "loss")
 
 
 class CentralEvaluator:
     """Judges models where all test samples are at hand, as only a simulation can; K models go through at once."""
 
-    def __init__(self, plan: Plan, federation: Federation, cohort: Cohort) -> None:
+    def __init__(self, plan: Plan, federation: Federation, cohort: AnyCohort) -> None:
         self.plan = plan
         self.federation = federation
         self.cohort = cohort
@@ -29,10 +33,13 @@ class CentralEvaluator:
             return self._of_one(t, models)
         sites = sorted(models)
         stack = stacked([models[site] for site in sites])
-        of_common, of_sites = self._judge(common, stack, self.federation.test)
+        task = self.federation.task
+        if t < self.plan.rounds:  # on the way the sites' own models are judged by what a curve shows, at the end by all
+            task = replace(task, metrics=tuple(name for name in task.metrics if name in ON_THE_WAY))
+        of_common, of_sites = self._judge(common, stack, self.federation.test, task)
         extra = {}
         for name, samples in self.federation.extra:
-            extra[name] = dict(zip(("common", "sites"), self._judge(common, stack, samples), strict=True))
+            extra[name] = dict(zip(("common", "sites"), self._judge(common, stack, samples, task), strict=True))
         of_sites["names"] = sites
         of_held_out = self._held_out(common, sites)
         return Evaluation(t, of_common, of_sites, extra | ({"held_out": of_held_out} if of_held_out else {}))
@@ -47,14 +54,13 @@ class CentralEvaluator:
         return Evaluation(t, of_model, {}, extra)
 
     def _judge(
-        self, common: Arrays | None, stack: Arrays, samples: Samples
+        self, common: Arrays | None, stack: Arrays, samples: Samples, task: Task
     ) -> tuple[dict[str, float] | None, dict[str, Any]]:
         of_common = self._metrics(common, samples) if common is not None else None
         rows = len(next(iter(stack.values())))
         travellers = [Traveller({name: array[row] for name, array in stack.items()}) for row in range(rows)]
         outputs = self.cohort.predict(self.cohort.stack(travellers), samples.x)
-        each = [evaluate(output, samples.y, self.federation.task) for output in outputs]
-        return of_common, _spread(each)
+        return of_common, _spread(evaluate_many(outputs, samples.y, task))
 
     def _metrics(self, model: Arrays, samples: Samples) -> dict[str, float]:
         outputs = self.cohort.predict(self.cohort.stack([Traveller(model)]), samples.x)
@@ -71,12 +77,11 @@ class CentralEvaluator:
         }
 
 
-def _spread(each: list[dict[str, float]]) -> dict[str, Any]:
-    """Mean and standard deviation (over sites) of every metric, and the single values."""
+def _spread(each: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Mean and standard deviation (over sites) of every metric, and the single values; NaN where one site has none."""
     summary: dict[str, Any] = {}
-    for name in each[0]:
-        values = np.array([metrics[name] for metrics in each])
+    for name, values in each.items():
         summary[f"{name}_mean"] = float(values.mean())
         summary[f"{name}_sd"] = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    summary["per_site"] = {name: [metrics[name] for metrics in each] for name in each[0]}
+    summary["per_site"] = {name: values.tolist() for name, values in each.items()}
     return summary

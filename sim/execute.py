@@ -4,6 +4,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -12,6 +13,7 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
+from fedsmall.planning import check_plan
 from fedsmall.tasks import build_federation
 from sim.engines import ENGINES, default_engine, run_plan
 from sim.files import check_free
@@ -27,12 +29,14 @@ def execute(
     engine: str | None = None,
     data_root: Path | None = None,
     watcher: Watcher | None = None,
+    data: Callable[[Plan], Federation] | None = None,
     options: dict[str, Any] | None = None,
 ) -> Run:
     """Run all plans of ``scenario``; the run is in ``folder``, where one is given, after each of them.
 
     Interrupted once (Ctrl-C), the plan that is running ends after its next contact and the rest is not run; the run
-    says so. ``options`` are the engine's. Raises PlanError or DataError before anything trains or is written.
+    says so. ``data`` builds a plan's federation; without it, its task does. ``options`` are the engine's. Raises
+    PlanError or DataError before anything trains or is written.
     """
     engine = engine or scenario.engine or default_engine()
     if engine not in ENGINES:
@@ -41,8 +45,10 @@ def execute(
         check_free(folder)
     watcher = watcher or Silent()
     plans = scenario.plans()
-    federations = _Federations(data_root)
+    federations = _Federations(data or partial(build_federation, data_root=data_root))
     first = federations.of(plans[0])
+    for plan in plans[: len(scenario.method)]:
+        check_plan(plan, first.task, len(first.names))
     run = start(folder, scenario, first, engine)
     with watcher, interruptible() as interrupted:
         for plan in plans:
@@ -60,14 +66,14 @@ def execute(
 class _Federations:
     """The federation of each plan; the last one is kept, for plans that differ only in their method share it."""
 
-    def __init__(self, data_root: Path | None) -> None:
-        self._data_root = data_root
+    def __init__(self, build: Callable[[Plan], Federation]) -> None:
+        self._build = build
         self._key = ""
         self._last: Federation | None = None
 
     def of(self, plan: Plan) -> Federation:
         if self._last is None or plan.data_key != self._key:
-            self._last, self._key = build_federation(plan, self._data_root), plan.data_key
+            self._last, self._key = self._build(plan), plan.data_key
         return self._last
 
 

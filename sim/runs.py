@@ -147,6 +147,14 @@ def read(folder: Path | str) -> Run:
     return Run(load(folder / "scenario.toml"), plans, folder, done, about)
 
 
+def read_all(folder: Path) -> list[Run]:
+    """The run in a folder, or those in the folders below it: a demo is a run for each data set."""
+    if (folder / "run.json").is_file():
+        return [read(folder)]
+    below = sorted(path.parent for path in folder.glob("*/run.json"))
+    return [read(path) for path in below] or [read(folder)]
+
+
 def model_name(one: PlanRun) -> str:
     """The name of the file that keeps the common model of a plan."""
     words = [f"{one.index:03d}", one.label, f"seed{one.plan.seed}"] + ([f"fold{one.plan.fold}"] * bool(one.plan.folds))

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedsmall.errors import PlanError
-from fedsmall.methods import explain, method, nearest
+from fedsmall.methods import METHODS, explain, method, nearest
 from fedsmall.plan import Frozen, Method, Plan, Positive, Recipe
 
 FILES = ("csv", "npz", "images")  # keys of a task that name files, relative to the scenario's own folder
@@ -22,7 +22,8 @@ class Scenario(Frozen):
     """What is run: task, partition, methods, recipe, seeds. The fields are the keys of the file.
 
     A method's table holds its name, its settings, and a ``recipe`` of its own where it departs from the common one
-    (every method has its own best learning rate). ``folds`` asks for cross-validation; ``about`` is one sentence.
+    (every method has its own best learning rate). ``folds`` asks for cross-validation; ``about`` is one
+    sentence; ``reference`` is the label of the method that tables measure the others against.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Scenario(Frozen):
     dtype: Literal["float32", "float64"] = "float32"
     folds: Annotated[int, Field(ge=2)] | None = None
     engine: str | None = None
+    reference: str | None = None
     recipe: Recipe = Recipe()
     method: tuple[dict[str, Any], ...]
 
@@ -64,12 +66,14 @@ class Scenario(Frozen):
         twice = next((label for label in labels if labels.count(label) > 1), None)
         if twice is not None:
             raise PlanError(f'two methods are called {twice!r}; give one of them a name of its own: label = "..."')
+        if self.reference is not None and self.reference not in labels:
+            raise PlanError(f"reference: no method has the label {self.reference!r}. {nearest(self.reference, labels)}")
         return self
 
     def plan(self, index: int, seed: int, fold: int = 0) -> Plan:
         """The plan of the method at ``index`` with one seed (and one fold)."""
         named, recipe = self._resolved(index)
-        shared = self.model_dump(exclude={"about", "seeds", "engine", "recipe", "method"})
+        shared = self.model_dump(exclude={"about", "seeds", "engine", "reference", "recipe", "method"})
         return Plan(**shared, seed=seed, fold=fold, recipe=recipe, method=named)
 
     def plans(self) -> list[Plan]:
@@ -88,7 +92,8 @@ class Scenario(Frozen):
         if not isinstance(own, Mapping):
             raise PlanError(f"Method {named.label!r}: recipe is a table, as in recipe = {{lr = 0.1}}; got {own!r}")
         try:
-            return named, Recipe(**overlay(self.recipe.model_dump(exclude_defaults=True), own))
+            common = overlay(self.recipe.model_dump(exclude_defaults=True), METHODS[named.name].recipe)
+            return named, Recipe(**overlay(common, own))
         except ValidationError as error:
             raise PlanError(f"Method {named.label!r}, recipe: {explain(error, list(Recipe.model_fields))}") from None
 
@@ -123,7 +128,7 @@ def _keys_beside(error: ValidationError) -> list[str]:
 
 
 def load(path: Path | str, settings: Sequence[str] = ()) -> Scenario:
-    """The scenario in a file, with ``settings`` ("recipe.lr=0.1") laid over it; file names become absolute.
+    """The scenario in a file, with ``settings`` ("recipe.lr=0.1") laid over it; it may name files beside it.
 
     Raises PlanError where the file is missing, is not TOML, or says something that cannot be run.
     """
@@ -195,7 +200,8 @@ def _absolute(key: str, value: Any, folder: Path) -> Any:
     if key not in FILES:
         return value
     if isinstance(value, str):
-        return str((folder / Path(value).expanduser()).resolve())
+        beside = (folder / value).resolve()
+        return str(beside) if beside.exists() else value  # else it may be under the data root
     if isinstance(value, list):
         return [_absolute(key, entry, folder) for entry in value]
     if isinstance(value, dict):

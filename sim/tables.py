@@ -62,7 +62,8 @@ def table(run: Run, metric: str | None = None, where: str | None = None) -> Tabl
     """The table of a run; the metric is the task's first one where none is asked for."""
     groups = by_label(run.done)
     metric = metric or primary(run.done)
-    reference = reference_of([group[0].plan.method for group in groups.values()])
+    asked = run.scenario.reference
+    reference = asked if asked in groups else reference_of([group[0].plan.method for group in groups.values()])
     lines = [_line(group, groups.get(reference or ""), metric, where) for group in groups.values()]
     return Table(metric, where, reference, tuple(lines))
 

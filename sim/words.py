@@ -46,8 +46,15 @@ def by(shown: Table, found: Comparison) -> str:
     gap = found.difference
     points = " points" if shown.percent else ""
     if gap.n == 1:
-        return f"{_signed(shown, gap.mean)}{points}, one seed"
+        return f"{_signed(shown, gap.mean)}{points}; one seed cannot tell this from chance"
     return f"{_signed(shown, gap.mean)}{points}, 95% interval {_signed(shown, gap.low)} to {_signed(shown, gap.high)}"
+
+
+def short(shown: Table, found: Comparison) -> str:
+    """A difference in a table's cell: +1.4 (+0.6 to +2.2)."""
+    gap = found.difference
+    ends = f" ({_signed(shown, gap.low)} to {_signed(shown, gap.high)})" if gap.n > 1 else ""
+    return _signed(shown, gap.mean) + ends
 
 
 def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str:
@@ -104,6 +111,8 @@ def _role(method: Method, contacts: float, other: Method, other_contacts: float)
 
 
 def _verb(shown: Table, lead: Comparison) -> str:
+    if lead.difference.n == 1:
+        return "stands beside"
     if not lead.decided:
         return "is not shown to differ from"
     better = (lead.difference.mean > 0) != shown.lower_is_better

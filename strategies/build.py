@@ -6,42 +6,34 @@ from typing import Any
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvgM, FedYogi, Strategy
 
 from fedsmall.errors import PlanError
-from fedsmall.plan import Method, Plan
-from fedsmall.schedule import RandomSchedule, Schedule, Timetable
+from fedsmall.plan import Plan
+from fedsmall.planning import schedule_for
 from strategies.combine import Averaging
+from strategies.corrections import server_for
 from strategies.daisy_chain import DaisyChain
+from strategies.reptree import RepTreeFL
 
 FEW: dict[str, Any] = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 
-# server optimizers: Flower's own, with the defaults of Reddi et al. 2021 that Flower has, and the plan's options
-SERVERS: dict[str, Callable[[Method, int], Strategy]] = {
-    "none": lambda method, seed: Averaging(
-        method.aggregator, options=method.aggregator_options, weighted=method.weighted, seed=seed
-    ),
-    "momentum": lambda method, seed: FedAvgM(
-        **FEW | {"server_learning_rate": 1.0, "server_momentum": 0.9} | method.server_options
-    ),
-    "adagrad": lambda method, seed: FedAdagrad(**FEW | method.server_options),
-    "adam": lambda method, seed: FedAdam(**FEW | method.server_options),
-    "yogi": lambda method, seed: FedYogi(**FEW | method.server_options),
+# Flower's own server optimizers, with Flower's defaults (Reddi et al. 2021; Hsu et al. 2019 for momentum)
+FLOWERS: dict[str, Callable[..., Strategy]] = {
+    "momentum": FedAvgM,
+    "adagrad": FedAdagrad,
+    "adam": FedAdam,
+    "yogi": FedYogi,
 }
+FLOWERS_DEFAULTS: dict[str, dict[str, float]] = {"momentum": {"server_learning_rate": 1.0, "server_momentum": 0.9}}
 
 
 def strategy_for(plan: Plan) -> DaisyChain:
     """The strategy of a plan's method, seeded with the plan's seed.
 
-    Raises PlanError where a part has no implementation, or its settings do not fit.
+    Raises PlanError where a part has a setting that it does not know.
     """
     method = plan.method
-    if method.server not in SERVERS:
-        raise PlanError(f"There is no server part {method.server!r}. Known: {', '.join(SERVERS)}.")
-    try:
-        inner = SERVERS[method.server](method, plan.seed)
-    except TypeError as error:
-        raise PlanError(f"Method {method.label!r}: server_options do not fit {method.server!r}: {error}") from None
     return DaisyChain(
-        inner,
-        schedule_for(method, plan.seed),
+        _inner(plan),
+        schedule_for(plan),
         seed=plan.seed,
         fraction=method.fraction,
         weighted=method.weighted,
@@ -49,8 +41,17 @@ def strategy_for(plan: Plan) -> DaisyChain:
     )
 
 
-def schedule_for(method: Method, seed: int) -> Timetable:
-    """The method's schedule: periods, or the random one with the same expected counts."""
-    if method.random_schedule:
-        return RandomSchedule(method.permute_every, method.aggregate_every, seed)
-    return Schedule(method.permute_every, method.aggregate_every)
+def _inner(plan: Plan) -> Strategy:
+    method = plan.method
+    if method.server in FLOWERS:
+        options = FLOWERS_DEFAULTS.get(method.server, {}) | method.server_options
+        try:
+            return FLOWERS[method.server](**FEW | options)
+        except TypeError as error:
+            raise PlanError(f"Method {method.label!r}: server_options do not fit {method.server!r}: {error}") from None
+    averaging = Averaging(
+        method.aggregator, options=method.aggregator_options, weighted=method.weighted, seed=plan.seed
+    )
+    if method.tree is not None:
+        return RepTreeFL(method.tree, averaging)
+    return averaging if method.server == "none" else server_for(plan, averaging)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from fedsmall.aggregate import aggregate
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from fedsmall.aggregate import aggregate
 from fedsmall.errors import ReplyError
 from fedsmall.randomness import rng_for
 from fedsmall.travel import EXAMPLES, METRICS, MODEL, STEPS, Arrays

@@ -13,7 +13,21 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedsmall.errors import ReplyError
 from fedsmall.randomness import rng_for
 from fedsmall.schedule import Action, Contact, Schedule, Timetable, permutation
-from fedsmall.travel import CARRIED, COMMON, EXAMPLES, LOSS, METRICS, MODEL, PLAN, ROUND, ROUNDS, RULE, STEPS, Arrays
+from fedsmall.travel import (
+    CARRIED,
+    COMMON,
+    EXAMPLES,
+    LEAVES,
+    LOSS,
+    METRICS,
+    MODEL,
+    PLAN,
+    ROUND,
+    ROUNDS,
+    RULE,
+    STEPS,
+    Arrays,
+)
 from strategies.checks import check_reply, signature
 from strategies.combine import Averaging, Updates
 from strategies.foreign import combine_with, config_told
@@ -281,6 +295,7 @@ class DaisyChain(Strategy):
 
     def _configs(self, server_round: int, contact: Contact, config: ConfigRecord) -> dict[bool, ConfigRecord]:
         told = {**config, "server-round": server_round, ROUND: contact.t, ROUNDS: contact.rounds}
+        told[LEAVES] = contact.action is not Action.LOOK
         return {common: ConfigRecord({**told, COMMON: common}) for common in (True, False)}
 
     def _looked_before(self, server_round: int) -> bool:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from fedsmall.aggregate import aggregate
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from fedsmall.aggregate import aggregate
 from fedsmall.errors import ReplyError
 from fedsmall.travel import EXAMPLES, METRICS, MODEL, Arrays
 from strategies.combine import Updates

@@ -7,9 +7,9 @@ offers ``arrays(rows) -> {name: (rows, ...)}``); such rows are stacked without b
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from fedsmall.aggregate import is_buffer
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from fedsmall.aggregate import is_buffer
 from fedsmall.travel import CARRIED, CONFIG, MODEL, RULE, Arrays
 
 

@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from fedsmall.plan import Plan
+from fedsmall.privacy import Ledger
 from fedsmall.schedule import Action, Contact
 from fedsmall.travel import PLAN, Arrays
 from strategies.daisy_chain import DaisyChain, Slot
@@ -48,6 +49,7 @@ class Outcome:
     seconds: float
     events: list[dict[str, Any]]
     stopped: bool = False
+    privacy: dict[str, float] = field(default_factory=dict)
 
 
 Evaluator = Callable[[int, Arrays | None, Mapping[str, ArrayRecord]], Evaluation | None]
@@ -93,7 +95,11 @@ class Conductor:
         config = ConfigRecord({PLAN: self.plan.model_dump_json(exclude_defaults=True)})
         self.evaluations: list[Evaluation] = []
         self.updates = 0
+        privacy = self.plan.method.privacy
+        self.ledger = Ledger(privacy, self.plan.method.fraction) if privacy else None
         done = self._begin(config)
+        if self.ledger is not None:
+            self.ledger.releases = sum(contact.action is not Action.LOOK for contact in contacts[:done])
         stopped = False
         while done < len(contacts) and not stopped:
             done = self._advance(done, contacts, config)
@@ -110,6 +116,7 @@ class Conductor:
             seconds=time.perf_counter() - started,
             events=self.strategy.events,
             stopped=stopped,
+            privacy=self.ledger.report() if self.ledger else {},
         )
 
     def _begin(self, config: ConfigRecord) -> int:
@@ -129,8 +136,10 @@ class Conductor:
     def _advance(self, done: int, contacts: list[Contact], config: ConfigRecord) -> int:
         """Take the next contact, or a whole stretch that a walking grid takes at once; return how many are done."""
         strategy = self.strategy
+        if self.ledger is not None and contacts[done].action is not Action.LOOK:
+            self.ledger.charge()
         walk = getattr(self.grid, "walk", None)
-        if walk is not None and strategy.fraction >= 1.0 and self.journal is None:
+        if walk is not None and self.ledger is None and strategy.fraction >= 1.0 and self.journal is None:
             stretch = self._until_due(strategy.passing(done + 1))
             walked = walk(strategy, stretch, config) if len(stretch) else 0
             if walked:

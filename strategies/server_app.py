@@ -12,6 +12,7 @@ from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.models import initial_model
 from fedsmall.plan import Plan, Recipe
+from fedsmall.planning import check_plan
 from strategies.build import strategy_for
 from strategies.remote import SiteEvaluator, task_from_roll
 from strategies.run_loop import Conductor, Outcome
@@ -33,6 +34,7 @@ def conduct(plan: Plan, grid: Grid) -> Outcome:
     """Run a plan over real sites: the task's shapes come from the roll call, the evaluation from the sites."""
     strategy = strategy_for(plan)
     task: Task = task_from_roll(strategy.roster, grid, plan)
+    check_plan(plan, task, len(strategy.sites))
     return Conductor(
         strategy=strategy,
         grid=grid,

@@ -21,10 +21,10 @@ def breast_cancer(root: Path | None, seed: int) -> Pool:
 
 
 def digits(root: Path | None, seed: int) -> Pool:
-    """1,797 handwritten digits as grey images of 8 x 8, between 0 and 1."""
+    """1,797 handwritten digits as grey images of 8 x 8, every pixel standardised as a feature."""
     bunch = datasets.load_digits()
-    images = bunch.images[:, None] / 16.0  # (samples, 1, 8, 8)
-    return Pool({NOWHERE: Part(images, bunch.target)}, class_names=tuple(map(str, range(10))))
+    images = bunch.images[:, None].astype(np.float64)  # (samples, 1, 8, 8)
+    return Pool({NOWHERE: Part(images, bunch.target)}, class_names=tuple(map(str, range(10))), standardise=True)
 
 
 def synthetic(root: Path | None, seed: int) -> Pool:

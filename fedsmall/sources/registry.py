@@ -30,6 +30,7 @@ KINDS = {
     "npz": "fedsmall.sources.arrays:npz",
     "medmnist": "fedsmall.sources.arrays:medmnist",
     "susy": "fedsmall.sources.public:susy",
+    "connectomes": "fedsmall.graph_data:connectomes",
 }
 OWN_FILES = ("csv", "images", "npz")  # every site holds its own
 LOSSES = ("cross_entropy", "logistic", "hinge", "l1")
@@ -86,7 +87,7 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
         return None
     if "classes" not in options:
         raise PlanError('sites with files of their own need the classes in the task, as in classes = ["0", "1"]')
-    if isinstance(options.get("categorical"), list):
+    if not isinstance(options.get("categorical", {}), dict):
         raise PlanError('sites with files of their own need the values of a category, as in {sex = ["f", "m"]}')
     if not path.exists():  # its name is the site's own business
         raise DataError("the site's data are not where its program was told to look")

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedsmall.cohort import Cohort
 from fedsmall.errors import PlanError
@@ -138,3 +139,109 @@ def test_a_path_that_does_not_fit_says_which_layer_is_in_the_way() -> None:
 
     with pytest.raises(PlanError, match="Conv2d"):
         Cohort(plan_for("cnn"), IMAGES, names, samples, path="mlp")
+
+
+@pytest.mark.parametrize("recipe", [RECIPES[1], RECIPES[3]])
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("cnn", {}),
+        ("cnn", {"norm": "group", "dropout": 0.3}),
+        ("resnet_small", {"blocks": 1}),
+        ("resnet_small", {"norm": "group", "blocks": 1}),
+    ],
+)
+def test_models_packed_side_by_side_are_the_loop(recipe: dict[str, Any], model: str, options: dict[str, Any]) -> None:
+    plan = plan_for(model, options, rounds=1, **{**recipe, "lr": 0.01})
+
+    loop, by_loop = trained(plan, IMAGES, [3, 1, 2, 3, 1], "loop")
+    conv, by_conv = trained(plan, IMAGES, [3, 1, 2, 3, 1], "conv")
+
+    assert largest_difference(loop, conv) < 1e-9
+    np.testing.assert_allclose(by_conv.loss, by_loop.loss, atol=1e-10)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("path", ["vmap", "conv"])
+def test_models_mapped_over_are_the_loop(recipe: dict[str, Any], path: str) -> None:
+    plan = plan_for(options={"hidden": [5], "dropout": 0.2}, **recipe)
+
+    loop, _ = trained(plan, TABLE, SIZES, "loop")
+    other, _ = trained(plan, TABLE, SIZES, path)
+
+    assert largest_difference(loop, other) < 1e-10
+
+
+class Odd(nn.Module):
+    """A model that only vmap can batch: it multiplies its features with each other."""
+
+    def __init__(self, features: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x * x.roll(1, -1))
+
+
+class Recurrent(nn.Module):
+    """A model whose forward pass depends on its input, which no batched path follows."""
+
+    def __init__(self, features: int, outputs: int) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(features, outputs), nn.BatchNorm1d(outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.linear(x if float(x.sum()) > 0 else -x))
+
+
+def odd(task: Task) -> nn.Module:
+    return Odd(task.input_shape[0], task.outputs)
+
+
+def recurrent(task: Task) -> nn.Module:
+    return Recurrent(task.input_shape[0], task.outputs)
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "path"),
+    [
+        ("linear", TABLE, "mlp"),
+        ("mlp", TABLE, "mlp"),
+        ("cnn", IMAGES, "conv"),
+        ("resnet_small", IMAGES, "conv"),
+        (f"{__name__}:odd", TABLE, "vmap"),
+    ],
+)
+def test_the_path_follows_from_the_layers(model: str, task: Task, path: str) -> None:
+    names, samples = samples_for(task, [2, 3])
+
+    cohort = Cohort(plan_for(model), task, names, samples)
+
+    assert cohort.path == path
+    assert cohort.reason.startswith(f"{path}: ")
+
+
+def test_a_model_that_cannot_be_batched_says_so_once_and_trains() -> None:
+    names, samples = samples_for(TABLE, [2, 3])
+    plan = plan_for(f"{__name__}:recurrent")
+
+    with pytest.warns(UserWarning, match=r"one site at a time.*cannot be traced.*layer norm") as warned:
+        cohort = Cohort(plan, TABLE, names, samples)
+    stack = cohort.stack([Traveller(initial_model(plan, TABLE))] * 2)
+    cohort.train(stack, [0, 1], 4, 4)
+
+    assert len(warned) == 1
+    assert cohort.path == "loop"
+
+
+@pytest.mark.parametrize(("model", "task"), [("mlp", TABLE), ("cnn", IMAGES), (f"{__name__}:odd", TABLE)])
+def test_all_paths_predict_alike(model: str, task: Task) -> None:
+    plan = plan_for(model).model_copy(update={"initial_models": "independent"})
+    names, samples = samples_for(task, [4, 3])
+    travellers = [Traveller(initial_model(plan, task, name)) for name in names]
+    fast, slow = Cohort(plan, task, names, samples), Cohort(plan, task, names, samples, path="loop")
+
+    outputs = fast.predict(fast.stack(travellers), samples[0].x)
+
+    assert outputs.shape == (2, 4, task.outputs)
+    np.testing.assert_allclose(outputs, slow.predict(slow.stack(travellers), samples[0].x), atol=1e-12)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsmall.diversity import FLOOR, Divergence, fold_trees, measure, shared_layers, weights
@@ -68,6 +68,7 @@ def test_layers_count_alike_whatever_their_size():
     np.testing.assert_allclose(anchor["a"], [[1.5]])
 
 
+@settings(deadline=None)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 99), st.sampled_from(["l2", "cosine"]))
 def test_all_sites_at_once_give_what_each_gives_alone(fanout, depth, seed, diversity):
     trees = [("a", ReplicaTree(fanout, depth)), ("b", ReplicaTree(2, 1)), ("c", ReplicaTree(1, 0))]
@@ -99,6 +100,7 @@ def test_replicas_equal_to_their_anchor_leave_it_as_it_is(fold, diversity, own_m
         np.testing.assert_allclose(array, stack[name][:1], rtol=1e-12)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 99), st.sampled_from(["l2", "cosine"]))
 def test_the_folded_anchor_lies_between_the_least_and_greatest_of_its_tree(seed, diversity):
     rows = rows_of(("a", ReplicaTree(2, 2)))

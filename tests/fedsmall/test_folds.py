@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsmall.errors import PlanError
@@ -13,6 +13,7 @@ def labels(zeros: int, ones: int) -> np.ndarray:
     return np.repeat([0, 1], [zeros, ones])
 
 
+@settings(deadline=None)
 @given(st.integers(5, 40), st.integers(5, 40), st.integers(2, 5), st.integers(1, 6), st.integers(0, 3))
 def test_sites_and_test_set_are_a_partition_of_all_samples(zeros, ones, folds, sites, seed):
     y = labels(zeros, ones)
@@ -30,6 +31,7 @@ def test_no_sample_is_tested_twice_over_the_folds():
     assert sorted(tested) == list(range(80))
 
 
+@settings(deadline=None)
 @given(st.integers(4, 60), st.integers(4, 60), st.integers(2, 4), st.integers(0, 3))
 def test_folds_keep_class_shares_to_within_one_sample(zeros, ones, folds, seed):
     parts = stratified_folds(labels(zeros, ones), folds, seed)
@@ -83,6 +85,7 @@ def test_impossible_folds_are_refused(arguments, message):
         fold_split(*arguments, seed=0)
 
 
+@settings(deadline=None)
 @given(st.integers(20, 200), st.integers(20, 200), st.integers(2, 5), st.integers(1, 4), st.integers(1, 4))
 def test_a_pool_gives_every_site_its_samples_and_keeps_class_shares(zeros, ones, folds, sites, per_site):
     y = labels(zeros, ones)

@@ -138,3 +138,19 @@ def test_group_norm_has_no_running_statistics():
 def test_a_model_that_cannot_be_built_says_why(name, task, options, words):
     with pytest.raises(PlanError, match=words):
         build_model(name, task, options, rng_for(0, "t"))
+
+
+def test_resnet18_is_torchvisions_weight_for_weight():
+    from fedsmall.sources.public import import_torchvision
+
+    pytest.importorskip("PIL")
+    import_torchvision()
+    from torchvision.models import resnet18
+
+    ours = build_model("resnet18", Task("imagenet", (3, 64, 64), 1000), {"stem": "imagenet"}, rng_for(0, "t")).eval()
+    theirs = resnet18(weights=None).eval()
+    x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+    theirs.load_state_dict(ours.state_dict())
+
+    assert torch.equal(ours(x), theirs(x))

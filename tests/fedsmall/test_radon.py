@@ -129,6 +129,7 @@ def test_in_the_plane_it_is_where_the_diagonals_cross():
     np.testing.assert_allclose(radon_point(square), [1, 1], atol=1e-12)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-9, 9), min_size=3, max_size=3))
 def test_on_a_line_it_is_the_median(numbers):
     points = np.array(numbers, dtype=float)[:, None]
@@ -252,7 +253,7 @@ def test_the_iterated_point_survives_absurd_models_where_the_mean_does_not():
 
 
 @given(st.integers(1, 9), st.integers(0, 120), st.integers(0, 99))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_every_model_comes_alike_often_and_never_twice_in_a_group(parameters, more, seed):
     filling = Filling(models=parameters + 2 + more, parameters=parameters)
 

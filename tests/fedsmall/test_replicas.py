@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsmall.errors import PlanError
@@ -34,6 +34,7 @@ def test_a_tree_of_depth_zero_is_its_anchor_under_the_sites_own_name():
     assert row_name("site-3", "") == "site-3"
 
 
+@settings(deadline=None)
 @given(st.integers(1, 4), st.integers(0, 3))
 def test_a_tree_has_as_many_nodes_as_the_paper_counts(fanout, depth):
     tree = ReplicaTree(fanout, depth)
@@ -73,6 +74,7 @@ def test_the_stratified_perturbation_by_hand():
     assert len(set.union(*lacked)) == 12
 
 
+@settings(deadline=None)
 @given(st.integers(4, 40), st.integers(4, 40), st.integers(1, 4), st.integers(0, 2), st.floats(0, 0.4), st.booleans())
 def test_children_are_cut_from_their_parents_samples(zeros, ones, fanout, depth, drop, stratified):
     tree = ReplicaTree(fanout, depth, drop, "stratified" if stratified else "random")
@@ -95,6 +97,7 @@ def test_children_are_cut_from_their_parents_samples(zeros, ones, fanout, depth,
             assert np.ptp(lacked[held[node]]) <= 1
 
 
+@settings(deadline=None)
 @given(st.integers(6, 40), st.integers(6, 40), st.floats(0, 0.5))
 def test_stratified_blocks_keep_class_shares_to_within_one_sample(zeros, ones, drop):
     y = labels(zeros, ones)

@@ -4,7 +4,7 @@ from math import factorial, lcm
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -40,6 +40,7 @@ def test_looking_gives_way_to_what_is_due():
     assert [contact.action for contact in contacts] == [Action.PERMUTE, Action.PERMUTE, Action.AGGREGATE]
 
 
+@settings(deadline=None)
 @given(SCHEDULES, st.integers(1, 60), st.none() | st.integers(1, 9))
 def test_every_local_round_is_in_exactly_one_contact(schedule, rounds, look_every):
     contacts = list(schedule.contacts(rounds, look_every))
@@ -48,6 +49,7 @@ def test_every_local_round_is_in_exactly_one_contact(schedule, rounds, look_ever
     assert trained == list(range(1, rounds + 1))
 
 
+@settings(deadline=None)
 @given(SCHEDULES, st.integers(1, 60), st.none() | st.integers(1, 9))
 def test_contacts_do_what_is_due_and_end_with_an_aggregation(schedule, rounds, look_every):
     *contacts, last = schedule.contacts(rounds, look_every)
@@ -58,6 +60,7 @@ def test_contacts_do_what_is_due_and_end_with_an_aggregation(schedule, rounds, l
     assert acted == {t: action for t, action in due.items() if action is not Action.TRAIN}
 
 
+@settings(deadline=None)
 @given(SCHEDULES.filter(lambda schedule: schedule.permute_every or schedule.aggregate_every), st.integers(1, 20))
 def test_a_run_without_an_end_has_the_contacts_of_a_long_one(schedule, rounds):
     *before_the_end, _ = schedule.contacts(rounds)
@@ -65,6 +68,7 @@ def test_a_run_without_an_end_has_the_contacts_of_a_long_one(schedule, rounds):
     assert list(islice(schedule.contacts(), len(before_the_end))) == before_the_end
 
 
+@settings(deadline=None)
 @given(st.integers(1, 7), st.integers(1, 7))
 def test_counts_are_those_of_the_periods(permute_every, aggregate_every):
     period = lcm(permute_every, aggregate_every)
@@ -121,6 +125,7 @@ def test_an_endless_run_that_never_meets_is_refused():
         Schedule().contacts()
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**63), st.integers(1, 10**6), st.sets(st.text(max_size=3), max_size=9), st.randoms())
 def test_a_permutation_sends_every_model_to_one_site_whoever_comes_first(seed, t, sites, random):
     shuffled = sorted(sites)

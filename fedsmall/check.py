@@ -1,0 +1,209 @@
+"""What a site should know of its data before it joins: in plain words, at the site, before anything is sent."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedsmall.errors import DataError, PlanError
+from fedsmall.federation import Task
+from fedsmall.models import initial_model
+from fedsmall.plan import Plan
+from fedsmall.rawsite import RawSite
+from fedsmall.sources.pool import Part
+from fedsmall.sources.registry import OWN_FILES, read_pool, read_task
+from fedsmall.standardise import COUNT_FLOOR
+from fedsmall.tasks import load_site
+
+LISTED = 8  # names in one line; the rest is counted
+IDENTIFIER = re.compile(
+    r"(^|[ _-])(id|nr|no|mrn|patient|name|birth|dob|date|zip|postcode|phone)([ _-]|$)", re.IGNORECASE
+)
+NEVER = (
+    "No sample, image, label, patient number, path or file name.",
+    "No table cell, and no count, sum or mean of fewer than {floor} values of a feature.",
+    "Nothing at a time that was not asked for: the site only answers.",
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: "good", a "note" to think about, or a "problem" that stops the site."""
+
+    level: Literal["good", "note", "problem"]
+    text: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found in a site's data, what would leave the site, and what never does."""
+
+    findings: tuple[Finding, ...]
+    leaves: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether the site can take part."""
+        return all(finding.level != "problem" for finding in self.findings)
+
+    def lines(self) -> list[str]:
+        """The whole report as plain text."""
+        marks = {"good": "ok     ", "note": "note   ", "problem": "PROBLEM"}
+        lines = [f"{marks[finding.level]}  {finding.text}" for finding in self.findings]
+        for title, texts in (("What leaves this site:", self.leaves), ("What never leaves it:", self.never)):
+            if texts:
+                lines += ["", title, *(f"  - {text}" for text in texts)]
+        return lines
+
+
+def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOOR) -> Check:
+    """Look at the data of ``site`` at ``path`` as ``plan`` would use them (see :func:`fedsmall.tasks.load_site`).
+
+    Counts from 1 to ``floor`` - 1 are not written out, so that the report itself may be shown around. Data that cannot
+    be used are a finding, not an error.
+    """
+    try:
+        plan, told = _with_classes(plan, path)
+        raw = load_site(plan, site, path)
+        leaves = _leaves(plan, raw, floor)
+    except (DataError, PlanError) as wrong:
+        return Check((Finding("problem", str(wrong)),))
+    parts = [raw.train, *([raw.held_out] if raw.held_out is not None and len(raw.held_out) else [])]
+    x, y = (np.concatenate([getattr(part, field) for part in parts]) for field in "xy")
+    found = [*told, _shape(raw, floor), *_classes(raw.task, y, floor), *_features(raw.task, x, floor)]
+    found += [*_duplicates(Part(x, y), floor), *_leakage(raw, floor), *_withheld(raw)]
+    return Check(tuple(found), leaves, tuple(line.format(floor=floor) for line in NEVER))
+
+
+def few(count: int, floor: int = COUNT_FLOOR) -> str:
+    """A count as it may be shown: "fewer than 5" where it is small enough to point at somebody."""
+    return f"fewer than {floor}" if 0 < count < floor else str(count)
+
+
+def _with_classes(plan: Plan, path: Path | None) -> tuple[Plan, list[Finding]]:
+    """The plan with the classes of this file where it names none, and the line that says so."""
+    source = read_task(plan.task)
+    if source.kind not in OWN_FILES or "classes" in source.options or path is None or not path.exists():
+        return plan, []
+    task = {**source.options, source.kind: str(path)}
+    classes = list(read_pool(read_task(task), ("iid", None), plan.seed, None).class_names)
+    text = f"The scenario does not name the classes; all sites need the same. Here they would be: classes = {classes}"
+    return plan.model_copy(update={"task": {**task, "classes": classes}}), [Finding("note", text.replace("'", '"'))]
+
+
+def _shape(raw: RawSite, floor: int) -> Finding:
+    shape = raw.task.input_shape
+    colour = {1: "grey", 3: "colour"}.get(shape[0], f"{shape[0]}-channel")
+    what = f"{colour} images of {shape[1]} x {shape[2]}" if len(shape) == 3 else f"{shape[0]} features"
+    held = 0 if raw.held_out is None else len(raw.held_out)
+    total = few(len(raw.train) + held, floor)
+    return Finding(
+        "good", f"{total} samples ({what}): {few(len(raw.train), floor)} to train on, {few(held, floor)} held out"
+    )
+
+
+def _classes(task: Task, y: np.ndarray, floor: int) -> list[Finding]:
+    if y.ndim != 1 or task.loss == "l1":
+        return []
+    counts = {name: int((y == label).sum()) for label, name in enumerate(task.class_names)}
+    shown = ", ".join(f"{name}: {few(count, floor)}" for name, count in counts.items())
+    if sum(count > 0 for count in counts.values()) == 1:
+        return [
+            Finding("note", f"All samples are of one class ({shown}); the site can train, but not judge a model alone")
+        ]
+    return [Finding("good", f"Samples by class: {shown}")]
+
+
+def _features(task: Task, x: np.ndarray, floor: int) -> list[Finding]:
+    """What is missing, constant, or looks like an identifier; images have none of these."""
+    if x.dtype == np.uint8 or x.ndim != 2:
+        blank = int((x.reshape(len(x), -1).min(axis=1) == x.reshape(len(x), -1).max(axis=1)).sum())
+        return [Finding("note", f"{few(blank, floor)} images are of one colour only")] if blank else []
+    names = task.feature_names or tuple(f"x{index}" for index in range(x.shape[1]))
+    missing = np.isnan(x)
+    columns = {name.partition("=")[0]: int(gaps) for name, gaps in zip(names, missing.sum(axis=0), strict=True)}
+    gaps = [f"{name} ({few(count, floor)} of {few(len(x), floor)})" for name, count in columns.items() if count]
+    with np.errstate(invalid="ignore"):
+        low, high = np.where(missing, np.inf, x).min(axis=0), np.where(missing, -np.inf, x).max(axis=0)
+    flat = [name for name, least, most in zip(names, low, high, strict=True) if least >= most]
+    named = [name for name in columns if IDENTIFIER.search(name)]
+    found = [Finding("note" if gaps else "good", f"Missing values: {_listed(gaps) if gaps else 'none'}")]
+    if gaps:
+        found.append(Finding("good", "A missing value is replaced at this site by the mean over all sites"))
+    if flat:
+        found.append(Finding("note", f"Columns that say nothing here (one value, or none): {_listed(flat)}"))
+    if named:
+        found.append(Finding("note", f"Columns that look like identifiers or dates: {_listed(named)}. Leave them out"))
+    return found
+
+
+def _duplicates(part: Part, floor: int) -> list[Finding]:
+    seen: dict[bytes, Counter[bytes]] = {}
+    for x, y in zip(part.x, part.y, strict=True):
+        seen.setdefault(x.tobytes(), Counter())[np.asarray(y).tobytes()] += 1
+    again = sum(labels.total() - 1 for labels in seen.values())
+    torn = sum(len(labels) > 1 for labels in seen.values())
+    found = [
+        Finding(
+            "note" if again else "good", f"Samples that occur more than once: {few(again, floor) if again else 'none'}"
+        )
+    ]
+    if torn:
+        found.append(
+            Finding("note", f"{few(torn, floor)} of them have different labels; one of the labels must be wrong")
+        )
+    return found
+
+
+def _leakage(raw: RawSite, floor: int) -> list[Finding]:
+    if raw.held_out is None or not len(raw.held_out):
+        return [Finding("note", "Nothing is held out here: models are judged on other data")]
+    trained = {row.tobytes() for row in raw.train.x}
+    both = sum(row.tobytes() in trained for row in raw.held_out.x)
+    if both:
+        text = f"{few(both, floor)} held-out samples are also trained on; results here will look better than they are"
+        return [Finding("note", text)]
+    return [Finding("good", "No held-out sample is trained on")]
+
+
+def _withheld(raw: RawSite) -> list[Finding]:
+    names = raw.withheld()
+    if not names:
+        return []
+    text = (
+        f"Fewer than {raw.floor} values, so nothing is told of {_listed(list(names))}; other sites decide its scaling"
+    )
+    return [Finding("note", text)]
+
+
+def _leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
+    """What the site's program would send under this plan, from the roll call to the last contact."""
+    model = initial_model(plan, raw.task, None)
+    numbers = sum(array.size for array in model.values())
+    arrays = _listed([f"{name} {tuple(array.shape)}" for name, array in model.items()])
+    lines = ["At the roll call: the site's name, its number of samples, the names and shapes of the model's arrays."]
+    if raw.scaled:
+        lines.append(f"Once: for each feature the count, the sum and the sum of squares of at least {floor} values.")
+    lines.append(f"At every contact: the trained model, {numbers:,} numbers in {len(model)} arrays: {arrays}.")
+    lines.append("With it: the number of samples, the number of steps and the mean training loss.")
+    return (*lines, *_by_method(plan))
+
+
+def _by_method(plan: Plan) -> Iterable[str]:
+    method, recipe = plan.method, plan.recipe
+    if recipe.has_state and recipe.optimizer_state == "travel":
+        yield "With it: the optimizer's state, as large as the model once or twice."
+    if method.permute_every:
+        yield "Daisy-chaining: the model that was trained here goes on to another site, as it is."
+    if method.privacy:
+        yield f"Before it leaves, what changed is clipped to {method.privacy.clip} and noise is added."
+
+
+def _listed(names: list[Any]) -> str:
+    more = len(names) - LISTED
+    return ", ".join(map(str, names[:LISTED])) + (f" and {more} more" if more > 0 else "")

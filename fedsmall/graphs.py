@@ -1,0 +1,125 @@
+"""Super-resolution of brain graphs: edge-conditioned convolutions on fully connected graphs, in dense form.
+
+A connectome of n regions is a symmetric n x n matrix with ones on its diagonal; a sample is the vector of its entries
+above the diagonal, row by row: 595 numbers for 35 regions. G1 predicts 160 regions (12,720 numbers), G2 268 (35,778).
+Nodes are regions, their features the rows of the matrix; every region is a neighbour of every region, itself included.
+
+Source: Ghilea and Rekik, "Replica Tree-based Federated Learning using Limited Data", section 4 (models and task).
+Departures: the prediction of a graph is the product of its own features (a batch is not summed over), and the loss is
+taken above the diagonal, since the diagonal is known.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from fedsmall.federation import Task
+
+REGIONS = 35  # of an input graph
+EPSILON, MOMENTUM, DROPOUT = 1e-3, 0.1, 0.5  # the authors' settings
+
+
+def pairs(regions: int) -> int:
+    """The number of entries above the diagonal."""
+    return regions * (regions - 1) // 2
+
+
+def regions_of(entries: int) -> int:
+    """The number of regions of a graph with so many entries above the diagonal.
+
+    Raises ValueError where no graph has that many.
+    """
+    regions = (1 + math.isqrt(1 + 8 * entries)) // 2
+    if entries < 1 or pairs(regions) != entries:
+        raise ValueError(f"no symmetric matrix has {entries} entries above its diagonal; 35 regions have 595")
+    return regions
+
+
+def matrices(vectors: Tensor, regions: int) -> Tensor:
+    """Symmetric matrices with ones on the diagonal, (..., regions, regions), from vectors (..., entries)."""
+    row, column = torch.triu_indices(regions, regions, offset=1, device=vectors.device)
+    place = torch.zeros(regions, regions, dtype=torch.long, device=vectors.device)
+    place[row, column] = place[column, row] = torch.arange(len(row), device=vectors.device) + 1
+    ones = torch.ones_like(vectors[..., :1])
+    return torch.cat([ones, vectors], dim=-1)[..., place]  # entry 0 is the diagonal's one
+
+
+def above_diagonal(graphs: Tensor) -> Tensor:
+    """The entries above the diagonal, (..., entries), of matrices (..., regions, regions)."""
+    row, column = torch.triu_indices(graphs.shape[-1], graphs.shape[-1], offset=1, device=graphs.device)
+    return graphs[..., row, column]
+
+
+class EdgeConvolution(nn.Module):
+    """An edge-conditioned convolution (NNConv) over fully connected graphs with one number on each edge.
+
+    x_i' = root(x_i) + mean over j of x_j W(e_ij) + bias, where W(e) = ReLU(e a + c) is an (inputs, outputs) matrix made
+    by the edge network. Equal to torch_geometric's ``NNConv`` with mean aggregation, root weight and bias.
+    Source: Gilmer et al. 2017, section 3; Simonovsky and Komodakis 2017.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.inputs, self.outputs = inputs, outputs
+        self.edge = nn.Linear(1, inputs * outputs)
+        self.root = nn.Linear(inputs, outputs, bias=False)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        """Features (graphs, nodes, inputs) and edges (graphs, nodes, nodes) -> (graphs, nodes, outputs)."""
+        nodes = x.shape[1]
+        slope = self.edge.weight[:, 0]  # (inputs * outputs,)
+        heard = []
+        for features, entries in zip(
+            x.unbind(), edges.unbind(), strict=True
+        ):  # one graph's weights at a time fit a cache
+            weights = torch.relu(entries[..., None] * slope + self.edge.bias)  # (nodes, nodes, inputs * outputs)
+            weights = weights.reshape(nodes, nodes * self.inputs, self.outputs)
+            heard.append(torch.matmul(features.reshape(-1), weights))  # (nodes, outputs): sums over j and inputs
+        convolved: Tensor = self.root(x) + torch.stack(heard) / nodes + self.bias
+        return convolved
+
+
+class GraphNet(nn.Module):
+    """Convolutions of growing width, each with BatchNorm, sigmoid and dropout; then X' X predicts the larger graph."""
+
+    def __init__(self, widths: tuple[int, ...], regions: int = REGIONS) -> None:
+        super().__init__()
+        self.regions = regions
+        self.layers = len(widths)
+        before = regions
+        for number, width in enumerate(widths, 1):
+            self.add_module(f"conv{number}", EdgeConvolution(before, width))
+            self.add_module(f"norm{number}", nn.BatchNorm1d(width, eps=EPSILON, momentum=MOMENTUM))
+            self.add_module(f"dropout{number}", nn.Dropout(DROPOUT))
+            before = width
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(graphs, entries) -> (graphs, entries of the larger graph)."""
+        edges = matrices(vectors, self.regions)
+        x = edges
+        for number in range(1, self.layers + 1):
+            x = self.get_submodule(f"conv{number}")(x, edges)
+            x = self.get_submodule(f"norm{number}")(x.flatten(0, 1)).reshape(x.shape)  # over the nodes of all graphs
+            x = self.get_submodule(f"dropout{number}")(torch.sigmoid(x))
+        return above_diagonal(x.transpose(1, 2) @ x)
+
+
+def g1(task: Task, *, widths: tuple[int, ...] = (35, 160)) -> nn.Module:
+    """35 regions to 160: 21,060 parameters (RepTreeFL's G1). The last width is the number of regions predicted."""
+    return _fitting(task, tuple(widths))
+
+
+def g2(task: Task, *, widths: tuple[int, ...] = (35, 160, 268)) -> nn.Module:
+    """35 regions to 268: 150,504 parameters (RepTreeFL's G2); its first two layers are G1's."""
+    return _fitting(task, tuple(widths))
+
+
+def _fitting(task: Task, widths: tuple[int, ...]) -> nn.Module:
+    """The network, where the task's samples are graphs and its targets graphs of the last width."""
+    if len(task.input_shape) != 1:
+        raise ValueError(f"a graph comes as the vector of its entries above the diagonal, not as {task.input_shape}")
+    if task.outputs != pairs(widths[-1]):
+        raise ValueError(f"it predicts {pairs(widths[-1])} entries ({widths[-1]} regions); the task has {task.outputs}")
+    return GraphNet(widths, regions_of(task.input_shape[0]))

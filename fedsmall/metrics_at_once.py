@@ -1,0 +1,88 @@
+"""The metrics of many models on the same samples, in one pass: the sites' own models at every evaluation of a run.
+
+:func:`fedsmall.metrics.evaluate`, which asks scikit-learn model by model, is the specification; with fifty sites and
+small test sets it costs more than all training. A test holds the two together.
+"""
+
+import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import rankdata
+
+from fedsmall.federation import Task
+from fedsmall.metrics import predicted
+
+
+def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
+    """Every metric of ``task`` for ``outputs`` (models, samples, outputs) on ``y`` (samples,): (models,) by name.
+
+    The metrics are those of :func:`fedsmall.metrics.evaluate`; NaN where one is not defined for a model, and left out
+    where it is defined for none.
+    """
+    outputs = np.asarray(outputs, dtype=np.float64)
+    if not len(y):
+        return {}
+    found = {"loss": _losses(outputs, y, task.loss)}
+    if task.loss == "l1":
+        found["mae"] = found["loss"]
+    else:
+        found |= _of_classes(outputs, y, task.classes, with_auc="auc" in task.metrics)
+    return {name: found[name] for name in task.metrics if name in found and not np.isnan(found[name]).all()}
+
+
+def _of_classes(outputs: np.ndarray, y: np.ndarray, classes: int, with_auc: bool) -> dict[str, np.ndarray]:
+    guess = predicted(outputs)  # (models, samples)
+    cell = (np.arange(len(guess))[:, None] * classes + y) * classes + guess
+    table = np.bincount(cell.ravel(), minlength=len(guess) * classes**2).reshape(-1, classes, classes)
+    hits = np.diagonal(table, axis1=1, axis2=2)  # (models, classes)
+    members, named = table.sum(axis=2), table.sum(axis=1)
+    others = len(y) - members
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sensitivity = hits / members
+        specificity = (others - (named - hits)) / others
+        f1 = 2 * hits / (members + named)
+    two = classes == 2
+    found = {
+        "accuracy": np.asarray((guess == y).mean(axis=1)),
+        "balanced_accuracy": _mean(sensitivity),
+        "macro_f1": _mean(f1),
+        "sensitivity": sensitivity[:, 1] if two else _mean(sensitivity),
+        "specificity": specificity[:, 1] if two else _mean(specificity),
+    }
+    return found | ({"auc": _auc(outputs, y, classes)} if with_auc else {})
+
+
+def _auc(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
+    if outputs.shape[-1] == 1 or classes == 2:
+        scores = outputs[..., -1] - (outputs[..., 0] if outputs.shape[-1] > 1 else 0.0)
+        return _area(scores, y == 1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        shares = np.exp(outputs - logsumexp(outputs, axis=-1, keepdims=True))
+    return _mean(np.stack([_area(shares[..., label], y == label) for label in range(classes)], axis=1))
+
+
+def _area(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """The area under the ROC curve by ranks (Mann and Whitney 1947), ties half: (models, samples) -> (models,)."""
+    good, bad = int(positive.sum()), int((~positive).sum())
+    if not good or not bad:
+        return np.full(len(scores), np.nan)
+    ranks = rankdata(scores, axis=1)  # (models, samples)
+    areas = (ranks[:, positive].sum(axis=1) - good * (good + 1) / 2) / (good * bad)
+    return np.where(np.isfinite(scores).all(axis=1), areas, np.nan)
+
+
+def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
+    if name == "l1":
+        return np.asarray(np.abs(outputs.reshape(len(outputs), *y.shape) - y).reshape(len(outputs), -1).mean(axis=1))
+    if name == "cross_entropy":
+        of_label = np.take_along_axis(outputs, y[None, :, None], axis=2)[..., 0]
+        return np.asarray((logsumexp(outputs, axis=2) - of_label).mean(axis=1))
+    margins = outputs[..., 0] * np.where(y == 1, 1.0, -1.0)
+    each = np.maximum(0.0, 1.0 - margins) if name == "hinge" else np.logaddexp(0.0, -margins)
+    return np.asarray(each.mean(axis=1))
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    """The mean over the classes for which a value is defined: (models, classes) -> (models,)."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=1)
+    return np.where(count > 0, np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)

@@ -1,0 +1,48 @@
+"""A plan that cannot end well is refused before a site trains."""
+
+import numpy as np
+
+from fedsmall.aggregate import check_aggregator, is_buffer
+from fedsmall.compositions import check_composition
+from fedsmall.errors import PlanError
+from fedsmall.federation import Task
+from fedsmall.models import initial_model
+from fedsmall.plan import Plan
+from fedsmall.privacy import check_private
+from fedsmall.schedule import RandomSchedule, Schedule, Timetable
+
+
+def check_plan(plan: Plan, task: Task, sites: int) -> None:
+    """Raise PlanError, in one line that says what to do, if ``sites`` sites cannot run the plan on ``task``."""
+    method = plan.method
+    if method.family != "federated":
+        return
+    check_composition(plan)
+    if method.server in ("none", "scaffold", "feddyn"):
+        count = parameter_count(plan, task)
+        check_aggregator(method.aggregator, sites, count, method.weighted, method.aggregator_options)
+    if method.privacy is not None:
+        check_private(plan, leaving_contacts(plan), [name for name in initial_model(plan, task) if is_buffer(name)])
+    if method.server == "none" and method.server_options:
+        raise PlanError(f"Method {method.label!r} has server_options, and no server optimizer that would read them.")
+    if method.fraction < 1 and method.permute_every and round(method.fraction * sites) < 1:
+        raise PlanError(f"A fraction of {method.fraction} of {sites} sites is no site at all. Raise the fraction.")
+
+
+def schedule_for(plan: Plan) -> Timetable:
+    """The schedule of the plan's method: periods, or the random one with the same expected counts."""
+    method = plan.method
+    if method.random_schedule:
+        return RandomSchedule(method.permute_every, method.aggregate_every, plan.seed)
+    return Schedule(method.permute_every, method.aggregate_every)
+
+
+def leaving_contacts(plan: Plan) -> int:
+    """How many times models leave the sites in the whole run."""
+    return sum(1 for _ in schedule_for(plan).contacts(plan.rounds))
+
+
+def parameter_count(plan: Plan, task: Task) -> int:
+    """How many float parameters the plan's model has for this task."""
+    model = initial_model(plan, task)
+    return sum(a.size for name, a in model.items() if np.issubdtype(a.dtype, np.floating) and not is_buffer(name))

@@ -1,0 +1,199 @@
+"""Clip and noise on what leaves a site, and the ledger of what that has cost.
+
+What is promised. The unit is a whole site: whoever sees the models that a site sent, every one of them, could hardly
+tell whether it had trained or had sent back the models that it received. That is (epsilon, delta)-differential privacy
+under add-or-remove of a site (for exchange of a site's data for any other, the sensitivity doubles: halve ``noise``).
+
+What a permuted model costs. A traveller that hops is seen by the next site, not only by the server, so *every contact
+is a release*, at permutations as at aggregations: a site is charged once for each contact in which it takes part.
+What later sites do to the traveller is post-processing and costs the first site nothing. Nothing is gained by the
+permutation itself: the server draws it, so no amplification by shuffling is claimed. FedDC therefore costs what FedAvg
+with equal communication costs, and more than FedAvg of equal period.
+
+What is sent without noise, and why that is not a hole: nothing of the site. Running statistics and integer counters go
+back as they were received (:func:`privatise`); a plan whose moments travel or whose rule sends controls is refused
+(:func:`check_private`); sample counts and step counts are taken to be public.
+
+Source: Geyer, Klein & Nabi 2017, "Differentially private federated learning: a client level perspective"; there the
+server adds the noise to a sum, here each site adds it to its own update, so that the server and the next site need not
+be trusted. Their noise has standard deviation sigma * S, as here.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from dp_accounting import dp_event
+from dp_accounting.rdp import RdpAccountant
+
+from fedsmall.aggregate import is_buffer
+from fedsmall.errors import PlanError
+from fedsmall.plan import Plan, Privacy
+from fedsmall.randomness import rng_for
+from fedsmall.travel import Arrays
+
+
+def noise_rng(seed: int, site: str, t: int, entropy: int | None = None) -> np.random.Generator:
+    """The generator of a site's noise at contact ``t``.
+
+    A simulation names the stream and nothing else, so that a run can be repeated. A real site must pass ``entropy``
+    from its operating system (``secrets.randbits(128)``): noise that others can draw again protects nothing.
+    """
+    if entropy is None:
+        return rng_for(seed, "noise", site, t)
+    return np.random.default_rng([entropy, t])
+
+
+def privatise(sent: Arrays, received: Arrays, privacy: Privacy, rngs: Sequence[np.random.Generator]) -> Arrays:
+    """The models that may leave: each update clipped to norm ``clip``, plus noise of deviation ``noise * clip``.
+
+    Every array of ``sent`` and ``received`` has shape (models, ...); ``rngs`` holds one generator a model. The update
+    is what was sent minus what was received, over all float parameters together. Buffers (running statistics) and
+    integers are those received: they depend on the site's samples and the ledger does not cover them.
+    """
+    names = [name for name in sorted(sent) if _is_private(name, sent[name])]
+    update = _rows({name: sent[name].astype(np.float64) - received[name] for name in names})  # (models, parameters)
+    norms = np.linalg.norm(update, axis=1, keepdims=True)
+    update *= privacy.clip / np.maximum(norms, privacy.clip)
+    if privacy.noise:
+        update += privacy.noise * privacy.clip * np.stack([rng.standard_normal(update.shape[1]) for rng in rngs])
+    out, start = dict(received), 0
+    for name in names:
+        stop = start + received[name][0].size
+        step = update[:, start:stop].reshape(received[name].shape)
+        out[name] = (received[name] + step).astype(sent[name].dtype)
+        start = stop
+    return {name: out[name] for name in sent}
+
+
+def privatise_one(sent: Arrays, received: Arrays, privacy: Privacy, rng: np.random.Generator) -> Arrays:
+    """:func:`privatise` for one model, as at a hospital: arrays without the leading axis."""
+    stack = privatise(_as_stack(sent), _as_stack(received), privacy, [rng])
+    return {name: array[0] for name, array in stack.items()}
+
+
+@lru_cache(maxsize=4096)
+def epsilon(noise: float, delta: float, releases: int, fraction: float = 1.0) -> float:
+    """The epsilon at ``delta`` of that many releases with noise multiplier ``noise``, by the Renyi accountant.
+
+    With a ``fraction`` below 1 a site takes part in each of the ``releases`` contacts by chance (Poisson sampling
+    stands in for the draw of a fixed number), which holds against those who do not know who took part: the readers of
+    the final model, not the server. Infinite without noise, zero before the first release.
+    """
+    if releases == 0:
+        return 0.0
+    if noise == 0:
+        return float("inf")
+    event: dp_event.DpEvent = dp_event.GaussianDpEvent(noise)
+    if fraction < 1:
+        event = dp_event.PoissonSampledDpEvent(fraction, event)
+    return float(RdpAccountant().compose(event, releases).get_epsilon(delta))
+
+
+class Ledger:
+    """What a run has spent of its privacy budget, contact by contact, at the level of one site.
+
+    ``releases`` may start above zero, where a run resumes. ``fraction`` is the share of sites asked at a contact.
+    """
+
+    def __init__(self, privacy: Privacy, fraction: float = 1.0, releases: int = 0):
+        self.privacy = privacy
+        self.fraction = fraction
+        self.releases = releases
+
+    def epsilon_after(self, releases: int) -> float:
+        """The epsilon that ``releases`` contacts in all would have cost."""
+        return epsilon(self.privacy.noise, self.privacy.delta, releases, self.fraction)
+
+    @property
+    def spent(self) -> float:
+        """The epsilon so far, against those who do not know who took part when."""
+        return self.epsilon_after(self.releases)
+
+    def allows(self, contacts: int = 1) -> bool:
+        """Whether that many further contacts stay within the budget."""
+        budget = self.privacy.budget
+        return budget is None or self.epsilon_after(self.releases + contacts) <= budget
+
+    def charge(self) -> None:
+        """Count one contact. Raises PlanError where the budget does not allow it: the run must stop before it."""
+        if not self.allows():
+            raise PlanError(
+                f"the privacy budget of epsilon {self.privacy.budget:g} is spent: {self.releases} contacts cost "
+                f"{self.spent:.3g}, one more would cost {self.epsilon_after(self.releases + 1):.3g}"
+            )
+        self.releases += 1
+
+    def affordable(self) -> int | None:
+        """How many contacts the budget allows in all, or None where it sets no limit."""
+        if self.privacy.budget is None:
+            return None
+        low, high = 0, 1
+        while self.epsilon_after(high) <= self.privacy.budget:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.epsilon_after(middle) <= self.privacy.budget else (low, middle)
+        return low
+
+    def report(self) -> dict[str, float]:
+        """The ledger's last line, for a run's record.
+
+        ``epsilon`` holds against readers of the final model; ``epsilon_to_server`` against the server and a site's
+        successors, who know when it took part: without amplification, for a site that took part every time.
+        """
+        privacy = self.privacy
+        to_server = epsilon(privacy.noise, privacy.delta, self.releases)
+        return {
+            "epsilon": self.spent,
+            "epsilon_to_server": to_server,
+            "delta": privacy.delta,
+            "releases": self.releases,
+        }
+
+
+def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> None:
+    """Raise PlanError where a plan with privacy would send something without noise, or would overspend.
+
+    ``contacts`` is the number in which models leave a site; ``buffers`` the names of the model's running statistics.
+    """
+    privacy, method = plan.method.privacy, plan.method
+    if privacy is None:
+        return
+    if plan.recipe.has_state and plan.recipe.optimizer_state == "travel":
+        raise PlanError('moments that travel would leave a site without noise; use optimizer_state = "reset", or SGD')
+    if method.rule == "scaffold":
+        raise PlanError("SCAFFOLD sends control variates, which the noise does not cover; use another method or none")
+    if method.tree is not None and (method.tree.fold_at == "server" or method.tree.travel == "trees"):
+        raise PlanError('only the folded anchor is private; use fold_at = "site" and travel = "anchors"')
+    if any("running" in name for name in buffers):
+        raise PlanError("BatchNorm's running statistics would leave without noise; use GroupNorm with privacy")
+    _check_budget(privacy, method.fraction, contacts)
+
+
+def _check_budget(privacy: Privacy, fraction: float, contacts: int) -> None:
+    if privacy.budget is None:
+        return
+    if privacy.noise == 0:
+        raise PlanError("a privacy budget needs noise above 0: without it the first contact costs infinitely much")
+    ledger = Ledger(privacy, fraction)
+    if not ledger.allows(contacts):
+        raise PlanError(
+            f"{contacts} contacts with noise {privacy.noise:g} cost epsilon {ledger.epsilon_after(contacts):.3g} at "
+            f"delta {privacy.delta:g}, more than the budget of {privacy.budget:g}; it allows {ledger.affordable()} "
+            "contacts. Take fewer contacts or more noise"
+        )
+
+
+def _is_private(name: str, array: np.ndarray) -> bool:
+    return bool(np.issubdtype(array.dtype, np.floating)) and not is_buffer(name)
+
+
+def _as_stack(arrays: Arrays) -> Arrays:
+    return {name: np.asarray(array)[None] for name, array in arrays.items()}
+
+
+def _rows(stack: Arrays) -> np.ndarray:
+    """One row a model: all arrays side by side, in the order given."""
+    models = len(next(iter(stack.values())))
+    return np.concatenate([array.reshape(models, -1) for array in stack.values()], axis=1)

@@ -1,0 +1,28 @@
+"""The commands of ``fedsmall``: where each is, and one line on what it does; none is imported before it is called."""
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """A command: ``place`` is "module:name" of a function, or of a Typer app for a group of commands."""
+
+    place: str
+    help: str
+    panel: str
+
+
+RUN, STUDY, LIVE = "Run and compare", "Evidence and speed", "A consortium of real sites"
+
+COMMANDS: dict[str, Entry] = {
+    "demo": Entry(
+        "sim.demo:demo", "Seven methods on two data sets: what federation, and daisy-chaining, are worth.", RUN
+    ),
+    "run": Entry("sim.run_command:run", "Run a scenario and write its report.", RUN),
+    "compare": Entry("sim.compare:compare", "Put finished runs side by side, with paired differences.", RUN),
+    "report": Entry("sim.run_command:report", "Make the report of a run anew, from its folder.", RUN),
+    "plan": Entry("sim.plan_command:plan", "How many rounds between aggregations, by the papers' bounds.", RUN),
+    "list": Entry("sim.listing:app", "The methods, tasks and scenarios that come along.", RUN),
+    "bench": Entry("sim.bench:bench", "Measure the engines against each other and against other frameworks.", STUDY),
+    "tune": Entry("sim.tune:tune", "Choose learning rates on the training sites alone.", STUDY),
+    "reproduce": Entry("sim.reproduce:reproduce", "The papers' tables and figures, measured beside published.", STUDY),
+}

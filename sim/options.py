@@ -1,0 +1,12 @@
+"""Options that several commands share, so that they read and behave alike."""
+
+import typer
+
+ENGINE = typer.Option(help="cohort, inprocess or ray; the fastest one here if not given", show_default=False)
+OUT = typer.Option(help="the run's folder; runs/NAME if not given. Never written over", show_default=False)
+SET = typer.Option(
+    "--set", metavar="KEY=VALUE", help="set a key of the scenario anew: --set recipe.lr=0.1", show_default=False
+)
+DATA_ROOT = typer.Option(
+    envvar="FEDSMALL_DATA", help="the folder with data files (MedMNIST, heart_disease, susy)", show_default=False
+)

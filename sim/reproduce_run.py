@@ -1,0 +1,90 @@
+"""Runs the papers' tables and figures, and writes docs/evidence from what came of them."""
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from fedsmall.errors import PlanError
+from sim.execute import execute
+from sim.files import free_folder
+from sim.progress import watcher
+from sim.reproduce_figures import draw
+from sim.reproduce_items import Item, items
+from sim.reproduce_page import page, write_page
+from sim.reproduce_rows import Result, curves_of, hospitals_of, load, rows_of
+from sim.runs import Run
+from sim.scenario import Scenario
+from sim.study_page import section
+from sim.tune_search import tuned
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def reproduce(
+    item: Item,
+    profile: str = "quick",
+    *,
+    engine: str | None = None,
+    data_root: Path | None = None,
+    out: Path | None = None,
+    docs: Path = DOCS,
+    console: Console | None = None,
+) -> Result:
+    """Run one item and write its part of the evidence into ``docs``/evidence: a JSON file and a figure.
+
+    The runs themselves are kept in folders under ``out`` (runs/ITEM...). An item whose data are not at hand is recorded
+    as not run, with what is missing; it is never an error.
+    """
+    command = f"fedsmall reproduce {item.name} --profile {profile}"
+    folder = docs / "evidence"
+    missing = item.missing(data_root)
+    if missing:
+        result = Result(item.name, profile, command, not_run=f"{missing} is not under the data root")
+        result.save(folder)
+        return result
+    started = time.perf_counter()
+    rates: dict[str, float] = {}
+    kept = out or free_folder(f"reproduce-{item.name}")
+    runs: dict[str, Run] = {}
+    for variant, scenario in item.scenarios(profile).items():
+        scenario, rates = tuned(item, variant, scenario)
+        told = watcher(console, scenario.plans(), f"{item.name} {variant}".strip()) if console else None
+        runs[variant] = execute(scenario, kept / (variant or "run"), engine=engine, data_root=data_root, watcher=told)
+    result = Result(item.name, profile, command, rows=rows_of(item, runs))
+    _describe(result, item, runs, rates, time.perf_counter() - started)
+    result.save(folder)
+    draw(item, result, folder)
+    return result
+
+
+def rewrite(docs: Path = DOCS) -> Path:
+    """Make docs/evidence.md anew from the results in docs/evidence, and return its path."""
+    folder = docs / "evidence"
+    found = {name: load(folder / f"{name}.json") for name in items() if (folder / f"{name}.json").is_file()}
+    path = docs / "evidence.md"
+    write_page(path, page(list(items().values()), found, section(folder)))
+    return path
+
+
+def listing(data_root: Path | None = None) -> list[tuple[str, str, str]]:
+    """Name, title, and what is missing, of every item."""
+    return [(item.name, item.title, item.missing(data_root)) for item in items().values()]
+
+
+def _describe(result: Result, item: Item, runs: dict[str, Run], rates: dict[str, float], seconds: float) -> None:
+    first = next(iter(runs.values()))
+    if not result.rows:
+        raise PlanError(f"{item.name}: no run was finished, so there is nothing to report")
+    scenario: Scenario = first.scenario
+    result.methods = [plan.method.model_dump(mode="json") for plan in first.plans if plan.seed == first.plans[0].seed]
+    result.curves = curves_of(item, first)
+    result.hospitals = hospitals_of(first) if item.figure == "hospitals" else {}
+    kept = ("engine", "path", "cores", "machine", "sites", "samples_per_site", "test_samples", "versions")
+    result.about = {name: first.about[name] for name in kept if name in first.about} | {
+        "about": scenario.about,
+        "rounds": scenario.rounds,
+        "seeds": len(scenario.seeds),
+        "seconds": round(seconds, 1),
+        "lr": rates,
+    }

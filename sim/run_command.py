@@ -1,0 +1,60 @@
+"""``fedsmall run`` and ``fedsmall report``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.options import DATA_ROOT, ENGINE, OUT, SET
+from sim.show import print_run, terminal
+
+console = terminal()
+
+
+def run(
+    scenario: Annotated[
+        Path, typer.Argument(help="a .toml file, or a name from `fedsmall list scenarios`", show_default=False)
+    ],
+    engine: Annotated[str | None, ENGINE] = None,
+    out: Annotated[Path | None, OUT] = None,
+    setting: Annotated[list[str] | None, SET] = None,
+    data_root: Annotated[Path | None, DATA_ROOT] = None,
+) -> None:
+    """Run a scenario: every method with every seed. Prints the table and writes a folder with report.html.
+
+    Ctrl-C ends the run after the next contact; what was run until then is kept and reported.
+    """
+    from sim.scenario import load
+    from sim.shipped import find
+
+    scenario = find(scenario)
+    asked = load(scenario, setting or [])
+    sys.path[:0] = [str(Path.cwd()), str(scenario.resolve().parent)]  # where a model of one's own is found
+
+    from sim.execute import execute
+    from sim.files import free_folder
+    from sim.progress import watcher
+    from sim.report import write_report
+
+    folder = out or free_folder(asked.name)
+    plans = asked.plans()
+    done = execute(asked, folder, engine=engine, data_root=data_root, watcher=watcher(console, plans, asked.name))
+    print_run(console, done)
+    path = write_report(folder, [done], asked.name)
+    console.print(f"\nReport: {path}")
+    if done.not_run:
+        raise typer.Exit(130)
+
+
+def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]) -> None:
+    """Make the report of a run anew, from its folder alone, and print its table."""
+    from sim.report import write_report
+    from sim.runs import read_all
+
+    runs = read_all(folder)
+    for one in runs:
+        print_run(console, one)
+    console.print(
+        f"\nReport: {write_report(folder, runs, folder.resolve().name if len(runs) > 1 else runs[0].scenario.name)}"
+    )

@@ -1,0 +1,235 @@
+"""`fedsmall study`: when does letting models travel pay, against FedAvg with the same traffic?
+
+A random fraction of a factorial design: every cell is one combination of samples per site, sites, classes per site,
+model, optimizer, local steps per contact, and contacts. In each cell FedDC, FedAvg with equal communication and FedAvg
+with equal period each get their own learning rate, searched on training sites alone, and are then
+compared seed by seed on the test samples, with seeds that the search has not seen.
+
+Cells come in a fixed random order, so the first N of them are a balanced sample of the whole design, and a study that
+is stopped goes on where it was. Results are kept as one line a cell in docs/evidence/study.csv.
+"""
+
+import csv
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedsmall.errors import PlanError
+from fedsmall.randomness import rng_for
+from fedsmall.statistics import paired
+from fedsmall.tasks import build_federation
+from sim.engines import default_engine, run_plan
+from sim.files import write
+from sim.scenario import Scenario, build
+from sim.tune_search import choose, search, with_rates
+
+PERIOD = 10  # b: contacts between two aggregations of FedDC, and of FedAvg with equal period
+SEEDS, SEEDS_OF_IMAGES = 10, 6
+FOLDS = 3
+SGD_RATES, ADAM_RATES = (0.03, 0.1, 0.3, 1.0), (0.001, 0.003, 0.01, 0.03)
+METHODS = (
+    {"name": "FedDC", "permute_every": 1, "aggregate_every": PERIOD},
+    {"name": "FedAvg", "label": "equal communication", "aggregate_every": 1},
+    {"name": "FedAvg", "label": "equal period", "aggregate_every": PERIOD},
+)
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"optimizer": "sgd"},
+    "mini-batch SGD": {"optimizer": "sgd", "batch": 1},
+    "Adam, moments travel": {"optimizer": "adam"},
+    "Adam, moments reset": {"optimizer": "adam", "optimizer_state": "reset"},
+}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "linear": ("linear", {}),
+    "MLP": ("mlp", {}),
+    "CNN, BatchNorm": ("cnn", {"norm": "batch"}),
+    "CNN, GroupNorm": ("cnn", {"norm": "group"}),
+    "ResNet": ("resnet_small", {"blocks": 1, "norm": "group"}),
+}
+FULL = {
+    "samples": (2, 4, 8, 16),
+    "sites": (10, 40),
+    "classes": (2, 10),
+    "model": ("linear", "MLP"),
+    "optimizer": tuple(OPTIMIZERS),
+    "steps": (1, 4),
+    "contacts": (40, 120),
+}
+IMAGES = {  # models that cost a hundred times as much: a corner of the design, one cell in every six
+    "samples": (8,),
+    "sites": (10,),
+    "classes": (2, 10),
+    "model": ("CNN, BatchNorm", "CNN, GroupNorm", "ResNet"),
+    "optimizer": ("SGD", "Adam, moments travel"),
+    "steps": (1,),
+    "contacts": (40,),
+}
+EVERY = 6
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of the factors; ``classes`` is the number of classes at a site, 10 being all of them."""
+
+    samples: int
+    sites: int
+    classes: int
+    model: str
+    optimizer: str
+    steps: int
+    contacts: int
+
+    def scenario(self) -> Scenario:
+        """The three methods on digits under this combination."""
+        model, options = MODELS[self.model]
+        return build(
+            {
+                "name": "study",
+                "task": "digits",
+                "model": model,
+                "model_options": options,
+                "sites": self.sites,
+                "samples_per_site": self.samples,
+                "partition": "iid" if self.classes == 10 else {"classes_per_site": self.classes},
+                "rounds": self.contacts,
+                "seeds": tuple(range(SEEDS_OF_IMAGES if self.model in IMAGES["model"] else SEEDS)),
+                "recipe": OPTIMIZERS[self.optimizer] | {"local_steps": self.steps},
+                "method": list(METHODS),
+            }
+        )
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rates to search."""
+        return SGD_RATES if "SGD" in self.optimizer else ADAM_RATES
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cell showed: FedDC minus FedAvg in accuracy, at equal communication (``same``) and period (``rare``)."""
+
+    feddc: float
+    same_mean: float
+    same_low: float
+    same_high: float
+    same_p: float
+    rare_mean: float
+    rare_low: float
+    rare_high: float
+    rare_p: float
+    lr_feddc: float
+    lr_same: float
+    lr_rare: float
+    regret: float
+    at_the_edge: int
+    seeds: int
+    seconds: float
+
+
+def cells() -> list[Cell]:
+    """All cells of the design, in the fixed random order in which they are run."""
+    full, images = (_shuffled(design, name) for design, name in ((FULL, "study"), (IMAGES, "study of images")))
+    listed: list[Cell] = []
+    while full:
+        listed += full[: EVERY - 1] + images[:1]
+        full, images = full[EVERY - 1 :], images[1:]
+    return listed
+
+
+def run_cell(cell: Cell, engine: str) -> Outcome:
+    """Search each method's learning rate, then compare the three on further seeds."""
+    started = time.perf_counter()
+    scenario = cell.scenario()
+    choices = choose(search(scenario, cell.rates, engine=engine, most_seeds=2, folds=FOLDS))
+    scores = _scores(with_rates(scenario, {label: one.lr for label, one in choices.items()}), engine)
+    same, rare = (paired(scores["FedDC"], scores[label]) for label in ("equal communication", "equal period"))
+    return Outcome(
+        feddc=sum(scores["FedDC"]) / len(scenario.seeds),
+        same_mean=same.difference.mean,
+        same_low=same.difference.low,
+        same_high=same.difference.high,
+        same_p=same.p_value,
+        rare_mean=rare.difference.mean,
+        rare_low=rare.difference.low,
+        rare_high=rare.difference.high,
+        rare_p=rare.p_value,
+        lr_feddc=choices["FedDC"].lr,
+        lr_same=choices["equal communication"].lr,
+        lr_rare=choices["equal period"].lr,
+        regret=max(one.regret for one in choices.values()),
+        at_the_edge=sum(one.at_the_edge for one in choices.values()),
+        seeds=len(scenario.seeds),
+        seconds=round(time.perf_counter() - started, 1),
+    )
+
+
+def study(
+    path: Path,
+    *,
+    minutes: float | None = None,
+    engine: str | None = None,
+    told: Callable[[Cell, Outcome, int, int], None] | None = None,
+) -> int:
+    """Run the cells that ``path`` does not hold yet, until ``minutes`` have passed; return how many it holds then.
+
+    ``told(cell, outcome, held, all)`` is called after each. Raises PlanError where the file is of another design.
+    """
+    held = dict(read(path)) if path.is_file() else {}
+    designed = cells()
+    if unknown := set(held) - set(designed):
+        raise PlanError(f"{path.name} holds {len(unknown)} cells of another design; move it away to start anew")
+    until = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
+    for cell in designed:
+        if cell in held:
+            continue
+        if time.monotonic() > until:
+            break
+        held[cell] = run_cell(cell, engine or default_engine())
+        _write(path, held)
+        if told is not None:
+            told(cell, held[cell], len(held), len(designed))
+    return len(held)
+
+
+def read(path: Path) -> Iterator[tuple[Cell, Outcome]]:
+    """The cells and outcomes in a file that :func:`study` wrote."""
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            yield _record(Cell, row), _record(Outcome, row)
+
+
+def _shuffled(design: dict[str, Any], stream: str) -> list[Cell]:
+    found = [Cell(*levels) for levels in product(*design.values())]
+    return [found[place] for place in rng_for(0, stream).permutation(len(found))]
+
+
+def _scores(scenario: Scenario, engine: str) -> dict[str, list[float]]:
+    """Each method's accuracy of the common model at the end, seed by seed."""
+    scores: dict[str, list[float]] = {}
+    for seed in scenario.seeds:
+        federation = build_federation(scenario.plan(0, seed))
+        for index in range(len(scenario.method)):
+            plan = scenario.plan(index, seed)
+            common = run_plan(plan, federation, engine).evaluations[-1].common
+            scores.setdefault(plan.method.label, []).append(common["accuracy"] if common else 0.0)
+    return scores
+
+
+def _write(path: Path, held: dict[Cell, Outcome]) -> None:
+    names = [field.name for kind in (Cell, Outcome) for field in fields(kind)]
+    lines = [",".join(names)]
+    for cell, outcome in held.items():
+        values = asdict(cell) | asdict(outcome)
+        lines.append(",".join(_said(values[name]) for name in names))
+    write(path, ("\n".join(lines) + "\n").encode())
+
+
+def _said(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else f"{value:.7g}"
+
+
+def _record(kind: Any, row: dict[str, str]) -> Any:
+    types: dict[str, Any] = {field.name: field.type for field in fields(kind)}
+    return kind(**{name: of(row[name]) for name, of in types.items()})

@@ -1,0 +1,268 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from fedsmall.errors import PlanError
+from fedsmall.plan import Method, Plan, Privacy, Recipe, Tree
+from fedsmall.privacy import Ledger, check_private, epsilon, noise_rng, privatise, privatise_one
+
+
+def models(rng, count):
+    """A stack with a matrix, a bias, running statistics and a counter."""
+    return {
+        "0.weight": rng.normal(size=(count, 3, 2)).astype(np.float32),
+        "0.bias": rng.normal(size=(count, 3)).astype(np.float32),
+        "1.running_mean": rng.normal(size=(count, 3)).astype(np.float32),
+        "1.num_batches_tracked": np.arange(count, dtype=np.int64),
+    }
+
+
+def update_norm(sent, received, row):
+    steps = [(sent[n][row].astype(float) - received[n][row]).ravel() for n in ("0.weight", "0.bias")]
+    return float(np.linalg.norm(np.concatenate(steps)))
+
+
+def streams(count):
+    return [np.random.default_rng(i) for i in range(count)]
+
+
+@given(st.floats(0.01, 10), st.integers(1, 4), st.integers(0, 100))
+def test_no_update_leaves_longer_than_the_clip(clip, count, seed):
+    rng = np.random.default_rng(seed)
+    sent, received = models(rng, count), models(rng, count)
+
+    out = privatise(sent, received, Privacy(clip=clip), streams(count))
+
+    for row in range(count):
+        assert update_norm(out, received, row) <= clip * (1 + 1e-5)
+
+
+def test_a_short_update_leaves_as_it_is():
+    rng = np.random.default_rng(0)
+    received = models(rng, 2)
+    sent = {name: array + (1e-3 if array.dtype == np.float32 else 0) for name, array in received.items()}
+
+    out = privatise(sent, received, Privacy(clip=1.0), streams(2))
+
+    for name in ("0.weight", "0.bias"):
+        np.testing.assert_allclose(out[name], sent[name], atol=1e-7)
+
+
+def test_clipping_keeps_the_direction_over_all_parameters_together():
+    received = {"a": np.zeros((1, 1)), "b": np.zeros((1, 1))}
+    sent = {"a": np.array([[3.0]]), "b": np.array([[4.0]])}
+
+    out = privatise(sent, received, Privacy(clip=1.0), streams(1))
+
+    assert (out["a"].item(), out["b"].item()) == pytest.approx((0.6, 0.8))
+
+
+def test_noise_has_deviation_sigma_times_clip_and_not_its_square_root():
+    received = {"a": np.zeros((1, 200_000))}
+
+    out = privatise(received, received, Privacy(clip=4.0, noise=0.5), streams(1))
+
+    assert out["a"].std() == pytest.approx(2.0, rel=0.01)
+    assert out["a"].mean() == pytest.approx(0.0, abs=0.02)
+
+
+def test_what_the_ledger_does_not_cover_goes_back_as_it_came():
+    rng = np.random.default_rng(1)
+    sent, received = models(rng, 2), models(rng, 2)
+    sent["1.num_batches_tracked"] += 7
+
+    out = privatise(sent, received, Privacy(clip=1.0, noise=1.0), streams(2))
+
+    for name in ("1.running_mean", "1.num_batches_tracked"):
+        np.testing.assert_array_equal(out[name], received[name])
+
+
+def test_dtypes_names_and_shapes_stay():
+    rng = np.random.default_rng(1)
+    sent, received = models(rng, 3), models(rng, 3)
+
+    out = privatise(sent, received, Privacy(clip=1.0, noise=1.0), streams(3))
+
+    assert {n: (a.dtype, a.shape) for n, a in out.items()} == {n: (a.dtype, a.shape) for n, a in sent.items()}
+    assert list(out) == list(sent)
+
+
+def test_a_stack_equals_its_models_one_by_one_to_the_bit():
+    rng = np.random.default_rng(2)
+    sent, received = models(rng, 3), models(rng, 3)
+    privacy = Privacy(clip=0.5, noise=0.3)
+
+    stacked = privatise(sent, received, privacy, streams(3))
+    single = [
+        privatise_one({n: a[k] for n, a in sent.items()}, {n: a[k] for n, a in received.items()}, privacy, rng)
+        for k, rng in enumerate(streams(3))
+    ]
+
+    for k, one in enumerate(single):
+        for name, array in one.items():
+            np.testing.assert_array_equal(stacked[name][k], array)
+
+
+def test_nothing_given_is_changed():
+    rng = np.random.default_rng(3)
+    sent, received = models(rng, 2), models(rng, 2)
+    before = {name: array.copy() for name, array in sent.items()}
+
+    privatise(sent, received, Privacy(clip=0.1, noise=1.0), streams(2))
+
+    for name, array in before.items():
+        np.testing.assert_array_equal(sent[name], array)
+
+
+def test_noise_of_a_simulation_repeats_and_that_of_a_real_site_does_not():
+    def draw(**entropy):
+        return noise_rng(0, "essen", 5, **entropy).standard_normal(4)
+
+    np.testing.assert_array_equal(draw(), draw())
+    assert not np.array_equal(draw(), noise_rng(0, "essen", 6).standard_normal(4))
+    assert not np.array_equal(draw(), noise_rng(0, "köln", 5).standard_normal(4))
+    assert not np.array_equal(draw(entropy=1), draw(entropy=2))
+    assert not np.array_equal(
+        noise_rng(0, "essen", 5, 1).standard_normal(4), noise_rng(0, "essen", 6, 1).standard_normal(4)
+    )
+
+
+def exact_epsilon(noise, delta, releases):
+    """Balle & Wang 2018, theorem 8: the exact curve; composed Gaussians are one with noise / sqrt(releases)."""
+    sigma = noise / releases**0.5
+
+    def excess(eps):
+        a, b = 1 / (2 * sigma) - eps * sigma, -1 / (2 * sigma) - eps * sigma
+        return stats.norm.cdf(a) - np.exp(eps) * stats.norm.cdf(b) - delta
+
+    return optimize.brentq(excess, 0, 500)
+
+
+def classic_epsilon(noise, delta, releases):
+    """Mironov 2017, proposition 3, minimised over the order in closed form: rho + 2 sqrt(rho ln(1 / delta))."""
+    rho = releases / (2 * noise**2)
+    return rho + 2 * (rho * np.log(1 / delta)) ** 0.5
+
+
+@pytest.mark.parametrize("noise", [0.8, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("releases", [1, 10, 100])
+def test_epsilon_lies_between_the_exact_curve_and_the_classic_bound(noise, releases):
+    found = epsilon(noise, 1e-5, releases)
+
+    assert exact_epsilon(noise, 1e-5, releases) <= found <= classic_epsilon(noise, 1e-5, releases) * 1.001
+
+
+def test_exact_curve_of_the_oracle_is_right_at_a_published_point():
+    # Balle & Wang 2018: at epsilon 1 and delta 1e-5 the analytic mechanism needs sigma 3.7306 for sensitivity 1.
+    assert exact_epsilon(3.7306, 1e-5, 1) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_subsampled_epsilon_is_within_the_published_moments_accountant():
+    # Abadi et al. 2016, section 3.2: q = .01, sigma = 4, 10,000 steps, delta = 1e-5: epsilon 1.26 by moments.
+    found = epsilon(4.0, 1e-5, 10_000, fraction=0.01)
+
+    assert 0.9 < found <= 1.26
+
+
+def test_sampling_fewer_sites_costs_less_and_more_contacts_cost_more():
+    assert epsilon(1.0, 1e-5, 50, 0.1) < epsilon(1.0, 1e-5, 50, 0.5) < epsilon(1.0, 1e-5, 50)
+    assert epsilon(1.0, 1e-5, 10) < epsilon(1.0, 1e-5, 11)
+
+
+def test_no_release_costs_nothing_and_no_noise_costs_everything():
+    assert epsilon(1.0, 1e-5, 0) == 0
+    assert epsilon(0.0, 1e-5, 1) == float("inf")
+
+
+def test_ledger_stops_before_the_contact_that_would_overspend():
+    ledger = Ledger(Privacy(clip=1, noise=2.0, budget=5.0))
+    allowed = ledger.affordable()
+
+    for _ in range(allowed):
+        ledger.charge()
+
+    assert ledger.spent <= 5.0 < ledger.epsilon_after(allowed + 1)
+    with pytest.raises(PlanError, match=f"budget of epsilon 5 is spent: {allowed} contacts"):
+        ledger.charge()
+    assert ledger.releases == allowed
+
+
+def test_ledger_goes_on_where_a_run_resumes():
+    privacy = Privacy(clip=1, noise=2.0)
+    whole = Ledger(privacy)
+    for _ in range(7):
+        whole.charge()
+
+    resumed = Ledger(privacy, releases=6)
+    resumed.charge()
+
+    assert resumed.report() == whole.report()
+
+
+def test_report_tells_the_server_apart_from_readers_of_the_model():
+    report = Ledger(Privacy(clip=1, noise=1.0), fraction=0.2, releases=20).report()
+
+    assert report["epsilon"] < report["epsilon_to_server"]
+    assert (report["delta"], report["releases"]) == (1e-5, 20)
+
+
+@settings(max_examples=20)
+@given(st.floats(0.5, 20), st.floats(0.7, 5))
+def test_affordable_is_the_last_contact_within_the_budget(budget, noise):
+    ledger = Ledger(Privacy(clip=1, noise=noise, budget=budget))
+
+    allowed = ledger.affordable()
+
+    assert ledger.allows(allowed) or allowed == 0
+    assert not ledger.allows(allowed + 1)
+
+
+def test_no_budget_sets_no_limit():
+    assert Ledger(Privacy(clip=1, noise=1)).affordable() is None
+    assert Ledger(Privacy(clip=1, noise=0)).allows(10**6)
+
+
+def private_plan(recipe=None, **method):
+    privacy = Privacy(clip=1, noise=method.pop("noise", 1.0), budget=method.pop("budget", None))
+    return Plan(name="p", task="digits", recipe=recipe or Recipe(), method=Method(name="m", privacy=privacy, **method))
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (private_plan(Recipe(optimizer="adam")), 'optimizer_state = "reset"'),
+        (private_plan(rule="scaffold"), "control variates"),
+        (private_plan(tree=Tree(fold_at="server")), 'fold_at = "site"'),
+        (private_plan(tree=Tree(travel="trees")), 'travel = "anchors"'),
+        (private_plan(budget=2.0), r"20 contacts .* it allows \d+ contacts"),
+        (private_plan(budget=2.0, noise=0), "needs noise above 0"),
+    ],
+)
+def test_a_plan_that_leaks_or_overspends_is_refused(plan, message):
+    with pytest.raises(PlanError, match=message):
+        check_private(plan, contacts=20)
+
+
+def test_running_statistics_are_refused_and_other_plans_pass():
+    with pytest.raises(PlanError, match="GroupNorm"):
+        check_private(private_plan(), 20, buffers=["1.running_mean"])
+    check_private(private_plan(Recipe(optimizer="adam", optimizer_state="reset"), budget=500.0), 20)
+    check_private(Plan(name="p", task="digits", method=Method(name="m", rule="scaffold")), 20, ["1.running_mean"])
+
+
+def test_a_chain_gathers_the_noise_that_averaging_spreads():
+    # After b hops a travelling model holds b noises, the common model of FedAvg only their mean over the sites; once
+    # aggregated both hold the same: noise alone, with sites that learn nothing.
+    sites, hops, privacy = 50, 20, Privacy(clip=1.0, noise=0.1)
+    chain = averaged = {"a": np.zeros((sites, 400))}
+
+    for t in range(hops):
+        chain = privatise(chain, chain, privacy, [noise_rng(0, str(k), t) for k in range(sites)])
+        noisy = privatise(averaged, averaged, privacy, [noise_rng(0, str(k), t) for k in range(sites)])
+        averaged = {"a": np.broadcast_to(noisy["a"].mean(axis=0), (sites, 400))}
+
+    assert chain["a"].std() == pytest.approx(0.1 * hops**0.5, rel=0.05)
+    assert averaged["a"][0].std() == pytest.approx(0.1 * (hops / sites) ** 0.5, rel=0.1)
+    np.testing.assert_allclose(chain["a"].mean(axis=0), averaged["a"][0], atol=1e-12)
