@@ -23,15 +23,17 @@ from clients.hospital import HospitalClient
 from clients.policy import Policy, load_policy
 from clients.versions import RoundMemory, put, run_folder
 from fedsmall import __version__
-from fedsmall.cohort import Cohort
 from fedsmall.deployment import RUN, SCALING, SITES, SUMS
 from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.logbook import Logbook, digest_of, manifest
 from fedsmall.plan import Plan
+from fedsmall.privacy import epsilon
 from fedsmall.rawsite import RawSite
+from fedsmall.replicas import own_tree
 from fedsmall.standardise import Scaling
 from fedsmall.tasks import load_site
-from fedsmall.travel import COMMON, EXAMPLES, NAMES, PLAN, ROUND, ROUNDS, Arrays
+from fedsmall.travel import EXAMPLES, NAMES, PLAN, ROUND, Arrays
+from fedsmall.tree_cohort import AnyCohort, cohort_for
 
 CALL_S = 60.0  # how long a caller may take to say what it wants
 TOLD = (PlanError, DataError, PolicyError)  # errors whose words were written to leave the site
@@ -61,10 +63,9 @@ class Station:
 
     def __post_init__(self) -> None:
         self.log = Logbook(self.home / "log.jsonl")
-        spent = (entry for entry in self.log.entries() if entry["event"] == "spent")
-        self._spent = {(entry["run"], entry["t"]): entry["noise"] for entry in spent}
+        self._spent = [entry["noise"] for entry in self.log.entries() if entry["event"] == "spent"]
         self._held: tuple[Any, RawSite, str] | None = None
-        self._core: tuple[Any, Home, Cohort] | None = None
+        self._core: tuple[Any, Home, AnyCohort] | None = None
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
@@ -88,7 +89,7 @@ class Station:
         policy = load_policy(self.policy_file)
         plan = _plan(config)
         raw, digest = self._samples(plan)
-        policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=int(config.get(SITES, 0)))
+        policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=len(config.get(SITES, ())))
         self._check_same_data(config, digest)
         return handlers[kind](Order(plan, policy, raw, config, arrays))
 
@@ -113,9 +114,7 @@ class Station:
     def _train(self, order: Order) -> Answer:
         self._spend(order)
         client = self._client(order)
-        asked: dict[str, Any] = {key: order.config[key] for key in (ROUND, ROUNDS, COMMON)}
-        asked[NAMES] = list(order.arrays)
-        leaving, examples, metrics = client.fit(list(order.arrays.values()), asked)
+        leaving, examples, metrics = client.fit(list(order.arrays.values()), {**order.config, **_named(order)})
         told = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
         sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
         return {"metrics": told, "order": client.sent_names}, sent
@@ -132,10 +131,17 @@ class Station:
         key = (order.plan, id(order.raw), None if scaling is None else digest_of(vars(scaling)))
         if self._core is None or self._core[0] != key:
             train, held_out = order.raw.samples(scaling)
-            home = Home(self.name, order.raw.task, train, held_out)
-            self._core = (key, home, Cohort(order.plan, home.task, [self.name], [train], path="loop"))
+            home = Home(self.name, order.raw.task, train, held_out, False, *self._place(order.config))
+            plan = _own(order.plan, home)
+            self._core = (key, home, cohort_for(plan, home.task, [self.name], [train], path="loop"))
         memory = RoundMemory(self._run_folder(order.config), int(order.config.get(ROUND, 0)))
         return HospitalClient(self._core[1], order.plan, self._core[2], memory)
+
+    def _place(self, config: Mapping[str, Any]) -> tuple[int, int]:
+        names = sorted(str(name) for name in config.get(SITES, ()))
+        if self.name not in names:
+            raise PlanError("the order is of a run that this site is not in")
+        return names.index(self.name), len(names)
 
     def _samples(self, plan: Plan) -> tuple[RawSite, str]:
         """The site's samples and their digest, read again when a file has changed."""
@@ -165,20 +171,18 @@ class Station:
             raise DataError("the site's data have changed since this run began; start a new run")
 
     def _spend(self, order: Order) -> None:
-        """Count the contact against the budget before anything is trained; asked for again, it is not counted again.
+        """Count the contact against the budget before anything is trained.
 
-        All contacts are counted at the least noise of any of them: more than was spent, never less.
+        An answer that is asked for twice counts twice, for its noise is drawn anew. All are counted at the least noise
+        of any of them: more than was spent, never less.
         """
         privacy = order.plan.method.privacy
         if privacy is None or privacy.noise == 0:
             return
-        from fedsmall.privacy import epsilon  # its accountant takes seconds to import, and most runs need none
-
-        run, t = str(order.config[RUN]), int(order.config[ROUND])
-        after = self._spent | {(run, t): privacy.noise}
-        order.policy.check_budget(epsilon(min(after.values()), order.policy.delta, len(after)))
-        if (run, t) not in self._spent:
-            self.log.write("spent", run=run, t=t, noise=privacy.noise)
+        after = [*self._spent, privacy.noise]
+        if order.policy.budget is not None:
+            order.policy.check_budget(epsilon(min(after), order.policy.delta, len(after)))
+        self.log.write("spent", run=str(order.config[RUN]), t=order.config[ROUND], noise=privacy.noise)
         self._spent = after
 
     def _refuse(self, kind: str, run: str, reason: str) -> Answer:
@@ -205,6 +209,15 @@ def _attend(station: Station, caller: socket.socket) -> None:
         line.send(caller, answer, leaving)
     except OSError as error:
         print(f"a caller went away: {type(error).__name__}", flush=True)
+
+
+def _own(plan: Plan, home: Home) -> Plan:
+    """The plan as this site alone sees it: a replica tree may differ from site to site."""
+    tree = plan.method.tree
+    if tree is None:
+        return plan
+    own = plan.method.model_copy(update={"tree": own_tree(tree, home.place, home.sites)})
+    return plan.model_copy(update={"method": own})
 
 
 def _named(order: Order) -> dict[str, Any]:

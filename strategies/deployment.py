@@ -5,6 +5,7 @@ The folder of a run holds ``sheet.json`` (what it is), ``journal/``, ``log.jsonl
 that is started again in its folder goes on from its journal.
 """
 
+import fcntl
 import json
 import os
 import time
@@ -19,6 +20,7 @@ from fedsmall.deployment import RUN_NAME, SCALING, SUMS, RunSheet
 from fedsmall.errors import PlanError
 from fedsmall.logbook import Logbook
 from fedsmall.models import initial_model
+from fedsmall.planning import check_plan
 from fedsmall.standardise import Scaling, Sums, agree
 from fedsmall.travel import CONFIG, PLAN
 from strategies.build import strategy_for
@@ -44,7 +46,9 @@ def main(grid: Grid, context: Context) -> None:
     (folder / "failure.json").unlink(missing_ok=True)
     sheet = RunSheet.model_validate_json((folder / "sheet.json").read_text())
     log = Logbook(folder / "log.jsonl")
+    lock = (folder / "lock").open("w")
     try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the death of this process lets it go
         outcome = conduct(sheet, folder, PatientGrid(grid, sheet, log), log)
     except Exception as error:
         line = " ".join(str(error).split())[:2000] or type(error).__name__
@@ -63,6 +67,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: PatientGrid, log: Logbook) -> O
     greet(strategy, sheet, grid)
     agree_on_scaling(strategy, sheet, grid, folder)
     task = task_from_roll(strategy.roster, grid, plan)
+    check_plan(plan, task, len(sheet.sites))
     begun = time.time()
 
     def note(t: int, rounds: int) -> None:

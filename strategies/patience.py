@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ class PatientGrid(Grid):
         orders = list(messages)
         for order in orders:
             config = order.content.config_records.setdefault(CONFIG, ConfigRecord())
-            config[RUN], config[SITES] = self.sheet.run, len(self.sheet.sites)
+            config[RUN], config[SITES] = self.sheet.run, list(self.sheet.sites)
         replies = self._exchange(orders, self.clock() + self.sheet.round_deadline_s)
         answered = {reply.metadata.reply_to_message_id for reply in replies if not reply.has_error()}
         silent = {o.metadata.dst_node_id for o in orders if o.metadata.message_id not in answered}
@@ -118,7 +118,7 @@ class PatientGrid(Grid):
 
     def _push_again(self, orders: list[Message]) -> dict[str, Message]:
         """The strategy knows an order by its id: the one it holds takes the id of the copy that is sent."""
-        sent = {}
+        sent: dict[str, Message] = {}
         for order in orders:
             copy = Message(order.content, order.metadata.dst_node_id, order.metadata.message_type)
             sent |= self._push([copy])
@@ -140,7 +140,7 @@ class PatientGrid(Grid):
         self._note("answer", order, bytes=size, sha256=digest)
 
     def _note(self, event: str, order: Message, **fields: Any) -> None:
-        config = order.content.config_records.get(CONFIG, {})
+        config: Mapping[str, Any] = order.content.config_records.get(CONFIG, {})
         site = self.name_of(order.metadata.dst_node_id)
         self.log.write(event, kind=order.metadata.message_type, site=site, t=config.get(ROUND), **fields)
 
@@ -204,5 +204,5 @@ def _digest(reply: Message) -> tuple[int, str]:
     return size, total.hexdigest()
 
 
-def _line(text: str) -> str:
-    return " ".join(text.split())[:300]
+def _line(text: str | None) -> str:
+    return " ".join((text or "no reason given").split())[:300]
