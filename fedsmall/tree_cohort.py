@@ -11,20 +11,24 @@ the anchors. Two settings show more:
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from fedsmall.cohort import Cohort, Leg, Trained
 from fedsmall.compositions import check_composition
-from fedsmall.diversity import fold_trees
+from fedsmall.diversity import Shared, fold_trees
 from fedsmall.federation import Samples, Task
+from fedsmall.mixed import SHARED_PART, MixedCohort, is_shared
 from fedsmall.plan import Plan, Tree
 from fedsmall.replicas import ANCHOR, ReplicaTree, forest, row_name, split_row, subsets
 from fedsmall.schedule import Action, RandomSchedule, Schedule
-from fedsmall.stack import Rows, Stack
+from fedsmall.stack import Rows, Stack, Tensors
 from fedsmall.travel import Arrays, Traveller
 from fedsmall.travelling_trees import carry, is_replica, planted, put_anchors, put_replicas
+
+AnyCohort: TypeAlias = "Cohort | TreeCohort | MixedCohort"
 
 
 def cohort_for(
@@ -35,17 +39,28 @@ def cohort_for(
     *,
     path: str = "auto",
     device: str | torch.device | None = None,
-) -> "AnyCohort":
-    """The cohort of a plan's sites: with trees where the method has them, else without."""
-    kind = Cohort if plan.method.tree is None else TreeCohort
-    return kind(plan, task, names, samples, path=path, device=device)
+) -> AnyCohort:
+    """The cohort of a plan's sites: with trees where the method has them, with models of their own where they have."""
+
+    layers = plan.model_options["shared"] if plan.model == SHARED_PART else None
+    shared: Shared | None = None if layers is None else lambda name: is_shared(name, layers)
+
+    def of_one_kind(plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples]) -> Cohort | TreeCohort:
+        if plan.method.tree is None:
+            return Cohort(plan, task, names, samples, path=path, device=device)
+        return TreeCohort(plan, task, names, samples, path=path, device=device, shared=shared)
+
+    if plan.model != SHARED_PART:
+        return of_one_kind(plan, task, names, samples)
+    return MixedCohort(plan, task, names, samples, of_one_kind)
 
 
 class TreeCohort:
     """Sites, each with its tree of replicas; used exactly as a :class:`Cohort` of the same sites.
 
-    A row's loss, steps and examples are the anchor's. Raises PlanError where a tree cannot be had from a site's
-    samples, or where the trees do not fit the way they are to be folded or to travel.
+    A row's loss, steps and examples are the anchor's. ``shared`` names the layers on which diversity is measured, all
+    by default. Raises PlanError where a tree cannot be had from a site's samples, or where the trees do not fit the way
+    they are to be folded or to travel.
     """
 
     def __init__(
@@ -57,8 +72,10 @@ class TreeCohort:
         *,
         path: str = "auto",
         device: str | torch.device | None = None,
+        shared: Shared | None = None,
     ) -> None:
         assert plan.method.tree is not None
+        self._shared = shared
         self.plan, self.task, self.names = plan, task, tuple(names)
         self.tree: Tree = plan.method.tree
         trees = forest(self.tree, len(names))
@@ -81,13 +98,25 @@ class TreeCohort:
     def stack(self, travellers: Sequence[Traveller]) -> Stack:
         """The travellers' anchors as one stack; with whole trees that travel, their replicas in its optimizer part."""
         own = [Traveller(t.model, {k: a for k, a in t.carried.items() if not is_replica(k)}) for t in travellers]
-        stack = self._inner.stack(own)
+        stack = self._with_replicas(self._inner.stack(own))
+        for row, traveller in enumerate(travellers):
+            for name, array in traveller.carried.items():
+                if is_replica(name):
+                    stack.optimizer[name][row] = torch.from_numpy(np.array(array))
+        return stack
+
+    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
+        """A stack of tensors with a leading axis of anchors, as :meth:`Cohort.stack_of`; without replicas, copies."""
+        mine = {name: tensor for name, tensor in (carried or {}).items() if not is_replica(name)}
+        stack = self._with_replicas(self._inner.stack_of(state, mine))
+        stack.optimizer |= {
+            name: tensor.to(self.device) for name, tensor in (carried or {}).items() if is_replica(name)
+        }
+        return stack
+
+    def _with_replicas(self, stack: Stack) -> Stack:
         if self.tree.travel == "trees":
             carry(stack, stack, self._nodes[1:])
-            for row, traveller in enumerate(travellers):
-                for name, array in traveller.carried.items():
-                    if is_replica(name):
-                        stack.optimizer[name][row] = torch.from_numpy(np.array(array))
         return stack
 
     def train(
@@ -211,7 +240,7 @@ class TreeCohort:
 
     def _fold(self, models: Arrays, rows: np.ndarray) -> Arrays:
         names = [self._rows[row] for row in rows]
-        return fold_trees(models, names, self.tree.fold, self.tree.diversity, predict=self._predict)
+        return fold_trees(models, names, self.tree.fold, self.tree.diversity, self._shared, self._predict)
 
     def _predict(self, site: str, models: Arrays) -> np.ndarray:
         rows = len(next(iter(models.values())))
@@ -231,9 +260,6 @@ class TreeCohort:
 
     def _aggregates(self, t: int) -> bool:
         return t >= self.plan.rounds or self._schedule.action(t) is Action.AGGREGATE
-
-
-AnyCohort = Cohort | TreeCohort
 
 
 def fold_sent(tree: Tree, anchors: Arrays, sent: Arrays, sites: Sequence[str]) -> Arrays:
@@ -265,6 +291,3 @@ def _schedule(plan: Plan) -> Schedule | RandomSchedule:
     if method.random_schedule:
         return RandomSchedule(method.permute_every, method.aggregate_every, plan.seed)
     return Schedule(method.permute_every, method.aggregate_every)
-
-
-AnyCohort = Cohort | TreeCohort
