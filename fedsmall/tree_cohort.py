@@ -11,7 +11,7 @@ the anchors. Two settings show more:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import torch
@@ -22,13 +22,14 @@ from fedsmall.diversity import Shared, fold_trees
 from fedsmall.federation import Samples, Task
 from fedsmall.mixed import SHARED_PART, MixedCohort, is_shared
 from fedsmall.plan import Plan, Tree
+from fedsmall.planning import schedule_for
 from fedsmall.replicas import ANCHOR, ReplicaTree, forest, row_name, split_row, subsets
-from fedsmall.schedule import Action, RandomSchedule, Schedule
+from fedsmall.schedule import Action
 from fedsmall.stack import Rows, Stack, Tensors
 from fedsmall.travel import Arrays, Traveller
 from fedsmall.travelling_trees import carry, is_replica, planted, put_anchors, put_replicas
 
-AnyCohort: TypeAlias = "Cohort | TreeCohort | MixedCohort"
+AnyCohort: TypeAlias = "Cohort | TreeCohort"
 
 
 def cohort_for(
@@ -42,16 +43,34 @@ def cohort_for(
 ) -> AnyCohort:
     """The cohort of a plan's sites: with trees where the method has them, with models of their own where they have."""
 
-    layers = plan.model_options["shared"] if plan.model == SHARED_PART else None
-    shared: Shared | None = None if layers is None else lambda name: is_shared(name, layers)
+    if plan.model == SHARED_PART:
+        mixed = mixed_cohort(plan, task, names, samples, path=path, device=device)
+        return cast(TreeCohort, mixed)  # the same interface, for a client; a simulation has sim.mixed
+    if plan.method.tree is None:
+        return Cohort(plan, task, names, samples, path=path, device=device)
+    return TreeCohort(plan, task, names, samples, path=path, device=device)
+
+
+def mixed_cohort(
+    plan: Plan,
+    task: Task,
+    names: Sequence[str],
+    samples: Sequence[Samples],
+    *,
+    path: str = "auto",
+    device: str | torch.device | None = None,
+) -> MixedCohort:
+    """The cohort of sites that have models of their own, and trees where the method has them."""
+    layers = plan.model_options["shared"]
+
+    def shared(name: str) -> bool:
+        return is_shared(name, layers)
 
     def of_one_kind(plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples]) -> Cohort | TreeCohort:
         if plan.method.tree is None:
             return Cohort(plan, task, names, samples, path=path, device=device)
         return TreeCohort(plan, task, names, samples, path=path, device=device, shared=shared)
 
-    if plan.model != SHARED_PART:
-        return of_one_kind(plan, task, names, samples)
     return MixedCohort(plan, task, names, samples, of_one_kind)
 
 
@@ -93,7 +112,7 @@ class TreeCohort:
         self._inner = Cohort(plan, task, self._rows, parts, path=path, device=device)
         self.path, self.device = self._inner.path, self._inner.device
         self.reason = f"{self._inner.reason}; {len(nodes)} models in {len(names)} trees"
-        self._schedule = _schedule(plan)
+        self._schedule = schedule_for(plan)
 
     def stack(self, travellers: Sequence[Traveller]) -> Stack:
         """The travellers' anchors as one stack; with whole trees that travel, their replicas in its optimizer part."""
@@ -284,10 +303,3 @@ def _part(samples: Samples, rows: np.ndarray) -> Samples:
 
 def _one(setting: float | tuple[float, ...]) -> float:
     return setting[0] if isinstance(setting, tuple) else setting
-
-
-def _schedule(plan: Plan) -> Schedule | RandomSchedule:
-    method = plan.method
-    if method.random_schedule:
-        return RandomSchedule(method.permute_every, method.aggregate_every, plan.seed)
-    return Schedule(method.permute_every, method.aggregate_every)
