@@ -25,4 +25,9 @@ COMMANDS: dict[str, Entry] = {
     "bench": Entry("sim.bench:bench", "Measure the engines against each other and against other frameworks.", STUDY),
     "tune": Entry("sim.tune:tune", "Choose learning rates on the training sites alone.", STUDY),
     "reproduce": Entry("sim.reproduce:reproduce", "The papers' tables and figures, measured beside published.", STUDY),
+    "consortium": Entry(
+        "sim.consortium_commands:app", "Make a consortium: authority, certificates, a kit per site.", LIVE
+    ),
+    "server": Entry("sim.server_commands:app", "The coordinator's server: up, down, status.", LIVE),
+    "site": Entry("sim.site_commands:app", "A hospital's side: make its key, check its data, up, down, log.", LIVE),
 }
