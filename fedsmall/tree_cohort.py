@@ -5,7 +5,7 @@ trees from their anchors, trains all nodes at once, and folds each tree into its
 the anchors. Two settings show more:
 
 - ``fold_at = "server"``: in a round that ends with an aggregation the replicas' models leave the site beside the
-  anchor's, as {"<node>/<parameter>": ...} in what the local rule sends, and the server folds (:func:`fold_sent`).
+  anchor's, as {"<node>/<parameter>": ...} in what the local rule sends, and the server folds.
 - ``travel = "trees"``: a tree lives on until the next aggregation, and its replicas travel with the anchor as part of
   the state that is carried, {"replica/<node>/<parameter or moment>": ...}; there they are folded, where they are.
 """
@@ -23,7 +23,7 @@ from fedsmall.federation import Samples, Task
 from fedsmall.mixed import SHARED_PART, MixedCohort, is_shared
 from fedsmall.plan import Plan, Tree
 from fedsmall.planning import schedule_for
-from fedsmall.replicas import ANCHOR, ReplicaTree, forest, row_name, split_row, subsets
+from fedsmall.replicas import ANCHOR, forest, row_name, split_row, subsets
 from fedsmall.schedule import Action
 from fedsmall.stack import Rows, Stack, Tensors
 from fedsmall.travel import Arrays, Traveller
@@ -281,25 +281,5 @@ class TreeCohort:
         return t >= self.plan.rounds or self._schedule.action(t) is Action.AGGREGATE
 
 
-def fold_sent(tree: Tree, anchors: Arrays, sent: Arrays, sites: Sequence[str]) -> Arrays:
-    """The server's fold: anchors (sites, ...) as they came, folded with the replicas that came beside them.
-
-    ``sent`` holds {"<node>/<parameter>": (sites, ...)}. The same numbers as a fold at the sites, to the bit.
-    """
-    nodes = ReplicaTree(int(_one(tree.fanout)), int(_one(tree.depth))).nodes
-    if nodes == (ANCHOR,):
-        return anchors
-    rows = [row_name(site, node) for site in sites for node in nodes]
-    models = {
-        name: np.stack([array, *(sent[f"{node}/{name}"] for node in nodes[1:])], axis=1).reshape(-1, *array.shape[1:])
-        for name, array in anchors.items()
-    }  # (sites * nodes, ...)
-    return fold_trees(models, rows, tree.fold, tree.diversity)
-
-
 def _part(samples: Samples, rows: np.ndarray) -> Samples:
     return samples if len(rows) == len(samples) else Samples(samples.x[rows], samples.y[rows])
-
-
-def _one(setting: float | tuple[float, ...]) -> float:
-    return setting[0] if isinstance(setting, tuple) else setting
