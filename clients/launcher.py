@@ -56,7 +56,8 @@ def main() -> None:
     from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
     from flwr.supernode.runtime import run_clientapp
 
-    run_clientapp.install_from_fab = checked(run_clientapp.install_from_fab, os.environ.get(APPROVED, ""))
+    install = vars(run_clientapp)["install_from_fab"]
+    vars(run_clientapp)["install_from_fab"] = checked(install, os.environ.get(APPROVED, ""))
     flwr_clientapp()
 
 

@@ -44,7 +44,7 @@ def receive(line: socket.socket) -> tuple[Words, Arrays]:
         raise LineError("a frame of this length is not taken")
     try:
         words = json.loads(_exactly(line, words_bytes))
-        arrays = load(_exactly(line, arrays_bytes)) if arrays_bytes else {}
+        arrays = load(bytes(_exactly(line, arrays_bytes))) if arrays_bytes else {}
     except (ValueError, SafetensorError):
         raise LineError("the frame holds no JSON or no safetensors") from None
     if not isinstance(words, dict):

@@ -23,16 +23,17 @@ from clients.hospital import HospitalClient
 from clients.policy import Policy, load_policy
 from clients.versions import RoundMemory, put, run_folder
 from fedsmall import __version__
-from fedsmall.cohort import Cohort
 from fedsmall.deployment import RUN, SCALING, SITES, SUMS
 from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.logbook import Logbook, digest_of, manifest
 from fedsmall.plan import Plan
 from fedsmall.privacy import epsilon
 from fedsmall.rawsite import RawSite
+from fedsmall.replicas import own_tree
 from fedsmall.standardise import Scaling
 from fedsmall.tasks import load_site
-from fedsmall.travel import COMMON, EXAMPLES, NAMES, PLAN, ROUND, ROUNDS, Arrays
+from fedsmall.travel import EXAMPLES, NAMES, PLAN, ROUND, Arrays
+from fedsmall.tree_cohort import AnyCohort, cohort_for
 
 CALL_S = 60.0  # how long a caller may take to say what it wants
 TOLD = (PlanError, DataError, PolicyError)  # errors whose words were written to leave the site
@@ -53,7 +54,7 @@ Answer = tuple[line.Words, Arrays]
 
 @dataclass
 class Station:
-    """One site at work. ``name`` is its own name, ``data`` its file or folder, ``home`` where it keeps what it writes."""
+    """One site at work: ``name`` is its own name, ``data`` its file or folder, ``home`` is where it writes."""
 
     name: str
     data: Path | None
@@ -62,10 +63,9 @@ class Station:
 
     def __post_init__(self) -> None:
         self.log = Logbook(self.home / "log.jsonl")
-        spent = (entry for entry in self.log.entries() if entry["event"] == "spent")
-        self._spent = {(entry["run"], entry["t"]): entry["noise"] for entry in spent}
+        self._spent = [entry["noise"] for entry in self.log.entries() if entry["event"] == "spent"]
         self._held: tuple[Any, RawSite, str] | None = None
-        self._core: tuple[Any, Home, Cohort] | None = None
+        self._core: tuple[Any, Home, AnyCohort] | None = None
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
@@ -89,14 +89,14 @@ class Station:
         policy = load_policy(self.policy_file)
         plan = _plan(config)
         raw, digest = self._samples(plan)
-        policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=int(config.get(SITES, 0)))
+        policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=len(config.get(SITES, ())))
         self._check_same_data(config, digest)
         return handlers[kind](Order(plan, policy, raw, config, arrays))
 
     def _roll(self, order: Order) -> Answer:
         told = self._client(order, scaled=False).get_properties({})
         told[EXAMPLES] = max(int(told[EXAMPLES]), order.policy.count_floor)
-        return {"config": {**told, "version": __version__, "scaled": order.raw.standardise}}, {}
+        return {"config": {**told, "version": __version__, "scaled": order.raw.scaled}}, {}
 
     def _sums(self, order: Order) -> Answer:
         raw = replace(order.raw, floor=max(order.raw.floor, order.policy.count_floor))
@@ -114,8 +114,7 @@ class Station:
     def _train(self, order: Order) -> Answer:
         self._spend(order)
         client = self._client(order)
-        asked = {key: order.config[key] for key in (ROUND, ROUNDS, COMMON)} | {NAMES: list(order.arrays)}
-        leaving, examples, metrics = client.fit(list(order.arrays.values()), asked)
+        leaving, examples, metrics = client.fit(list(order.arrays.values()), {**order.config, **_named(order)})
         told = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
         sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
         return {"metrics": told, "order": client.sent_names}, sent
@@ -124,18 +123,25 @@ class Station:
         held = 0 if order.raw.held_out is None else len(order.raw.held_out)
         if held < order.policy.count_floor:  # a share of three patients is as good as their labels
             return {"metrics": {EXAMPLES: 0}}, {}
-        _, examples, metrics = self._client(order).evaluate(list(order.arrays.values()), {NAMES: list(order.arrays)})
+        _, examples, metrics = self._client(order).evaluate(list(order.arrays.values()), _named(order))
         return {"metrics": {EXAMPLES: examples, **metrics}}, {}
 
     def _client(self, order: Order, *, scaled: bool = True) -> HospitalClient:
-        scaling = self._scaling(order.config) if order.raw.standardise and scaled else None
+        scaling = self._scaling(order.config) if order.raw.scaled and scaled else None
         key = (order.plan, id(order.raw), None if scaling is None else digest_of(vars(scaling)))
         if self._core is None or self._core[0] != key:
             train, held_out = order.raw.samples(scaling)
-            home = Home(self.name, order.raw.task, train, held_out)
-            self._core = (key, home, Cohort(order.plan, home.task, [self.name], [train], path="loop"))
+            home = Home(self.name, order.raw.task, train, held_out, False, *self._place(order.config))
+            plan = _own(order.plan, home)
+            self._core = (key, home, cohort_for(plan, home.task, [self.name], [train], path="loop"))
         memory = RoundMemory(self._run_folder(order.config), int(order.config.get(ROUND, 0)))
         return HospitalClient(self._core[1], order.plan, self._core[2], memory)
+
+    def _place(self, config: Mapping[str, Any]) -> tuple[int, int]:
+        names = sorted(str(name) for name in config.get(SITES, ()))
+        if self.name not in names:
+            raise PlanError("the order is of a run that this site is not in")
+        return names.index(self.name), len(names)
 
     def _samples(self, plan: Plan) -> tuple[RawSite, str]:
         """The site's samples and their digest, read again when a file has changed."""
@@ -165,18 +171,18 @@ class Station:
             raise DataError("the site's data have changed since this run began; start a new run")
 
     def _spend(self, order: Order) -> None:
-        """Count the contact against the budget before anything is trained; asked for again, it is not counted again.
+        """Count the contact against the budget before anything is trained.
 
-        All contacts are counted at the least noise of any of them: more than was spent, never less.
+        An answer that is asked for twice counts twice, for its noise is drawn anew. All are counted at the least noise
+        of any of them: more than was spent, never less.
         """
         privacy = order.plan.method.privacy
         if privacy is None or privacy.noise == 0:
             return
-        run, t = str(order.config[RUN]), int(order.config[ROUND])
-        after = self._spent | {(run, t): privacy.noise}
-        order.policy.check_budget(epsilon(min(after.values()), order.policy.delta, len(after)))
-        if (run, t) not in self._spent:
-            self.log.write("spent", run=run, t=t, noise=privacy.noise)
+        after = [*self._spent, privacy.noise]
+        if order.policy.budget is not None:
+            order.policy.check_budget(epsilon(min(after), order.policy.delta, len(after)))
+        self.log.write("spent", run=str(order.config[RUN]), t=order.config[ROUND], noise=privacy.noise)
         self._spent = after
 
     def _refuse(self, kind: str, run: str, reason: str) -> Answer:
@@ -203,6 +209,19 @@ def _attend(station: Station, caller: socket.socket) -> None:
         line.send(caller, answer, leaving)
     except OSError as error:
         print(f"a caller went away: {type(error).__name__}", flush=True)
+
+
+def _own(plan: Plan, home: Home) -> Plan:
+    """The plan as this site alone sees it: a replica tree may differ from site to site."""
+    tree = plan.method.tree
+    if tree is None:
+        return plan
+    own = plan.method.model_copy(update={"tree": own_tree(tree, home.place, home.sites)})
+    return plan.model_copy(update={"method": own})
+
+
+def _named(order: Order) -> dict[str, Any]:
+    return {NAMES: list(order.arrays)}
 
 
 def _plan(config: Mapping[str, Any]) -> Plan:

@@ -1,8 +1,8 @@
 """What a site remembers in a run over real sites: on its own disk, a version for every round that wrote one.
 
-A contact may be asked for twice: the answer was lost, or the coordinator went back to its last journal entry. Whoever is
-asked for round t again must start from what it remembered before t, or the answer would differ. So a version is read
-by the round that asks, and a few of them are kept.
+A contact may be asked for twice: the answer was lost, or the coordinator went back to its last journal entry. Whoever
+is asked for round t again must start from what it remembered before t, or the answer would differ. So a version is
+read by the round that asks, and a few of them are kept.
 """
 
 import os

@@ -9,7 +9,7 @@ from fedsmall.plan import Frozen, Plan
 
 # Keys of an order's config, beside those of fedsmall.travel.
 RUN = "run"  # the run's name: what a site remembers is kept under it, and outlives Flower's own run
-SITES = "sites"  # how many sites the run is for
+SITES = "sites"  # the names of the sites that the run is for
 
 # Names of arrays in the exchange that fixes the scaling.
 SUMS = "sums"

@@ -7,11 +7,11 @@ from rich.console import Console
 
 from fedsmall.errors import PlanError
 from sim.execute import execute
-from sim.files import free_folder
+from sim.files import free_folder, write
 from sim.progress import watcher
 from sim.reproduce_figures import draw
 from sim.reproduce_items import Item, items
-from sim.reproduce_page import page, write_page
+from sim.reproduce_page import page, refreshed
 from sim.reproduce_rows import Result, curves_of, hospitals_of, load, rows_of
 from sim.runs import Run
 from sim.scenario import Scenario
@@ -59,11 +59,15 @@ def reproduce(
 
 
 def rewrite(docs: Path = DOCS) -> Path:
-    """Make docs/evidence.md anew from the results in docs/evidence, and return its path."""
+    """Make docs/evidence.md, and the tables in the pages beside it, anew from docs/evidence; return the page's path."""
     folder = docs / "evidence"
     found = {name: load(folder / f"{name}.json") for name in items() if (folder / f"{name}.json").is_file()}
+    for beside in docs.glob("*.md"):
+        text = beside.read_text(encoding="utf-8")
+        if (fresh := refreshed(text, list(items().values()), found)) != text:
+            write(beside, fresh.encode())
     path = docs / "evidence.md"
-    write_page(path, page(list(items().values()), found, section(folder)))
+    write(path, page(list(items().values()), found, section(folder)).encode())
     return path
 
 

@@ -11,6 +11,8 @@ from sim import consortium, flower, gate, keys, supervisor
 from sim.consortium import Consortium
 from sim.supervisor import Program
 
+RUNS = "FEDSMALL_RUNS"  # as strategies.deployment reads it; importing that would bring torch
+
 START_S = 60.0
 Say = Callable[[str], None]
 
@@ -40,7 +42,7 @@ def programs(folder: Path, record: Consortium) -> list[Program]:
     ]
     return [
         Program("superlink", superlink, variables),
-        Program("superexec", superexec, variables),
+        Program("superexec", superexec, variables | {RUNS: str((folder / "runs").absolute())}),
         Program("gate", gate.command(gate.write(record, folder))),
     ]
 

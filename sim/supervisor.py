@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -86,6 +86,18 @@ def stop(folder: Path, timeout_s: float = 3 * GRACE_S) -> bool:
             raise TimeoutError("the programs did not stop; see supervisor.log")
         time.sleep(0.1)
     return True
+
+
+def stay(folder: Path, say: Callable[[str], None]) -> None:
+    """Stay until the folder's supervisor ends or Ctrl-C is pressed, which stops it."""
+    say("Ctrl-C stops it.")
+    try:
+        while running(folder):
+            time.sleep(0.5)
+    except KeyboardInterrupt:
+        say("stopping")
+    finally:
+        stop(folder)
 
 
 def supervise(folder: Path) -> None:

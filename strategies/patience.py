@@ -5,10 +5,14 @@ the site is back: training is a function of the order alone, so the answer has t
 the deadline is left out, and the strategy counts the site as silent; below the quorum the run stops and can be resumed.
 """
 
+import hashlib
+import json
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType
 from flwr.serverapp import Grid
 
@@ -70,7 +74,7 @@ class PatientGrid(Grid):
         orders = list(messages)
         for order in orders:
             config = order.content.config_records.setdefault(CONFIG, ConfigRecord())
-            config[RUN], config[SITES] = self.sheet.run, len(self.sheet.sites)
+            config[RUN], config[SITES] = self.sheet.run, list(self.sheet.sites)
         replies = self._exchange(orders, self.clock() + self.sheet.round_deadline_s)
         answered = {reply.metadata.reply_to_message_id for reply in replies if not reply.has_error()}
         silent = {o.metadata.dst_node_id for o in orders if o.metadata.message_id not in answered}
@@ -114,7 +118,7 @@ class PatientGrid(Grid):
 
     def _push_again(self, orders: list[Message]) -> dict[str, Message]:
         """The strategy knows an order by its id: the one it holds takes the id of the copy that is sent."""
-        sent = {}
+        sent: dict[str, Message] = {}
         for order in orders:
             copy = Message(order.content, order.metadata.dst_node_id, order.metadata.message_type)
             sent |= self._push([copy])
@@ -132,13 +136,11 @@ class PatientGrid(Grid):
         if reply.has_error():
             self._note("failed", order, reason=_line(reply.error.reason))
             return
-        # an answer may be anything: the log names no more of it than its size and digest
-        records = reply.content.array_records
-        size = sum(len(array.data) for record in records.values() for array in record.values())
-        self._note("answer", order, bytes=size, digests={key: record.object_id for key, record in records.items()})
+        size, digest = _digest(reply)
+        self._note("answer", order, bytes=size, sha256=digest)
 
     def _note(self, event: str, order: Message, **fields: Any) -> None:
-        config = order.content.config_records.get(CONFIG, {})
+        config: Mapping[str, Any] = order.content.config_records.get(CONFIG, {})
         site = self.name_of(order.metadata.dst_node_id)
         self.log.write(event, kind=order.metadata.message_type, site=site, t=config.get(ROUND), **fields)
 
@@ -149,8 +151,8 @@ class PatientGrid(Grid):
     def _too_few(self, what: str, count: int, missing: set[int]) -> str:
         names = ", ".join(sorted(self.name_of(node) for node in missing)) or "none"
         return (
-            f"{count} of {len(self.sheet.sites)} sites {what} within {self.sheet.round_deadline_s:g} s; the run asks for "
-            f"{self.sheet.least_answers}. Missing: {names}. `fedsmall resume {self.sheet.run}` goes on from here."
+            f"{count} of {len(self.sheet.sites)} sites {what} within {self.sheet.round_deadline_s:g} s; the run asks "
+            f"for {self.sheet.least_answers}. Missing: {names}. `fedsmall resume {self.sheet.run}` goes on from here."
         )
 
     @staticmethod
@@ -182,5 +184,25 @@ class PatientGrid(Grid):
         return self.grid.pull_messages(message_ids)
 
 
-def _line(text: str) -> str:
-    return " ".join(text.split())[:300]
+def _digest(reply: Message) -> tuple[int, str]:
+    """Bytes and digest of an answer's arrays: what :func:`fedsmall.logbook.digest_of` gave at the site.
+
+    An answer that is not checked yet may be anything: its arrays' bytes are taken as they came, and none is made.
+    """
+    total, size = hashlib.sha256(), 0
+    records = reply.content.array_records.items()
+    arrays = {f"{part}/{name}": array for part, record in records for name, array in record.items()}
+    for name, array in sorted(arrays.items()):
+        try:
+            dtype = np.dtype(array.dtype)
+        except TypeError:
+            return size, "unreadable"
+        count = math.prod(array.shape) * dtype.itemsize
+        total.update(json.dumps([name, dtype.str, list(array.shape)]).encode())
+        total.update(memoryview(array.data)[-count:] if count else b"")  # what follows the header
+        size += len(array.data)
+    return size, total.hexdigest()
+
+
+def _line(text: str | None) -> str:
+    return " ".join((text or "no reason given").split())[:300]
