@@ -161,13 +161,22 @@ class MixedCohort:
         self._memory = dict(memory)
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
-        """Outputs of the rows at the sites 0, 1, ... of one architecture, each with its own layers, in eval mode."""
-        group = self._groups[0]
+        """Outputs of row k with the layers of site k, in eval mode; for sites that all have one architecture."""
         if len(self._groups) > 1 or len(stack) > len(self.names):
             raise PlanError("sites of different architectures are judged one by one, each where its layers are")
-        travellers = [self._completed(group, stack, row, row, self._memory) for row in range(len(stack))]
-        outputs: np.ndarray = group.cohort.predict(group.cohort.stack(travellers), x)
+        return np.concatenate([self.predict_at(row, stack.traveller(row).model, x) for row in range(len(stack))])
+
+    def predict_at(self, site: int, shared: Arrays, x: np.ndarray) -> np.ndarray:
+        """Outputs, (1, samples, width), of a shared part with the layers that the site was last known to have."""
+        group = next(group for group in self._groups if site in group.sites)
+        traveller = self._completed(group, Traveller(shared), site, self._memory)
+        outputs: np.ndarray = group.cohort.predict(group.cohort.stack([Traveller(traveller.model)]), x)
         return outputs
+
+    def task_at(self, site: int) -> Task:
+        """What is learnt at a site: its targets may be longer or shorter than others'."""
+        task: Task = next(group for group in self._groups if site in group.sites).cohort.task
+        return task
 
     # -- one architecture ----------------------------------------------------------------------------------------
 
@@ -195,7 +204,8 @@ class MixedCohort:
         memory: Arrays,
     ) -> tuple[Trained, Arrays]:
         inner = group.cohort
-        travellers = [self._completed(group, stack, row, site, memory) for row, site in zip(rows, sites, strict=True)]
+        pairs = zip(rows, sites, strict=True)
+        travellers = [self._completed(group, stack.traveller(row), site, memory) for row, site in pairs]
         models = inner.stack(travellers)
         local = np.searchsorted(group.sites, sites)
         prefix = f"{INNER}/{group.number}/"
@@ -209,9 +219,8 @@ class MixedCohort:
             self._part_ways(group, stack, int(row), int(site), models.traveller(place), kept)
         return trained, kept
 
-    def _completed(self, group: _Group, stack: Stack, row: int, site: int, memory: Arrays) -> Traveller:
-        """The traveller in a row with the private layers and moments of the site."""
-        own = stack.traveller(row)
+    def _completed(self, group: _Group, own: Traveller, site: int, memory: Arrays) -> Traveller:
+        """A traveller with the private layers and moments of the site that it is at."""
         private = dict(group.private[int(np.searchsorted(group.sites, site))])
         moments: Arrays = {}
         if KNOWN in memory and memory[KNOWN][site]:

@@ -5,13 +5,13 @@ trees from their anchors, trains all nodes at once, and folds each tree into its
 the anchors. Two settings show more:
 
 - ``fold_at = "server"``: in a round that ends with an aggregation the replicas' models leave the site beside the
-  anchor's, as {"<node>/<parameter>": ...} in what the local rule sends, and the server folds (:func:`fold_sent`).
+  anchor's, as {"<node>/<parameter>": ...} in what the local rule sends, and the server folds.
 - ``travel = "trees"``: a tree lives on until the next aggregation, and its replicas travel with the anchor as part of
   the state that is carried, {"replica/<node>/<parameter or moment>": ...}; there they are folded, where they are.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import torch
@@ -22,13 +22,14 @@ from fedsmall.diversity import Shared, fold_trees
 from fedsmall.federation import Samples, Task
 from fedsmall.mixed import SHARED_PART, MixedCohort, is_shared
 from fedsmall.plan import Plan, Tree
-from fedsmall.replicas import ANCHOR, ReplicaTree, forest, row_name, split_row, subsets
-from fedsmall.schedule import Action, RandomSchedule, Schedule
+from fedsmall.planning import schedule_for
+from fedsmall.replicas import ANCHOR, forest, row_name, split_row, subsets
+from fedsmall.schedule import Action
 from fedsmall.stack import Rows, Stack, Tensors
 from fedsmall.travel import Arrays, Traveller
 from fedsmall.travelling_trees import carry, is_replica, planted, put_anchors, put_replicas
 
-AnyCohort: TypeAlias = "Cohort | TreeCohort | MixedCohort"
+AnyCohort: TypeAlias = "Cohort | TreeCohort"
 
 
 def cohort_for(
@@ -42,16 +43,34 @@ def cohort_for(
 ) -> AnyCohort:
     """The cohort of a plan's sites: with trees where the method has them, with models of their own where they have."""
 
-    layers = plan.model_options["shared"] if plan.model == SHARED_PART else None
-    shared: Shared | None = None if layers is None else lambda name: is_shared(name, layers)
+    if plan.model == SHARED_PART:
+        mixed = mixed_cohort(plan, task, names, samples, path=path, device=device)
+        return cast(TreeCohort, mixed)  # the same interface, for a client; a simulation has sim.mixed
+    if plan.method.tree is None:
+        return Cohort(plan, task, names, samples, path=path, device=device)
+    return TreeCohort(plan, task, names, samples, path=path, device=device)
+
+
+def mixed_cohort(
+    plan: Plan,
+    task: Task,
+    names: Sequence[str],
+    samples: Sequence[Samples],
+    *,
+    path: str = "auto",
+    device: str | torch.device | None = None,
+) -> MixedCohort:
+    """The cohort of sites that have models of their own, and trees where the method has them."""
+    layers = plan.model_options["shared"]
+
+    def shared(name: str) -> bool:
+        return is_shared(name, layers)
 
     def of_one_kind(plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples]) -> Cohort | TreeCohort:
         if plan.method.tree is None:
             return Cohort(plan, task, names, samples, path=path, device=device)
         return TreeCohort(plan, task, names, samples, path=path, device=device, shared=shared)
 
-    if plan.model != SHARED_PART:
-        return of_one_kind(plan, task, names, samples)
     return MixedCohort(plan, task, names, samples, of_one_kind)
 
 
@@ -93,7 +112,7 @@ class TreeCohort:
         self._inner = Cohort(plan, task, self._rows, parts, path=path, device=device)
         self.path, self.device = self._inner.path, self._inner.device
         self.reason = f"{self._inner.reason}; {len(nodes)} models in {len(names)} trees"
-        self._schedule = _schedule(plan)
+        self._schedule = schedule_for(plan)
 
     def stack(self, travellers: Sequence[Traveller]) -> Stack:
         """The travellers' anchors as one stack; with whole trees that travel, their replicas in its optimizer part."""
@@ -262,32 +281,5 @@ class TreeCohort:
         return t >= self.plan.rounds or self._schedule.action(t) is Action.AGGREGATE
 
 
-def fold_sent(tree: Tree, anchors: Arrays, sent: Arrays, sites: Sequence[str]) -> Arrays:
-    """The server's fold: anchors (sites, ...) as they came, folded with the replicas that came beside them.
-
-    ``sent`` holds {"<node>/<parameter>": (sites, ...)}. The same numbers as a fold at the sites, to the bit.
-    """
-    nodes = ReplicaTree(int(_one(tree.fanout)), int(_one(tree.depth))).nodes
-    if nodes == (ANCHOR,):
-        return anchors
-    rows = [row_name(site, node) for site in sites for node in nodes]
-    models = {
-        name: np.stack([array, *(sent[f"{node}/{name}"] for node in nodes[1:])], axis=1).reshape(-1, *array.shape[1:])
-        for name, array in anchors.items()
-    }  # (sites * nodes, ...)
-    return fold_trees(models, rows, tree.fold, tree.diversity)
-
-
 def _part(samples: Samples, rows: np.ndarray) -> Samples:
     return samples if len(rows) == len(samples) else Samples(samples.x[rows], samples.y[rows])
-
-
-def _one(setting: float | tuple[float, ...]) -> float:
-    return setting[0] if isinstance(setting, tuple) else setting
-
-
-def _schedule(plan: Plan) -> Schedule | RandomSchedule:
-    method = plan.method
-    if method.random_schedule:
-        return RandomSchedule(method.permute_every, method.aggregate_every, plan.seed)
-    return Schedule(method.permute_every, method.aggregate_every)

@@ -44,8 +44,9 @@ from fedsmall.travel import (
 from fedsmall.tree_cohort import AnyCohort
 from sim.flower_internals import LocalGrid, client_context, number_message
 from sim.row_record import RowRecord
-from strategies.daisy_chain import DaisyChain, Seen, Slot
+from strategies.daisy_chain import DaisyChain
 from strategies.records import record_bytes, to_arrays
+from strategies.slots import Seen, Slot
 
 
 class CohortGrid(LocalGrid):

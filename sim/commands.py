@@ -25,9 +25,12 @@ COMMANDS: dict[str, Entry] = {
     "bench": Entry("sim.bench:bench", "Measure the engines against each other and against other frameworks.", STUDY),
     "tune": Entry("sim.tune:tune", "Choose learning rates on the training sites alone.", STUDY),
     "reproduce": Entry("sim.reproduce:reproduce", "The papers' tables and figures, measured beside published.", STUDY),
-    "consortium": Entry(
-        "sim.consortium_commands:app", "Make a consortium: authority, certificates, a kit per site.", LIVE
-    ),
+    "consortium": Entry("sim.consortium_commands:app", "Make a consortium, admit and revoke sites.", LIVE),
     "server": Entry("sim.server_commands:app", "The coordinator's server: up, down, status.", LIVE),
-    "site": Entry("sim.site_commands:app", "A hospital's side: make its key, check its data, up, down, log.", LIVE),
+    "site": Entry("sim.site_commands:app", "A hospital's side: keygen, check, up, down, log.", LIVE),
+    "start": Entry("sim.deploy_commands:start", "Run a scenario over real sites.", LIVE),
+    "resume": Entry("sim.deploy_commands:resume", "Go on with a run over real sites that ended early.", LIVE),
+    "status": Entry("sim.deploy_commands:status", "The runs over real sites, and who is connected.", LIVE),
+    "stop": Entry("sim.deploy_commands:stop", "Stop a run over real sites; it can be resumed.", LIVE),
+    "logs": Entry("sim.deploy_commands:logs", "The orders and answers of a run over real sites.", LIVE),
 }

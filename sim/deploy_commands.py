@@ -9,7 +9,6 @@ from rich.console import Console
 
 from fedsmall.errors import PlanError
 from fedsmall.logbook import Logbook
-from fedsmall.plan import Plan
 from sim import deploy, flower, scenario, server
 from sim.consortium_commands import HERE, Folder
 

@@ -96,7 +96,7 @@ def curves_of(item: Item, run: Run) -> dict[str, list[list[float]]]:
         points = zip(*(one.evaluations for one in done), strict=False)
         columns = []
         for evaluations in points:
-            found = interval([_metric(e, item.metric)[0] for e in evaluations])
+            found = interval([_metric(item, e)[0] for e in evaluations])
             columns.append([float(evaluations[0]["t"]), found.mean, found.low, found.high])
         curves[label] = [list(column) for column in zip(*columns, strict=True)]
     return curves
@@ -129,7 +129,7 @@ def _of_variant(item: Item, variant: str, run: Run) -> list[Row]:
 
 
 def _row(item: Item, variant: str, label: str, done: Sequence[PlanRun]) -> Row:
-    judged = [_metric(one.evaluations[-1], item.metric) for one in done]
+    judged = [_metric(item, one.evaluations[-1]) for one in done]
     values = [value for value, _ in judged]
     seeds = [f"{one.plan.seed}.{one.plan.fold}" if one.plan.folds else str(one.plan.seed) for one in done]
     row = Row(variant, label, judged[0][1], seeds, values, interval(values))
@@ -180,11 +180,12 @@ def _by_label(run: Run) -> dict[str, list[PlanRun]]:
     return {label: done for label, done in groups.items() if done}
 
 
-def _metric(evaluation: dict[str, Any], metric: str) -> tuple[float, str]:
-    """The metric of the common model, or its mean over the sites where none is common."""
-    if evaluation["common"] is not None:
-        return float(evaluation["common"][metric]), "common"
-    return float(evaluation["sites"][f"{metric}_mean"]), "sites"
+def _metric(item: Item, evaluation: dict[str, Any]) -> tuple[float, str]:
+    """The metric of the common model, or its mean over the sites where that is asked for or none is common."""
+    sites = evaluation["sites"].get(f"{item.metric}_mean")
+    if evaluation["common"] is None or (item.of == "sites" and sites is not None):
+        return float(sites), "sites"
+    return float(evaluation["common"][item.metric]), "common"
 
 
 def _interval(table: dict[str, Any] | None) -> Interval | None:

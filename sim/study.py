@@ -51,23 +51,23 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 FULL = {
     "samples": (2, 4, 8, 16),
-    "sites": (10, 30),
+    "sites": (5, 20),
     "classes": (2, 10),
     "model": ("linear", "MLP"),
     "optimizer": tuple(OPTIMIZERS),
     "steps": (1, 4),
-    "contacts": (40, 120),
+    "contacts": (20, 80),
 }
-IMAGES = {  # models that cost a hundred times as much: a corner of the design, one cell in every six
+IMAGES = {  # models that cost a hundred times as much: a corner of the design, one cell in every eight
     "samples": (8,),
-    "sites": (10,),
+    "sites": (5,),
     "classes": (2, 10),
     "model": ("CNN, BatchNorm", "CNN, GroupNorm", "ResNet"),
     "optimizer": ("SGD", "Adam, moments travel"),
     "steps": (1,),
-    "contacts": (40,),
+    "contacts": (20,),
 }
-EVERY = 6
+EVERY = 8
 
 
 @dataclass(frozen=True)

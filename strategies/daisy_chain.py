@@ -1,7 +1,6 @@
 """Federated daisy-chaining around any Flower strategy (Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1)."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -29,29 +28,11 @@ from fedsmall.travel import (
     Arrays,
 )
 from strategies.checks import check_reply, signature
-from strategies.combine import Averaging, Updates
+from strategies.combine import Updates
 from strategies.foreign import combine_with, config_told
 from strategies.records import array_records, order_content, size_in_bytes, stacked, to_arrays, to_record
 from strategies.roster import Roster
-
-
-@dataclass(frozen=True, eq=False)
-class Slot:
-    """The traveller that a site is sent next. ``common``: it is the last common model, untouched since."""
-
-    model: ArrayRecord
-    carried: ArrayRecord | None = None
-    common: bool = False
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a site's last reply said beside its model."""
-
-    model: ArrayRecord
-    examples: float
-    steps: float
-    rule: ArrayRecord | None = None
+from strategies.slots import Seen, Slot
 
 
 class DaisyChain(Strategy):
@@ -96,8 +77,6 @@ class DaisyChain(Strategy):
         self._orders: list[tuple[Message, str]] = []
         self._expected: dict[str, Slot] = {}
 
-    # -- what is pure: an engine may ask for it without a message ------------------------------------------------
-
     def route(self, t: int, sites: Sequence[str]) -> dict[str, str]:
         """Whose model goes where after round ``t``: {site that trained it: site that gets it}."""
         if self.schedule.action(t) is Action.PERMUTE and not self.alone:
@@ -129,8 +108,6 @@ class DaisyChain(Strategy):
                 break
             stretch.append(contact)
         return stretch
-
-    # -- Flower's hooks ------------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -202,8 +179,6 @@ class DaisyChain(Strategy):
     def summary(self) -> None:
         """The wrapped strategy's."""
         self.strategy.summary()
-
-    # -- slots ---------------------------------------------------------------------------------------------------
 
     @property
     def sites(self) -> list[str]:
@@ -297,8 +272,6 @@ class DaisyChain(Strategy):
             return config
         return config_told(self.strategy, self.aggregations + 1, to_arrays(self.common), config, len(self.sites))
 
-    # -- bookkeeping ---------------------------------------------------------------------------------------------
-
     def _configs(self, server_round: int, contact: Contact, config: ConfigRecord) -> dict[bool, ConfigRecord]:
         told = {**config, "server-round": server_round, ROUND: contact.t, ROUNDS: contact.rounds}
         told[LEAVES] = contact.action is not Action.LOOK
@@ -321,18 +294,3 @@ class DaisyChain(Strategy):
 
     def _reasons(self, t: int) -> str:
         return "; ".join(f"{e['site']}: {e['reason']}" for e in self.events if e["t"] == t)[:1000]
-
-
-def FedDC(
-    permute_every: int | None = 1,
-    aggregate_every: int | None = 10,
-    aggregator: str = "mean",
-    *,
-    seed: int = 0,
-    fraction: float = 1.0,
-    weighted: bool = False,
-) -> DaisyChain:
-    """Federated daisy-chaining by its name: d = ``permute_every``, b = ``aggregate_every`` (Kamp et al. 2023)."""
-    averaging = Averaging(aggregator, weighted=weighted, seed=seed)
-    schedule = Schedule(permute_every, aggregate_every)
-    return DaisyChain(averaging, schedule, seed=seed, fraction=fraction, weighted=weighted)

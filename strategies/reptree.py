@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from flwr.serverapp.strategy import FedAvg
 
+from fedsmall.diversity import fold_sent
 from fedsmall.plan import Tree
 from fedsmall.travel import Arrays
-from fedsmall.tree_cohort import fold_sent
 from strategies.combine import Averaging, Combiner, Updates
 
 
