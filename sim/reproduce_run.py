@@ -42,7 +42,8 @@ def reproduce(
     missing = item.missing(data_root)
     if missing:
         result = Result(item.name, profile, command, not_run=f"{missing} is not under the data root")
-        result.save(folder)
+        if not (folder / f"{item.name}.json").is_file():  # what was measured elsewhere is not thrown away
+            result.save(folder)
         return result
     started = time.perf_counter()
     rates: dict[str, float] = {}
