@@ -45,11 +45,12 @@ def up(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="return at once; stop with `fedsmall site down`")
     ] = False,
+    only: Annotated[str, typer.Option(help="station (data, no network) or network (no data): a container each")] = "",
     insecure: Annotated[bool, typer.Option(help="plain text; on the loopback only, for trials")] = False,
 ) -> None:
     """Join the federation: start station, SuperNode and SuperExec; all connections go out."""
     site = _site(kit, home)
-    sites.up(site, data, port, console.print, insecure=insecure)
+    sites.up(site, data, port, console.print, insecure=insecure, only=only)
     console.print(f"{site.card.site} is up; logs in {site.household}. What leaves is in {site.home / 'log.jsonl'}")
     if not detach:
         stay(site.household, console.print)

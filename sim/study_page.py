@@ -76,14 +76,14 @@ def draw(found: Sequence[tuple[Cell, Outcome]], folder: Path, kind: str = "svg")
 
 
 def map_of(judged: Sequence[Judged]) -> Figure:
-    """Mean difference by samples per site (across) and optimizer and steps (down), a panel for each model and skew."""
+    """Mean difference by samples per site (across) and optimizer (down), a panel for each model and skew."""
     panels = [(model, classes) for model in _levels("model") for classes in _levels("classes")]
     panels = [p for p in panels if any((j.cell.model, j.cell.classes) == p for j in judged)]
-    rows = [(optimizer, steps) for optimizer in _levels("optimizer") for steps in _levels("steps")]
+    rows = _levels("optimizer")
     columns = _levels("samples")
     count = max(1, (len(panels) + 1) // 2)
-    figure = Figure(figsize=(7.4, 2.2 * count + 0.6), layout="constrained")
-    grid = figure.subplots(count, 2, squeeze=False, sharex=True, sharey=True)
+    figure = Figure(figsize=(7.4, 1.45 * count + 0.6), layout="constrained")
+    grid = figure.subplots(count, 2, squeeze=False, sharey=True)
     image = None
     for axes in grid.flat:
         axes.set_visible(False)
@@ -98,12 +98,12 @@ def map_of(judged: Sequence[Judged]) -> Figure:
     return figure
 
 
-def _panel(axes: Any, judged: Sequence[Judged], rows: Sequence[tuple[str, int]], columns: Sequence[int]) -> Any:
+def _panel(axes: Any, judged: Sequence[Judged], rows: Sequence[str], columns: Sequence[int]) -> Any:
     """One panel: the mean of the cells at each place, as colour and as a number; bold where all decided cells agree."""
     table = np.full((len(rows), len(columns)), np.nan)
     for i, row in enumerate(rows):
         for j, samples in enumerate(columns):
-            here = [one for one in judged if ((one.cell.optimizer, one.cell.steps), one.cell.samples) == (row, samples)]
+            here = [one for one in judged if (one.cell.optimizer, one.cell.samples) == (row, samples)]
             if here:
                 table[i, j] = 100 * np.mean([one.mean for one in here])
                 decided = {one.word for one in here} & {"pays", "costs"}
@@ -114,7 +114,7 @@ def _panel(axes: Any, judged: Sequence[Judged], rows: Sequence[tuple[str, int]],
                 )
     image = axes.imshow(table, cmap="PuOr_r", vmin=-10, vmax=10, aspect="auto")
     axes.set_xticks(range(len(columns)), [str(value) for value in columns])
-    axes.set_yticks(range(len(rows)), [f"{optimizer}, {steps}" for optimizer, steps in rows], fontsize=7)
+    axes.set_yticks(range(len(rows)), rows, fontsize=7.5)
     axes.grid(visible=False)
     return image
 
