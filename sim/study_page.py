@@ -14,6 +14,7 @@ from sim.reproduce_figures import WHITE, save
 from sim.study import FULL, IMAGES, PERIOD, Cell, Outcome, cells, read
 
 MARGIN = 0.01  # one point: a difference within it is none that anybody would act on
+FEW = 5  # an interval over fewer cells says nothing
 FACTORS = tuple(FULL)
 AGAINST = {"same": "equal communication", "rare": "equal period"}
 WORDS = {"samples": "samples per site", "classes": "classes per site", "steps": "local steps per contact"}
@@ -124,7 +125,7 @@ def _head(found: Sequence[tuple[Cell, Outcome]]) -> str:
     edge = sum(outcome.at_the_edge for outcome in outcomes) / (3 * len(outcomes))
     return (
         '<a id="study"></a>\n## When does letting models travel pay?\n\n'
-        f"`fedsmall study` - {len(found)} of the {len(cells())} cells of the design, in a fixed random order, on "
+        f"`fedsmall reproduce study` - {len(found)} of the {len(cells())} cells of the design, in a fixed random order, on "
         f"digits; FedDC (d=1, b={PERIOD}) against FedAvg b=1 (equal communication) and b={PERIOD} (equal period). Each "
         f"method's learning rate was searched on training sites; {100 * edge:.0f}% of the chosen rates lie at an edge "
         f"of the grid, and a choice on resampled runs loses {100 * np.median([o.regret for o in outcomes]):.1f} points "
@@ -155,7 +156,7 @@ def _effects(judged: Sequence[Judged]) -> str:
             if not here:
                 continue
             found = interval([100 * one.mean for one in here])
-            ends = f" [{found.low:+.1f}, {found.high:+.1f}]" if len(here) > 1 else ""
+            ends = f" [{found.low:+.1f}, {found.high:+.1f}]" if len(here) >= FEW else ""
             words = [one.word for one in here]
             counts = " | ".join(str(words.count(word)) for word in ("pays", "costs", "no difference", "undecided"))
             lines.append(
