@@ -125,8 +125,8 @@ def _head(found: Sequence[tuple[Cell, Outcome]]) -> str:
     edge = sum(outcome.at_the_edge for outcome in outcomes) / (3 * len(outcomes))
     return (
         '<a id="study"></a>\n## When does letting models travel pay?\n\n'
-        f"`fedsmall reproduce study` - {len(found)} of the {len(cells())} cells of the design, in a fixed random order, on "
-        f"digits; FedDC (d=1, b={PERIOD}) against FedAvg b=1 (equal communication) and b={PERIOD} (equal period). Each "
+        f"`fedsmall reproduce study` - {len(found)} of the {len(cells())} cells of the design, in a fixed random order, "
+        f"on digits; FedDC (d=1, b={PERIOD}) against FedAvg b=1 (equal communication) and b={PERIOD} (equal period). Each "
         f"method's learning rate was searched on training sites; {100 * edge:.0f}% of the chosen rates lie at an edge "
         f"of the grid, and a choice on resampled runs loses {100 * np.median([o.regret for o in outcomes]):.1f} points "
         f"in the median cell (the worst of its three methods). {max(o.seeds for o in outcomes)} seeds a cell "
