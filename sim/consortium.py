@@ -47,13 +47,17 @@ class Member(Frozen):
 
 
 class Consortium(Frozen):
-    """What the coordinator knows. ``address`` is what sites dial, ``listen`` where the gate listens, ``inner_port`` the
-    SuperLink's own port on the loopback."""
+    """What the coordinator knows. ``address`` is what sites dial, and ``listen`` where the gate listens.
+
+    ``inner_host`` and ``inner_port`` are where the SuperLink itself listens: the loopback, or a name on a network that
+    is the coordinator's alone.
+    """
 
     name: str
     host: str
     port: int
     listen: str = "0.0.0.0"
+    inner_host: str = "127.0.0.1"
     inner_port: int
     created: date
     members: dict[str, Member] = Field(default_factory=dict)
@@ -66,7 +70,7 @@ class Consortium(Frozen):
     @property
     def inner_address(self) -> str:
         """Host and port of the SuperLink itself, for the coordinator alone."""
-        return f"127.0.0.1:{self.inner_port}"
+        return f"{self.inner_host}:{self.inner_port}"
 
 
 def today() -> date:
@@ -81,7 +85,17 @@ def checked_name(name: str) -> str:
     return name
 
 
-def create(folder: Path, name: str, host: str, port: int, *, listen: str, inner_port: int, days: int) -> Consortium:
+def create(
+    folder: Path,
+    name: str,
+    host: str,
+    port: int,
+    *,
+    listen: str,
+    inner_port: int,
+    days: int,
+    inner_host: str = "127.0.0.1",
+) -> Consortium:
     """Make a new consortium's folder; ``days`` is how long authority and server certificate are good for.
 
     Raises ValueError where the folder holds one already.
@@ -89,12 +103,18 @@ def create(folder: Path, name: str, host: str, port: int, *, listen: str, inner_
     if (folder / RECORD).exists():
         raise ValueError("this folder holds a consortium already; choose another, or add sites to this one")
     record = Consortium(
-        name=checked_name(name), host=host, port=port, listen=listen, inner_port=inner_port, created=today()
+        name=checked_name(name),
+        host=host,
+        port=port,
+        listen=listen,
+        inner_host=inner_host,
+        inner_port=inner_port,
+        created=today(),
     )
     for part in ("ca", "server", "sites", "kits", "flwr", "state", "log", "runs"):
         (folder / part).mkdir(parents=True, exist_ok=True, mode=0o700)
     keys.new_authority(folder / "ca", name, days)
-    keys.new_server_certificate(folder / "ca", folder / "server", [host], days)
+    keys.new_server_certificate(folder / "ca", folder / "server", [host, inner_host], days)
     save(folder, record)
     return record
 

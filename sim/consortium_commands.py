@@ -15,6 +15,7 @@ app = typer.Typer(no_args_is_help=True, help="Provision a consortium: authority,
 console = Console(highlight=False, soft_wrap=True)
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="the consortium's folder")]
 HERE = Path("consortium")
+LOOPBACK = "127.0.0.1"
 
 
 @app.command("init")
@@ -24,11 +25,14 @@ def init(
     port: Annotated[int, typer.Option(help="the public port, TLS only")] = 8443,
     folder: Folder = HERE,
     listen: Annotated[str, typer.Option(help="the address the gate listens at")] = "0.0.0.0",
-    inner_port: Annotated[int, typer.Option(help="the SuperLink's port on the loopback")] = 18443,
+    inner_host: Annotated[
+        str, typer.Option(help="the SuperLink's own host: the loopback, or a private network")
+    ] = LOOPBACK,
+    inner_port: Annotated[int, typer.Option(help="the SuperLink's own port")] = 18443,
     days: Annotated[int, typer.Option(min=1, help="how long the certificates are good for")] = 365,
 ) -> None:
     """Make the folder, a private authority and the server's certificate."""
-    consortium.create(folder, name, host, port, listen=listen, inner_port=inner_port, days=days)
+    consortium.create(folder, name, host, port, listen=listen, inner_port=inner_port, days=days, inner_host=inner_host)
     hosts = keys.certificate_hosts(keys.load_certificate(folder / "server" / "server.crt"))
     console.print(f"Consortium {name}: sites dial {host}:{port}. The certificate is good for {', '.join(hosts)}.")
     console.print("Next: `fedsmall consortium add-site NAME` for every hospital, then `fedsmall server up`.")
@@ -94,5 +98,5 @@ def renew(
     # a new key before the old is let go: a half-renewed folder keeps the old pair beside it
     for part in ("server.key", "server.crt"):
         os.replace(folder / "server" / part, folder / "server" / f"{part}.{int(time.time())}")
-    keys.new_server_certificate(folder / "ca", folder / "server", [record.host, *(host or [])], days)
+    keys.new_server_certificate(folder / "ca", folder / "server", [record.host, record.inner_host, *(host or [])], days)
     console.print(f"The server's certificate is good for {days} days; restart the server to use it.")

@@ -18,7 +18,8 @@ from sim.scenario import Scenario
 from sim.study_page import section
 from sim.tune_search import tuned
 
-DOCS = Path(__file__).parents[1] / "docs"
+HERE = Path(__file__).parents[1]
+DOCS = HERE / "docs" if (HERE / "pyproject.toml").is_file() else Path("docs")  # a working copy, or wherever one is
 
 
 def reproduce(
@@ -41,7 +42,8 @@ def reproduce(
     missing = item.missing(data_root)
     if missing:
         result = Result(item.name, profile, command, not_run=f"{missing} is not under the data root")
-        result.save(folder)
+        if not (folder / f"{item.name}.json").is_file():  # what was measured elsewhere is not thrown away
+            result.save(folder)
         return result
     started = time.perf_counter()
     rates: dict[str, float] = {}
@@ -51,6 +53,8 @@ def reproduce(
         scenario, rates = tuned(item, variant, scenario)
         told = watcher(console, scenario.plans(), f"{item.name} {variant}".strip()) if console else None
         runs[variant] = execute(scenario, kept / (variant or "run"), engine=engine, data_root=data_root, watcher=told)
+        if runs[variant].about.get("interrupted"):
+            raise KeyboardInterrupt  # what was run stays in its folder; the page keeps what it held
     result = Result(item.name, profile, command, rows=rows_of(item, runs))
     _describe(result, item, runs, rates, time.perf_counter() - started)
     result.save(folder)

@@ -13,13 +13,13 @@ from sim.supervisor import Program
 
 RUNS = "FEDSMALL_RUNS"  # as strategies.deployment reads it; importing that would bring torch
 
-START_S = 60.0
+START_S = 120.0
 Say = Callable[[str], None]
 
 
-def household(folder: Path) -> Path:
-    """Where the server's processes keep their numbers and logs."""
-    return folder / "log" / "server"
+def household(folder: Path, only: str = "") -> Path:
+    """Where the server's processes keep their numbers and logs; each has its own where it runs alone (a container)."""
+    return folder / "log" / ("server" if not only else f"server-{only}")
 
 
 def programs(folder: Path, record: Consortium) -> list[Program]:
@@ -29,7 +29,7 @@ def programs(folder: Path, record: Consortium) -> list[Program]:
     secret = ["--superexec-auth-secret-file", str((folder / "server" / "superexec.secret").absolute())]
     superlink = [
         flower.tool("flower-superlink"),
-        *("--host", "127.0.0.1", "--port", str(record.inner_port), "--isolation", "process"),
+        *("--host", _bind(record.inner_host), "--port", str(record.inner_port), "--isolation", "process"),
         *("--ssl-ca-certfile", str(authority.absolute())),
         *("--ssl-certfile", str((folder / "server" / "server.crt").absolute())),
         *("--ssl-keyfile", str((folder / "server" / "server.key").absolute())),
@@ -47,29 +47,38 @@ def programs(folder: Path, record: Consortium) -> list[Program]:
     ]
 
 
-def up(folder: Path, say: Say) -> None:
+def up(folder: Path, say: Say, only: str = "") -> None:
     """Start the server's programs and wait until sites can dial in; ``say`` is told every command.
 
+    ``only`` starts one of them, for a container each; the SuperExec's brings the register of sites up to date.
     Raises ValueError for what a coordinator can mend: an expired certificate, a name it does not hold, a busy port.
     """
     record = consortium.load(folder)
+    if supervisor.running(household(folder, only)):
+        raise ValueError("the server runs already; `fedsmall server down` stops it")
+    _check(folder, record, only)
+    _write_secret(folder)
+    flower.write_connection(folder / "flwr", record.inner_address, folder / "ca" / "ca.crt")
+    commands = [program for program in programs(folder, record) if only in ("", program.name)]
+    for program in commands:
+        say(flower.shown(program.command))
+    supervisor.start(household(folder, only), commands)
+    if only in ("", "superexec"):
+        if not flower.wait_until(lambda: is_up(folder), START_S):
+            supervisor.stop(household(folder, only))
+            raise ValueError(f"the server did not come up within {START_S:.0f} s; see {household(folder, only)}")
+        register(folder, say)
+
+
+def _check(folder: Path, record: Consortium, only: str) -> None:
     certificate = keys.load_certificate(folder / "server" / "server.crt")
     keys.check_host(certificate, record.host)
     if keys.days_left(certificate) < 0:
         raise ValueError("the server's certificate has expired; run `fedsmall consortium renew`")
-    for host, port in ((record.listen, record.port), ("127.0.0.1", record.inner_port)):
-        if not supervisor.running(household(folder)) and not flower.port_is_free(host, port):
+    ports = {"gate": (record.listen, record.port), "superlink": (_bind(record.inner_host), record.inner_port)}
+    for name, (host, port) in ports.items():
+        if only in ("", name) and not flower.port_is_free(host, port):
             raise ValueError(f"port {port} on {host} is taken by another program; choose another at `consortium init`")
-    _write_secret(folder)
-    flower.write_connection(folder / "flwr", record.inner_address, folder / "ca" / "ca.crt")
-    commands = programs(folder, record)
-    for program in commands:
-        say(flower.shown(list(program.command)))
-    supervisor.start(household(folder), commands)
-    if not flower.wait_until(lambda: _ready(folder, record), START_S):
-        supervisor.stop(household(folder))
-        raise ValueError(f"the server did not come up within {START_S:.0f} s; see {household(folder).name}/*.log")
-    register(folder, say)
 
 
 def register(folder: Path, say: Say) -> None:
@@ -105,20 +114,20 @@ class Node(NamedTuple):
     status: str
 
 
-def down(folder: Path) -> bool:
+def down(folder: Path, only: str = "") -> bool:
     """Stop the server's programs; False where none ran."""
-    return supervisor.stop(household(folder))
+    return supervisor.stop(household(folder, only))
 
 
 def is_up(folder: Path) -> bool:
-    """Whether the server's programs run."""
-    return supervisor.running(household(folder)) is not None
+    """Whether the SuperLink answers, with its own certificate."""
+    record = consortium.load(folder)
+    return flower.healthy(record.inner_address, folder / "ca" / "ca.crt")
 
 
-def _ready(folder: Path, record: Consortium) -> bool:
-    authority = folder / "ca" / "ca.crt"
-    gate_host = "127.0.0.1" if record.listen == "0.0.0.0" else record.listen
-    return flower.healthy(record.inner_address, authority) and flower.healthy(f"{gate_host}:{record.port}", authority)
+def _bind(host: str) -> str:
+    """Where the SuperLink listens: the loopback as it is, a name on a private network as all addresses there."""
+    return host if host == "127.0.0.1" else "0.0.0.0"
 
 
 def _write_secret(folder: Path) -> None:

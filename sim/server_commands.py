@@ -17,19 +17,23 @@ console = Console(highlight=False, soft_wrap=True)
 def up(
     folder: Folder = HERE,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="return when it is up; stop with `down`")] = False,
+    only: Annotated[str, typer.Option(help="superlink, superexec or gate alone: a container each")] = "",
 ) -> None:
     """Start the server and bring its register of sites up to date; every command that is run is shown."""
-    server.up(folder, console.print)
+    server.up(folder, console.print, only)
     record = consortium.load(folder)
     console.print(f"The server is up: sites dial {record.address}; only this machine may command it.")
     if not detach:
-        stay(server.household(folder), console.print)
+        stay(server.household(folder, only), console.print)
 
 
 @app.command("down")
-def down(folder: Folder = HERE) -> None:
+def down(
+    folder: Folder = HERE,
+    only: Annotated[str, typer.Option(help="superlink, superexec or gate alone, as at `up`")] = "",
+) -> None:
     """Stop the server; a run that is under way can be resumed."""
-    console.print("stopped" if server.down(folder) else "nothing ran")
+    console.print("stopped" if server.down(folder, only) else "nothing ran")
 
 
 @app.command("status")

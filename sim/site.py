@@ -19,6 +19,7 @@ from sim.supervisor import Program
 
 Say = Callable[[str], None]
 DIAL_S = 10.0
+HALVES = {"station": ("station",), "network": ("supernode", "superexec")}
 
 
 class Card(Frozen):
@@ -84,8 +85,10 @@ def programs(site: Site, data: Path | None, port: int, *, insecure: bool) -> lis
     ]
 
 
-def up(site: Site, data: Path | None, port: int, say: Say, *, insecure: bool = False) -> None:
+def up(site: Site, data: Path | None, port: int, say: Say, *, insecure: bool = False, only: str = "") -> None:
     """Start a site's programs; ``say`` is told every command. Connections only go out.
+
+    ``only`` starts the "station", which needs the data and no network, or the "network" half, which needs no data.
 
     Raises ValueError, in one line, for what would else fail as a riddle: no key, a server that is not there, a
     certificate of another authority or another name, plain text where TLS is expected.
@@ -96,12 +99,13 @@ def up(site: Site, data: Path | None, port: int, say: Say, *, insecure: bool = F
         raise ValueError("there are no data at the place that --data names")
     if insecure and not _is_loopback(card.address):
         raise ValueError("--insecure is for trials on the loopback; to any other address this site speaks TLS only")
-    if not insecure:
+    if not insecure and only != "station":
         if not site.key.exists():
             raise ValueError("the kit has no key yet; `fedsmall site keygen` makes one, here and only here")
         check_server(card.address, site.kit / "ca.crt")
     _prepare(site)
-    commands = programs(site, data, port, insecure=insecure)
+    names = HALVES.get(only, ("station", "supernode", "superexec"))
+    commands = [program for program in programs(site, data, port, insecure=insecure) if program.name in names]
     for program in commands:
         say(flower.shown(program.command))
     supervisor.start(site.household, commands)
