@@ -89,7 +89,8 @@ class Station:
         policy = load_policy(self.policy_file)
         plan = _plan(config)
         raw, digest = self._samples(plan)
-        policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=len(config.get(SITES, ())))
+        _, sites = self._place(config)
+        policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=sites)
         self._check_same_data(config, digest)
         return handlers[kind](Order(plan, policy, raw, config, arrays))
 
@@ -138,7 +139,7 @@ class Station:
         return HospitalClient(self._core[1], order.plan, self._core[2], memory)
 
     def _place(self, config: Mapping[str, Any]) -> tuple[int, int]:
-        names = sorted(str(name) for name in config.get(SITES, ()))
+        names = sorted({str(name) for name in config.get(SITES, ())})
         if self.name not in names:
             raise PlanError("the order is of a run that this site is not in")
         return names.index(self.name), len(names)

@@ -23,6 +23,7 @@ from fedsmall.travel import CONFIG, ROUND
 # Flower's ErrorCode: the message or its reply was lost, the node went away, the ClientApp's process was killed
 LOST = {3: "its order was lost", 4: "its answer was lost", 5: "its program went away", 8: "its ClientApp was killed"}
 MOST_SENDINGS = 5
+RESEND_S = 2.0  # times the sendings so far: a site that comes up and falls over is given time
 POLL_S = 0.25
 
 
@@ -86,7 +87,7 @@ class PatientGrid(Grid):
 
     def _exchange(self, orders: list[Message], deadline: float) -> list[Message]:
         waiting = self._push(orders)
-        again: list[Message] = []
+        again: dict[int, tuple[Message, float]] = {}  # what was lost, and from when on it may be sent again
         sendings = dict.fromkeys(map(id, orders), 1)
         replies: list[Message] = []
         while (waiting or again) and self.clock() <= deadline:
@@ -94,18 +95,18 @@ class PatientGrid(Grid):
                 order = waiting.pop(reply.metadata.reply_to_message_id)
                 if self._is_lost(reply) and sendings[id(order)] < MOST_SENDINGS:
                     self._note("lost", order, reason=LOST[reply.error.code])
-                    again.append(order)
+                    again[id(order)] = (order, self.clock() + RESEND_S * sendings[id(order)])
                 else:
                     self._note_answer(order, reply)
                     replies.append(reply)
-            back = [order for order in again if self._is_here(order)]
-            again = [order for order in again if order not in back]
+            back = [order for order, due in again.values() if self.clock() >= due and self._is_here(order)]
             for order in back:
+                del again[id(order)]
                 sendings[id(order)] += 1
             waiting |= self._push_again(back)
             if waiting or again:
                 time.sleep(POLL_S)
-        for order in [*waiting.values(), *again]:
+        for order in [*waiting.values(), *(order for order, _ in again.values())]:
             self._note("silent", order)
             self.away.add(order.metadata.dst_node_id)
         return replies

@@ -4,13 +4,14 @@ import re
 import tomllib
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 import torch
 from flwr.app import Context, RecordDict
 
 from sim import run
-from sim.cli import Commands
+from sim.cli import Commands, LazyCommand
 from sim.commands import COMMANDS
 from sim.scenario import build
 from strategies import DaisyChain
@@ -92,6 +93,21 @@ def test_a_daisy_chain_around_fedadam_runs_under_flowers_own_start(monkeypatch):
 def test_every_command_of_the_table_exists(name):
     assert name in COMMANDS
     assert name in Commands(commands={}, name="fedsmall").list_commands(None)
+
+
+@pytest.mark.parametrize(
+    "line", re.findall(r"^(?:\.venv/bin/)?fedsmall ([^#\n]+)", "\n".join(blocks("bash")), re.MULTILINE)
+)
+def test_every_line_for_the_terminal_has_words_and_options_that_exist(line):
+    words = line.split()
+    command: click.Command = LazyCommand(words[0], COMMANDS[words[0]]).real()
+    while isinstance(command, click.Group):
+        words = words[1:]
+        command = command.commands[words[0]]
+
+    known = {option for parameter in command.params for option in parameter.opts}
+
+    assert {word for word in words if word.startswith("-")} <= known
 
 
 def test_every_file_that_is_linked_exists():

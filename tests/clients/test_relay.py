@@ -1,0 +1,143 @@
+"""The relay hands a message to the station and brings back its answer; it imports no torch. The launcher asks first."""
+
+import io
+import subprocess
+import sys
+import threading
+import zipfile
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from clients import launcher, line, relay
+from fedsmall.errors import PolicyError
+from fedsmall.travel import CONFIG, METRICS, MODEL
+from sim.bundles import own_digest
+from sim.flower_internals import act_as_server
+
+
+@pytest.fixture
+def station(tmp_path, monkeypatch):
+    """A station that answers with whatever the test gives it, and keeps what it was asked."""
+    asked, answers = [], []
+    path = tmp_path / "door" / "s"
+    door = line.listen(path)
+    monkeypatch.setenv(relay.SOCKET, str(path))
+
+    def attend():
+        while True:
+            try:
+                caller, _ = door.accept()
+            except OSError:
+                return
+            with caller:
+                asked.append(line.receive(caller))
+                line.send(caller, *answers.pop(0))
+
+    thread = threading.Thread(target=attend, daemon=True)
+    thread.start()
+    yield asked, answers
+    door.close()
+
+
+def order():
+    act_as_server()
+    model = ArrayRecord({"b": Array(np.array([1.0, 2.0], np.float32)), "a": Array(np.array(3, np.int64))})
+    return Message(RecordDict({MODEL: model, CONFIG: ConfigRecord({"round": 2, "common": True})}), 5, "train")
+
+
+def test_a_message_goes_to_the_station_and_its_answer_comes_back_in_order(station):
+    asked, answers = station
+    sent = {"arrays/b": np.array([4.0, 5.0], np.float32), "arrays/a": np.array(6, np.int64)}
+    answers.append(({"metrics": {"num-examples": 9}, "order": ["arrays/b", "arrays/a"]}, sent))
+
+    reply = relay.relay("train", order())
+
+    words, arrays = asked[0]
+    assert words == {"kind": "train", "config": {"round": 2, "common": True}}
+    assert arrays["arrays/b"].tolist() == [1.0, 2.0]
+    assert list(reply.content[MODEL]) == ["b", "a"]
+    assert reply.content[MODEL]["a"].numpy().shape == ()
+    assert reply.content[METRICS]["num-examples"] == 9
+
+
+def test_a_refusal_becomes_an_error_of_one_line(station):
+    station[1].append(({"error": "essen: no"}, {}))
+
+    reply = relay.relay("train", order())
+
+    assert reply.has_error()
+    assert reply.error.reason == "essen: no"
+
+
+def test_a_station_that_is_not_there_is_said_so_without_its_path(tmp_path, monkeypatch):
+    monkeypatch.setenv(relay.SOCKET, str(tmp_path / "nothing"))
+    monkeypatch.setattr(relay, "STATION_START_S", 0.1)
+
+    reply = relay.relay("train", order())
+
+    assert "cannot be reached" in reply.error.reason
+    assert str(tmp_path) not in reply.error.reason
+
+
+def test_the_relay_imports_nothing_heavy():
+    code = (
+        "import sys, flwr.supernode.cli.flwr_clientapp; before = set(sys.modules);"
+        "import clients.relay, clients.launcher;"
+        "heavy = {'torch', 'pydantic', 'sklearn', 'pandas', 'scipy', 'ray', 'flwr.serverapp'};"
+        "heavy &= set(sys.modules) - before; print(sorted(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def bundle(files, compression=zipfile.ZIP_DEFLATED):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", compression) as file:
+        for name, text in files:
+            file.writestr(name, text)
+    return content.getvalue()
+
+
+def test_a_bundles_digest_is_of_its_contents_alone():
+    files = [("a.py", "one"), ("b.py", "two")]
+
+    digests = {
+        launcher.bundle_digest(bundle(files)),
+        launcher.bundle_digest(bundle(files[::-1], zipfile.ZIP_STORED)),
+    }
+    others = [[("a.py", "one"), ("b.py", "twö")], [("a.py", "one")], [("a.py", "one"), ("c.py", "two")]]
+
+    assert len(digests) == 1
+    assert len({*digests, *(launcher.bundle_digest(bundle(other)) for other in others)}) == 4
+
+
+def test_only_an_approved_bundle_is_installed():
+    installed = []
+    good, bad = bundle([("a.py", "one")]), bundle([("a.py", "import os")])
+    install = launcher.checked(installed.append, f"{own_digest()},{launcher.bundle_digest(good)}")
+
+    install(good)
+    with pytest.raises(PolicyError, match="no code of it was loaded"):
+        install(bad)
+    with pytest.raises(PolicyError, match="no zip file"):
+        install(b"nonsense")
+    with pytest.raises(PolicyError, match="not among those approved"):
+        launcher.checked(installed.append, "")(good)
+
+    assert installed == [good]
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_bundle_that_names_a_file_twice_is_refused():
+    with pytest.raises(PolicyError, match="twice"):
+        launcher.bundle_digest(bundle([("a.py", "one"), ("a.py", "two")]))
+
+
+def test_flower_still_has_the_place_where_the_check_goes():
+    from flwr.supernode.runtime import run_clientapp
+
+    assert callable(vars(run_clientapp)["install_from_fab"])
+    assert "install_from_fab" in run_clientapp.run_clientapp.__code__.co_names

@@ -1,0 +1,237 @@
+"""The station: the same order gives the same bits, the policy comes first, and nothing is told that must not be."""
+
+import json
+
+import numpy as np
+import pytest
+
+from clients.station import Station
+from clients.versions import KEEP, RoundMemory
+from fedsmall.deployment import RUN, SITES
+from fedsmall.logbook import verify
+from fedsmall.methods import method
+from fedsmall.models import initial_model
+from fedsmall.plan import Plan, Privacy, Recipe
+from fedsmall.travel import COMMON, PLAN, ROUND, ROUNDS
+from sim import trial_data
+
+NAMES = ["bonn", "essen", "ulm"]
+
+
+def plan(rounds=4, name="FedDC", privacy=None, **settings):
+    chosen = method(name, **settings)
+    if privacy is not None:
+        chosen = chosen.model_copy(update={"privacy": privacy})
+    return Plan(
+        name="p",
+        task={"csv": "hospital.csv", "label": "diagnosis", "classes": ["malignant", "benign"]},
+        partition={"natural": "file"},
+        model="linear",
+        rounds=rounds,
+        recipe=Recipe(lr=0.05, batch=8),
+        method=chosen,
+    )
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = [tmp_path / f"{name}.csv" for name in NAMES]
+    trial_data.write(paths)
+    return dict(zip(NAMES, paths, strict=True))
+
+
+@pytest.fixture
+def station(tmp_path, files):
+    (tmp_path / "policy.toml").write_text("")
+    return Station("essen", files["essen"], tmp_path / "home", tmp_path / "policy.toml")
+
+
+def config(the_plan, run="r", **more):
+    return {PLAN: the_plan.model_dump_json(), RUN: run, SITES: NAMES, **more}
+
+
+def order(t, rounds=1, run="r", the_plan=None, common=True):
+    return config(the_plan or plan(), run, **{ROUND: t, ROUNDS: rounds, COMMON: common})
+
+
+def scaled(station, the_plan=None, run="r"):
+    """A station that has gone through roll call and scaling, and a model to send it."""
+    the_plan = the_plan or plan()
+    words, _ = station.answer("roll", config(the_plan, run), {})
+    _, sums = station.answer("sums", config(the_plan, run), {})
+    mean = sums["sums/total"] / sums["sums/count"]
+    station.answer("scaling", config(the_plan, run), {"scaling/mean": mean, "scaling/scale": np.ones_like(mean)})
+    from fedsmall.federation import Task
+
+    read = json.loads(words["config"]["task"])
+    task = Task(**{k: tuple(v) if isinstance(v, list) else v for k, v in read.items()})
+    return {f"arrays/{name}": value for name, value in initial_model(the_plan, task).items()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def test_the_roll_call_says_who_and_what_and_that_features_are_scaled(station):
+    words, arrays = station.answer("roll", config(plan()), {})
+
+    assert words["config"]["site"] == "essen"
+    assert words["config"]["scaled"] is True
+    assert arrays == {}
+
+
+def test_the_same_order_gives_the_same_bits_even_from_a_new_station(station):
+    model = scaled(station)
+
+    _, first = station.answer("train", order(1), model)
+    _, again = station.answer("train", order(1), model)
+    fresh = Station(station.name, station.data, station.home, station.policy_file)
+    _, later = fresh.answer("train", order(1), model)
+
+    assert same(first, again)
+    assert same(first, later)
+    assert not same(first, model)
+
+
+def test_a_contact_asked_for_twice_starts_from_the_memory_before_it(station):
+    scaffold = plan(name="SCAFFOLD")
+    model = scaled(station, scaffold)
+    _, first = station.answer("train", order(1, the_plan=scaffold), model)
+
+    _, second = station.answer("train", order(2, the_plan=scaffold), model)
+    _, again = station.answer("train", order(2, the_plan=scaffold), model)
+
+    assert same(second, again)
+    assert not same(first, second)  # what was remembered matters: the model that came was the same
+
+
+def test_memory_is_read_by_the_round_that_asks(tmp_path):
+    for t in range(1, 9):
+        RoundMemory(tmp_path, t).write({"c": np.array([t])})
+
+    assert RoundMemory(tmp_path, 9).read()["c"].tolist() == [8]
+    assert RoundMemory(tmp_path, 7).read()["c"].tolist() == [6]
+    assert RoundMemory(tmp_path, 1).read() == {}
+    assert len(list(tmp_path.iterdir())) == KEEP
+
+
+def refused(station, kind, the_config, arrays=None):
+    words, leaving = station.answer(kind, the_config, arrays or {})
+    assert leaving == {}
+    assert "\n" not in words["error"]
+    return words["error"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "line"),
+    [
+        ('methods = ["FedAvg"]', "method 'FedDC'"),
+        ("least_samples = 100000", "fewer than the 100000 samples"),
+        ("least_sites = 4", "has 3 sites"),
+        ("most_rounds = 3", "has 4 rounds"),
+        ("clip = 1.0", "demands clipping"),
+        ("nonsense = 1", "the policy's 'nonsense'"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["roll", "sums", "train", "evaluate"])
+def test_the_policy_is_asked_before_every_answer(station, kind, policy, line):
+    station.policy_file.write_text(policy)
+
+    said = refused(station, kind, order(1))
+
+    assert said.startswith("essen: ")
+    assert line in said
+    assert [entry["event"] for entry in station.log.entries()] == ["refused"]
+
+
+def test_data_changed_under_way_are_noticed(station, files):
+    scaled(station)
+    text = files["essen"].read_text().splitlines(keepends=True)
+    files["essen"].write_text("".join(text[:-1]))
+
+    assert "data have changed since this run began" in refused(station, "roll", config(plan()))
+    assert "error" not in station.answer("roll", config(plan(), run="another"), {})[0]
+
+
+def test_a_failure_is_one_line_and_its_traceback_stays_here(station, capsys):
+    model = scaled(station)
+    model["arrays/0.weight"] = np.zeros((1, 1), np.float32)  # torch would say shapes and a path
+
+    said = refused(station, "train", order(1), model)
+
+    assert "its program failed; the traceback is in the station's log" in said
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_nothing_of_the_data_is_in_a_refusal(station, files):
+    files["essen"].write_text(files["essen"].read_text().replace("benign", "secret-word", 1))
+
+    said = refused(station, "roll", config(plan()))
+
+    assert "secret-word" not in said
+    assert str(files["essen"].parent) not in said
+    assert "essen.csv" not in said
+
+
+@pytest.mark.parametrize("broken", [{}, {PLAN: "{}"}, {PLAN: "no json"}, {PLAN: 3}])
+def test_an_order_that_makes_no_sense_is_refused(station, broken):
+    assert "no plan" in refused(station, "train", broken)
+
+
+def test_an_unknown_wish_is_refused(station):
+    assert "does not know" in refused(station, "read-files", config(plan()))
+
+
+def test_an_order_without_its_run_or_without_this_site_is_refused(station):
+    scaled(station)
+    elsewhere = order(1, run="new") | {SITES: ["bonn", "ulm", "x"]}
+    without = order(1)
+    del without[RUN]
+
+    assert "of which run" in refused(station, "train", without)
+    assert "a run that this site is not in" in refused(station, "roll", elsewhere)
+
+
+def test_counts_below_the_floor_are_not_told(station, files):
+    text = files["essen"].read_text().splitlines(keepends=True)
+    files["essen"].write_text("".join(text[:9]))
+    station.policy_file.write_text("least_samples = 2\ncount_floor = 20\n")
+
+    words, _ = station.answer("roll", config(plan()), {})
+
+    assert words["config"]["num-examples"] == 20
+
+
+def test_too_few_held_out_samples_are_not_judged(station):
+    model = scaled(station)
+    words, _ = station.answer("evaluate", config(plan()), model)
+    assert "accuracy" in words["metrics"]
+
+    station.policy_file.write_text("count_floor = 1000\n")
+    words, _ = station.answer("evaluate", config(plan()), model)
+
+    assert words["metrics"] == {"num-examples": 0}
+
+
+def test_the_log_holds_what_left_and_no_number_of_it(station):
+    model = scaled(station)
+    _, leaving = station.answer("train", order(1), model)
+
+    last = list(station.log.entries())[-1]
+
+    assert last["arrays"] == {name: list(value.shape) for name, value in sorted(leaving.items())}
+    assert last["bytes"] == sum(value.nbytes for value in leaving.values())
+    assert verify(station.log.path).fault is None
+
+
+def test_a_spent_budget_stops_the_site_and_survives_a_restart(station):
+    private = plan(privacy=Privacy(clip=1.0, noise=2.0))
+    model = scaled(station, private)
+    from fedsmall.privacy import epsilon
+
+    station.policy_file.write_text(f"budget = {epsilon(2.0, 1e-5, 2) + 1e-6}\n")
+
+    assert "error" not in station.answer("train", order(1, the_plan=private), model)[0]
+    station = Station(station.name, station.data, station.home, station.policy_file)
+    assert "error" not in station.answer("train", order(2, the_plan=private), model)[0]
+    assert "budget" in refused(station, "train", order(3, the_plan=private), model)
