@@ -32,7 +32,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         # a SuperExec asks for work once a second by default: half a second lost on every contact
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
     }
 

@@ -1,4 +1,4 @@
-"""`fedsmall study`: when does letting models travel pay, against FedAvg with the same traffic?
+"""`fedsmall reproduce study`: when does letting models travel pay, against FedAvg with the same traffic?
 
 A random fraction of a factorial design: every cell is one combination of samples per site, sites, classes per site,
 model, optimizer, local steps per contact, and contacts. In each cell FedDC, FedAvg with equal communication and FedAvg

@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 
 from fedsmall.compositions import check_composition
-from fedsmall.errors import PlanError
+from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Federation
 from fedsmall.methods import method
-from fedsmall.plan import Plan, Recipe
+from fedsmall.plan import Plan, Recipe, Tree
 from fedsmall.tasks import build_federation
 from sim.engines import RunRecord, run_plan
+from strategies.combine import Updates
+from strategies.corrections import SCAFFOLD
+from strategies.reptree import RepTreeFL
 
 SITES = 3
 
@@ -176,3 +179,37 @@ def test_the_batched_engine_gives_the_numbers_of_the_sites_one_by_one(federation
     alone = run(plan, federation)
     assert_same(batched, alone, rtol=1e-9)
     assert batched.bytes_sent == alone.bytes_sent
+
+
+def test_a_replica_that_does_not_come_with_its_anchor_is_missed():
+    models = {"w": np.zeros((2, 3))}
+    updates = Updates(("a", "b"), models, None, np.ones(2), {"0/w": np.zeros((2, 3))})
+    strategy = RepTreeFL(Tree(fanout=2, fold_at="server"))
+
+    with pytest.raises(ReplyError, match="trees of 3 models, and array 'w' of replica 1 did not come"):
+        strategy.combine({"w": np.zeros(3)}, updates, 1)
+
+
+def test_controls_that_do_not_come_with_scaffolds_models_are_missed():
+    updates = Updates(("a", "b"), {"w": np.zeros((2, 3))}, None, np.ones(2), {})
+
+    with pytest.raises(ReplyError, match="SCAFFOLD expects 'control/w'"):
+        SCAFFOLD().combine({"w": np.zeros(3)}, updates, 1)
+
+
+def test_a_server_that_restarts_goes_on_with_what_it_remembers():
+    rng = np.random.default_rng(0)
+    common = {"w": np.zeros(3)}
+    contacts = [
+        Updates(("a", "b"), {"w": rng.normal(size=(2, 3))}, None, np.ones(2), {"control/w": rng.normal(size=(2, 3))}, 2)
+        for _ in range(3)
+    ]
+    whole, again = SCAFFOLD(), SCAFFOLD()
+
+    for t, updates in enumerate(contacts[:2], 1):
+        common = whole.combine(common, updates, t)
+    again.restore(*whole.state())
+
+    expected, came = whole.combine(common, contacts[2], 3), again.combine(common, contacts[2], 3)
+    assert (expected["w"] == came["w"]).all()
+    assert (whole.order_rule()["server/w"] == again.order_rule()["server/w"]).all()
