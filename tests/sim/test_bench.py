@@ -45,7 +45,7 @@ def test_modules_and_the_packed_network_come_to_the_same_loss(key: str) -> None:
 
 def test_a_contender_that_does_something_else_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     def idle(plan, federation, device):  # type: ignore[no-untyped-def]
-        return bench_contenders.Timing(0.001, bench_contenders.initial_model(plan, federation.task))
+        return bench_contenders.Timing(0.001, 0.001, bench_contenders.initial_model(plan, federation.task))
 
     monkeypatch.setitem(bench_contenders.CONTENDERS, "bare loop", idle)
 
