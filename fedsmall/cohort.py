@@ -23,7 +23,8 @@ from fedsmall.travel import Arrays, Traveller
 
 CACHE_BYTES = 4 * 2**20  # what a chunk of small models, with their gradients and moments, may take
 DEVICE_BYTES = 2 * 2**30  # the same on an accelerator
-PREDICTED = 256  # models that predict at a time
+PREDICTED_MODELS = 64  # models that predict at a time
+PREDICTED_NUMBERS = 2**20  # numbers that go into them at a time, models times samples times features
 
 
 class Leg(NamedTuple):
@@ -155,24 +156,29 @@ class Cohort:
             sent = remembered.close(last.sites, stack.parameters) if self._aggregates(last.t) else {}
             if self.plan.recipe.optimizer_state == "reset" and self._travelled(last.t):
                 stack.optimizer = {}  # the next contact starts afresh: nothing needs to travel
-        return Trained(
-            losses.cpu().numpy(),
-            self._batches.steps[last.sites] * last.rounds,
-            self._batches.examples[last.sites],
-            {name: tensor.cpu().numpy() for name, tensor in sent.items()},
-            remembered.arrays(),
-        )
+        rule_sends = {name: tensor.cpu().numpy() for name, tensor in sent.items()}
+        return self.told(losses.cpu().numpy(), last)._replace(rule=rule_sends, memory=remembered.arrays())
+
+    def told(self, losses: np.ndarray, leg: Leg) -> Trained:
+        """What training says of its rows besides their losses, where nothing is remembered or sent for a rule."""
+        sites = np.asarray(leg.sites)
+        return Trained(losses, self._batches.steps[sites] * leg.rounds, self._batches.examples[sites], {}, {})
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
         """The outputs of every model on the same samples, in eval mode: (models, samples, outputs)."""
         inputs = torch.from_numpy(np.asarray(x, dtype=self.plan.dtype)).to(self.device)
+        models = self._gradients.chunk or PREDICTED_MODELS
+        samples = max(1, PREDICTED_NUMBERS // (models * max(1, inputs[:1].numel())))
         with torch.no_grad():
             parts = [
-                self._gradients.predict(part.parameters, part.buffers, inputs)
-                for part in (stack.rows(slice(k, k + PREDICTED)) for k in range(0, len(stack), PREDICTED))
+                torch.cat([self._outputs(part, some) for some in torch.split(inputs, samples)], 1)
+                for part in (stack.rows(slice(k, k + models)) for k in range(0, len(stack), models))
             ]
         outputs: np.ndarray = torch.cat(parts).cpu().numpy()
         return outputs
+
+    def _outputs(self, models: Stack, x: Tensor) -> Tensor:
+        return self._gradients.predict(models.parameters, models.buffers, x)
 
     def _chunks(self, stack: Stack, sites: np.ndarray) -> list[slice | np.ndarray]:
         """Few enough rows at a time; sorted by size where that lets more of them take their steps together."""

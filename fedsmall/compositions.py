@@ -49,6 +49,10 @@ def _check_tree(tree: Tree, method: Method, recipe: Recipe) -> None:
         raise PlanError(
             'fold_at = "server" has no meaning with permute_every: a model is folded before it moves on. Use "site".'
         )
+    if tree.fold_at == "server" and method.server != "none":
+        raise PlanError(
+            f'fold_at = "server" folds for the aggregator, not for the server optimizer {method.server!r}; use "site".'
+        )
     if tree.fold_at == "server" and tree.diversity == "kl":
         raise PlanError('diversity = "kl" needs the anchor\'s samples, which only the site has; use fold_at = "site".')
     if tree.travel == "trees" and recipe.optimizer_state == "stay":

@@ -15,8 +15,10 @@ from importlib import import_module
 
 import numpy as np
 
+from fedsmall.aggregate import is_buffer
 from fedsmall.errors import PlanError
-from fedsmall.replicas import ANCHOR, level_of, parent_of, split_row
+from fedsmall.plan import Tree
+from fedsmall.replicas import ANCHOR, ReplicaTree, level_of, parent_of, row_name, split_row
 from fedsmall.travel import Arrays
 
 Shared = Callable[[str], bool]
@@ -184,9 +186,20 @@ def fold_trees(
     return {name: array[anchors] for name, array in models.items()}
 
 
-def is_buffer(name: str) -> bool:
-    """Whether a named array is a running statistic and no parameter."""
-    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
+def fold_sent(tree: Tree, anchors: Arrays, sent: Arrays, sites: Sequence[str]) -> Arrays:
+    """The server's fold: anchors (sites, ...) as they came, folded with the replicas that came beside them.
+
+    ``sent`` holds {"<node>/<parameter>": (sites, ...)}. The same numbers as a fold at the sites, to the bit.
+    """
+    nodes = ReplicaTree(int(_one(tree.fanout)), int(_one(tree.depth))).nodes
+    if nodes == (ANCHOR,):
+        return anchors
+    rows = [row_name(site, node) for site in sites for node in nodes]
+    models = {
+        name: np.stack([array, *(sent[f"{node}/{name}"] for node in nodes[1:])], axis=1).reshape(-1, *array.shape[1:])
+        for name, array in anchors.items()
+    }  # (sites * nodes, ...)
+    return fold_trees(models, rows, tree.fold, tree.diversity)
 
 
 def shared_layers(model: Mapping[str, np.ndarray], shared: Shared | None) -> tuple[str, ...]:
@@ -228,3 +241,7 @@ def _families(rows: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for group in sorted(groups):
         parents = groups[group]
         yield np.array([where[parent] for parent in parents]), np.array([children[parent] for parent in parents])
+
+
+def _one(setting: float | tuple[float, ...]) -> float:
+    return setting[0] if isinstance(setting, tuple) else setting

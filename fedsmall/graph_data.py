@@ -4,12 +4,15 @@ Register as a source: ``task = {connectomes = "generated"}`` or ``{connectomes =
 (SLIM) are confidential; the generator makes plausible ones, so that the models and methods can be tried.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from fedsmall.errors import DataError
+from fedsmall.federation import Federation, Samples, Task
 from fedsmall.graphs import REGIONS, regions_of
+from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.sources.pool import NOWHERE, Part, Pool
 
@@ -89,6 +92,28 @@ def connectomes(
     if len(source) != len(target):
         raise DataError(f"{len(source)} source graphs and {len(target)} target graphs; every subject needs both")
     return Pool({NOWHERE: Part(source, target)}, loss="l1")
+
+
+def hospitals(plan: Plan, regions: Sequence[int], subjects: int = 279) -> Federation:
+    """Generated connectomes at hospitals that want different resolutions: hospital i predicts ``regions[i]`` regions.
+
+    Every subject is at one hospital. Where the plan has folds, a fold's subjects are held out at each hospital, else a
+    quarter; they are in ``held_out``, and ``test`` is the first hospital's.
+    """
+    sizes = tuple(dict.fromkeys([REGIONS, *regions]))
+    graphs = dict(zip(sizes, generate(subjects, sizes, plan.seed), strict=True))
+    order = np.array_split(rng_for(plan.seed, "hospitals").permutation(subjects), len(regions))
+    train, held = [], []
+    for rows, wanted in zip(order, regions, strict=True):
+        folds = np.array_split(np.arange(len(rows)), plan.folds or 4)
+        out = folds[plan.fold % len(folds)]
+        kept = np.setdiff1d(np.arange(len(rows)), out)
+        x, y = (vectors(graphs[size][rows]).astype(plan.dtype) for size in (REGIONS, wanted))
+        train.append(Samples(x[kept][: plan.samples_per_site], y[kept][: plan.samples_per_site]))
+        held.append(Samples(x[out], y[out]))
+    task = Task("connectomes", train[0].x.shape[1:], train[0].y.shape[1], "l1", ("mae", "loss"))
+    names = tuple(f"site-{place:03d}" for place in range(len(regions)))
+    return Federation(task, names, tuple(train), held[0], tuple(held))
 
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:

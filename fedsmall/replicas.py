@@ -114,12 +114,13 @@ def _per_site(tree: Tree, sites: int) -> dict[str, Any]:
 
 
 def plan_at(plan: Plan, place: int, sites: int) -> Plan:
-    """The plan as the site at ``place`` of ``sites`` follows it: settings given per site are its own."""
+    """The plan as the site at ``place`` of ``sites`` follows it: settings and models given per site are its own."""
+    kinds = plan.model_options.get("sites")
+    if isinstance(kinds, list | tuple) and len(kinds) == sites:
+        plan = plan.model_copy(update={"model_options": {**plan.model_options, "sites": [kinds[place]]}})
     if plan.method.tree is None:
         return plan
-    own = tree_at(plan.method.tree, place, sites)
-    settings = {"fanout": own.fanout, "depth": own.depth, "drop": own.drop}
-    tree = plan.method.tree.model_copy(update=settings)
+    tree = own_tree(plan.method.tree, place, sites)
     return plan.model_copy(update={"method": plan.method.model_copy(update={"tree": tree})})
 
 

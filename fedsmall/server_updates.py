@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsmall.diversity import is_buffer
+from fedsmall.aggregate import is_buffer
 from fedsmall.errors import PlanError
 from fedsmall.travel import Arrays
 

@@ -5,26 +5,31 @@ trees from their anchors, trains all nodes at once, and folds each tree into its
 the anchors. Two settings show more:
 
 - ``fold_at = "server"``: in a round that ends with an aggregation the replicas' models leave the site beside the
-  anchor's, as {"<node>/<parameter>": ...} in what the local rule sends, and the server folds (:func:`fold_sent`).
+  anchor's, as {"<node>/<parameter>": ...} in what the local rule sends, and the server folds.
 - ``travel = "trees"``: a tree lives on until the next aggregation, and its replicas travel with the anchor as part of
   the state that is carried, {"replica/<node>/<parameter or moment>": ...}; there they are folded, where they are.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias, cast
 
 import numpy as np
 import torch
 
 from fedsmall.cohort import Cohort, Leg, Trained
 from fedsmall.compositions import check_composition
-from fedsmall.diversity import fold_trees
+from fedsmall.diversity import Shared, fold_trees
 from fedsmall.federation import Samples, Task
+from fedsmall.mixed import SHARED_PART, MixedCohort, is_shared
 from fedsmall.plan import Plan, Tree
-from fedsmall.replicas import ANCHOR, ReplicaTree, forest, row_name, split_row, subsets
-from fedsmall.schedule import Action, RandomSchedule, Schedule
-from fedsmall.stack import Rows, Stack
+from fedsmall.planning import schedule_for
+from fedsmall.replicas import ANCHOR, forest, row_name, split_row, subsets
+from fedsmall.schedule import Action
+from fedsmall.stack import Rows, Stack, Tensors
 from fedsmall.travel import Arrays, Traveller
 from fedsmall.travelling_trees import carry, is_replica, planted, put_anchors, put_replicas
+
+AnyCohort: TypeAlias = "Cohort | TreeCohort"
 
 
 def cohort_for(
@@ -35,17 +40,46 @@ def cohort_for(
     *,
     path: str = "auto",
     device: str | torch.device | None = None,
-) -> "AnyCohort":
-    """The cohort of a plan's sites: with trees where the method has them, else without."""
-    kind = Cohort if plan.method.tree is None else TreeCohort
-    return kind(plan, task, names, samples, path=path, device=device)
+) -> AnyCohort:
+    """The cohort of a plan's sites: with trees where the method has them, with models of their own where they have."""
+
+    if plan.model == SHARED_PART:
+        mixed = mixed_cohort(plan, task, names, samples, path=path, device=device)
+        return cast(TreeCohort, mixed)  # the same interface, for a client; a simulation has sim.mixed
+    if plan.method.tree is None:
+        return Cohort(plan, task, names, samples, path=path, device=device)
+    return TreeCohort(plan, task, names, samples, path=path, device=device)
+
+
+def mixed_cohort(
+    plan: Plan,
+    task: Task,
+    names: Sequence[str],
+    samples: Sequence[Samples],
+    *,
+    path: str = "auto",
+    device: str | torch.device | None = None,
+) -> MixedCohort:
+    """The cohort of sites that have models of their own, and trees where the method has them."""
+    layers = plan.model_options["shared"]
+
+    def shared(name: str) -> bool:
+        return is_shared(name, layers)
+
+    def of_one_kind(plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples]) -> Cohort | TreeCohort:
+        if plan.method.tree is None:
+            return Cohort(plan, task, names, samples, path=path, device=device)
+        return TreeCohort(plan, task, names, samples, path=path, device=device, shared=shared)
+
+    return MixedCohort(plan, task, names, samples, of_one_kind)
 
 
 class TreeCohort:
     """Sites, each with its tree of replicas; used exactly as a :class:`Cohort` of the same sites.
 
-    A row's loss, steps and examples are the anchor's. Raises PlanError where a tree cannot be had from a site's
-    samples, or where the trees do not fit the way they are to be folded or to travel.
+    A row's loss, steps and examples are the anchor's. ``shared`` names the layers on which diversity is measured, all
+    by default. Raises PlanError where a tree cannot be had from a site's samples, or where the trees do not fit the way
+    they are to be folded or to travel.
     """
 
     def __init__(
@@ -57,8 +91,10 @@ class TreeCohort:
         *,
         path: str = "auto",
         device: str | torch.device | None = None,
+        shared: Shared | None = None,
     ) -> None:
         assert plan.method.tree is not None
+        self._shared = shared
         self.plan, self.task, self.names = plan, task, tuple(names)
         self.tree: Tree = plan.method.tree
         trees = forest(self.tree, len(names))
@@ -76,18 +112,30 @@ class TreeCohort:
         self._inner = Cohort(plan, task, self._rows, parts, path=path, device=device)
         self.path, self.device = self._inner.path, self._inner.device
         self.reason = f"{self._inner.reason}; {len(nodes)} models in {len(names)} trees"
-        self._schedule = _schedule(plan)
+        self._schedule = schedule_for(plan)
 
     def stack(self, travellers: Sequence[Traveller]) -> Stack:
         """The travellers' anchors as one stack; with whole trees that travel, their replicas in its optimizer part."""
         own = [Traveller(t.model, {k: a for k, a in t.carried.items() if not is_replica(k)}) for t in travellers]
-        stack = self._inner.stack(own)
+        stack = self._with_replicas(self._inner.stack(own))
+        for row, traveller in enumerate(travellers):
+            for name, array in traveller.carried.items():
+                if is_replica(name):
+                    stack.optimizer[name][row] = torch.from_numpy(np.array(array))
+        return stack
+
+    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
+        """A stack of tensors with a leading axis of anchors, as :meth:`Cohort.stack_of`; without replicas, copies."""
+        mine = {name: tensor for name, tensor in (carried or {}).items() if not is_replica(name)}
+        stack = self._with_replicas(self._inner.stack_of(state, mine))
+        stack.optimizer |= {
+            name: tensor.to(self.device) for name, tensor in (carried or {}).items() if is_replica(name)
+        }
+        return stack
+
+    def _with_replicas(self, stack: Stack) -> Stack:
         if self.tree.travel == "trees":
             carry(stack, stack, self._nodes[1:])
-            for row, traveller in enumerate(travellers):
-                for name, array in traveller.carried.items():
-                    if is_replica(name):
-                        stack.optimizer[name][row] = torch.from_numpy(np.array(array))
         return stack
 
     def train(
@@ -211,7 +259,7 @@ class TreeCohort:
 
     def _fold(self, models: Arrays, rows: np.ndarray) -> Arrays:
         names = [self._rows[row] for row in rows]
-        return fold_trees(models, names, self.tree.fold, self.tree.diversity, predict=self._predict)
+        return fold_trees(models, names, self.tree.fold, self.tree.diversity, self._shared, self._predict)
 
     def _predict(self, site: str, models: Arrays) -> np.ndarray:
         rows = len(next(iter(models.values())))
@@ -233,38 +281,5 @@ class TreeCohort:
         return t >= self.plan.rounds or self._schedule.action(t) is Action.AGGREGATE
 
 
-AnyCohort = Cohort | TreeCohort
-
-
-def fold_sent(tree: Tree, anchors: Arrays, sent: Arrays, sites: Sequence[str]) -> Arrays:
-    """The server's fold: anchors (sites, ...) as they came, folded with the replicas that came beside them.
-
-    ``sent`` holds {"<node>/<parameter>": (sites, ...)}. The same numbers as a fold at the sites, to the bit.
-    """
-    nodes = ReplicaTree(int(_one(tree.fanout)), int(_one(tree.depth))).nodes
-    if nodes == (ANCHOR,):
-        return anchors
-    rows = [row_name(site, node) for site in sites for node in nodes]
-    models = {
-        name: np.stack([array, *(sent[f"{node}/{name}"] for node in nodes[1:])], axis=1).reshape(-1, *array.shape[1:])
-        for name, array in anchors.items()
-    }  # (sites * nodes, ...)
-    return fold_trees(models, rows, tree.fold, tree.diversity)
-
-
 def _part(samples: Samples, rows: np.ndarray) -> Samples:
     return samples if len(rows) == len(samples) else Samples(samples.x[rows], samples.y[rows])
-
-
-def _one(setting: float | tuple[float, ...]) -> float:
-    return setting[0] if isinstance(setting, tuple) else setting
-
-
-def _schedule(plan: Plan) -> Schedule | RandomSchedule:
-    method = plan.method
-    if method.random_schedule:
-        return RandomSchedule(method.permute_every, method.aggregate_every, plan.seed)
-    return Schedule(method.permute_every, method.aggregate_every)
-
-
-AnyCohort = Cohort | TreeCohort

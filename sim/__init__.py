@@ -1,9 +1,7 @@
 """The command line, scenarios, engines and comparisons; :func:`run` is the same from Python."""
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from sim.api import Result, run
+from importlib import import_module
+from typing import Any
 
 __all__ = ["Result", "run"]
 
@@ -11,7 +9,5 @@ __all__ = ["Result", "run"]
 def __getattr__(name: str) -> Any:
     """``run`` and ``Result``, imported when they are first asked for: the command line starts without torch."""
     if name in __all__:
-        from sim import api
-
-        return getattr(api, name)
+        return getattr(import_module("sim.api"), name)
     raise AttributeError(f"module 'sim' has no attribute {name!r}")

@@ -114,6 +114,10 @@ def stop(message: str, code: int) -> int:
 
 def raised_by_us(error: ValueError) -> bool:
     """Whether our own code refused a value, which is for the user to mend; a library's refusal is a fault of ours."""
+    from fedsmall.errors import DataError, PlanError, PolicyError, ReplyError
+
+    if isinstance(error, PlanError | DataError | PolicyError | ReplyError):
+        return True  # wherever it was raised: in another process, say
     frames = list(traceback.walk_tb(error.__traceback__))
     return bool(frames) and str(frames[-1][0].f_globals.get("__name__", "")).partition(".")[0] in OURS
 

@@ -41,20 +41,22 @@ from fedsmall.travel import (
     Arrays,
     Traveller,
 )
-from fedsmall.tree_cohort import TreeCohort
 from sim.flower_internals import LocalGrid, client_context, number_message
 from sim.row_record import RowRecord
-from strategies.daisy_chain import DaisyChain, Seen, Slot
+from sim.shards import ShardedCohort, SomeCohort
+from strategies.daisy_chain import DaisyChain
 from strategies.records import record_bytes, to_arrays
+from strategies.slots import Seen, Slot
 
 
 class CohortGrid(LocalGrid):
     """A Flower grid whose sites are the rows of a stack; ``cohort`` trains them, whatever they are asked in one go."""
 
-    def __init__(self, plan: Plan, federation: Federation, cohort: Cohort | TreeCohort, run_id: int = 1) -> None:
+    def __init__(self, plan: Plan, federation: Federation, cohort: SomeCohort, run_id: int = 1) -> None:
         super().__init__(len(federation.names), run_id)
         self.plan, self.federation, self.cohort = plan, federation, cohort
         self._memory: Arrays = {}
+        self._diverged = False
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Every site's answer, in the order of the messages; orders to train are carried out together."""
@@ -68,36 +70,51 @@ class CohortGrid(LocalGrid):
         return [Message(answer(order), reply_to=order) for order in orders]
 
     def walk(self, strategy: DaisyChain, contacts: list[Contact], config: ConfigRecord) -> int:
-        """Walk all ``contacts`` without a message, and leave the strategy as the messages would have left it."""
+        """Walk all ``contacts`` without a message, and leave the strategy as the messages would have left it.
+
+        The last one may aggregate, if the strategy can end a contact by itself. A model that is not finite is for the
+        strategy to judge, reply by reply: the walk is then undone, 0 is returned, and this run walks no more.
+        """
+        if self._diverged:
+            return 0
         names = list(self.federation.names)
         slots = [strategy.slots[name] for name in names]
         stack = self._stack([slot.model for slot in slots], [slot.carried for slot in slots])
         traffic = _Traffic(strategy, contacts, stack, self.plan)
-        legs, where = self._legs(strategy, contacts)
+        legs = self._legs(strategy, contacts)
         order_rule = getattr(strategy.strategy, "order_rule", dict)
-        trained = self.cohort.walk(
-            stack, legs, common=[slot.common for slot in slots], rule=order_rule(), memory=self._memory
-        )
+        common = [slot.common for slot in slots]
+        trained = self.cohort.walk(stack, legs, common=common, rule=order_rule(), memory=self._memory)
+        self._diverged = not all(map(Rows(stack.state | stack.optimizer).finite, range(len(stack))))
+        if self._diverged:
+            return 0
         self._memory = trained.memory
-        models, carried = _records(stack)
-        for row, site in enumerate(legs[-1].sites.tolist()):
-            seen = Seen(models[row], float(trained.examples[row]), float(trained.steps[row]))
-            strategy.seen[names[site]] = seen
-            strategy.roster.answers.setdefault(names[site], {})[LOSS] = float(trained.loss[row])
-        strategy.slots = {names[site]: Slot(models[row], carried[row]) for row, site in enumerate(where.tolist())}
-        strategy.bytes_sent += traffic.bytes()
+        strategy.bytes_sent += traffic.bytes(trained.rule)
+        self._settle(strategy, legs[-1].sites, stack, trained)
+        getattr(strategy, "close", strategy.pass_on)(contacts[-1])
         return len(contacts)
 
-    def _legs(self, strategy: DaisyChain, contacts: Sequence[Contact]) -> tuple[list[Leg], np.ndarray]:
-        """Where each row trains, contact by contact, and where it is sent after the last one."""
+    def _settle(self, strategy: DaisyChain, sites: np.ndarray, stack: Stack, trained: Trained) -> None:
+        """Put the trained models into the slots of the sites where they were trained."""
+        models, carried, rule = _records(stack, trained)
+        for row, site in enumerate(sites.tolist()):
+            name = self.federation.names[site]
+            strategy.slots[name] = Slot(models[row], carried[row])
+            strategy.seen[name] = Seen(models[row], float(trained.examples[row]), float(trained.steps[row]), rule[row])
+            strategy.roster.answers.setdefault(name, {})[LOSS] = float(trained.loss[row])
+
+    def _legs(self, strategy: DaisyChain, contacts: Sequence[Contact]) -> list[Leg]:
+        """Where each row trains, contact by contact."""
         names = list(self.federation.names)
         number = {name: site for site, name in enumerate(names)}
-        where, legs = np.arange(len(names)), []
-        for contact in contacts:
+        legs = [Leg(np.arange(len(names)), contacts[0].t, contacts[0].rounds)]
+        for before, contact in pairwise(contacts):
+            where = legs[-1].sites
+            if before.action is Action.PERMUTE:
+                route = strategy.route(before.t, names)
+                where = np.array([number[route[name]] for name in names])[where]
             legs.append(Leg(where, contact.t, contact.rounds))
-            route = strategy.route(contact.t, names)
-            where = np.array([number[route[name]] for name in names])[where]
-        return legs, where
+        return legs
 
     def _train(self, orders: list[Message]) -> list[Message]:
         """All orders of a contact at once; they ask for the same rounds."""
@@ -132,7 +149,7 @@ class CohortGrid(LocalGrid):
 
     def _stack(self, models: Sequence[ArrayRecord | None], carried: Sequence[ArrayRecord | None]) -> Stack:
         """A stack of its own for models that came as records; rows of one stack are never read one by one."""
-        if isinstance(self.cohort, Cohort):
+        if isinstance(self.cohort, Cohort | ShardedCohort):
             return self.cohort.stack_of(_tensors(models), _tensors(carried))
         pairs = zip(models, carried, strict=True)
         return self.cohort.stack([Traveller(to_arrays(m), to_arrays(c) if c else {}) for m, c in pairs if m])
@@ -150,7 +167,8 @@ class CohortGrid(LocalGrid):
         held_out = federation.held_out[site] if federation.held_out else None
         home = Home(federation.names[site], federation.task, federation.train[site], held_out)
         memory = ContextMemory(client_context(1, self.nodes[site], {}))
-        return HospitalClient(home, self.plan, self.cohort, memory)
+        cohort = self.cohort.inner if isinstance(self.cohort, ShardedCohort) else self.cohort
+        return HospitalClient(home, self.plan, cohort, memory)
 
     def _told(self, order: Message) -> RecordDict:
         """The answer at the roll call: what any client says, and the site's own name and number of samples."""
@@ -182,9 +200,12 @@ class _Traffic:
         before = strategy.contacts[start - 1].action if start else Action.PERMUTE
         self._actions = [before, *(contact.action for contact in contacts)]
 
-    def bytes(self) -> int:
-        """All of them: an order follows unless the models were only looked at, a reply leaves unless they are."""
-        total, size = 0, self._first
+    def bytes(self, sent: Arrays) -> int:
+        """All of them: an order follows unless the models were only looked at, a reply leaves unless they are.
+
+        ``sent`` is what the local rule sends with the last reply.
+        """
+        total, size = sum(array.nbytes for array in sent.values()), self._first
         for before, action in pairwise(self._actions):
             if not self._alone and before is not Action.LOOK:
                 total += size + self._models * self._rule
@@ -196,8 +217,7 @@ class _Traffic:
 
 
 def _replies(orders: Sequence[Message], stack: Stack, trained: Trained) -> list[Message]:
-    models, carried = _records(stack)
-    rule = Rows({name: torch.from_numpy(array) for name, array in trained.rule.items()})
+    models, carried, rule = _records(stack, trained)
     replies = []
     for row, order in enumerate(orders):
         told: dict[str, Any] = {
@@ -206,22 +226,25 @@ def _replies(orders: Sequence[Message], stack: Stack, trained: Trained) -> list[
             STEPS: int(trained.steps[row]),
         }
         content = RecordDict({METRICS: MetricRecord(told), MODEL: models[row]})
-        moments = carried[row]
-        if moments is not None:
-            content[CARRIED] = moments
-        if trained.rule:
-            content[RULE] = RowRecord(rule, row)
+        for part, record in ((CARRIED, carried[row]), (RULE, rule[row])):
+            if record is not None:
+                content[part] = record
         replies.append(Message(content, reply_to=order))
     return replies
 
 
-def _records(stack: Stack) -> tuple[list[RowRecord], Sequence[RowRecord | None]]:
-    """Records that stand for the stack's models, and for what travels with them."""
-    state, optimizer = Rows(stack.state), Rows(stack.optimizer)
-    models = [RowRecord(state, row) for row in range(len(stack))]
-    if not stack.optimizer:
-        return models, [None] * len(stack)
-    return models, [RowRecord(optimizer, row) for row in range(len(stack))]
+_Records = Sequence[RowRecord | None]
+
+
+def _records(stack: Stack, trained: Trained) -> tuple[list[RowRecord], _Records, _Records]:
+    """Records that stand for the stack's models, for what travels with them, and for what the local rule sends."""
+    sent = {name: torch.from_numpy(array) for name, array in trained.rule.items()}
+    models, carried, rule = (
+        [RowRecord(rows, row) for row in range(len(stack))] if rows.tensors else []
+        for rows in (Rows(stack.state), Rows(stack.optimizer), Rows(sent))
+    )
+    nothing = [None] * len(stack)
+    return models, carried or nothing, rule or nothing
 
 
 def _held(content: RecordDict, part: str) -> ArrayRecord | None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sim.options import ENGINE, OUT
+from sim.options import ENGINE, OUT, PROCESSES
 from sim.show import terminal
 
 NAMES = ("demo_breast_cancer", "demo_digits")
@@ -21,7 +21,11 @@ SLOW_SEEDS = (0,)  # without the batched engine one seed is what 90 seconds allo
 console = terminal()
 
 
-def demo(engine: Annotated[str | None, ENGINE] = None, out: Annotated[Path | None, OUT] = None) -> None:
+def demo(
+    engine: Annotated[str | None, ENGINE] = None,
+    out: Annotated[Path | None, OUT] = None,
+    processes: Annotated[int | None, PROCESSES] = None,
+) -> None:
     """Compare seven methods on two data sets that come along: no questions, no download, about a minute.
 
     Prints a table for each with 95% intervals over seeds and two plain sentences, and writes report.html.
@@ -46,7 +50,9 @@ def demo(engine: Annotated[str | None, ENGINE] = None, out: Annotated[Path | Non
     done = []
     for one in asked:
         watching = watcher(console, one.plans(), one.name)
-        done.append(execute(one, folder / one.name.replace(" ", "_"), engine=engine, watcher=watching))
+        done.append(
+            execute(one, folder / one.name.replace(" ", "_"), engine=engine, watcher=watching, processes=processes)
+        )
         print_run(console, done[-1])
         console.print()
         if done[-1].not_run:

@@ -8,7 +8,6 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedsmall.federation import Federation, Samples, Task
-from fedsmall.metrics import evaluate
 from fedsmall.metrics_at_once import evaluate_many
 from fedsmall.plan import Plan
 from fedsmall.travel import Arrays, Traveller
@@ -64,7 +63,10 @@ class CentralEvaluator:
 
     def _metrics(self, model: Arrays, samples: Samples) -> dict[str, float]:
         outputs = self.cohort.predict(self.cohort.stack([Traveller(model)]), samples.x)
-        return evaluate(outputs[0], samples.y, self.federation.task)
+        found = {
+            name: float(of_one) for name, (of_one,) in evaluate_many(outputs, samples.y, self.federation.task).items()
+        }
+        return {name: value for name, value in found.items() if not np.isnan(value)}
 
     def _held_out(self, common: Arrays | None, sites: list[str]) -> dict[str, Any]:
         """The common model on each site's own held-out samples, where sites have such."""

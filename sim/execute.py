@@ -1,7 +1,7 @@
 """Runs a scenario: builds the data, runs plan after plan, and writes down what comes of each."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -15,11 +15,12 @@ from fedsmall.methods import nearest
 from fedsmall.plan import Plan
 from fedsmall.planning import check_plan
 from fedsmall.tasks import build_federation
-from sim.engines import ENGINES, default_engine, run_plan
+from sim.engines import ENGINES, RunRecord, default_engine, run_plan
 from sim.files import check_free
 from sim.progress import Silent, Watcher
 from sim.runs import Run, start
 from sim.scenario import Scenario
+from sim.side_by_side import processes_for, run_side_by_side
 
 
 def execute(
@@ -31,12 +32,16 @@ def execute(
     watcher: Watcher | None = None,
     data: Callable[[Plan], Federation] | None = None,
     options: dict[str, Any] | None = None,
+    processes: int | None = 1,
 ) -> Run:
     """Run all plans of ``scenario``; the run is in ``folder``, where one is given, after each of them.
 
     Interrupted once (Ctrl-C), the plan that is running ends after its next contact and the rest is not run; the run
-    says so. ``data`` builds a plan's federation; without it, its task does. ``options`` are the engine's. Raises
-    PlanError or DataError before anything trains or is written.
+    says so. ``data`` builds a plan's federation; without it, its task does. ``options`` are the engine's.
+    ``processes`` share the plans; None is as many as pay. With more than one, a program's own lines must stand behind
+    ``if __name__ == "__main__":``, for the processes import it anew.
+
+    Raises PlanError or DataError before anything trains or is written.
     """
     engine = engine or scenario.engine or default_engine()
     if engine not in ENGINES:
@@ -45,25 +50,50 @@ def execute(
         check_free(folder)
     watcher = watcher or Silent()
     plans = scenario.plans()
-    federations = _Federations(data or partial(build_federation, data_root=data_root))
+    build = data or partial(build_federation, data_root=data_root)
+    federations = Federations(build)
     first = federations.of(plans[0])
     for plan in plans[: len(scenario.method)]:
         check_plan(plan, first.task, len(first.names))
     run = start(folder, scenario, first, engine)
+    processes = processes or processes_for(plans, engine)
     with watcher, interruptible() as interrupted:
-        for plan in plans:
-            if interrupted():
-                break
-            watcher.begin(plan)
-            federation = federations.of(plan)
-            run.add(run_plan(plan, federation, engine, progress=watcher.advance, stop=interrupted, options=options))
-            watcher.end(plan)
+        if processes > 1:
+            records = run_side_by_side(plans, build, engine, options, processes, watcher.moved, interrupted)
+        else:
+            records = _one_by_one(plans, federations, engine, options, watcher, interrupted)
+        for index, record in records:
+            run.add(index, record)
+            watcher.end(plans[index])
     run.about |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted()}
     run.save()
     return run
 
 
-class _Federations:
+def _one_by_one(
+    plans: Sequence[Plan],
+    federations: "Federations",
+    engine: str,
+    options: dict[str, Any] | None,
+    watcher: Watcher,
+    interrupted: Callable[[], bool],
+) -> Iterator[tuple[int, RunRecord]]:
+    before = 0
+    for index, plan in enumerate(plans):
+        if interrupted():
+            return
+
+        def progress(t: int, _: int, before: int = before) -> None:
+            watcher.moved(before + t)
+
+        yield (
+            index,
+            run_plan(plan, federations.of(plan), engine, progress=progress, stop=interrupted, options=options),
+        )
+        before += plan.rounds
+
+
+class Federations:
     """The federation of each plan; the last one is kept, for plans that differ only in their method share it."""
 
     def __init__(self, build: Callable[[Plan], Federation]) -> None:
@@ -72,6 +102,7 @@ class _Federations:
         self._last: Federation | None = None
 
     def of(self, plan: Plan) -> Federation:
+        """The plan's federation, built where it is not the last one."""
         if self._last is None or plan.data_key != self._key:
             self._last, self._key = self._build(plan), plan.data_key
         return self._last

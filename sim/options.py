@@ -10,3 +10,4 @@ SET = typer.Option(
 DATA_ROOT = typer.Option(
     envvar="FEDSMALL_DATA", help="the folder with data files (MedMNIST, heart_disease, susy)", show_default=False
 )
+PROCESSES = typer.Option(min=1, help="how many plans run at once; one for each core if not given", show_default=False)

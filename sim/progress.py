@@ -20,11 +20,8 @@ class Watcher(Protocol):
     def __exit__(self, *error: object) -> None:
         """The run has ended, or failed."""
 
-    def begin(self, plan: Plan) -> None:
-        """A plan begins."""
-
-    def advance(self, t: int, rounds: int) -> None:
-        """Round ``t`` of ``rounds`` of the plan is done."""
+    def moved(self, rounds: int) -> None:
+        """All plans together have done so many rounds."""
 
     def end(self, plan: Plan) -> None:
         """A plan is done, or was cut short."""
@@ -40,10 +37,7 @@ class Silent:
     def __exit__(self, *error: object) -> None:
         return None
 
-    def begin(self, plan: Plan) -> None:
-        """Say nothing."""
-
-    def advance(self, t: int, rounds: int) -> None:
+    def moved(self, rounds: int) -> None:
         """Say nothing."""
 
     def end(self, plan: Plan) -> None:
@@ -52,7 +46,7 @@ class Silent:
 
 @final
 class Bars:
-    """One bar over all rounds of all plans, with the time that is left; it says which plan is running."""
+    """One bar over all rounds of all plans, with the time that is left; it names the plan that was done last."""
 
     def __init__(self, console: Console, plans: Sequence[Plan], title: str) -> None:
         self._bar = Progress(
@@ -67,7 +61,6 @@ class Bars:
         )
         self._title = title
         self._task = self._bar.add_task(title, total=sum(plan.rounds for plan in plans))
-        self._before = 0
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -76,18 +69,13 @@ class Bars:
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
-    def begin(self, plan: Plan) -> None:
-        """Show the plan that is running."""
-        self._bar.update(self._task, description=f"{self._title}: {called(plan)}")
-
-    def advance(self, t: int, rounds: int) -> None:
+    def moved(self, rounds: int) -> None:
         """Move the bar."""
-        self._bar.update(self._task, completed=self._before + t)
+        self._bar.update(self._task, completed=rounds)
 
     def end(self, plan: Plan) -> None:
-        """Fill the plan's part of the bar."""
-        self._before += plan.rounds
-        self._bar.update(self._task, completed=self._before)
+        """Show the plan that was done last."""
+        self._bar.update(self._task, description=f"{self._title} [dim]({called(plan)})[/dim]")
 
 
 @final
@@ -107,10 +95,7 @@ class Lines:
     def __exit__(self, *error: object) -> None:
         return None
 
-    def begin(self, plan: Plan) -> None:
-        """Say nothing yet."""
-
-    def advance(self, t: int, rounds: int) -> None:
+    def moved(self, rounds: int) -> None:
         """Say nothing yet."""
 
     def end(self, plan: Plan) -> None:

@@ -195,7 +195,7 @@ def _events(run: Run) -> str:
     heads = '<th>method</th><th>seed</th><th>round</th><th class="words">site</th><th class="words">what happened</th>'
     more = f"<p>and {len(rows) - 100} more, in rounds.json.</p>" if len(rows) > 100 else ""
     return (
-        f"<h3>Events</h3><details open><summary>{len(rows)} events</summary>"
+        f"<h3>Events</h3><details open><summary>{len(rows)} event{'s' * (len(rows) > 1)}</summary>"
         f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(rows[:100])}</tbody></table></div>'
         f"{more}</details>"
     )

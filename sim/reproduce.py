@@ -39,7 +39,7 @@ def reproduce(
         _list(data_root)
         return
     if item == "study":
-        _study(docs, engine, minutes)
+        _study(docs, minutes)
     elif item != "page":
         _items(item, profile, engine, data_root, docs)
     console.print(f"\nPage: {rewrite(docs)}")
@@ -59,14 +59,14 @@ def _items(name: str, profile: str, engine: str | None, data_root: Path | None, 
     console.print(f"{len(wanted)} items in {time.perf_counter() - started:.0f} s")
 
 
-def _study(docs: Path, engine: str | None, minutes: float | None) -> None:
+def _study(docs: Path, minutes: float | None) -> None:
     from sim.study import Cell, Outcome, study
 
     def told(cell: Cell, outcome: Outcome, held: int, count: int) -> None:
         said = f"{cell.model}, {cell.optimizer}, {cell.sites} x {cell.samples}, {cell.classes} classes a site"
         console.print(f"{held}/{count} {said}: {100 * outcome.same_mean:+.1f} points, {outcome.seconds:.0f} s")
 
-    held = study(docs / "evidence" / "study.csv", minutes=minutes, engine=engine, told=told)
+    held = study(docs / "evidence" / "study.csv", minutes=minutes, told=told)
     console.print(f"{held} cells")
 
 

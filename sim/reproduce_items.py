@@ -38,6 +38,7 @@ class Item(Frozen):
     apart: str = ""
     baseline: str
     metric: str = "accuracy"
+    of: Literal["common", "sites"] = "common"
     quick: tuple[str, ...] = ()
     vary: Vary | None = None
     search: tuple[float, ...] = ()

@@ -1,7 +1,7 @@
 """docs/evidence.md: every number beside the published one, made from the results in docs/evidence and nothing else."""
 
+import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -171,7 +171,18 @@ def _counted(words: Sequence[str]) -> str:
     return ", ".join(f"{words.count(word)} {word}" for word in kinds)
 
 
-def write_page(path: Path, text: str) -> None:
-    """Write the page where it differs from what is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+def refreshed(text: str, items: Sequence[Item], results: dict[str, Result]) -> str:
+    """A page written by hand, its tables made anew: what stands between ``<!-- table ITEM -->`` and ``<!-- end -->``.
+
+    A table whose item has no result is left as it is.
+    """
+    known = {item.name: item for item in items}
+
+    def filled(found: re.Match[str]) -> str:
+        item, result = known.get(found["item"]), results.get(found["item"])
+        if item is None or result is None or result.not_run:
+            return found[0]
+        tables = "\n".join(_table(item, rows) for rows in _variants(result.rows)).strip()
+        return f"<!-- table {item.name} -->\n{tables}\n<!-- end -->"
+
+    return re.sub(r"<!-- table (?P<item>[\w-]+) -->.*?<!-- end -->", filled, text, flags=re.DOTALL)

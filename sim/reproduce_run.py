@@ -7,18 +7,19 @@ from rich.console import Console
 
 from fedsmall.errors import PlanError
 from sim.execute import execute
-from sim.files import free_folder
+from sim.files import free_folder, write
 from sim.progress import watcher
 from sim.reproduce_figures import draw
 from sim.reproduce_items import Item, items
-from sim.reproduce_page import page, write_page
+from sim.reproduce_page import page, refreshed
 from sim.reproduce_rows import Result, curves_of, hospitals_of, load, rows_of
 from sim.runs import Run
 from sim.scenario import Scenario
 from sim.study_page import section
 from sim.tune_search import tuned
 
-DOCS = Path(__file__).parents[1] / "docs"
+HERE = Path(__file__).parents[1]
+DOCS = HERE / "docs" if (HERE / "pyproject.toml").is_file() else Path("docs")  # a working copy, or wherever one is
 
 
 def reproduce(
@@ -36,12 +37,12 @@ def reproduce(
     The runs themselves are kept in folders under ``out`` (runs/ITEM...). An item whose data are not at hand is recorded
     as not run, with what is missing; it is never an error.
     """
-    command = f"fedsmall reproduce {item.name} --profile {profile}"
-    folder = docs / "evidence"
     missing = item.missing(data_root)
     if missing:
-        result = Result(item.name, profile, command, not_run=f"{missing} is not under the data root")
-        result.save(folder)
+        why = f"{missing} is not under the data root"
+        result = Result(item.name, profile, _command(item, profile), not_run=why)
+        if not (docs / "evidence" / f"{item.name}.json").is_file():  # what was measured elsewhere is not thrown away
+            result.save(docs / "evidence")
         return result
     started = time.perf_counter()
     rates: dict[str, float] = {}
@@ -51,25 +52,50 @@ def reproduce(
         scenario, rates = tuned(item, variant, scenario)
         told = watcher(console, scenario.plans(), f"{item.name} {variant}".strip()) if console else None
         runs[variant] = execute(scenario, kept / (variant or "run"), engine=engine, data_root=data_root, watcher=told)
-    result = Result(item.name, profile, command, rows=rows_of(item, runs))
-    _describe(result, item, runs, rates, time.perf_counter() - started)
-    result.save(folder)
-    draw(item, result, folder)
+        if runs[variant].about.get("interrupted"):
+            raise KeyboardInterrupt  # what was run stays in its folder; the page keeps what it held
+    return conclude(item, profile, runs, rates, time.perf_counter() - started, data_root, docs)
+
+
+def conclude(
+    item: Item,
+    profile: str,
+    runs: dict[str, Run],
+    rates: dict[str, float],
+    seconds: float,
+    data_root: Path | None = None,
+    docs: Path = DOCS,
+) -> Result:
+    """What finished runs (by the value that is varied) say of an item, written into ``docs``/evidence."""
+    result = Result(item.name, profile, _command(item, profile), rows=rows_of(item, runs))
+    _describe(result, item, runs, rates, seconds)
+    if item.figure == "hospitals":
+        result.hospitals = hospitals_of(next(iter(runs.values())), data_root)
+    result.save(docs / "evidence")
+    draw(item, result, docs / "evidence")
     return result
 
 
 def rewrite(docs: Path = DOCS) -> Path:
-    """Make docs/evidence.md anew from the results in docs/evidence, and return its path."""
+    """Make docs/evidence.md, and the tables in the pages beside it, anew from docs/evidence; return the page's path."""
     folder = docs / "evidence"
     found = {name: load(folder / f"{name}.json") for name in items() if (folder / f"{name}.json").is_file()}
+    for beside in docs.glob("*.md"):
+        text = beside.read_text(encoding="utf-8")
+        if (fresh := refreshed(text, list(items().values()), found)) != text:
+            write(beside, fresh.encode())
     path = docs / "evidence.md"
-    write_page(path, page(list(items().values()), found, section(folder)))
+    write(path, page(list(items().values()), found, section(folder)).encode())
     return path
 
 
 def listing(data_root: Path | None = None) -> list[tuple[str, str, str]]:
     """Name, title, and what is missing, of every item."""
     return [(item.name, item.title, item.missing(data_root)) for item in items().values()]
+
+
+def _command(item: Item, profile: str) -> str:
+    return f"fedsmall reproduce {item.name} --profile {profile}"
 
 
 def _describe(result: Result, item: Item, runs: dict[str, Run], rates: dict[str, float], seconds: float) -> None:
@@ -79,7 +105,6 @@ def _describe(result: Result, item: Item, runs: dict[str, Run], rates: dict[str,
     scenario: Scenario = first.scenario
     result.methods = [plan.method.model_dump(mode="json") for plan in first.plans if plan.seed == first.plans[0].seed]
     result.curves = curves_of(item, first)
-    result.hospitals = hospitals_of(first) if item.figure == "hospitals" else {}
     kept = ("engine", "path", "cores", "machine", "sites", "samples_per_site", "test_samples", "versions")
     result.about = {name: first.about[name] for name in kept if name in first.about} | {
         "about": scenario.about,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sim.options import DATA_ROOT, ENGINE, OUT, SET
+from sim.options import DATA_ROOT, ENGINE, OUT, PROCESSES, SET
 from sim.show import print_run, terminal
 
 console = terminal()
@@ -20,6 +20,7 @@ def run(
     out: Annotated[Path | None, OUT] = None,
     setting: Annotated[list[str] | None, SET] = None,
     data_root: Annotated[Path | None, DATA_ROOT] = None,
+    processes: Annotated[int | None, PROCESSES] = None,
 ) -> None:
     """Run a scenario: every method with every seed. Prints the table and writes a folder with report.html.
 
@@ -39,7 +40,8 @@ def run(
 
     folder = out or free_folder(asked.name)
     plans = asked.plans()
-    done = execute(asked, folder, engine=engine, data_root=data_root, watcher=watcher(console, plans, asked.name))
+    watching = watcher(console, plans, asked.name)
+    done = execute(asked, folder, engine=engine, data_root=data_root, watcher=watching, processes=processes)
     print_run(console, done)
     path = write_report(folder, [done], asked.name)
     console.print(f"\nReport: {path}")

@@ -71,10 +71,10 @@ class Run:
         finished = {one.index for one in self.done if not one.row["stopped"]}
         return [plan for index, plan in enumerate(self.plans) if index not in finished]
 
-    def add(self, record: "RunRecord") -> PlanRun:
-        """Take in what an engine made of the next plan, and write it down."""
-        one = finished(len(self.done), record)
-        self.done.append(one)
+    def add(self, index: int, record: "RunRecord") -> PlanRun:
+        """Take in what an engine made of the plan at ``index``, and write it down."""
+        one = finished(index, record)
+        self.done = sorted([*self.done, one], key=lambda each: each.index)
         self.about |= {"engine": record.engine, "versions": record.versions, "path": record.path}
         if record.model is not None:
             self.models[one.index] = record.model

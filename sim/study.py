@@ -1,4 +1,4 @@
-"""`fedsmall study`: when does letting models travel pay, against FedAvg with the same traffic?
+"""`fedsmall reproduce study`: when does letting models travel pay, against FedAvg with the same traffic?
 
 A random fraction of a factorial design: every cell is one combination of samples per site, sites, classes per site,
 model, optimizer, local steps per contact, and contacts. In each cell FedDC, FedAvg with equal communication and FedAvg
@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from fedsmall.errors import PlanError
+from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.statistics import paired
 from fedsmall.tasks import build_federation
-from sim.engines import default_engine, run_plan
 from sim.files import write
 from sim.scenario import Scenario, build
-from sim.tune_search import choose, search, with_rates
+from sim.study_walk import final_accuracies
+from sim.tune_search import Try, choose, inner, with_rates
 
 PERIOD = 10  # b: contacts between two aggregations of FedDC, and of FedAvg with equal period
 SEEDS, SEEDS_OF_IMAGES = 10, 6
-FOLDS = 3
+SEARCH_SEEDS, FOLDS = (1000, 1001, 1002), 2
 SGD_RATES, ADAM_RATES = (0.03, 0.1, 0.3, 1.0), (0.001, 0.003, 0.01, 0.03)
 METHODS = (
     {"name": "FedDC", "permute_every": 1, "aggregate_every": PERIOD},
@@ -50,23 +51,23 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 FULL = {
     "samples": (2, 4, 8, 16),
-    "sites": (10, 40),
+    "sites": (5, 20),
     "classes": (2, 10),
     "model": ("linear", "MLP"),
     "optimizer": tuple(OPTIMIZERS),
     "steps": (1, 4),
-    "contacts": (40, 120),
+    "contacts": (20, 80),
 }
-IMAGES = {  # models that cost a hundred times as much: a corner of the design, one cell in every six
+IMAGES = {  # models that cost a hundred times as much: a corner of the design, one cell in every eight
     "samples": (8,),
-    "sites": (10,),
+    "sites": (5,),
     "classes": (2, 10),
     "model": ("CNN, BatchNorm", "CNN, GroupNorm", "ResNet"),
     "optimizer": ("SGD", "Adam, moments travel"),
     "steps": (1,),
-    "contacts": (40,),
+    "contacts": (20,),
 }
-EVERY = 6
+EVERY = 8
 
 
 @dataclass(frozen=True)
@@ -138,12 +139,12 @@ def cells() -> list[Cell]:
     return listed
 
 
-def run_cell(cell: Cell, engine: str) -> Outcome:
+def run_cell(cell: Cell) -> Outcome:
     """Search each method's learning rate, then compare the three on further seeds."""
     started = time.perf_counter()
     scenario = cell.scenario()
-    choices = choose(search(scenario, cell.rates, engine=engine, most_seeds=2, folds=FOLDS))
-    scores = _scores(with_rates(scenario, {label: one.lr for label, one in choices.items()}), engine)
+    choices = choose(_search(cell, scenario))
+    scores = _scores(with_rates(scenario, {label: one.lr for label, one in choices.items()}))
     same, rare = (paired(scores["FedDC"], scores[label]) for label in ("equal communication", "equal period"))
     return Outcome(
         feddc=sum(scores["FedDC"]) / len(scenario.seeds),
@@ -169,7 +170,6 @@ def study(
     path: Path,
     *,
     minutes: float | None = None,
-    engine: str | None = None,
     told: Callable[[Cell, Outcome, int, int], None] | None = None,
 ) -> int:
     """Run the cells that ``path`` does not hold yet, until ``minutes`` have passed; return how many it holds then.
@@ -186,7 +186,7 @@ def study(
             continue
         if time.monotonic() > until:
             break
-        held[cell] = run_cell(cell, engine or default_engine())
+        held[cell] = run_cell(cell)
         _write(path, held)
         if told is not None:
             told(cell, held[cell], len(held), len(designed))
@@ -205,16 +205,34 @@ def _shuffled(design: dict[str, Any], stream: str) -> list[Cell]:
     return [found[place] for place in rng_for(0, stream).permutation(len(found))]
 
 
-def _scores(scenario: Scenario, engine: str) -> dict[str, list[float]]:
+def _search(cell: Cell, scenario: Scenario) -> list[Try]:
+    """Every method with every rate on training sites alone: folds of the sites by ``SEARCH_SEEDS`` seeds."""
+    parts = [
+        (seed, fold, inner(build_federation(scenario.plan(0, seed)), fold, FOLDS, rng_for(seed, "inner folds")))
+        for seed in SEARCH_SEEDS
+        for fold in range(FOLDS)
+    ]
+    tries = []
+    for index, lr in product(range(len(scenario.method)), cell.rates):
+        plans = [_with_rate(scenario.plan(index, seed), lr) for seed, _, _ in parts]
+        scores = final_accuracies(plans, [part for _, _, part in parts])
+        label = plans[0].method.label
+        tries += [Try(label, lr, seed, fold, score) for (seed, fold, _), score in zip(parts, scores, strict=True)]
+    return tries
+
+
+def _scores(scenario: Scenario) -> dict[str, list[float]]:
     """Each method's accuracy of the common model at the end, seed by seed."""
-    scores: dict[str, list[float]] = {}
-    for seed in scenario.seeds:
-        federation = build_federation(scenario.plan(0, seed))
-        for index in range(len(scenario.method)):
-            plan = scenario.plan(index, seed)
-            common = run_plan(plan, federation, engine).evaluations[-1].common
-            scores.setdefault(plan.method.label, []).append(common["accuracy"] if common else 0.0)
+    federations = [build_federation(scenario.plan(0, seed)) for seed in scenario.seeds]
+    scores = {}
+    for index in range(len(scenario.method)):
+        plans = [scenario.plan(index, seed) for seed in scenario.seeds]
+        scores[plans[0].method.label] = final_accuracies(plans, federations)
     return scores
+
+
+def _with_rate(plan: Plan, lr: float) -> Plan:
+    return plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
 
 
 def _write(path: Path, held: dict[Cell, Outcome]) -> None:

@@ -14,6 +14,7 @@ from sim.reproduce_figures import WHITE, save
 from sim.study import FULL, IMAGES, PERIOD, Cell, Outcome, cells, read
 
 MARGIN = 0.01  # one point: a difference within it is none that anybody would act on
+FEW = 5  # an interval over fewer cells says nothing
 FACTORS = tuple(FULL)
 AGAINST = {"same": "equal communication", "rare": "equal period"}
 WORDS = {"samples": "samples per site", "classes": "classes per site", "steps": "local steps per contact"}
@@ -76,14 +77,14 @@ def draw(found: Sequence[tuple[Cell, Outcome]], folder: Path, kind: str = "svg")
 
 
 def map_of(judged: Sequence[Judged]) -> Figure:
-    """Mean difference by samples per site (across) and optimizer and steps (down), a panel for each model and skew."""
+    """Mean difference by samples per site (across) and optimizer (down), a panel for each model and skew."""
     panels = [(model, classes) for model in _levels("model") for classes in _levels("classes")]
     panels = [p for p in panels if any((j.cell.model, j.cell.classes) == p for j in judged)]
-    rows = [(optimizer, steps) for optimizer in _levels("optimizer") for steps in _levels("steps")]
+    rows = _levels("optimizer")
     columns = _levels("samples")
     count = max(1, (len(panels) + 1) // 2)
-    figure = Figure(figsize=(7.4, 2.2 * count + 0.6), layout="constrained")
-    grid = figure.subplots(count, 2, squeeze=False, sharex=True, sharey=True)
+    figure = Figure(figsize=(7.4, 1.45 * count + 0.6), layout="constrained")
+    grid = figure.subplots(count, 2, squeeze=False, sharey=True)
     image = None
     for axes in grid.flat:
         axes.set_visible(False)
@@ -98,12 +99,12 @@ def map_of(judged: Sequence[Judged]) -> Figure:
     return figure
 
 
-def _panel(axes: Any, judged: Sequence[Judged], rows: Sequence[tuple[str, int]], columns: Sequence[int]) -> Any:
+def _panel(axes: Any, judged: Sequence[Judged], rows: Sequence[str], columns: Sequence[int]) -> Any:
     """One panel: the mean of the cells at each place, as colour and as a number; bold where all decided cells agree."""
     table = np.full((len(rows), len(columns)), np.nan)
     for i, row in enumerate(rows):
         for j, samples in enumerate(columns):
-            here = [one for one in judged if ((one.cell.optimizer, one.cell.steps), one.cell.samples) == (row, samples)]
+            here = [one for one in judged if (one.cell.optimizer, one.cell.samples) == (row, samples)]
             if here:
                 table[i, j] = 100 * np.mean([one.mean for one in here])
                 decided = {one.word for one in here} & {"pays", "costs"}
@@ -114,7 +115,7 @@ def _panel(axes: Any, judged: Sequence[Judged], rows: Sequence[tuple[str, int]],
                 )
     image = axes.imshow(table, cmap="PuOr_r", vmin=-10, vmax=10, aspect="auto")
     axes.set_xticks(range(len(columns)), [str(value) for value in columns])
-    axes.set_yticks(range(len(rows)), [f"{optimizer}, {steps}" for optimizer, steps in rows], fontsize=7)
+    axes.set_yticks(range(len(rows)), rows, fontsize=7.5)
     axes.grid(visible=False)
     return image
 
@@ -124,13 +125,14 @@ def _head(found: Sequence[tuple[Cell, Outcome]]) -> str:
     edge = sum(outcome.at_the_edge for outcome in outcomes) / (3 * len(outcomes))
     return (
         '<a id="study"></a>\n## When does letting models travel pay?\n\n'
-        f"`fedsmall study` - {len(found)} of the {len(cells())} cells of the design, in a fixed random order, on "
-        f"digits; FedDC (d=1, b={PERIOD}) against FedAvg b=1 (equal communication) and b={PERIOD} (equal period). Each "
-        f"method's learning rate was searched on training sites; {100 * edge:.0f}% of the chosen rates lie at an edge "
-        f"of the grid, and a choice on resampled runs loses {100 * np.median([o.regret for o in outcomes]):.1f} points "
-        f"in the median cell (the worst of its three methods). {max(o.seeds for o in outcomes)} seeds a cell "
-        f"({min(o.seeds for o in outcomes)} with convolutions), "
-        f"{sum(o.seconds for o in outcomes) / 60:.0f} minutes in all. The data: [study.csv](evidence/study.csv).\n\n"
+        f"`fedsmall reproduce study` - {len(found)} of the {len(cells())} cells of the design, in a fixed random "
+        f"order, on digits; FedDC (d=1, b={PERIOD}) against FedAvg b=1 (equal communication) and b={PERIOD} (equal "
+        "period). Each method's learning rate was searched on training sites; "
+        f"{100 * edge:.0f}% of the chosen rates lie at an edge of the grid, and a choice on resampled runs loses "
+        f"{100 * np.median([o.regret for o in outcomes]):.1f} points in the median cell (the worst of its three "
+        f"methods). {max(o.seeds for o in outcomes)} seeds a cell ({min(o.seeds for o in outcomes)} with "
+        f"convolutions), {sum(o.seconds for o in outcomes) / 60:.0f} minutes in all. The data: "
+        "[study.csv](evidence/study.csv).\n\n"
         f"A cell *pays* (or *costs*) where the paired interval leaves out zero and the test survives a false discovery "
         f"rate of 5% over all cells; *no difference* where the whole interval lies within {100 * MARGIN:g} point; "
         "else it is *undecided*. In the maps a star marks places where decided cells agree.\n"
@@ -155,7 +157,7 @@ def _effects(judged: Sequence[Judged]) -> str:
             if not here:
                 continue
             found = interval([100 * one.mean for one in here])
-            ends = f" [{found.low:+.1f}, {found.high:+.1f}]" if len(here) > 1 else ""
+            ends = f" [{found.low:+.1f}, {found.high:+.1f}]" if len(here) >= FEW else ""
             words = [one.word for one in here]
             counts = " | ".join(str(words.count(word)) for word in ("pays", "costs", "no difference", "undecided"))
             lines.append(

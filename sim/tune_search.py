@@ -76,21 +76,22 @@ def search(
     engine: str | None = None,
     data_root: Path | None = None,
     most_seeds: int = 6,
-    folds: int = FOLDS,
     told: Any = None,
 ) -> list[Try]:
     """All tries of a search over ``rates`` for every method of the scenario, seed by seed until the choices are stable.
 
-    The seeds start at 1000, so that a search shares none with the runs that are reported. ``told(seed, tries)`` is
-    called after each seed.
+    The seeds start at 1000, so that a search shares none with the runs that are reported. ``metric`` is the common
+    model's, else the mean over the sites. ``told(seed, tries)`` is called after each seed.
     """
     if not rates:
         raise PlanError("a search needs learning rates to try, as in --rates 0.01,0.03,0.1")
+    engine = engine or default_engine()
     tries: list[Try] = []
     for seed in range(1000, 1000 + most_seeds):
-        for fold, plan, federation in _plans(scenario, seed, folds, data_root):
+        for fold, plan, federation in _plans(scenario, seed, data_root):
             for lr in rates:
-                tries.append(_try(plan, federation, lr, fold, metric, engine or default_engine()))
+                rated = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
+                tries.append(Try(plan.method.label, lr, seed, fold, _score(rated, federation, metric, engine)))
         if told is not None:
             told(seed, tries)
         if seed > 1000 and all(choice.regret < REGRET for choice in choose(tries).values()):
@@ -162,22 +163,20 @@ def with_rates(scenario: Scenario, rates: Mapping[str, float]) -> Scenario:
     return build(table)
 
 
-def _plans(scenario: Scenario, seed: int, folds: int, data_root: Path | None) -> Iterator[tuple[int, Plan, Federation]]:
+def _plans(scenario: Scenario, seed: int, data_root: Path | None) -> Iterator[tuple[int, Plan, Federation]]:
     """Every method's plan with every fold of one seed's federation."""
     federation = build_federation(scenario.plan(0, seed), data_root)
-    for fold in range(folds):
-        part = inner(federation, fold, folds, rng_for(seed, "inner folds"))
+    for fold in range(FOLDS):
+        part = inner(federation, fold, FOLDS, rng_for(seed, "inner folds"))
         for index in range(len(scenario.method)):
             plan = scenario.plan(index, seed)
             yield fold, plan.model_copy(update={"evaluate_every": None, "sites": len(part.names)}), part
 
 
-def _try(plan: Plan, federation: Federation, lr: float, fold: int, metric: str, engine: str) -> Try:
-    plan = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
-    record = run_plan(plan, federation, engine)
-    last = record.evaluations[-1]
+def _score(plan: Plan, federation: Federation, metric: str, engine: str) -> float:
+    last = run_plan(plan, federation, engine).evaluations[-1]
     score = last.common[metric] if last.common is not None else last.sites[f"{metric}_mean"]
-    return Try(plan.method.label, lr, plan.seed, fold, float(score) if np.isfinite(score) else 0.0)
+    return float(score) if np.isfinite(score) else 0.0
 
 
 def _choice(label: str, tries: Sequence[Try]) -> Choice:

@@ -6,15 +6,18 @@ server allocate more than the model's own size.
 
 import math
 from collections.abc import Mapping
+from io import BytesIO
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 from fedsmall.errors import ReplyError
-from fedsmall.travel import CARRIED, EXAMPLES, METRICS, MODEL
+from fedsmall.travel import CARRIED, EXAMPLES, METRICS, MODEL, RULE
+from strategies.records import array_records
 
 NPY_HEADER_BYTES = 4096  # far more than any header numpy writes
 MOST_EXAMPLES = 10**9
+KNOWN = {MODEL, CARRIED, RULE}
 
 Signature = dict[str, tuple[tuple[int, ...], str]]
 
@@ -36,16 +39,20 @@ def check_reply(reply: Message, expected: Signature) -> None:
     if reply.has_error():
         raise ReplyError(_first_line(reply.error.reason))
     content = reply.content
-    if MODEL not in content.array_records:
+    records = array_records(content)
+    if MODEL not in records:
         raise ReplyError(f"expected a record {MODEL!r} with the model; the reply has none")
-    unknown = set(content.array_records) - {MODEL, CARRIED, "rule"}
+    unknown = records.keys() - KNOWN
     if unknown:
         raise ReplyError(f"expected the model and what travels with it; the reply has {len(unknown)} more records")
-    _check_record(content.array_records[MODEL], expected)
-    for key, record in content.array_records.items():
+    _check_record(records[MODEL], expected)
+    for key, record in records.items():
         if key != MODEL:
             _check_companion(record, expected)
-    _check_metrics(content.metric_records)
+    metrics = content.get(METRICS)
+    if not isinstance(metrics, MetricRecord):
+        raise ReplyError(f"expected a record {METRICS!r} with the sample count; the reply has none")
+    _check_metrics(metrics)
 
 
 def _check_record(record: ArrayRecord, expected: Signature) -> None:
@@ -100,8 +107,6 @@ def read_array(name: str, array: Array) -> np.ndarray:
 
 
 def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype]:
-    from io import BytesIO
-
     start = BytesIO(data[:NPY_HEADER_BYTES])
     version = np.lib.format.read_magic(start)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -109,13 +114,11 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype]:
     return shape, dtype
 
 
-def _check_metrics(records: Mapping[str, Mapping[str, object]]) -> None:
-    if METRICS not in records:
-        raise ReplyError(f"expected one record {METRICS!r}; {len(records)} others came")
-    count = records[METRICS].get(EXAMPLES)
+def _check_metrics(metrics: Mapping[str, object]) -> None:
+    count = metrics.get(EXAMPLES)
     if not isinstance(count, int | float) or not math.isfinite(count) or not 0 < count <= MOST_EXAMPLES:
         raise ReplyError(f"{EXAMPLES!r} is not a sane sample count")
-    for name, value in records[METRICS].items():
+    for name, value in metrics.items():
         numbers = value if isinstance(value, list) else [value]
         if not all(isinstance(v, int | float) and math.isfinite(v) for v in numbers):
             raise ReplyError(f"metric {name!r} is not finite")

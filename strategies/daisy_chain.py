@@ -1,7 +1,6 @@
 """Federated daisy-chaining around any Flower strategy (Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1)."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -29,29 +28,11 @@ from fedsmall.travel import (
     Arrays,
 )
 from strategies.checks import check_reply, signature
-from strategies.combine import Averaging, Updates
+from strategies.combine import Updates
 from strategies.foreign import combine_with, config_told
-from strategies.records import order_content, size_in_bytes, stacked, to_arrays, to_record
+from strategies.records import array_records, order_content, size_in_bytes, stacked, to_arrays, to_record
 from strategies.roster import Roster
-
-
-@dataclass(frozen=True)
-class Slot:
-    """The traveller that a site is sent next. ``common``: it is the last common model, untouched since."""
-
-    model: ArrayRecord
-    carried: ArrayRecord | None = None
-    common: bool = False
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a site's last reply said beside its model."""
-
-    model: ArrayRecord
-    examples: float
-    steps: float
-    rule: ArrayRecord | None = None
+from strategies.slots import Seen, Slot
 
 
 class DaisyChain(Strategy):
@@ -93,10 +74,8 @@ class DaisyChain(Strategy):
         self.events: list[dict[str, Any]] = []
         self.bytes_sent = 0
         self.aggregations = 0
-        self._sent: dict[str, str] = {}
+        self._orders: list[tuple[Message, str]] = []
         self._expected: dict[str, Slot] = {}
-
-    # -- what is pure: an engine may ask for it without a message ------------------------------------------------
 
     def route(self, t: int, sites: Sequence[str]) -> dict[str, str]:
         """Whose model goes where after round ``t``: {site that trained it: site that gets it}."""
@@ -130,8 +109,6 @@ class DaisyChain(Strategy):
             stretch.append(contact)
         return stretch
 
-    # -- Flower's hooks ------------------------------------------------------------------------------------------
-
     def start(
         self,
         grid: Grid,
@@ -157,15 +134,18 @@ class DaisyChain(Strategy):
         present = [site for site in self.participants(contact.t, self.sites) if self.roster.nodes[site] in online]
         rule = self._order_rule()
         configs = self._configs(server_round, contact, self._told(config))
-        self._sent, self._expected, orders = {}, {}, []
-        for site in present:
-            slot = self.slots[site]
-            content = order_content(slot.model, slot.carried, rule, configs[slot.common])
-            orders.append(Message(content, self.roster.nodes[site], MessageType.TRAIN))
-            self._expected[site] = slot
+        # sites that are sent the same thing share its content, as under Flower's own strategies
+        contents: dict[Slot, RecordDict] = {}
+        for slot in {self.slots[site] for site in present}:
+            contents[slot] = order_content(slot.model, slot.carried, rule, configs[slot.common])
+        self._expected = {site: self.slots[site] for site in present}
+        orders = [
+            Message(contents[slot], self.roster.nodes[site], MessageType.TRAIN) for site, slot in self._expected.items()
+        ]
         # a look costs no message, and neither does leaving the models where a look has found them
         if not self._looked_before(server_round):
-            self.bytes_sent += sum(size_in_bytes(order.content) for order in orders)
+            sizes = {slot: size_in_bytes(array_records(content)) for slot, content in contents.items()}
+            self.bytes_sent += sum(sizes[slot] for slot in self._expected.values())
         self._orders = list(zip(orders, present, strict=True))
         self._note_absent(contact, present)
         return orders
@@ -200,8 +180,6 @@ class DaisyChain(Strategy):
         """The wrapped strategy's."""
         self.strategy.summary()
 
-    # -- slots ---------------------------------------------------------------------------------------------------
-
     @property
     def sites(self) -> list[str]:
         """The names of all sites that have ever answered, in order."""
@@ -212,9 +190,9 @@ class DaisyChain(Strategy):
         if self.common is None:
             self.common = arrays
         self.roster.call(grid, {PLAN: config[PLAN]} if PLAN in config else {})
+        start = Slot(arrays, common=True)
         for site in self.sites:
-            if site not in self.slots:
-                self.slots[site] = Slot(arrays, common=True)
+            self.slots.setdefault(site, start)
 
     def pass_on(self, contact: Contact) -> None:
         """Move the travellers over the slots as :meth:`route` says."""
@@ -244,15 +222,15 @@ class DaisyChain(Strategy):
         return fresh
 
     def _take(self, contact: Contact, site: str, content: RecordDict) -> None:
-        records = content.array_records
-        metrics: dict[str, Any] = dict(content.metric_records[METRICS])
+        records = array_records(content)
+        metrics: Any = content[METRICS]
         self.slots[site] = Slot(records[MODEL], records.get(CARRIED))
         self.seen[site] = Seen(
             records[MODEL], float(metrics[EXAMPLES]), float(metrics.get(STEPS, 1.0)), records.get(RULE)
         )
         self.roster.answers.setdefault(site, {})[LOSS] = float(metrics.get(LOSS, np.nan))
         if contact.action is not Action.LOOK:
-            self.bytes_sent += size_in_bytes(content)
+            self.bytes_sent += size_in_bytes(records)
 
     def _aggregate(self, contact: Contact) -> ArrayRecord:
         counted = [site for site in self.sites if not self.slots[site].common and site in self.seen]
@@ -270,7 +248,10 @@ class DaisyChain(Strategy):
         common = to_record(self._combine(to_arrays(self.common), updates, contact.t))
         self.common = common
         # the moments stay with their slot: aggregation replaces weights and buffers alone
-        self.slots = {site: Slot(common, slot.carried, common=True) for site, slot in self.slots.items()}
+        bare = Slot(common, common=True)
+        self.slots = {
+            site: Slot(common, slot.carried, common=True) if slot.carried else bare for site, slot in self.slots.items()
+        }
         return common
 
     def _combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
@@ -290,8 +271,6 @@ class DaisyChain(Strategy):
         if hasattr(self.strategy, "combine") or self.common is None:
             return config
         return config_told(self.strategy, self.aggregations + 1, to_arrays(self.common), config, len(self.sites))
-
-    # -- bookkeeping ---------------------------------------------------------------------------------------------
 
     def _configs(self, server_round: int, contact: Contact, config: ConfigRecord) -> dict[bool, ConfigRecord]:
         told = {**config, "server-round": server_round, ROUND: contact.t, ROUNDS: contact.rounds}
@@ -315,18 +294,3 @@ class DaisyChain(Strategy):
 
     def _reasons(self, t: int) -> str:
         return "; ".join(f"{e['site']}: {e['reason']}" for e in self.events if e["t"] == t)[:1000]
-
-
-def FedDC(
-    permute_every: int | None = 1,
-    aggregate_every: int | None = 10,
-    aggregator: str = "mean",
-    *,
-    seed: int = 0,
-    fraction: float = 1.0,
-    weighted: bool = False,
-) -> DaisyChain:
-    """Federated daisy-chaining by its name: d = ``permute_every``, b = ``aggregate_every`` (Kamp et al. 2023)."""
-    averaging = Averaging(aggregator, weighted=weighted, seed=seed)
-    schedule = Schedule(permute_every, aggregate_every)
-    return DaisyChain(averaging, schedule, seed=seed, fraction=fraction, weighted=weighted)

@@ -4,6 +4,7 @@ A record may stand for a row of a stack that an engine holds (it offers ``stack_
 offers ``arrays(rows) -> {name: (rows, ...)}``); such rows are stacked without being read one by one.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -38,16 +39,21 @@ def parameters_of(arrays: Mapping[str, np.ndarray]) -> Arrays:
     return {name: a for name, a in arrays.items() if np.issubdtype(a.dtype, np.floating) and not is_buffer(name)}
 
 
-def size_in_bytes(content: RecordDict) -> int:
+def array_records(content: RecordDict) -> dict[str, ArrayRecord]:
+    """The array records of a message by key; Flower's own view of them makes and checks a copy at every look."""
+    return {key: record for key, record in content.items() if isinstance(record, ArrayRecord)}
+
+
+def size_in_bytes(records: Mapping[str, ArrayRecord]) -> int:
     """Bytes of the arrays in a message, without framing: the same number on every engine."""
-    return sum(record_bytes(record) for record in content.array_records.values())
+    return sum(map(record_bytes, records.values()))
 
 
 def record_bytes(record: ArrayRecord) -> int:
     """Bytes of the record's arrays as numbers (an array's npy header is not counted)."""
     if hasattr(record, "stack_row"):
         return int(record.stack_row()[0].bytes_per_row)
-    return sum(int(np.prod(a.shape, dtype=np.int64)) * np.dtype(a.dtype).itemsize for a in record.values())
+    return sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values())
 
 
 def order_content(

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 
 from flwr.serverapp.strategy import FedAvg
 
+from fedsmall.diversity import fold_sent
+from fedsmall.errors import ReplyError
 from fedsmall.plan import Tree
+from fedsmall.replicas import ReplicaTree
 from fedsmall.travel import Arrays
-from fedsmall.tree_cohort import fold_sent
 from strategies.combine import Averaging, Combiner, Updates
 
 
@@ -24,8 +26,9 @@ class RepTreeFL(FedAvg):
         self.inner = inner or Averaging()
 
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
-        """The anchors, folded, made into one."""
-        if self.tree.fold_at == "server" and updates.rule:
+        """The anchors, folded, made into one; raises ReplyError where a replica did not come with its anchor."""
+        if self.tree.fold_at == "server":
+            _check_replicas(self.tree, updates)
             folded = fold_sent(self.tree, updates.stack, updates.rule, updates.sites)
             updates = Updates(updates.sites, folded, updates.weights, updates.steps, {}, updates.sites_in_all)
         return self.inner.combine(common, updates, t)
@@ -41,3 +44,17 @@ class RepTreeFL(FedAvg):
     def restore(self, arrays: Arrays, numbers: Mapping[str, float]) -> None:
         """Take up what :meth:`state` gave."""
         self.inner.restore(arrays, numbers)
+
+
+def _check_replicas(tree: Tree, updates: Updates) -> None:
+    fanout, depth = tree.fanout, tree.depth
+    assert isinstance(fanout, int)  # check_composition has seen to it
+    assert isinstance(depth, int)
+    for node in ReplicaTree(fanout, depth).nodes[1:]:
+        for name, array in updates.stack.items():
+            came = updates.rule.get(f"{node}/{name}")
+            if came is None or came.shape != array.shape:
+                raise ReplyError(
+                    f"The server is to fold trees of {len(ReplicaTree(fanout, depth))} models, and array {name!r} of "
+                    f"replica {node} did not come with every anchor."
+                )

@@ -16,8 +16,9 @@ from fedsmall.plan import Plan
 from fedsmall.privacy import Ledger
 from fedsmall.schedule import Action, Contact
 from fedsmall.travel import PLAN, Arrays
-from strategies.daisy_chain import DaisyChain, Slot
+from strategies.daisy_chain import DaisyChain
 from strategies.records import to_arrays, to_record
+from strategies.slots import Slot
 from strategies.state import restore, state_of
 
 

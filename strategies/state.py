@@ -10,9 +10,10 @@ from typing import Any
 from flwr.app import ArrayRecord
 
 from fedsmall.travel import Arrays
-from strategies.daisy_chain import DaisyChain, Seen, Slot
+from strategies.daisy_chain import DaisyChain
 from strategies.foreign import foreign_state, restore_foreign
 from strategies.records import to_arrays, to_record
+from strategies.slots import Seen, Slot
 
 
 class _Records:

@@ -133,10 +133,11 @@ class PackedGradients:
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         """``model`` as :func:`fedsmall.gradients.prepare.prepared` gives it. Raises ValueError for another model."""
         self._model, self._loss = model, loss
-        self._nodes = list(traced(model).nodes)
+        self._nodes = _pooled_first(model, traced(model))
         self._layers = {node.target: _layer_of(model, node) for node in self._nodes if node.op == "call_module"}
         for node in self._nodes:
             _check_function(node)
+        self._over = {node for node in self._nodes if _may_write_over(model, node)}
         self.pads = not any(isinstance(module, _BatchNorm) for module in model.modules())
         self.chunk: int | None = 5
 
@@ -158,10 +159,13 @@ class PackedGradients:
         if x.dim() == 5:  # images of all models side by side
             x = x.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
         values: dict[fx.Node, Tensor] = {}
+        taken: Any
         for node in self._nodes:
             taken = fx.node.map_arg(node.args, values.__getitem__)
             if node.op == "placeholder":
                 values[node] = x
+            elif node in self._over:
+                values[node] = torch.relu_(taken[0])  # nobody else needs what is written over
             elif node.op == "call_module":
                 layer, function = self._layers[node.target]
                 values[node] = function(run, str(node.target), layer, *taken)
@@ -172,6 +176,32 @@ class PackedGradients:
             else:
                 values[node] = FUNCTIONS[node.target](*taken, **node.kwargs)
         return x
+
+
+def _module(model: nn.Module, node: Any) -> nn.Module | None:
+    is_module = isinstance(node, fx.Node) and node.op == "call_module"
+    return model.get_submodule(str(node.target)) if is_module else None
+
+
+def _pooled_first(model: nn.Module, graph: fx.Graph) -> list[fx.Node]:
+    """The nodes with every ReLU after the max pooling that follows it: the same numbers, on a quarter of the map."""
+    for relu in list(graph.nodes):
+        if isinstance(_module(model, relu), nn.ReLU) and len(relu.users) == 1:
+            pool = next(iter(relu.users))
+            if isinstance(_module(model, pool), nn.MaxPool2d):
+                pool.replace_all_uses_with(relu)
+                pool.args, relu.args = relu.args, (pool,)
+                pool.append(relu)
+    return list(graph.nodes)
+
+
+def _may_write_over(model: nn.Module, node: fx.Node) -> bool:
+    """Whether a ReLU may be done in place: no other node, and no backward pass, needs what it takes."""
+    if not isinstance(_module(model, node), nn.ReLU):
+        return False
+    before = node.args[0]
+    fresh = isinstance(_module(model, before), nn.Conv2d | _BatchNorm | nn.MaxPool2d)
+    return fresh and isinstance(before, fx.Node) and len(before.users) == 1
 
 
 def _layer_of(model: nn.Module, node: fx.Node) -> tuple[nn.Module, Layer]:

@@ -16,9 +16,9 @@ from fedsmall.statistics import (
     verdict_on_difference,
 )
 
-# Monte-Carlo error of a share near .05 over 4000 repetitions is .0034; three of them are the slack below.
-REPETITIONS = 4000
-SLACK = 0.011
+# Monte-Carlo error of a share near .05 over 2000 repetitions is .0049; three of them are the slack below.
+REPETITIONS = 2000
+SLACK = 0.015
 
 
 def test_interval_of_a_textbook_sample():
@@ -79,18 +79,18 @@ def test_equal_runs_have_an_interval_without_width():
 def test_a_null_comparison_rejects_at_its_level_or_less(test, n):
     rng = np.random.default_rng(n)
 
-    p = np.array([paired(rng.normal(0, 1, n), rng.normal(0, 1, n), test=test).p_value for _ in range(1000)])
+    p = np.array([paired(rng.normal(0, 1, n), rng.normal(0, 1, n), test=test).p_value for _ in range(400)])
 
-    assert np.mean(p <= 0.05) <= 0.05 + 0.021
-    assert np.mean(p <= 0.05) >= 0.02  # a test that never rejects would pass the line above
+    assert np.mean(p <= 0.05) <= 0.05 + 0.033
+    assert np.mean(p <= 0.05) >= 0.01  # a test that never rejects would pass the line above
 
 
 def test_sampled_sign_flips_reject_at_their_level():
     rng = np.random.default_rng(3)
 
-    p = np.array([paired(rng.standard_t(3, 20), np.zeros(20)).p_value for _ in range(150)])
+    p = np.array([paired(rng.standard_t(3, 20), np.zeros(20)).p_value for _ in range(100)])
 
-    assert 0.005 <= np.mean(p <= 0.05) <= 0.05 + 0.054
+    assert np.mean(p <= 0.05) <= 0.05 + 0.066
 
 
 def test_sign_flips_equal_scipys_permutation_test():
@@ -195,7 +195,7 @@ def test_detectable_difference_is_found_as_often_as_promised(n):
     differences = rng.normal(true, 0.03, (REPETITIONS, n))
     found = np.mean(stats.ttest_1samp(differences, 0, axis=1).pvalue <= 0.05)
 
-    assert found == pytest.approx(0.8, abs=0.02)
+    assert found == pytest.approx(0.8, abs=0.027)
 
 
 def test_nothing_is_detectable_from_one_seed():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedsmall.cohort import Cohort
-from fedsmall.diversity import fold_trees
+from fedsmall.diversity import fold_sent, fold_trees
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Samples
 from fedsmall.methods import method
@@ -13,7 +13,7 @@ from fedsmall.plan import Plan, Recipe
 from fedsmall.replicas import ReplicaTree, subsets
 from fedsmall.tasks import build_federation
 from fedsmall.travel import Traveller
-from fedsmall.tree_cohort import TreeCohort, cohort_for, fold_sent
+from fedsmall.tree_cohort import TreeCohort, cohort_for
 
 SITES = 3
 

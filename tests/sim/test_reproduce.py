@@ -92,6 +92,21 @@ def test_the_same_results_give_the_same_page_and_figure(made):
     assert (rewrite(base / "docs").read_text(), figure.read_text()) == before
 
 
+def test_tables_in_other_pages_are_made_anew_and_their_text_is_kept(made):
+    base = made[2]
+    path = base / "docs" / "methods.md"
+    path.write_text("before\n<!-- table gradients -->\nold\n<!-- end -->\nafter <!-- table fig2 -->kept<!-- end -->\n")
+
+    rewrite(base / "docs")
+
+    text = path.read_text()
+    assert text.startswith("before\n<!-- table gradients -->\n|")
+    assert "| FedDC |" in text
+    assert "old" not in text
+    assert text.endswith("<!-- end -->\nafter <!-- table fig2 -->kept<!-- end -->\n")
+    path.unlink()
+
+
 def test_an_item_without_its_data_is_recorded_as_not_run(tmp_path):
     result = reproduce(items()["table1-mri"], docs=tmp_path, data_root=tmp_path)
 

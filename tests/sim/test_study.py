@@ -5,8 +5,12 @@ import pytest
 from scipy import stats
 
 from fedsmall.errors import PlanError
+from fedsmall.methods import method
+from fedsmall.tasks import build_federation
+from sim.engines import run_plan
 from sim.study import FULL, METHODS, Cell, Outcome, _write, cells, read, study
 from sim.study_page import _discovered, judge, section
+from sim.study_walk import final_accuracies, side_by_side, train
 
 OUTCOME = Outcome(0.9, 0.0, -0.1, 0.1, 1.0, 0.0, -0.1, 0.1, 1.0, 0.1, 0.1, 0.1, 0.0, 0, 10, 1.0)
 
@@ -54,7 +58,7 @@ def test_a_study_without_time_runs_nothing_and_keeps_what_there_is(tmp_path):
     path = tmp_path / "study.csv"
     _write(path, {cells()[0]: OUTCOME})
 
-    assert study(path, minutes=0, engine="inprocess") == 1
+    assert study(path, minutes=0) == 1
 
 
 def test_words_for_a_cell():
@@ -91,6 +95,47 @@ def test_the_section_is_empty_without_a_study_and_counts_its_cells_with_one(tmp_
     assert "Of 30 cells: 30 pays, 0 costs" in text
     assert "Of 30 cells: 0 pays, 0 costs, 0 no difference, 30 undecided" in text
     assert (tmp_path / "study-same.svg").is_file()
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "mini-batch SGD", "Adam, moments travel", "Adam, moments reset"])
+@pytest.mark.parametrize("index", range(len(METHODS)))
+def test_the_short_simulation_ends_with_the_model_of_an_engine(optimizer, index):
+    scenario = Cell(4, 10, 2, "MLP", optimizer, 4, 40).scenario()
+    scenario = scenario.model_copy(update={"rounds": 12, "dtype": "float64", "sites": 5})
+    plan = scenario.plan(index, 3)
+    # Adam divides by the root of second moments near zero: an epsilon above rounding keeps rounding from growing
+    recipe = plan.recipe.model_copy(update={"epsilon": 1e-3, "lr": 0.1 if "SGD" in optimizer else 0.01})
+    plan = plan.model_copy(update={"recipe": recipe})
+    federation = build_federation(plan)
+
+    cohort, stack, sides = side_by_side([plan], [federation])
+    train(cohort, stack, sides)
+    expected = run_plan(plan, federation, "inprocess")
+
+    for name, array in expected.model.items():
+        np.testing.assert_allclose(stack.traveller(0).model[name], array, atol=1e-9)
+    accuracy = expected.evaluations[-1].common["accuracy"]
+    assert final_accuracies([plan], [federation]) == [pytest.approx(accuracy)]
+
+
+@pytest.mark.parametrize("index", range(len(METHODS)))
+def test_federations_side_by_side_end_as_each_alone(index):
+    scenario = Cell(4, 10, 2, "MLP", "SGD", 4, 40).scenario()
+    scenario = scenario.model_copy(update={"rounds": 12, "dtype": "float64", "sites": 5})
+    plans = [scenario.plan(index, seed) for seed in (1, 2, 3)]
+    federations = [build_federation(plan) for plan in plans]
+
+    together = final_accuracies(plans, federations)
+
+    assert together == [final_accuracies([p], [f])[0] for p, f in zip(plans, federations, strict=True)]
+
+
+def test_the_short_simulation_refuses_what_it_does_not_know():
+    plan = Cell(4, 10, 2, "MLP", "SGD", 1, 40).scenario().plan(0, 0)
+    prox = plan.model_copy(update={"method": method("FedProx")})
+
+    with pytest.raises(PlanError, match="'FedProx' is more than that"):
+        final_accuracies([prox], [build_federation(plan)])
 
 
 def test_a_cell_is_named_by_its_levels():

@@ -1,0 +1,282 @@
+"""Sites with models of their own that share some layers: these travel and are aggregated, the rest never leaves.
+
+A scenario names each site's model, in the order of the sites' names, and the layers that all of them have in common::
+
+    model = "fedsmall.mixed:shared_part"
+    model_options = { sites = ["g1", "g1", "g2", "g2"], shared = ["conv1", "norm1", "conv2", "norm2"] }
+
+On the wire there is one model, the shared part: every strategy, schedule and aggregator works on it as on any other. A
+site completes it with its own layers, which are part of its memory and so outlive contacts and restarts.
+Source: Ghilea and Rekik, section 3 (hospitals with different architectures share their first layers).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedsmall.aggregate import is_buffer
+from fedsmall.cohort import Cohort, Leg, Trained
+from fedsmall.errors import PlanError
+from fedsmall.federation import Samples, Task
+from fedsmall.models import build_model, initial_model
+from fedsmall.optimizers import fresh_state
+from fedsmall.plan import Plan
+from fedsmall.stack import Stack, Tensors, stacked
+from fedsmall.travel import Arrays, Traveller
+
+SHARED_PART = "fedsmall.mixed:shared_part"
+PRIVATE, MOMENTS, INNER = "private", "private-moments", "inner"  # first words of the names in a site's memory
+KNOWN = f"{PRIVATE}-known"  # 1 for a site that has trained
+
+MakeCohort = Callable[[Plan, Task, Sequence[str], Sequence[Samples]], Any]
+
+
+def is_shared(name: str, shared: Sequence[str]) -> bool:
+    """Whether a named array belongs to a shared layer ("conv1" has "conv1.weight", not "conv10.weight")."""
+    return any(name == layer or name.startswith(f"{layer}.") for layer in shared)
+
+
+def shared_part(
+    task: Task, *, sites: Sequence[str], shared: Sequence[str], options: Mapping[str, Any] | None = None
+) -> nn.Module:
+    """The layers that travel, as a model that holds parameters and computes nothing; built from the first site's model.
+
+    ``options`` are the models' own. Raises PlanError where ``shared`` matches nothing.
+    """
+    rng = np.random.default_rng(int(torch.randint(2**62, ()).item()))
+    model = build_model(sites[0], task, dict(options or {}), rng)
+    names = list(model.state_dict())
+    if not any(is_shared(name, shared) for name in names):
+        raise PlanError(f"shared = {list(shared)} matches none of the model's arrays, which are {', '.join(names)}.")
+    for name in names:
+        if not is_shared(name, shared):
+            module, _, own = name.rpartition(".")
+            delattr(model.get_submodule(module), own)
+    return model
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The sites that have one architecture, their cohort, and the arrays that each of them keeps to itself at first."""
+
+    number: int
+    sites: np.ndarray
+    cohort: Any
+    private: tuple[Arrays, ...]
+
+
+class MixedCohort:
+    """Sites with models of their own; used as a :class:`Cohort` whose models are the shared part.
+
+    ``make`` builds the cohort of the sites that have one architecture. ``memory`` holds their private layers, and
+    :meth:`recall` tells :meth:`predict` which. Raises PlanError where the sites' shared layers are not the same.
+    """
+
+    def __init__(
+        self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], make: MakeCohort = Cohort
+    ) -> None:
+        self.plan, self.task, self.names = plan, task, tuple(names)
+        options = plan.model_options
+        kinds, self.shared = list(options["sites"]), list(options["shared"])
+        if len(kinds) != len(names):
+            raise PlanError(f"model_options.sites names {len(kinds)} models for {len(names)} sites; name one for each.")
+        _check_parts(plan)
+        tasks = [_task_at(task, site) for site in samples]
+        each = list(zip(kinds, tasks, strict=True))
+        self._groups = [
+            self._group(number, kind, own, [i for i, pair in enumerate(each) if pair == (kind, own)], samples, make)
+            for number, (kind, own) in enumerate(dict.fromkeys(each))
+        ]
+        self._like = self._agreed()
+        self.path = self._groups[0].cohort.path
+        self.device = self._groups[0].cohort.device
+        self.reason = f"{len(self._groups)} architectures share {len(self._like)} arrays; each trains by itself"
+        self._memory: Arrays = {}
+
+    def stack(self, travellers: Sequence[Traveller]) -> Stack:
+        """The shared parts as one stack; moments that did not come start at zero."""
+        stack = self.stack_of(stacked([traveller.model for traveller in travellers], list(self._like)))
+        for row, traveller in enumerate(travellers):
+            for name, array in traveller.carried.items():
+                stack.optimizer[name][row] = torch.from_numpy(np.array(array))
+        return stack
+
+    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
+        """A stack of the shared parts' tensors, as :meth:`Cohort.stack_of`."""
+        held = {name: tensor.to(self.device) for name, tensor in state.items()}
+        floats = [name for name, array in self._like.items() if array.dtype.kind == "f" and not is_buffer(name)]
+        parameters = {name: held[name] for name in floats}
+        stack = Stack(tuple(self._like), parameters, {name: t for name, t in held.items() if name not in parameters})
+        if self.plan.recipe.optimizer_state != "stay":
+            moments = {name: tensor.to(self.device) for name, tensor in (carried or {}).items()}
+            stack.optimizer = fresh_state(parameters, self.plan.recipe) | moments
+        return stack
+
+    def train(
+        self,
+        stack: Stack,
+        sites: Sequence[int] | np.ndarray,
+        t: int,
+        rounds: int,
+        *,
+        common: Sequence[bool] | None = None,
+        rule: Mapping[str, np.ndarray] | None = None,
+        memory: Mapping[str, np.ndarray] | None = None,
+    ) -> Trained:
+        """Train in place, as :meth:`Cohort.train`: every row is completed with the layers of the site it is at."""
+        sites = np.asarray(sites, dtype=np.int64)
+        kept = dict(memory or {})
+        told = {name: np.zeros(len(sites), dtype=np.float64) for name in ("loss", "steps", "examples")}
+        flags = None if common is None else np.asarray(common)
+        for group in self._groups:
+            rows = np.flatnonzero(np.isin(sites, group.sites))
+            if len(rows):
+                trained, kept = self._train_group(group, stack, rows, sites[rows], (t, rounds), flags, kept)
+                for name, column in told.items():
+                    column[rows] = getattr(trained, name)
+        self._memory = kept
+        return Trained(told["loss"], told["steps"].astype(int), told["examples"].astype(int), {}, kept)
+
+    def walk(
+        self,
+        stack: Stack,
+        legs: Sequence[Leg],
+        *,
+        common: Sequence[bool] | None = None,
+        rule: Mapping[str, np.ndarray] | None = None,
+        memory: Mapping[str, np.ndarray] | None = None,
+    ) -> Trained:
+        """Train in place through several contacts that only move models between sites, leg by leg."""
+        for leg in legs:
+            trained = self.train(stack, leg.sites, leg.t, leg.rounds, common=common, memory=memory)
+            common, memory = None, trained.memory
+        return trained
+
+    def recall(self, memory: Mapping[str, np.ndarray]) -> None:
+        """Take up the sites' private layers, for :meth:`predict` in a process that has not trained."""
+        self._memory = dict(memory)
+
+    def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
+        """Outputs of row k with the layers of site k, in eval mode; for sites that all have one architecture."""
+        if len(self._groups) > 1 or len(stack) > len(self.names):
+            raise PlanError("sites of different architectures are judged one by one, each where its layers are")
+        return np.concatenate([self.predict_at(row, stack.traveller(row).model, x) for row in range(len(stack))])
+
+    def predict_at(self, site: int, shared: Arrays, x: np.ndarray) -> np.ndarray:
+        """Outputs, (1, samples, width), of a shared part with the layers that the site was last known to have."""
+        group = next(group for group in self._groups if site in group.sites)
+        traveller = self._completed(group, Traveller(shared), site, self._memory)
+        outputs: np.ndarray = group.cohort.predict(group.cohort.stack([Traveller(traveller.model)]), x)
+        return outputs
+
+    def task_at(self, site: int) -> Task:
+        """What is learnt at a site: its targets may be longer or shorter than others'."""
+        task: Task = next(group for group in self._groups if site in group.sites).cohort.task
+        return task
+
+    # -- one architecture ----------------------------------------------------------------------------------------
+
+    def _group(
+        self, number: int, kind: str, task: Task, sites: list[int], samples: Sequence[Samples], make: MakeCohort
+    ) -> _Group:
+        options = dict(self.plan.model_options.get("options") or {})
+        plan = self.plan.model_copy(update={"model": kind, "model_options": options})
+        names = [self.names[site] for site in sites]
+        private = []
+        for name in names:
+            model = initial_model(plan, task, name)
+            private.append({key: array for key, array in model.items() if not is_shared(key, self.shared)})
+        cohort = make(plan, task, names, [samples[site] for site in sites])
+        return _Group(number, np.array(sites), cohort, tuple(private))
+
+    def _train_group(
+        self,
+        group: _Group,
+        stack: Stack,
+        rows: np.ndarray,
+        sites: np.ndarray,
+        when: tuple[int, int],
+        common: np.ndarray | None,
+        memory: Arrays,
+    ) -> tuple[Trained, Arrays]:
+        inner = group.cohort
+        pairs = zip(rows, sites, strict=True)
+        travellers = [self._completed(group, stack.traveller(row), site, memory) for row, site in pairs]
+        models = inner.stack(travellers)
+        local = np.searchsorted(group.sites, sites)
+        prefix = f"{INNER}/{group.number}/"
+        own = {key.removeprefix(prefix): a[group.sites] for key, a in memory.items() if key.startswith(prefix)}
+        flags = None if common is None else common[rows]
+        trained = inner.train(models, local, *when, common=flags, memory=own)
+        kept = {name: array.copy() if name.startswith(PRIVATE) else array for name, array in memory.items()}
+        kept |= {f"{prefix}{key}": self._spread(group, array) for key, array in trained.memory.items()}
+        kept.setdefault(KNOWN, np.zeros(len(self.names)))[sites] = 1
+        for place, (row, site) in enumerate(zip(rows, sites, strict=True)):
+            self._part_ways(group, stack, int(row), int(site), models.traveller(place), kept)
+        return trained, kept
+
+    def _completed(self, group: _Group, own: Traveller, site: int, memory: Arrays) -> Traveller:
+        """A traveller with the private layers and moments of the site that it is at."""
+        private = dict(group.private[int(np.searchsorted(group.sites, site))])
+        moments: Arrays = {}
+        if KNOWN in memory and memory[KNOWN][site]:
+            for word, into in ((PRIVATE, private), (MOMENTS, moments)):
+                prefix = f"{word}/{group.number}/"
+                into |= {key.removeprefix(prefix): held[site] for key, held in memory.items() if key.startswith(prefix)}
+        return Traveller({**own.model, **private}, {**own.carried, **moments})
+
+    def _part_ways(self, group: _Group, stack: Stack, row: int, site: int, traveller: Traveller, kept: Arrays) -> None:
+        """Write the shared part back into the stack, and the rest into what the site keeps."""
+        shared = stack.state | stack.optimizer
+        for word, arrays in ((PRIVATE, traveller.model), (MOMENTS, traveller.carried)):
+            for name, array in arrays.items():
+                if name in shared:
+                    shared[name][row] = torch.from_numpy(np.array(array))
+                    continue
+                like = np.zeros((len(self.names), *array.shape), array.dtype)
+                kept.setdefault(f"{word}/{group.number}/{name}", like)[site] = array
+
+    def _spread(self, group: _Group, array: np.ndarray) -> np.ndarray:
+        """A group's memory with a row for every site of the cohort."""
+        spread = np.zeros((len(self.names), *array.shape[1:]), array.dtype)
+        spread[group.sites] = array
+        return spread
+
+    def _agreed(self) -> Arrays:
+        """The shared part's arrays, which must have the same names and shapes at all sites."""
+        parts = []
+        for group in self._groups:
+            plan = group.cohort.plan
+            model = initial_model(plan, group.cohort.task)
+            part = {name: array for name, array in model.items() if is_shared(name, self.shared)}
+            if not part:
+                arrays = ", ".join(model)
+                raise PlanError(f"shared = {self.shared} matches none of the arrays of {plan.model!r}: {arrays}.")
+            parts.append((plan.model, part))
+        first_kind, first = parts[0]
+        for kind, part in parts[1:]:
+            for name in sorted(first.keys() | part.keys()):
+                one, other = (p[name].shape if name in p else "nothing" for p in (first, part))
+                if one != other:
+                    raise PlanError(
+                        f"Shared array {name!r} is {one} in {first_kind!r} and {other} in {kind!r}; share less."
+                    )
+        return first
+
+
+def _check_parts(plan: Plan) -> None:
+    """Raise PlanError for what has no meaning where sites keep layers to themselves."""
+    method = plan.method
+    if method.rule == "scaffold":
+        raise PlanError("SCAFFOLD needs one model at all sites: its control variates are as large as the model.")
+    if method.tree is not None and (method.tree.travel == "trees" or method.tree.fold_at == "server"):
+        raise PlanError("Where sites keep layers to themselves, their trees stay and are folded at the site.")
+
+
+def _task_at(task: Task, samples: Samples) -> Task:
+    """The task of one site: where targets are vectors, its own may be longer or shorter than others'."""
+    return replace(task, classes=int(np.prod(samples.y.shape[1:]))) if samples.y.ndim > 1 else task

@@ -1,0 +1,68 @@
+"""What replica trees cost: as much as the models they are made of, and no more."""
+
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+from fedsmall.federation import Samples, Task
+from fedsmall.methods import method
+from fedsmall.models import initial_model
+from fedsmall.plan import Plan, Recipe
+from fedsmall.travel import Traveller
+from fedsmall.tree_cohort import cohort_for
+
+pytestmark = pytest.mark.slow
+TASK = Task("images", (1, 28, 28), 2)
+
+
+def plan_of(model: str, **tree) -> Plan:
+    return Plan(
+        name="cost",
+        task="images",
+        model=model,
+        rounds=4,
+        recipe=Recipe(lr=0.005, batch=20, local_epochs=1),
+        method=method("RepTreeFL", tree=tree),
+    )
+
+
+def site(samples: int, seed: int) -> Samples:
+    rng = np.random.default_rng(seed)
+    return Samples(rng.normal(size=(samples, 1, 28, 28)).astype("float32"), rng.integers(0, 2, samples))
+
+
+def cpu_seconds(plan: Plan, sites: int, samples: int) -> float:
+    cohort = cohort_for(
+        plan, TASK, [f"site-{k}" for k in range(sites)], [site(samples, k) for k in range(sites)], path="loop"
+    )
+    stack = cohort.stack([Traveller(initial_model(plan, TASK))] * sites)
+    cohort.train(stack, range(sites), 1, 1)
+    started = time.process_time()
+    cohort.train(stack, range(sites), 3, 2)
+    return (time.process_time() - started) / 2
+
+
+def test_twelve_resnets_in_trees_train_within_a_tenth_of_twelve_times_one():
+    torch.set_num_threads(1)
+    one = min(cpu_seconds(plan_of("fedsmall.small_maps:resnet10", depth=0), 1, 40) for _ in range(2))
+
+    twelve = min(cpu_seconds(plan_of("fedsmall.small_maps:resnet10", depth=1, drop=0.0), 3, 40) for _ in range(2))
+
+    assert twelve < 1.1 * 12 * one
+
+
+def test_a_tree_of_depth_three_trains_forty_models_and_keeps_one():
+    plan = plan_of("cnn", depth=3, fanout=3, drop=0.1)
+    tracemalloc.start()
+    cohort = cohort_for(plan, TASK, ["site"], [site(30, 0)])
+    stack = cohort.stack([Traveller(initial_model(plan, TASK))])
+
+    cohort.train(stack, [0], 1, 1)
+
+    print(f"40 models of the cnn: {tracemalloc.get_traced_memory()[1] / 2**20:.0f} MB of numpy at the most")
+    assert len(stack) == 1
+    assert cohort.reason.endswith("40 models in 1 trees")
+    assert all(np.isfinite(array).all() for array in stack.traveller(0).model.values())

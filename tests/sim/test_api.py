@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+import torch
+
+from fedsmall.errors import DataError, PlanError
+from sim import run
+from sim.scenario import load
+from tests.sim.scenarios import SMALL, write
+
+RNG = np.random.default_rng(0)
+SITES = {name: (RNG.normal(size=(12, 3)), np.arange(12) % 2) for name in ("essen", "bonn", "kiel")}
+
+
+def shifted() -> dict:
+    """Three sites whose two classes can be told apart."""
+    return {name: (x + 2.0 * y[:, None], y) for name, (x, y) in SITES.items()}
+
+
+def test_arrays_of_ones_own_give_a_table_figures_and_a_model():
+    result = run(
+        sites=shifted(),
+        methods=["Standalone", {"name": "FedDC", "aggregate_every": 5}],
+        rounds=20,
+        seeds=[0, 1],
+        evaluate_every=5,
+        engine="inprocess",
+        progress=False,
+    )
+
+    table = result.table()
+    outputs = result.model(torch.tensor([[2.0, 2.0, 2.0], [-2.0, -2.0, -2.0]]))
+
+    assert list(table.index) == ["Standalone", "FedDC"]
+    assert table.loc["FedDC", "common"] > 0.7
+    assert table.loc["FedDC", "common_low"] <= table.loc["FedDC", "common"] <= table.loc["FedDC", "common_high"]
+    assert np.isnan(table.loc["Standalone", "common"])
+    assert outputs.argmax(dim=1).tolist() == [1, 0]
+    assert not result.model.training
+    assert {key for key in result.models} == {("FedDC", 0), ("FedDC", 1)}
+    assert "FedDC" in str(result)
+    assert "<table>" in result._repr_html_()
+    for kind in ("curves", "overview", "chain"):
+        assert result.figure(kind).axes
+
+
+def test_a_scenario_runs_as_a_record_as_a_path_and_with_keys_set_anew(tmp_path):
+    path = write(tmp_path, SMALL.replace("seeds = [0, 1]", "seeds = [0]").replace("rounds = 6", "rounds = 2"))
+
+    first = run(path, engine="inprocess", progress=False)
+    second = run(load(path), engine="inprocess", progress=False, out=tmp_path / "out")
+    third = run(str(path), rounds=1, engine="inprocess", progress=False)
+
+    assert [row["common"] for row in first.summary] == [row["common"] for row in second.summary]
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert {row["rounds"] for row in third.summary} == {1}
+
+
+def test_the_model_is_the_reference_methods_with_its_first_seed(small_run):
+    from sim.api import Result
+
+    result = Result(small_run)
+    weights = next(iter(result.model.state_dict().values())).numpy()
+
+    assert np.array_equal(weights, next(iter(result.models["FedDC", 0].values())))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "takes a scenario or sites="),
+        ({"scenario": "x.toml", "sites": SITES}, "one of the two"),
+        ({"scenario": "absent.toml"}, "There is no scenario"),
+        ({"sites": SITES, "methods": ["FedDD"]}, "There is no method 'FedDD'"),
+        ({"sites": SITES, "roundz": 3}, "unknown key 'roundz'"),
+        ({"sites": {"essen": (np.ones((4, 2)), np.arange(3) % 2)}}, "4 samples and 3 labels"),
+    ],
+)
+def test_a_mistake_in_python_is_a_value_error(arguments, words):
+    with pytest.raises((PlanError, DataError)) as refused:
+        run(**arguments, progress=False)
+
+    assert words in str(refused.value)
+
+
+def test_a_figure_that_cannot_be_drawn_says_why():
+    result = run(sites=shifted(), methods=["FedAvg"], rounds=2, engine="inprocess", progress=False)
+
+    with pytest.raises(PlanError, match="There is no figure 'curve'"):
+        result.figure("curve")
+    with pytest.raises(PlanError, match="no chain to draw"):
+        result.figure("chain")
