@@ -156,13 +156,13 @@ class Cohort:
             sent = remembered.close(last.sites, stack.parameters) if self._aggregates(last.t) else {}
             if self.plan.recipe.optimizer_state == "reset" and self._travelled(last.t):
                 stack.optimizer = {}  # the next contact starts afresh: nothing needs to travel
-        return Trained(
-            losses.cpu().numpy(),
-            self._batches.steps[last.sites] * last.rounds,
-            self._batches.examples[last.sites],
-            {name: tensor.cpu().numpy() for name, tensor in sent.items()},
-            remembered.arrays(),
-        )
+        rule_sends = {name: tensor.cpu().numpy() for name, tensor in sent.items()}
+        return self.told(losses.cpu().numpy(), last)._replace(rule=rule_sends, memory=remembered.arrays())
+
+    def told(self, losses: np.ndarray, leg: Leg) -> Trained:
+        """What training says of its rows besides their losses, where nothing is remembered or sent for a rule."""
+        sites = np.asarray(leg.sites)
+        return Trained(losses, self._batches.steps[sites] * leg.rounds, self._batches.examples[sites], {}, {})
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
         """The outputs of every model on the same samples, in eval mode: (models, samples, outputs)."""

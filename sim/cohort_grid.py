@@ -41,9 +41,9 @@ from fedsmall.travel import (
     Arrays,
     Traveller,
 )
-from fedsmall.tree_cohort import AnyCohort
 from sim.flower_internals import LocalGrid, client_context, number_message
 from sim.row_record import RowRecord
+from sim.shards import ShardedCohort, SomeCohort
 from strategies.daisy_chain import DaisyChain
 from strategies.records import record_bytes, to_arrays
 from strategies.slots import Seen, Slot
@@ -52,7 +52,7 @@ from strategies.slots import Seen, Slot
 class CohortGrid(LocalGrid):
     """A Flower grid whose sites are the rows of a stack; ``cohort`` trains them, whatever they are asked in one go."""
 
-    def __init__(self, plan: Plan, federation: Federation, cohort: AnyCohort, run_id: int = 1) -> None:
+    def __init__(self, plan: Plan, federation: Federation, cohort: SomeCohort, run_id: int = 1) -> None:
         super().__init__(len(federation.names), run_id)
         self.plan, self.federation, self.cohort = plan, federation, cohort
         self._memory: Arrays = {}
@@ -149,7 +149,7 @@ class CohortGrid(LocalGrid):
 
     def _stack(self, models: Sequence[ArrayRecord | None], carried: Sequence[ArrayRecord | None]) -> Stack:
         """A stack of its own for models that came as records; rows of one stack are never read one by one."""
-        if isinstance(self.cohort, Cohort):
+        if isinstance(self.cohort, Cohort | ShardedCohort):
             return self.cohort.stack_of(_tensors(models), _tensors(carried))
         pairs = zip(models, carried, strict=True)
         return self.cohort.stack([Traveller(to_arrays(m), to_arrays(c) if c else {}) for m, c in pairs if m])
@@ -167,7 +167,8 @@ class CohortGrid(LocalGrid):
         held_out = federation.held_out[site] if federation.held_out else None
         home = Home(federation.names[site], federation.task, federation.train[site], held_out)
         memory = ContextMemory(client_context(1, self.nodes[site], {}))
-        return HospitalClient(home, self.plan, self.cohort, memory)
+        cohort = self.cohort.inner if isinstance(self.cohort, ShardedCohort) else self.cohort
+        return HospitalClient(home, self.plan, cohort, memory)
 
     def _told(self, order: Message) -> RecordDict:
         """The answer at the roll call: what any client says, and the site's own name and number of samples."""

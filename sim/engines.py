@@ -116,9 +116,11 @@ class _Work:
 
 def _batched(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
     from sim.cohort_grid import CohortGrid
+    from sim.shards import shared_out
 
-    cohort = work.cohort("auto")
-    return work.on(CohortGrid(work.plan, work.federation, cohort), cohort), cohort.path
+    whole = work.cohort("auto")
+    with shared_out(whole, work.federation, **options) as cohort:
+        return work.on(CohortGrid(work.plan, work.federation, cohort), whole), whole.path
 
 
 def _in_process(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
