@@ -15,9 +15,10 @@ from fedsmall.memory import Memory
 from fedsmall.models import build_model
 from fedsmall.optimizers import fresh_state, learning_rate, step
 from fedsmall.plan import Plan
+from fedsmall.planning import schedule_for
 from fedsmall.randomness import rng_for
 from fedsmall.rules import pulled
-from fedsmall.schedule import Action, RandomSchedule, Schedule
+from fedsmall.schedule import Action
 from fedsmall.stack import Rows, Stack, Tensors, stacked
 from fedsmall.travel import Arrays, Traveller
 
@@ -82,7 +83,7 @@ class Cohort:
         shapes = dropout_shapes(model, torch.zeros(1, *task.input_shape, dtype=dtype, device=self.device))
         masks = {name: (shape, _probability(model, name)) for name, shape in shapes.items()}
         self._batches = Batches(plan, names, samples, masks, self.device)
-        self._schedule = _schedule(plan)
+        self._schedule = schedule_for(plan)
         recipe = plan.recipe
         self._plain = not recipe.has_state and not recipe.weight_decay and plan.method.rule == "none"
 
@@ -260,10 +261,3 @@ def _probability(model: nn.Module, name: str) -> float:
     layer = model.get_submodule(name)
     assert isinstance(layer, MaskedDropout)
     return layer.probability
-
-
-def _schedule(plan: Plan) -> Schedule | RandomSchedule:
-    method = plan.method
-    if method.random_schedule:
-        return RandomSchedule(method.permute_every, method.aggregate_every, plan.seed)
-    return Schedule(method.permute_every, method.aggregate_every)

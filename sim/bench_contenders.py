@@ -25,9 +25,10 @@ from strategies.run_loop import Conductor
 
 
 class Timing(NamedTuple):
-    """The seconds that the rounds took, and the common model after them."""
+    """The seconds that the rounds took by the wall and of processor time, and the common model after them."""
 
     seconds: float
+    processor: float
     model: Arrays
 
 
@@ -62,16 +63,18 @@ def by_ray(plan: Plan, federation: Federation, device: str) -> Timing:
 
 def _conducted(plan: Plan, federation: Federation, grid: object) -> Timing:
     ticks: list[float] = []
-    outcome = Conductor(
+    conductor = Conductor(
         strategy_for(plan),
         grid,  # type: ignore[arg-type]
         plan,
         lambda site: initial_model(plan, federation.task, site),
         progress=lambda t, rounds: ticks.append(time.perf_counter()),
         looks=False,
-    ).run()
+    )
+    clock = _Clock("cpu")  # the models come back to the server as numbers, so a device has finished
+    outcome = conductor.run()
     assert outcome.model is not None
-    return Timing(outcome.seconds, outcome.model)
+    return Timing(*clock.read(), outcome.model)
 
 
 def by_modules(plan: Plan, federation: Federation, device: str) -> Timing:
@@ -87,7 +90,7 @@ def by_modules(plan: Plan, federation: Federation, device: str) -> Timing:
     x = [torch.from_numpy(samples.x).to(device) for samples in federation.train]
     y = [torch.from_numpy(samples.y).to(device) for samples in federation.train]
     stretches = list(_stretches(plan, federation))
-    started = time.perf_counter()
+    clock = _Clock(device)
     common: Arrays = {}
     for sites, merges in stretches:
         for model, optimizer, site in zip(models, optimizers, sites, strict=True):
@@ -98,7 +101,7 @@ def by_modules(plan: Plan, federation: Federation, device: str) -> Timing:
             common = _merged(plan, [models[row].state_dict() for row in np.argsort(sites)])
             for model in models:
                 model.load_state_dict({name: torch.from_numpy(array) for name, array in common.items()})
-    return Timing(_since(started, device), common)
+    return Timing(*clock.read(), common)
 
 
 def by_bare_loop(plan: Plan, federation: Federation, device: str) -> Timing:
@@ -108,7 +111,7 @@ def by_bare_loop(plan: Plan, federation: Federation, device: str) -> Timing:
     stretches = [(torch.from_numpy(sites).to(device), merges) for sites, merges in _stretches(plan, federation)]
     slope_of = _slope_of(federation.task.loss)
     names = list(initial_model(plan, federation.task))
-    started = time.perf_counter()
+    clock = _Clock(device)
     common: Arrays = {}
     for sites, merges in stretches:
         inputs = [x.index_select(0, sites)]
@@ -128,7 +131,7 @@ def by_bare_loop(plan: Plan, federation: Federation, device: str) -> Timing:
             common = _merged_rows(plan, dict(zip(names, held, strict=True)), sites)
             for tensor, array in zip(held, common.values(), strict=True):
                 tensor.copy_(torch.from_numpy(array))
-    return Timing(_since(started, device), common)
+    return Timing(*clock.read(), common)
 
 
 def by_vmap(plan: Plan, federation: Federation, device: str) -> Timing:
@@ -143,7 +146,7 @@ def by_vmap(plan: Plan, federation: Federation, device: str) -> Timing:
     loss = _loss_of(federation.task.loss)
     gradient = vmap(grad(lambda own, x, y: loss(functional_call(template, own, (x,)), y)))
     stretches = [(torch.from_numpy(sites).to(device), merges) for sites, merges in _stretches(plan, federation)]
-    started = time.perf_counter()
+    clock = _Clock(device)
     common: Arrays = {}
     with torch.no_grad():
         for sites, merges in stretches:
@@ -153,7 +156,7 @@ def by_vmap(plan: Plan, federation: Federation, device: str) -> Timing:
                 common = _merged_rows(plan, stack, sites)
                 for name, tensor in stack.items():
                     tensor.copy_(torch.from_numpy(common[name]))
-    return Timing(_since(started, device), common)
+    return Timing(*clock.read(), common)
 
 
 CONTENDERS: dict[str, Contender] = {
@@ -222,7 +225,13 @@ def _slope_of(name: str) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda outputs, y: torch.where((2 * y - 1) * outputs[..., 0] < 1, 1.0 - 2 * y, 0.0)[..., None]
 
 
-def _since(started: float, device: str) -> float:
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return time.perf_counter() - started
+class _Clock:
+    """Seconds since it was made, by the wall and of this process's processor time."""
+
+    def __init__(self, device: str) -> None:
+        self._device, self._wall, self._processor = device, time.perf_counter(), time.process_time()
+
+    def read(self) -> tuple[float, float]:
+        if self._device != "cpu":
+            torch.cuda.synchronize()
+        return time.perf_counter() - self._wall, time.process_time() - self._processor

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
-from sim.figures import INK, STYLE
+from sim.figures import STYLE
 
 if TYPE_CHECKING:
     from sim.bench import Measured
@@ -36,17 +37,24 @@ def _bars(axes: Axes, key: str, measured: "Sequence[Measured]") -> None:
     labels = [m.contender for m in measured][::-1]
     rates = [m.rate for m in measured][::-1]
     axes.barh(labels, rates, color=[OURS if label == "cohort" else OTHERS for label in labels], height=0.62)
-    axes.set_xscale("log")
-    axes.set_xlim(min(rates) / 3, max(rates) * 8)
+    if max(rates) > 10 * min(rates):
+        axes.set_xscale("log")
+        axes.set_xlim(min(rates) / 3, max(rates) * 12)
+    else:
+        axes.set_xlim(0, max(rates) * 1.3)
+    axes.set_ylim(-0.7, max(len(rates), 4) - 0.3)
     axes.set_title(f"{key}: client updates a second")
     axes.grid(False)
     for height, rate in enumerate(rates):
-        axes.text(rate * 1.15, height, f"{rate:,.0f}", va="center", fontsize=8, color=INK)
+        axes.annotate(f"{rate:,.0f}", (rate, height), (4, 0), textcoords="offset points", va="center", fontsize=8)
 
 
 def _line(axes: Axes, name: str, rows: Sequence[dict[str, Any]]) -> None:
-    axes.plot([row[name] for row in rows], [1e6 / row["rate"] for row in rows], "o-", color=OURS)
+    sizes, costs = [row[name] for row in rows], [1e6 / row["rate"] for row in rows]
+    axes.plot(sizes, costs, "o-", color=OURS)
     axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(0, 1.15 * max(costs))
     axes.set_xlabel(name)
     axes.set_title("microseconds per client update")

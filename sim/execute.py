@@ -10,12 +10,12 @@ from types import FrameType
 from typing import Any
 
 from fedsmall.errors import PlanError
-from fedsmall.federation import Federation
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
 from fedsmall.planning import check_plan
 from fedsmall.tasks import build_federation
 from sim.engines import ENGINES, RunRecord, default_engine, run_plan
+from sim.federations import Build, Federations
 from sim.files import check_free
 from sim.progress import Silent, Watcher
 from sim.runs import Run, start
@@ -30,7 +30,7 @@ def execute(
     engine: str | None = None,
     data_root: Path | None = None,
     watcher: Watcher | None = None,
-    data: Callable[[Plan], Federation] | None = None,
+    data: Build | None = None,
     options: dict[str, Any] | None = None,
     processes: int | None = 1,
 ) -> Run:
@@ -72,7 +72,7 @@ def execute(
 
 def _one_by_one(
     plans: Sequence[Plan],
-    federations: "Federations",
+    federations: Federations,
     engine: str,
     options: dict[str, Any] | None,
     watcher: Watcher,
@@ -91,21 +91,6 @@ def _one_by_one(
             run_plan(plan, federations.of(plan), engine, progress=progress, stop=interrupted, options=options),
         )
         before += plan.rounds
-
-
-class Federations:
-    """The federation of each plan; the last one is kept, for plans that differ only in their method share it."""
-
-    def __init__(self, build: Callable[[Plan], Federation]) -> None:
-        self._build = build
-        self._key = ""
-        self._last: Federation | None = None
-
-    def of(self, plan: Plan) -> Federation:
-        """The plan's federation, built where it is not the last one."""
-        if self._last is None or plan.data_key != self._key:
-            self._last, self._key = self._build(plan), plan.data_key
-        return self._last
 
 
 @contextmanager

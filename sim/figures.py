@@ -109,14 +109,15 @@ def chain(run: Run, followed: int = 3) -> Figure | None:
         return None
     rounds, places, averages = journeys(plan, sites)
     # up to a little beyond the first average, where that is not too much to look at
-    contacts = next((index + 3 for index, t in enumerate(rounds) if t in averages and index < 60), 25)
+    contacts = next((index + 3 for index, t in enumerate(rounds) if t in averages and index < 30), 25)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10.2, 3.1), layout="constrained")
         paths, seen = figure.subplots(1, 2, width_ratios=(2.2, 1))
         _paths(paths, rounds[:contacts], places[:contacts], followed)
-        for t in averages:
-            if t <= rounds[:contacts][-1]:
-                paths.axvline(t, color=INK, lw=1.1, ls=(0, (4, 2)))
+        shown = [t for t in averages if t <= rounds[:contacts][-1]]
+        for t in shown:
+            paths.axvline(t, color=INK, lw=1.1, ls=(0, (4, 2)))
+        paths.set_xlabel("round" + " (dashed upright line: all models are averaged)" * bool(shown))
         paths.set_title(f"{plan.method.label}, seed {plan.seed}: where {min(followed, sites)} of {sites} models were")
         _seen(seen, rounds, places)
     return figure
@@ -152,7 +153,7 @@ def _paths(axes: Axes, rounds: np.ndarray, places: np.ndarray, followed: int) ->
     for look, model in zip((LOOKS[name] for name in MODELS), chosen, strict=False):
         path = places[:, model]
         axes.plot(rounds, path, color=look.colour, ls=look.line, marker=look.marker, ms=5, lw=1.6)
-    axes.set(xlabel="round (dashed upright line: all models are averaged)", ylabel="site")
+    axes.set_ylabel("site")
     axes.grid(visible=False)
     axes.margins(x=0.01)
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 CONNECTION = "coordinator"  # the name of the SuperLink in Flower's config.toml
-SAY_S = 60.0
+SAY_S = 300.0
 
 
 def tool(name: str) -> str:

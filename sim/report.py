@@ -8,13 +8,14 @@ from typing import Any
 
 import tomli_w
 
+from fedsmall.statistics import Comparison
 from sim import figures
 from sim.files import write
 from sim.runs import Run
 from sim.scenario import FILES
 from sim.tables import Line, Table, by_label, metrics_of, primary, table
 from sim.traffic import amount, leaves_a_site
-from sim.words import by, named, sentences, value, with_interval
+from sim.words import named, sentences, short, value, with_interval
 
 MANY_SITES = 12
 
@@ -117,11 +118,17 @@ def _line(shown: Table, line: Line) -> str:
         with_interval(shown, line.common) if line.common else "<small>none</small>",
         with_interval(shown, line.sites) if line.sites else "<small>none</small>",
         value(shown, line.spread) if line.spread is not None else "",
-        by(shown, gap).replace(", 95% interval ", "<br><small>") + "</small>" if gap else "",
+        _gap(shown, gap) if gap else "",
         f"{gap.p_value:.2g}" if gap and gap.difference.n > 1 else "",
     )
     mark = ' class="reference"' if line.label == shown.reference else ""
     return f"<tr{mark}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def _gap(shown: Table, gap: Comparison) -> str:
+    """A difference, its interval small below it."""
+    mean, opened, ends = short(shown, gap).partition(" (")
+    return f"{mean}<br><small>{ends.removesuffix(')')}</small>" if opened else mean
 
 
 def _figures(run: Run) -> str:

@@ -43,7 +43,7 @@ def curves(item: Item, result: Result) -> Figure:
     for label, (rounds, mean, low, high) in result.curves.items():
         _line(axes, label, drawn[label], rounds, mean, low, high)
     edge = max(rounds[-1] for rounds, *_ in result.curves.values())
-    said = [row for row in result.rows if row.published is not None]
+    said = [row for row in result.rows if _comparable(item, row)]
     for row in said:
         axes.plot([edge * 1.03, edge * 1.08], [row.published] * 2, color=drawn[row.label].colour, lw=2.5)
         axes.plot(edge * 1.055, row.published, drawn[row.label].marker, color=drawn[row.label].colour, ms=5)
@@ -64,13 +64,13 @@ def bars(item: Item, result: Result) -> Figure:
     drawn = result.looks()
     for place, row in enumerate(rows):
         _dots(axes, drawn[row.label], row.values, float(place))
-        if row.published is not None:
+        if _comparable(item, row):
             axes.plot(row.published, place, "D", mfc="none", mec="black", ms=7, zorder=5)
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
     axes.set_xlabel(f"{_named(item.metric)} (mean and 95% interval; every seed a dot)")
     axes.grid(visible=False, axis="y")
-    if any(row.published is not None for row in rows):
-        axes.plot([], [], "D", mfc="none", mec="black", label="published" + " (other data)" * bool(item.apart))
+    if any(_comparable(item, row) for row in rows):
+        axes.plot([], [], "D", mfc="none", mec="black", label="published")
         _legend(axes, 1)
     return figure
 
@@ -153,6 +153,11 @@ FIGURES: dict[str, Callable[[Item, Result], Figure]] = {
     "growing": growing,
     "hospitals": hospitals,
 }
+
+
+def _comparable(item: Item, row: Row) -> bool:
+    """Whether a published number belongs into the figure: one from other data would only stretch its axis."""
+    return row.published is not None and not item.apart
 
 
 def _axes(height: float) -> tuple[Figure, Any]:

@@ -7,9 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.cohort import Cohort
+from fedsmall.metrics import evaluate
 from fedsmall.plan import Method
 from fedsmall.privacy import epsilon
 from fedsmall.statistics import Interval, holm, interval, paired, seeds_for_width, verdict, verdict_on_difference
+from fedsmall.tasks import build_federation
+from fedsmall.travel import Traveller
 from sim.files import read_json, write_json
 from sim.look import Look, in_order, looks
 from sim.reproduce_items import Item, published
@@ -90,28 +94,47 @@ def rows_of(item: Item, runs: dict[str, Run]) -> list[Row]:
 
 
 def curves_of(item: Item, run: Run) -> dict[str, list[list[float]]]:
-    """For each method: rounds, mean, low and high end of the metric over seeds, at every evaluation."""
+    """For each method: rounds, mean, low and high end of the metric over seeds, where an evaluation has it."""
     curves: dict[str, list[list[float]]] = {}
     for label, done in _by_label(run).items():
         points = zip(*(one.evaluations for one in done), strict=False)
         columns = []
         for evaluations in points:
-            found = interval([_metric(item, e)[0] for e in evaluations])
+            if not all(_judged(item, evaluation) for evaluation in evaluations):
+                continue
+            found = interval([_metric(item, evaluation)[0] for evaluation in evaluations])
             columns.append([float(evaluations[0]["t"]), found.mean, found.low, found.high])
         curves[label] = [list(column) for column in zip(*columns, strict=True)]
     return curves
 
 
-def hospitals_of(run: Run) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """For each method and site: every metric of the common model on the site's own held-out samples, by seed."""
+def hospitals_of(run: Run, data_root: Path | None = None) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """For each method and site: every metric of the common model on the site's own held-out samples, by seed.
+
+    Where the evaluations do not hold them (central training), the model that was kept is judged anew.
+    """
     table: dict[str, dict[str, dict[str, list[float]]]] = {}
     for label, done in _by_label(run).items():
         for one in done:
-            held_out = one.evaluations[-1]["extra"].get("held_out", {})
+            held_out = one.evaluations[-1]["extra"].get("held_out") or _judged_at_home(run, one, data_root)
             for site, metrics in held_out.items():
                 for name, value in metrics.items():
                     table.setdefault(label, {}).setdefault(site, {}).setdefault(name, []).append(value)
     return table
+
+
+def _judged_at_home(run: Run, one: PlanRun, data_root: Path | None) -> dict[str, dict[str, float]]:
+    model = run.model_of(one)
+    if model is None:
+        return {}
+    federation = build_federation(one.plan, data_root)
+    cohort = Cohort(one.plan, federation.task, federation.names, federation.train)
+    stack = cohort.stack([Traveller(model)])
+    return {
+        name: evaluate(cohort.predict(stack, held_out.x)[0], held_out.y, federation.task)
+        for name, held_out in zip(federation.names, federation.held_out, strict=True)
+        if held_out is not None and len(held_out)
+    }
 
 
 def _of_variant(item: Item, variant: str, run: Run) -> list[Row]:
@@ -178,6 +201,11 @@ def _by_label(run: Run) -> dict[str, list[PlanRun]]:
         if not one.row["stopped"]:
             groups[one.label].append(one)
     return {label: done for label, done in groups.items() if done}
+
+
+def _judged(item: Item, evaluation: dict[str, Any]) -> bool:
+    """Whether an evaluation on the way holds the metric; the slow ones are kept for the last."""
+    return evaluation["common"] is not None or f"{item.metric}_mean" in evaluation["sites"]
 
 
 def _metric(item: Item, evaluation: dict[str, Any]) -> tuple[float, str]:

@@ -37,13 +37,12 @@ def reproduce(
     The runs themselves are kept in folders under ``out`` (runs/ITEM...). An item whose data are not at hand is recorded
     as not run, with what is missing; it is never an error.
     """
-    command = f"fedsmall reproduce {item.name} --profile {profile}"
-    folder = docs / "evidence"
     missing = item.missing(data_root)
     if missing:
-        result = Result(item.name, profile, command, not_run=f"{missing} is not under the data root")
-        if not (folder / f"{item.name}.json").is_file():  # what was measured elsewhere is not thrown away
-            result.save(folder)
+        why = f"{missing} is not under the data root"
+        result = Result(item.name, profile, _command(item, profile), not_run=why)
+        if not (docs / "evidence" / f"{item.name}.json").is_file():  # what was measured elsewhere is not thrown away
+            result.save(docs / "evidence")
         return result
     started = time.perf_counter()
     rates: dict[str, float] = {}
@@ -55,10 +54,25 @@ def reproduce(
         runs[variant] = execute(scenario, kept / (variant or "run"), engine=engine, data_root=data_root, watcher=told)
         if runs[variant].about.get("interrupted"):
             raise KeyboardInterrupt  # what was run stays in its folder; the page keeps what it held
-    result = Result(item.name, profile, command, rows=rows_of(item, runs))
-    _describe(result, item, runs, rates, time.perf_counter() - started)
-    result.save(folder)
-    draw(item, result, folder)
+    return conclude(item, profile, runs, rates, time.perf_counter() - started, data_root, docs)
+
+
+def conclude(
+    item: Item,
+    profile: str,
+    runs: dict[str, Run],
+    rates: dict[str, float],
+    seconds: float,
+    data_root: Path | None = None,
+    docs: Path = DOCS,
+) -> Result:
+    """What finished runs (by the value that is varied) say of an item, written into ``docs``/evidence."""
+    result = Result(item.name, profile, _command(item, profile), rows=rows_of(item, runs))
+    _describe(result, item, runs, rates, seconds)
+    if item.figure == "hospitals":
+        result.hospitals = hospitals_of(next(iter(runs.values())), data_root)
+    result.save(docs / "evidence")
+    draw(item, result, docs / "evidence")
     return result
 
 
@@ -80,6 +94,10 @@ def listing(data_root: Path | None = None) -> list[tuple[str, str, str]]:
     return [(item.name, item.title, item.missing(data_root)) for item in items().values()]
 
 
+def _command(item: Item, profile: str) -> str:
+    return f"fedsmall reproduce {item.name} --profile {profile}"
+
+
 def _describe(result: Result, item: Item, runs: dict[str, Run], rates: dict[str, float], seconds: float) -> None:
     first = next(iter(runs.values()))
     if not result.rows:
@@ -87,7 +105,6 @@ def _describe(result: Result, item: Item, runs: dict[str, Run], rates: dict[str,
     scenario: Scenario = first.scenario
     result.methods = [plan.method.model_dump(mode="json") for plan in first.plans if plan.seed == first.plans[0].seed]
     result.curves = curves_of(item, first)
-    result.hospitals = hospitals_of(first) if item.figure == "hospitals" else {}
     kept = ("engine", "path", "cores", "machine", "sites", "samples_per_site", "test_samples", "versions")
     result.about = {name: first.about[name] for name in kept if name in first.about} | {
         "about": scenario.about,

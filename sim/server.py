@@ -13,7 +13,7 @@ from sim.supervisor import Program
 
 RUNS = "FEDSMALL_RUNS"  # as strategies.deployment reads it; importing that would bring torch
 
-START_S = 120.0
+START_S = 300.0  # a busy machine takes its time to import Flower
 Say = Callable[[str], None]
 
 

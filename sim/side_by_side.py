@@ -13,13 +13,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from fedsmall.federation import Federation
 from fedsmall.plan import Plan
+from sim.federations import Build, Federations
 
 if TYPE_CHECKING:
     from sim.engines import RunRecord
 
-Build = Callable[[Plan], Federation]
 POLL_S = 0.2
 ENOUGH = 8  # fewer plans are done before a second process has imported what it needs
 
@@ -92,8 +91,6 @@ class _Worker:
 
 def _prepare(build: Build, rounds: Any, stop: Any) -> None:
     import torch
-
-    from sim.execute import Federations
 
     torch.set_num_threads(1)
     _Worker.build, _Worker.rounds, _Worker.stop = Federations(build).of, rounds, stop

@@ -52,13 +52,11 @@ def start(folder: Path, programs: Sequence[Program]) -> subprocess.Popen[bytes]:
     rows = [[p.name, list(p.command), dict(p.environment)] for p in programs]
     (folder / "programs.json").write_text(json.dumps(rows))
     with (folder / "supervisor.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "sim.supervisor", str(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", "sim.supervisor", str(folder)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    while process.poll() is None and not running(folder):  # whoever looks next must find it
+        time.sleep(0.05)
+    return process
 
 
 def running(folder: Path) -> int | None:

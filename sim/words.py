@@ -47,12 +47,16 @@ def by(shown: Table, found: Comparison) -> str:
     points = " points" if shown.percent else ""
     if gap.n == 1:
         return f"{_signed(shown, gap.mean)}{points}; one seed cannot tell this from chance"
+    if gap.mean == gap.width == 0:
+        return f"the same number with all {gap.n} seeds"
     return f"{_signed(shown, gap.mean)}{points}, 95% interval {_signed(shown, gap.low)} to {_signed(shown, gap.high)}"
 
 
 def short(shown: Table, found: Comparison) -> str:
     """A difference in a table's cell: +1.4 (+0.6 to +2.2)."""
     gap = found.difference
+    if gap.n > 1 and gap.mean == gap.width == 0:
+        return "equal"
     ends = f" ({_signed(shown, gap.low)} to {_signed(shown, gap.high)})" if gap.n > 1 else ""
     return _signed(shown, gap.mean) + ends
 
@@ -113,6 +117,8 @@ def _role(method: Method, contacts: float, other: Method, other_contacts: float)
 def _verb(shown: Table, lead: Comparison) -> str:
     if lead.difference.n == 1:
         return "stands beside"
+    if lead.difference.mean == lead.difference.width == 0:
+        return "does as well as"
     if not lead.decided:
         return "is not shown to differ from"
     better = (lead.difference.mean > 0) != shown.lower_is_better

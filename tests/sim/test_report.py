@@ -49,6 +49,16 @@ def test_the_report_is_one_well_formed_file_that_fetches_nothing(html):
     assert "<script" not in html
 
 
+def test_a_report_of_one_seed_is_well_formed_too(small_run):
+    run = read(small_run.folder)
+    run.done = [one for one in run.done if one.plan.seed == 0]
+    parser = Nesting()
+
+    parser.feed(page([run], "one seed"))
+
+    assert parser.open == []
+
+
 def test_the_report_holds_what_it_promises(html, small_run):
     for words in (
         *sentences(small_run),

@@ -104,6 +104,12 @@ def test_a_worse_method_is_called_worse():
     assert "is worse than FedAvg with the same traffic" in travelling
 
 
+def test_equal_numbers_are_called_equal():
+    _, travelling = sentences(made({**GOOD, "often": GOOD["FedDC"]}))
+
+    assert "it does as well as FedAvg with the same traffic (b = 1) (the same number with all 3 seeds)" in travelling
+
+
 def test_one_seed_claims_nothing():
     _, travelling = sentences(made({label: values[:1] for label, values in GOOD.items()}))
 

@@ -1,0 +1,223 @@
+"""Whatever a reply holds, it is used as it should be or set aside with a reason; none ends the run, none costs memory.
+
+FEDSMALL_REPLIES sets how many mutated replies are tried (a few hundred by default).
+"""
+
+import os
+import tracemalloc
+from collections import Counter
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from fedsmall.errors import ReplyError
+from fedsmall.travel import CARRIED, EXAMPLES, LOSS, METRICS, MODEL
+from sim.flower_internals import act_as_server
+from strategies.checks import check_reply, signature
+
+TRIES = int(os.environ.get("FEDSMALL_REPLIES", "400"))
+SHAPES = {"0.weight": (3, 4), "0.bias": (3,), "1.running_mean": (3,), "1.num_batches_tracked": ()}
+
+
+def model(rng):
+    floats = {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items() if "num" not in name}
+    return floats | {"1.num_batches_tracked": np.array(5, np.int64)}
+
+
+def record(arrays):
+    return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+
+
+def good(rng):
+    metrics = MetricRecord({EXAMPLES: 12, LOSS: 0.5, "steps": 3})
+    return RecordDict({MODEL: record(model(rng)), METRICS: metrics})
+
+
+EXPECTED = signature(record(model(np.random.default_rng(0))))
+
+
+def any_name(rng):
+    return str(rng.choice(sorted(SHAPES)))
+
+
+def with_array(content, name, array):
+    content[MODEL] = ArrayRecord({**content[MODEL], name: array})
+    return content
+
+
+def not_finite(content, rng):
+    name = str(rng.choice([n for n in SHAPES if "num" not in n]))
+    values = content[MODEL][name].numpy().copy()
+    values.flat[rng.integers(values.size)] = rng.choice([np.nan, np.inf, -np.inf])
+    return with_array(content, name, Array(values))
+
+
+def wrong_shape(content, rng):
+    name = any_name(rng)
+    shapes = [(0,), (1, 1), (4, 3), (3, 4, 1), (7,)]
+    return with_array(content, name, Array(np.zeros(shapes[rng.integers(len(shapes))], EXPECTED[name][1])))
+
+
+def wrong_dtype(content, rng):
+    name = any_name(rng)
+    dtypes = [d for d in ("float64", "float16", "int32", "uint8", "bool", "complex64") if d != EXPECTED[name][1]]
+    return with_array(content, name, Array(np.zeros(SHAPES[name], rng.choice(dtypes))))
+
+
+def extra_array(content, rng):
+    return with_array(content, f"extra{rng.integers(99)}", Array(np.zeros(2, np.float32)))
+
+
+def missing_array(content, rng):
+    gone = any_name(rng)
+    content[MODEL] = ArrayRecord({name: array for name, array in content[MODEL].items() if name != gone})
+    return content
+
+
+def random_bytes(content, rng):
+    name = any_name(rng)
+    dtype, shape = EXPECTED[name][1], SHAPES[name]
+    lie = Array(dtype=dtype, shape=shape, stype="numpy.ndarray", data=rng.bytes(int(rng.integers(0, 300))))
+    return with_array(content, name, lie)
+
+
+def flipped_bytes(content, rng):
+    """Bytes of a real array changed in its header: the header may now promise terabytes, or name a pickle."""
+    name = any_name(rng)
+    data = bytearray(content[MODEL][name].data)
+    for _ in range(int(rng.integers(1, 4))):
+        if data:
+            data[rng.integers(min(128, len(data)))] = rng.integers(256)
+    lie = Array(dtype=EXPECTED[name][1], shape=SHAPES[name], stype="numpy.ndarray", data=bytes(data))
+    return with_array(content, name, lie)
+
+
+def huge_promise(content, rng):
+    name = any_name(rng)
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999,), }"
+    data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    lie = Array(dtype=EXPECTED[name][1], shape=SHAPES[name], stype="numpy.ndarray", data=data)
+    return with_array(content, name, lie)
+
+
+def really_huge(content, rng):
+    name = any_name(rng)
+    return with_array(content, name, Array(np.zeros((1000, int(rng.integers(2, 200))), np.float32)))
+
+
+def bad_count(content, rng):
+    counts = [-1, 0, 10**15, float("nan"), float("inf"), -0.5]
+    content[METRICS] = MetricRecord({EXAMPLES: counts[rng.integers(len(counts))], LOSS: 0.5})
+    return content
+
+
+def bad_metric(content, rng):
+    content[METRICS] = MetricRecord({EXAMPLES: 3, "loss": float(rng.choice([np.nan, np.inf]))})
+    return content
+
+
+def no_metrics(content, rng):
+    del content[METRICS]
+    return content
+
+
+def no_model(content, rng):
+    del content[MODEL]
+    return content
+
+
+def extra_record(content, rng):
+    content[f"more{rng.integers(9)}"] = record({"w": np.zeros(2)})
+    return content
+
+
+def bad_companion(content, rng):
+    values = [np.full((3, 4), np.nan, np.float32), np.zeros((9, 9), np.float32), np.zeros(3, "U1")]
+    content[CARRIED] = record({"momentum/0.weight": values[rng.integers(len(values))]})
+    return content
+
+
+def metrics_of_another_kind(content, rng):
+    content[METRICS] = ConfigRecord({EXAMPLES: "twelve"})
+    return content
+
+
+MUTATIONS = [
+    not_finite,
+    wrong_shape,
+    wrong_dtype,
+    extra_array,
+    missing_array,
+    random_bytes,
+    huge_promise,
+    really_huge,
+    bad_count,
+    bad_metric,
+    no_metrics,
+    no_model,
+    extra_record,
+    bad_companion,
+    metrics_of_another_kind,
+]
+
+
+def reply_with(content):
+    act_as_server()
+    order = Message(RecordDict(), 5, "train")
+    order.metadata.__dict__["_message_id"] = "m1"
+    return Message(content, reply_to=order)
+
+
+def test_a_good_reply_passes():
+    check_reply(reply_with(good(np.random.default_rng(0))), EXPECTED)
+
+
+def test_an_error_is_told_in_one_line():
+    with pytest.raises(ReplyError) as told:
+        check_reply(reply_with(Error(code=2, reason="essen: no\n  Traceback")), EXPECTED)
+
+    assert str(told.value) == "essen: no"
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
+def test_every_kind_of_bad_reply_is_set_aside_with_one_line(mutate):
+    for seed in range(max(1, TRIES // 20)):
+        rng = np.random.default_rng(seed)
+
+        with pytest.raises(ReplyError) as told:
+            check_reply(reply_with(mutate(good(rng), rng)), EXPECTED)
+
+        assert "\n" not in str(told.value)
+        assert len(str(told.value)) < 500
+
+
+def test_replies_mutated_at_random_never_crash_and_never_cost_memory():
+    """Several mutations one after the other: each reply passes with a usable model, or is set aside."""
+    outcome = Counter()
+    rng = np.random.default_rng(12345)
+    tracemalloc.start()
+    try:
+        for _ in range(TRIES):
+            content = good(rng)
+            for mutate in rng.choice([flipped_bytes, *MUTATIONS], size=int(rng.integers(1, 4))):
+                try:
+                    content = mutate(content, rng)
+                except (KeyError, ValueError, TypeError):
+                    continue  # a mutation that finds nothing left to change
+            reply = reply_with(content)
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            try:
+                check_reply(reply, EXPECTED)
+                outcome["used"] += 1
+                values = {name: array.numpy() for name, array in content[MODEL].items()}
+                assert all(values[name].shape == shape for name, shape in SHAPES.items())
+                assert all(np.isfinite(value).all() for value in values.values())
+            except ReplyError:
+                outcome["set aside"] += 1
+            assert tracemalloc.get_traced_memory()[1] - before < 200_000
+    finally:
+        tracemalloc.stop()
+    assert outcome["set aside"] > 0.8 * TRIES
+    assert sum(outcome.values()) == TRIES
