@@ -8,9 +8,11 @@ from fedsmall.federation import Federation, Samples, Task
 from fedsmall.methods import method
 from fedsmall.plan import Plan, Recipe
 from fedsmall.randomness import rng_for
+from fedsmall.tasks import build_federation
 
 TABLE = Task("bench-table", (100,), 2)
 LINEAR = Task("bench-linear", (18,), 2, loss="hinge")
+SYNTHETIC_SAMPLES = 800  # of the task "synthetic", for training
 IMAGES = Task("bench-images", (1, 28, 28), 2)
 
 
@@ -32,7 +34,12 @@ class Workload:
     targets: dict[str, float] = field(default_factory=dict)
 
     def federation(self) -> Federation:
-        """The sites' samples: one random linear rule for all of them, and noise."""
+        """The task's own samples where the plan says how many sites share them; else a random linear rule and noise.
+
+        Only the former can be built anew by another process, as Ray's actors must.
+        """
+        if self.plan.sites is not None:
+            return build_federation(self.plan)
         names = tuple(f"site-{number:05d}" for number in range(self.sites))
         rng = rng_for(self.plan.seed, "bench", self.key)
         rule = rng.normal(size=int(np.prod(self.task.input_shape)))
@@ -63,10 +70,13 @@ def plan_of(key: str, model: str, rounds: int, aggregate_every: int, recipe: Rec
 
 def small_mlps(sites: int = 50, samples: int = 10, rounds: int = 2000) -> Workload:
     """Workload A, or one like it."""
+    plan = plan_of("A", "mlp", rounds, 200, Recipe(lr=0.001))
+    if sites * samples <= SYNTHETIC_SAMPLES:
+        plan = plan.model_copy(update={"sites": sites, "samples_per_site": samples})
     return Workload(
         "A",
         f"{sites} sites x {samples} samples, MLP of 6,112 parameters, d = 1, b = 200, {rounds:,} rounds",
-        plan_of("A", "mlp", rounds, 200, Recipe(lr=0.05)),
+        plan,
         TABLE,
         sites,
         samples,

@@ -1,5 +1,6 @@
 """A run over real sites from the coordinator's desk: prepare its folder, hand it to Flower, watch it, resume it."""
 
+import contextlib
 import json
 import os
 import time
@@ -69,7 +70,8 @@ def resume(folder: Path, run: str, say: Say) -> int:
     (home / "failure.json").unlink(missing_ok=True)
     for number in _numbers(home)[-1:]:
         if not _state(folder, number).startswith("finished"):
-            flower.call(folder / "flwr", "stop", str(number), flower.CONNECTION, say=say)
+            with contextlib.suppress(RuntimeError):  # nobody conducts it any more: the lock is free
+                flower.call(folder / "flwr", "stop", str(number), flower.CONNECTION, say=say)
     return launch(folder, run, say)
 
 

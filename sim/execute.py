@@ -55,9 +55,9 @@ def execute(
     first = federations.of(plans[0])
     for plan in plans[: len(scenario.method)]:
         check_plan(plan, first.task, len(first.names))
-    run = start(folder, scenario, first, engine)
     processes = processes or processes_for(plans, engine)
-    with watcher, interruptible() as interrupted:
+    with interruptible() as interrupted, watcher:
+        run = start(folder, scenario, first, engine)
         if processes > 1:
             records = run_side_by_side(plans, build, engine, options, processes, watcher.moved, interrupted)
         else:

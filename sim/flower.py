@@ -59,14 +59,11 @@ def call(home: Path, *words: str, say: Callable[[str], None] | None = None, time
     command = [tool("flwr"), *words]
     if say:
         say(shown(["flwr", *words], {"FLWR_HOME": environment(home)["FLWR_HOME"]}))
-    done = subprocess.run(
-        [*command, "--format", "json"],
-        env={**os.environ, **environment(home)},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    settings: dict[str, Any] = {"env": {**os.environ, **environment(home)}, "capture_output": True, "text": True}
+    try:
+        done = subprocess.run([*command, "--format", "json"], timeout=timeout_s, check=False, **settings)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"`flwr {' '.join(words[:2])}` gave no answer within {timeout_s:g} s") from None
     answer = _last_json(done.stdout)
     if done.returncode != 0 or answer is None or answer.get("success") is False:
         words_of_flower = (answer or {}).get("error-message") or done.stderr.strip() or done.stdout.strip()

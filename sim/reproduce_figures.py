@@ -37,22 +37,27 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def curves(item: Item, result: Result) -> Figure:
-    """Metric against rounds, a band for the interval over seeds; published finals as bars beyond the right edge."""
+    """The sites' own models by rounds, with a band for the interval over seeds, and the common model as rings.
+
+    Where a method has no models of sites (central training) the curve is its one model. Published finals are bars
+    beyond the right edge.
+    """
     figure, axes = _axes(0.48)
     drawn = result.looks()
-    for label, (rounds, mean, low, high) in result.curves.items():
-        _line(axes, label, drawn[label], rounds, mean, low, high)
-    edge = max(rounds[-1] for rounds, *_ in result.curves.values())
+    for label, whose in result.curves.items():
+        _line(axes, label, drawn[label], *(whose.get("sites") or whose["common"]))
+        if "sites" in whose and "common" in whose:
+            rounds, mean, *_ = whose["common"]
+            axes.plot(rounds, mean, "o", mfc="none", mec=drawn[label].colour, ms=8, mew=1.2)
+    edge = max(axes.get_lines()[0].get_xdata())
     said = [row for row in result.rows if _comparable(item, row)]
     for row in said:
         axes.plot([edge * 1.03, edge * 1.08], [row.published] * 2, color=drawn[row.label].colour, lw=2.5)
         axes.plot(edge * 1.055, row.published, drawn[row.label].marker, color=drawn[row.label].colour, ms=5)
     if said:
         top = ("data", "axes fraction")
-        axes.annotate(
-            "published" + "*" * bool(item.apart), (edge * 1.055, 1.0), xycoords=top, ha="center", fontsize=7.5
-        )
-    axes.set(xlabel="round", ylabel=_named(item.metric))
+        axes.annotate("published", (edge * 1.055, 1.0), xycoords=top, ha="center", fontsize=7.5)
+    axes.set(xlabel="round", ylabel=f"{_named(item.metric)}\n(sites' own models; rings: common)")
     _legend(axes)
     return figure
 

@@ -61,7 +61,7 @@ class Result:
     command: str
     methods: list[dict[str, Any]] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    curves: dict[str, list[list[float]]] = field(default_factory=dict)
+    curves: dict[str, dict[str, list[list[float]]]] = field(default_factory=dict)
     hospitals: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
     not_run: str = ""
@@ -93,18 +93,25 @@ def rows_of(item: Item, runs: dict[str, Run]) -> list[Row]:
     return rows
 
 
-def curves_of(item: Item, run: Run) -> dict[str, list[list[float]]]:
-    """For each method: rounds, mean, low and high end of the metric over seeds, where an evaluation has it."""
-    curves: dict[str, list[list[float]]] = {}
+def curves_of(item: Item, run: Run) -> dict[str, dict[str, list[list[float]]]]:
+    """For each method and for "sites" and "common": rounds, mean, low and high end of the metric over seeds.
+
+    The mean over the sites' own models and the common model are two things, and never share a curve. A point is there
+    where every seed's evaluation has the metric.
+    """
+    curves: dict[str, dict[str, list[list[float]]]] = {}
     for label, done in _by_label(run).items():
-        points = zip(*(one.evaluations for one in done), strict=False)
-        columns = []
-        for evaluations in points:
-            if not all(_judged(item, evaluation) for evaluation in evaluations):
-                continue
-            found = interval([_metric(item, evaluation)[0] for evaluation in evaluations])
-            columns.append([float(evaluations[0]["t"]), found.mean, found.low, found.high])
-        curves[label] = [list(column) for column in zip(*columns, strict=True)]
+        whose = {"common": item.metric, "sites": f"{item.metric}_mean"}
+        for owner, name in whose.items():
+            points = []
+            for evaluations in zip(*(one.evaluations for one in done), strict=False):
+                found_in = [evaluation[owner] or {} for evaluation in evaluations]
+                values = [metrics[name] for metrics in found_in if name in metrics]
+                if len(values) == len(evaluations):
+                    found = interval(values)
+                    points.append([float(evaluations[0]["t"]), found.mean, found.low, found.high])
+            if points:
+                curves.setdefault(label, {})[owner] = [list(column) for column in zip(*points, strict=True)]
     return curves
 
 
@@ -201,11 +208,6 @@ def _by_label(run: Run) -> dict[str, list[PlanRun]]:
         if not one.row["stopped"]:
             groups[one.label].append(one)
     return {label: done for label, done in groups.items() if done}
-
-
-def _judged(item: Item, evaluation: dict[str, Any]) -> bool:
-    """Whether an evaluation on the way holds the metric; the slow ones are kept for the last."""
-    return evaluation["common"] is not None or f"{item.metric}_mean" in evaluation["sites"]
 
 
 def _metric(item: Item, evaluation: dict[str, Any]) -> tuple[float, str]:

@@ -58,14 +58,17 @@ def test_a_result_is_read_back_as_it_was_written(made):
     assert load(base / "docs" / "evidence" / f"{item.name}.json") == result
 
 
-def test_curves_end_at_the_rows(made):
+def test_the_common_models_curve_ends_at_the_row_and_is_not_that_of_the_sites(made):
     _, result, _ = made
 
     for row in result.rows:
-        rounds, mean, low, high = result.curves[row.label]
+        rounds, mean, low, high = result.curves[row.label]["common"]
         assert rounds[-1] == 4
         assert mean[-1] == pytest.approx(row.mean.mean)
         assert low[-1] <= mean[-1] <= high[-1]
+    assert result.curves["FedDC"]["sites"][0] == [2, 4]
+    assert result.curves["FedDC"]["common"][0] == [4]  # nothing was averaged before the end
+    assert "sites" not in result.curves["Central"]
 
 
 def test_the_page_names_command_engine_seeds_and_every_method(made):
