@@ -109,6 +109,19 @@ class DaisyChain(Strategy):
             stretch.append(contact)
         return stretch
 
+    def walkable(self, server_round: int) -> list[Contact]:
+        """The contacts of :meth:`passing`, and the aggregation that ends them where the wrapped strategy combines."""
+        stretch = self.passing(server_round)
+        closing = self.contacts[server_round - 1 + len(stretch) :][:1] if hasattr(self.strategy, "combine") else []
+        return stretch + closing
+
+    def close(self, contact: Contact) -> None:
+        """End a contact whose trained models are in the slots: permute, or aggregate, as the schedule says."""
+        if contact.action is Action.AGGREGATE:
+            self._aggregate(contact)
+        else:
+            self.pass_on(contact)
+
     def start(
         self,
         grid: Grid,

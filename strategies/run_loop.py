@@ -141,7 +141,7 @@ class Conductor:
             self.ledger.charge()
         walk = getattr(self.grid, "walk", None)
         if walk is not None and self.ledger is None and strategy.fraction >= 1.0 and self.journal is None:
-            stretch = self._until_due(strategy.passing(done + 1))
+            stretch = self._until_due(strategy.walkable(done + 1))
             walked = walk(strategy, stretch, config) if len(stretch) else 0
             if walked:
                 self.updates += sum(c.rounds for c in stretch[:walked]) * len(strategy.sites)
