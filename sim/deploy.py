@@ -1,6 +1,7 @@
 """A run over real sites from the coordinator's desk: prepare its folder, hand it to Flower, watch it, resume it."""
 
 import contextlib
+import fcntl
 import json
 import os
 import time
@@ -131,7 +132,6 @@ def run_home(folder: Path, run: str) -> Path:
 
 def is_running(home: Path) -> bool:
     """Whether a ServerApp conducts the run now: it holds a lock that its death lets go."""
-    import fcntl
 
     path = home / "lock"
     if not path.exists():

@@ -70,10 +70,6 @@ class Trial:
         """Start one site."""
         site.up(self.kit(name), self.data[name], self.ports[name], self.say)
 
-    def site_down(self, name: str) -> None:
-        """Stop one site as its own operator would."""
-        site.down(self.kit(name))
-
     def start(self, run: str, plan: Plan, **patience: Any) -> int:
         """Start a run over all sites; returns Flower's number for it."""
         deploy.prepare(self.folder, run, plan, tuple(sorted(self.data)), **patience)
