@@ -146,13 +146,16 @@ def test_it_agrees_with_rational_arithmetic(d):
 
 @pytest.mark.parametrize("coordinates", [slice(None), slice(3, 4)])
 def test_an_absurd_point_does_not_blur_the_others(coordinates):
-    points = normal(5)
-    points[2, coordinates] *= 1e30
+    naive = []
 
-    exact = exact_radon_point(points)
+    for draw in range(20):
+        points = rng_for(draw, "points").normal(size=(7, 5))
+        points[2, coordinates] *= 1e30
+        exact = exact_radon_point(points)
+        np.testing.assert_allclose(radon_point(points), exact, rtol=0, atol=1e-10)
+        naive.append(np.abs(radon_point_by_unsorted_svd(points) - exact).max())
 
-    np.testing.assert_allclose(radon_point(points), exact, rtol=0, atol=1e-12)
-    assert np.abs(radon_point_by_unsorted_svd(points) - exact).max() > 0.1
+    assert np.median(naive) > 0.1  # how far off a single one is depends on the library's SVD
 
 
 def radon_point_by_unsorted_svd(points):

@@ -5,6 +5,8 @@ from statistics import mean
 
 import pytest
 
+from fedsmall.methods import method
+from fedsmall.plan import Plan, Recipe
 from fedsmall.tasks import build_federation
 from sim.engines import run_plan
 from sim.scenario import load
@@ -40,6 +42,7 @@ def synthetic():
 def test_feddc_is_where_central_training_is_and_fedavg_of_equal_period_is_not(synthetic):
     feddc = synthetic["FedDC, b = 200"]
 
+    assert feddc >= 0.87
     assert feddc >= synthetic["FedAvg, b = 200"] + 0.08
     assert abs(feddc - synthetic["Central"]) <= 0.03
 
@@ -50,6 +53,31 @@ def test_independent_models_that_never_met_collapse_when_averaged():
     once = by_label(plans)["FedAvg, b = 200"]
 
     assert once <= 0.75
+
+
+def feddc_with_adam(optimizer_state, seed):
+    """The accuracy where two classes are at each site; a plan is never validated with moments that stay."""
+    plan = Plan(
+        name="moments",
+        task="digits",
+        sites=50,
+        samples_per_site=8,
+        partition={"classes_per_site": 2},
+        rounds=200,
+        seed=seed,
+        initial_models="independent",
+        method=method("FedDC", permute_every=1, aggregate_every=50),
+        recipe=Recipe(optimizer="adam", lr=0.01, batch=8),
+    )
+    recipe = plan.recipe.model_copy(update={"optimizer_state": optimizer_state})
+    return accuracy(plan.model_copy(update={"recipe": recipe}))
+
+
+def test_feddc_collapses_where_moments_stay_while_models_move():
+    travelling, staying = ([feddc_with_adam(state, seed) for seed in (0, 1)] for state in ("travel", "stay"))
+
+    assert min(travelling) >= 0.85
+    assert mean(staying) <= mean(travelling) - 0.2
 
 
 def test_radon_points_need_the_daisy_chain_on_susy(data_root):
