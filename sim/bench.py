@@ -3,10 +3,10 @@
 import json
 import os
 import platform
-import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,36 +15,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sim.bench_contenders import CONTENDERS, Timing, pooled_loss
+from sim.allocator import keep_freed_memory
+from sim.bench_contenders import CONTENDERS, NEEDED, pooled_loss
+from sim.bench_measured import Measured, Timing
 from sim.bench_work import WORKLOADS, Workload
 
 CLOSE = 1e-4  # how near all contenders' losses must be for their times to be compared
 RAY = "Flower + Ray"
 
 
-@dataclass
-class Measured:
-    """One contender on one workload: client updates a second by the wall, and of processor time, for each repeat."""
-
-    workload: str
-    contender: str
-    loss: float
-    rates: list[float] = field(default_factory=list)
-    processor_rates: list[float] = field(default_factory=list)
-
-    @property
-    def rate(self) -> float:
-        """The median of the repeats."""
-        return statistics.median(self.rates)
-
-    @property
-    def processor_rate(self) -> float:
-        """The best repeat in processor time, which other work on the machine disturbs least."""
-        return max(self.processor_rates)
-
-
 def bench(
-    workloads: Annotated[str, typer.Option(help="which of the workloads A, B, C and D to run")] = "ABCD",
+    workloads: Annotated[str, typer.Option(help="which of the workloads A, B, C, D and E to run")] = "ABCDE",
     repeats: Annotated[int, typer.Option(help="how often each contender runs, in turn with the others", min=1)] = 3,
     ray: Annotated[
         bool, typer.Option(help="also measure Flower's own simulation runtime, which takes a minute")
@@ -59,9 +40,13 @@ def bench(
     chosen = [WORKLOADS[key] for key in _keys(workloads)]
     torch.set_num_threads(1)
     console = Console()
+    keep_freed_memory()  # all contenders profit alike
+    without = [name for name, package in NEEDED.items() if find_spec(package) is None]
+    if without:
+        console.print(f"Not installed, so not measured: {', '.join(without)} (pip install 'fedsmall[bench]')")
     results = []
     for work in chosen:
-        results += measure(work, repeats, device, without=() if ray else (RAY,))
+        results += measure(work, repeats, device, without=[*without, *([] if ray else [RAY])])
         _show(console, work, [m for m in results if m.workload == work.key])
     growth = _grown(console, device) if scaling else []
     if out is not None:

@@ -4,9 +4,7 @@ The plain ways share nothing with the engine but the samples, the initial model 
 routes before the clock starts and do nothing but train, permute and aggregate; the engines' times hold everything.
 """
 
-import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,17 +18,10 @@ from fedsmall.randomness import rng_for
 from fedsmall.schedule import Action, Schedule, permutation
 from fedsmall.travel import Arrays
 from fedsmall.tree_cohort import cohort_for
+from sim.bench_measured import Clock, Timing
+from sim.bench_rivals import by_fedlab, by_pfl
 from strategies.build import strategy_for
 from strategies.run_loop import Conductor
-
-
-class Timing(NamedTuple):
-    """The seconds that the rounds took by the wall and of processor time, and the common model after them."""
-
-    seconds: float
-    processor: float
-    model: Arrays
-
 
 Contender = Callable[[Plan, Federation, str], Timing]
 
@@ -54,27 +45,35 @@ def one_by_one(plan: Plan, federation: Federation, device: str) -> Timing:
 
 
 def by_ray(plan: Plan, federation: Federation, device: str) -> Timing:
-    """Flower's own simulation runtime; starting Ray, and a first contact in which its actors start, are not counted."""
+    """Flower's own simulation runtime at the pace of its later contacts: the start of its actors is not counted."""
     from sim.ray_engine import with_ray_grid
 
-    timing: Timing = with_ray_grid(len(federation.names), lambda grid: _conducted(plan, federation, grid))
+    timing: Timing = with_ray_grid(len(federation.names), lambda grid: _conducted(plan, federation, grid, warm=2))
     return timing
 
 
-def _conducted(plan: Plan, federation: Federation, grid: object) -> Timing:
-    ticks: list[float] = []
+def _conducted(plan: Plan, federation: Federation, grid: object, warm: int = 0) -> Timing:
+    """Run the plan on a grid; its first ``warm`` contacts are taken to have cost what the later ones do."""
+    begun: list[tuple[int, Clock]] = [(0, Clock("cpu"))]  # the models come back as numbers, so a device has finished
+
+    def told(t: int, rounds: int) -> None:
+        if len(begun) <= warm < rounds:
+            begun.append((t, Clock("cpu")))
+
     conductor = Conductor(
         strategy_for(plan),
         grid,  # type: ignore[arg-type]
         plan,
         lambda site: initial_model(plan, federation.task, site),
-        progress=lambda t, rounds: ticks.append(time.perf_counter()),
+        progress=told,
         looks=False,
     )
-    clock = _Clock("cpu")  # the models come back to the server as numbers, so a device has finished
     outcome = conductor.run()
     assert outcome.model is not None
-    return Timing(*clock.read(), outcome.model)
+    before, clock = begun[-1]
+    share = plan.rounds / (plan.rounds - before)
+    seconds, processor = clock.read()
+    return Timing(share * seconds, share * processor, outcome.model)
 
 
 def by_modules(plan: Plan, federation: Federation, device: str) -> Timing:
@@ -90,7 +89,7 @@ def by_modules(plan: Plan, federation: Federation, device: str) -> Timing:
     x = [torch.from_numpy(samples.x).to(device) for samples in federation.train]
     y = [torch.from_numpy(samples.y).to(device) for samples in federation.train]
     stretches = list(_stretches(plan, federation))
-    clock = _Clock(device)
+    clock = Clock(device)
     common: Arrays = {}
     for sites, merges in stretches:
         for model, optimizer, site in zip(models, optimizers, sites, strict=True):
@@ -111,7 +110,7 @@ def by_bare_loop(plan: Plan, federation: Federation, device: str) -> Timing:
     stretches = [(torch.from_numpy(sites).to(device), merges) for sites, merges in _stretches(plan, federation)]
     slope_of = _slope_of(federation.task.loss)
     names = list(initial_model(plan, federation.task))
-    clock = _Clock(device)
+    clock = Clock(device)
     common: Arrays = {}
     for sites, merges in stretches:
         inputs = [x.index_select(0, sites)]
@@ -146,7 +145,7 @@ def by_vmap(plan: Plan, federation: Federation, device: str) -> Timing:
     loss = _loss_of(federation.task.loss)
     gradient = vmap(grad(lambda own, x, y: loss(functional_call(template, own, (x,)), y)))
     stretches = [(torch.from_numpy(sites).to(device), merges) for sites, merges in _stretches(plan, federation)]
-    clock = _Clock(device)
+    clock = Clock(device)
     common: Arrays = {}
     with torch.no_grad():
         for sites, merges in stretches:
@@ -165,8 +164,11 @@ CONTENDERS: dict[str, Contender] = {
     "vmap": by_vmap,
     "modules": by_modules,
     "one by one": one_by_one,
+    "FedLab": by_fedlab,
+    "pfl-research": by_pfl,
     "Flower + Ray": by_ray,
 }
+NEEDED = {"FedLab": "fedlab", "pfl-research": "pfl", "Flower + Ray": "ray"}
 
 
 def pooled_loss(plan: Plan, federation: Federation, model: Arrays) -> float:
@@ -223,15 +225,3 @@ def _slope_of(name: str) -> Callable[[Tensor, Tensor], Tensor]:
     if name == "cross_entropy":
         return lambda outputs, y: torch.softmax(outputs, -1) - nn.functional.one_hot(y, outputs.shape[-1])
     return lambda outputs, y: torch.where((2 * y - 1) * outputs[..., 0] < 1, 1.0 - 2 * y, 0.0)[..., None]
-
-
-class _Clock:
-    """Seconds since it was made, by the wall and of this process's processor time."""
-
-    def __init__(self, device: str) -> None:
-        self._device, self._wall, self._processor = device, time.perf_counter(), time.process_time()
-
-    def read(self) -> tuple[float, float]:
-        if self._device != "cpu":
-            torch.cuda.synchronize()
-        return time.perf_counter() - self._wall, time.process_time() - self._processor

@@ -1,22 +1,20 @@
 """The figure of ``fedsmall bench``: updates a second of every contender, and how the engine's cost grows."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from sim.bench_measured import Measured
 from sim.figures import STYLE
-
-if TYPE_CHECKING:
-    from sim.bench import Measured
 
 OURS, OTHERS = "#d9541e", "#8fa3b5"
 
 
-def figure(measured: "Sequence[Measured]", growth: Sequence[dict[str, Any]]) -> Figure:
+def figure(measured: Sequence[Measured], growth: Sequence[dict[str, Any]]) -> Figure:
     """One panel for each workload, and one for each quantity that was varied."""
     workloads = list(dict.fromkeys(m.workload for m in measured))
     varied = list(dict.fromkeys(row["varied"] for row in growth))
@@ -33,7 +31,7 @@ def figure(measured: "Sequence[Measured]", growth: Sequence[dict[str, Any]]) -> 
     return drawn
 
 
-def _bars(axes: Axes, key: str, measured: "Sequence[Measured]") -> None:
+def _bars(axes: Axes, key: str, measured: Sequence[Measured]) -> None:
     labels = [m.contender for m in measured][::-1]
     rates = [m.rate for m in measured][::-1]
     axes.barh(labels, rates, color=[OURS if label == "cohort" else OTHERS for label in labels], height=0.62)

@@ -5,6 +5,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from sim.bench_work import Workload, small_mlps
 
@@ -51,6 +52,14 @@ def _measure(varied: str, sites: int, samples: int, width: int, device: str) -> 
     federation = work.federation()
     by_cohort(plan.model_copy(update={"rounds": 2}), federation, device)
     timing = by_cohort(plan, federation, device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     count = parameter_count(plan, federation.task)
-    return Growth(varied, sites, samples, count, sites * plan.rounds / timing.seconds, peak)
+    return Growth(varied, sites, samples, count, sites * plan.rounds / timing.seconds, _peak_bytes())
+
+
+def _peak_bytes() -> int:
+    """The most memory this process ever held; on Linux not what getrusage says, which counts the parent's too."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return 1024 * int(peak.split()[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

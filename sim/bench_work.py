@@ -1,6 +1,6 @@
 """The workloads of ``fedsmall bench``: small federations of random samples."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -80,9 +80,23 @@ def small_mlps(sites: int = 50, samples: int = 10, rounds: int = 2000) -> Worklo
         TABLE,
         sites,
         samples,
-        {"cohort": rounds, "bare loop": rounds, "vmap": 300, "modules": 60, "one by one": 20, "Flower + Ray": 6},
+        {"cohort": rounds, "bare loop": rounds, "vmap": 300, "modules": 60, "one by one": 20, "Flower + Ray": 22},
         check=6,
         targets={"bare loop": 0.5, "modules": 15.0, "Flower + Ray": 300.0},
+    )
+
+
+def averaged_every_round() -> Workload:
+    """Workload E: the one method that every framework has, on the data and the model of workload A."""
+    work = small_mlps()
+    rounds = {"cohort": 500, "modules": 60, "FedLab": 20, "pfl-research": 20, "Flower + Ray": 22}
+    return replace(
+        work,
+        key="E",
+        title="50 sites x 10 samples, MLP of 6,112 parameters, FedAvg, an average after every round",
+        plan=work.plan.model_copy(update={"name": "bench-E", "method": method("FedAvg", aggregate_every=1)}),
+        rounds=rounds,
+        targets={},
     )
 
 
@@ -105,7 +119,7 @@ WORKLOADS = {
         IMAGES,
         25,
         8,
-        {"cohort": 4, "modules": 4},
+        {"cohort": 10, "modules": 10},
         check=3,
         targets={"modules": 1.7},
     ),
@@ -116,8 +130,9 @@ WORKLOADS = {
         IMAGES,
         12,
         20,
-        {"cohort": 2, "modules": 2},
+        {"cohort": 10, "modules": 10},
         check=2,
         targets={"modules": 1.25},
     ),
+    "E": averaged_every_round(),
 }

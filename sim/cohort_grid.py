@@ -41,6 +41,7 @@ from fedsmall.travel import (
     Arrays,
     Traveller,
 )
+from sim.allocator import keep_freed_memory
 from sim.flower_internals import LocalGrid, client_context, number_message
 from sim.row_record import RowRecord
 from sim.shards import ShardedCohort, SomeCohort
@@ -54,6 +55,7 @@ class CohortGrid(LocalGrid):
 
     def __init__(self, plan: Plan, federation: Federation, cohort: SomeCohort, run_id: int = 1) -> None:
         super().__init__(len(federation.names), run_id)
+        keep_freed_memory()
         self.plan, self.federation, self.cohort = plan, federation, cohort
         self._memory: Arrays = {}
         self._diverged = False

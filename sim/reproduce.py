@@ -54,7 +54,7 @@ def _items(name: str, profile: str, engine: str | None, data_root: Path | None, 
     for item in wanted:
         item.scenarios(profile)  # a wrong profile or scenario stops everything before the first run
     for item in wanted:
-        result = run_item(item, profile, engine=engine, data_root=data_root, docs=docs, console=console)
+        result = run_item(item, profile, engine=engine, data_root=data_root, docs=docs, console=console, processes=None)
         console.print(summary(item, result), markup=False)
     console.print(f"{len(wanted)} items in {time.perf_counter() - started:.0f} s")
 

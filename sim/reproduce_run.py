@@ -31,11 +31,12 @@ def reproduce(
     out: Path | None = None,
     docs: Path = DOCS,
     console: Console | None = None,
+    processes: int | None = 1,
 ) -> Result:
     """Run one item and write its part of the evidence into ``docs``/evidence: a JSON file and a figure.
 
     The runs themselves are kept in folders under ``out`` (runs/ITEM...). An item whose data are not at hand is recorded
-    as not run, with what is missing; it is never an error.
+    as not run, with what is missing; it is never an error. ``processes`` as for :func:`sim.execute.execute`.
     """
     missing = item.missing(data_root)
     if missing:
@@ -51,7 +52,14 @@ def reproduce(
     for variant, scenario in item.scenarios(profile).items():
         scenario, rates = tuned(item, variant, scenario)
         told = watcher(console, scenario.plans(), f"{item.name} {variant}".strip()) if console else None
-        runs[variant] = execute(scenario, kept / (variant or "run"), engine=engine, data_root=data_root, watcher=told)
+        runs[variant] = execute(
+            scenario,
+            kept / (variant or "run"),
+            engine=engine,
+            data_root=data_root,
+            watcher=told,
+            processes=processes,
+        )
         if runs[variant].about.get("interrupted"):
             raise KeyboardInterrupt  # what was run stays in its folder; the page keeps what it held
     return conclude(item, profile, runs, rates, time.perf_counter() - started, data_root, docs)

@@ -139,7 +139,9 @@ class PackedGradients:
             _check_function(node)
         self._over = {node for node in self._nodes if _may_write_over(model, node)}
         self.pads = not any(isinstance(module, _BatchNorm) for module in model.modules())
-        self.chunk: int | None = 5
+        convolutions = sum(isinstance(module, nn.Conv2d) for module in model.modules())
+        # a deep network keeps many maps for its backward pass: three models' still fit the cache, five do not
+        self.chunk: int | None = 5 if convolutions <= 4 else 3
 
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and gradients of all models."""

@@ -1,14 +1,19 @@
 """The benchmark compares only what does the same."""
 
+import time
 from dataclasses import replace
 
 import pytest
 import typer
 
+from clients.client_app import app
+from clients.home import give_federation
 from sim import bench_contenders
-from sim.bench import Measured, _keys, measure
+from sim.bench import _keys, measure
 from sim.bench_figure import figure
+from sim.bench_measured import Measured, Timing
 from sim.bench_work import WORKLOADS, Workload, small_mlps
+from sim.inprocess import InProcessGrid
 
 PLAIN = ("cohort", "bare loop", "vmap", "modules")
 
@@ -43,9 +48,41 @@ def test_modules_and_the_packed_network_come_to_the_same_loss(key: str) -> None:
     assert measured[0].loss == pytest.approx(measured[1].loss, abs=1e-4)
 
 
+@pytest.mark.parametrize("name", ["FedLab", "pfl-research"])
+def test_other_frameworks_average_to_the_same_loss(name: str) -> None:
+    pytest.importorskip(bench_contenders.NEEDED[name], reason=f"{name} is not installed")
+
+    measured = measure(little(WORKLOADS["E"], ("cohort", name)), 1, "cpu")
+
+    assert measured[0].loss == pytest.approx(measured[1].loss, abs=1e-5)
+
+
+def test_the_pace_of_later_contacts_stands_for_the_first() -> None:
+    work = little(WORKLOADS["E"], ("cohort",))
+    federation = work.federation()
+    plan = work.plan.model_copy(update={"rounds": 6})
+    give_federation(plan, federation)
+
+    class SlowStart(InProcessGrid):
+        contacts = 0
+
+        def send_and_receive(self, messages, *, timeout=None):  # type: ignore[no-untyped-def]
+            orders = list(messages)
+            if orders[0].metadata.message_type.startswith("train"):
+                self.contacts += 1
+                time.sleep(0.5 if self.contacts <= 2 else 0)
+            return super().send_and_receive(orders, timeout=timeout)
+
+    whole = bench_contenders._conducted(plan, federation, SlowStart(app, len(federation.names)))
+    paced = bench_contenders._conducted(plan, federation, SlowStart(app, len(federation.names)), warm=2)
+
+    assert whole.seconds > 1
+    assert paced.seconds < whole.seconds - 0.5
+
+
 def test_a_contender_that_does_something_else_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     def idle(plan, federation, device):  # type: ignore[no-untyped-def]
-        return bench_contenders.Timing(0.001, 0.001, bench_contenders.initial_model(plan, federation.task))
+        return Timing(0.001, 0.001, bench_contenders.initial_model(plan, federation.task))
 
     monkeypatch.setitem(bench_contenders.CONTENDERS, "bare loop", idle)
 
@@ -54,7 +91,7 @@ def test_a_contender_that_does_something_else_is_not_compared(monkeypatch: pytes
 
 
 def test_an_unknown_workload_is_named() -> None:
-    with pytest.raises(typer.BadParameter, match="letters of ABCD"):
+    with pytest.raises(typer.BadParameter, match="letters of ABCDE"):
         _keys("AX")
 
 
