@@ -1,7 +1,7 @@
 """Engines: what one plan is run on. They differ only in the Flower grid that the strategy is given."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -63,8 +63,7 @@ def run_plan(
     ``progress(round, rounds)`` is called after each contact; ``stop()`` is asked after each and ends the run early.
     ``options`` are the engine's own. Raises PlanError for an engine that does not exist.
     """
-    if engine not in ENGINES:
-        raise PlanError(f"There is no engine {engine!r}. {nearest(engine, list(ENGINES))}")
+    check_engine(engine, options or ())
     check_plan(plan, federation.task, len(federation.names))
     if plan.method.family == "central":
         federation = federation.pooled()
@@ -144,6 +143,17 @@ ENGINES: dict[str, Callable[[_Work, dict[str, Any]], tuple[Outcome, str]]] = {
     "inprocess": _in_process,
     "ray": _ray,
 }
+OPTIONS = {"cohort": ("workers", "address"), "inprocess": (), "ray": ("cpus", "address")}
+
+
+def check_engine(engine: str, options: Iterable[str] = ()) -> None:
+    """Raise PlanError for an engine that does not exist, or an option that it does not have."""
+    if engine not in ENGINES:
+        raise PlanError(f"There is no engine {engine!r}. {nearest(engine, list(ENGINES))}")
+    for option in options:
+        if option not in OPTIONS[engine]:
+            able = ", ".join(name for name, known in OPTIONS.items() if option in known)
+            raise PlanError(f"{option} is not for the engine {engine!r}; it is for: {able or 'none'}.")
 
 
 def default_engine() -> str:

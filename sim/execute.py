@@ -9,12 +9,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedsmall.errors import PlanError
-from fedsmall.methods import nearest
 from fedsmall.plan import Plan
 from fedsmall.planning import check_plan
 from fedsmall.tasks import build_federation
-from sim.engines import ENGINES, RunRecord, default_engine, run_plan
+from sim.engines import RunRecord, check_engine, default_engine, run_plan
 from sim.federations import Build, Federations
 from sim.files import check_free
 from sim.progress import Silent, Watcher
@@ -44,8 +42,7 @@ def execute(
     Raises PlanError or DataError before anything trains or is written.
     """
     engine = engine or scenario.engine or default_engine()
-    if engine not in ENGINES:
-        raise PlanError(f"There is no engine {engine!r}. {nearest(engine, list(ENGINES))}")
+    check_engine(engine, options or ())
     if folder is not None:
         check_free(folder)
     watcher = watcher or Silent()

@@ -11,3 +11,10 @@ DATA_ROOT = typer.Option(
     envvar="FEDSMALL_DATA", help="the folder with data files (MedMNIST, heart_disease, susy)", show_default=False
 )
 PROCESSES = typer.Option(min=1, help="how many plans run at once; one for each core if not given", show_default=False)
+WORKERS = typer.Option(
+    min=1, help="cohort: processes that share the sites of one plan, for many sites or long walks", show_default=False
+)
+ADDRESS = typer.Option(
+    help='cohort, ray: a running Ray cluster ("auto", or its address) that the sites are spread over',
+    show_default=False,
+)

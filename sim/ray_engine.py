@@ -7,7 +7,29 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedsmall.errors import PlanError
+
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+
+
+def connect(address: str | None) -> Any:
+    """The package ray, connected to the cluster at ``address``; not connected where there is no address.
+
+    Raises PlanError where no cluster answers.
+    """
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if address is not None and not ray.is_initialized():
+        try:
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, RuntimeError, ValueError) as reason:
+            raise PlanError(
+                f"No Ray cluster answers at {address!r}. Start one with `ray start --head` (on the other machines "
+                "`ray start --address=HEAD:6379`), or leave the address out."
+            ) from reason
+    return ray
 
 
 def with_ray_grid(
@@ -18,8 +40,7 @@ def with_ray_grid(
     ``cpus`` bounds what Ray starts on this machine (all of it by default); with ``address`` a running Ray cluster is
     used instead. An error in ``work`` is raised here; Flower would only log it.
     """
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+    connect(address)
     from flwr.simulation import run_simulation
 
     from clients.client_app import app as client_app

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sim.options import DATA_ROOT, ENGINE, OUT, PROCESSES, SET
+from sim.options import ADDRESS, DATA_ROOT, ENGINE, OUT, PROCESSES, SET, WORKERS
 from sim.show import print_run, terminal
 
 console = terminal()
@@ -21,6 +21,8 @@ def run(
     setting: Annotated[list[str] | None, SET] = None,
     data_root: Annotated[Path | None, DATA_ROOT] = None,
     processes: Annotated[int | None, PROCESSES] = None,
+    workers: Annotated[int | None, WORKERS] = None,
+    address: Annotated[str | None, ADDRESS] = None,
 ) -> None:
     """Run a scenario: every method with every seed. Prints the table and writes a folder with report.html.
 
@@ -41,7 +43,16 @@ def run(
     folder = out or free_folder(asked.name)
     plans = asked.plans()
     watching = watcher(console, plans, asked.name)
-    done = execute(asked, folder, engine=engine, data_root=data_root, watcher=watching, processes=processes)
+    shared = {name: value for name, value in (("workers", workers), ("address", address)) if value is not None}
+    done = execute(
+        asked,
+        folder,
+        engine=engine,
+        data_root=data_root,
+        watcher=watching,
+        options=shared,
+        processes=1 if shared else processes,  # one plan at a time has all the workers
+    )
     print_run(console, done)
     path = write_report(folder, [done], asked.name)
     console.print(f"\nReport: {path}")

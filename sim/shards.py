@@ -21,9 +21,9 @@ from fedsmall.plan import Plan
 from fedsmall.stack import Rows, Stack, Tensors
 from fedsmall.travel import Arrays, Traveller
 from fedsmall.tree_cohort import TreeCohort
+from sim.ray_engine import connect
 
 SMALLEST = 4  # rows; less are not worth a worker
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 
 
 class Part(NamedTuple):
@@ -172,13 +172,11 @@ class RayWorkers:
     """Ray actors on whatever machines a cluster has: ``address`` of a running one, or a local one for the run."""
 
     def __init__(self, given: Given, count: int | None = None, address: str | None = None) -> None:
-        for name, value in QUIET.items():
-            os.environ.setdefault(name, value)
-        import ray
-
-        self._ray, self._started = ray, not ray.is_initialized()
-        if self._started:
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
+        self._ray = ray = connect(None)
+        self._started = not ray.is_initialized()
+        if address is None and self._started:
+            ray.init(log_to_driver=False, configure_logging=False)
+        connect(address)
         self.count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
         held = ray.put(given)  # the samples go once to each machine
         self._actors = [ray.remote(_Actor).options(num_cpus=1).remote(held) for _ in range(self.count)]

@@ -80,6 +80,31 @@ def test_one_class_only_at_a_site_is_a_note_and_no_error(fedsmall, tmp_path):
     assert "samples of one class only" in said
 
 
+def test_workers_share_the_sites_of_a_plan(fedsmall, tmp_path):
+    path = write(tmp_path, FAST)
+
+    alone, together = (fedsmall("run", path, *more) for more in ((), ("--workers", "2")))
+
+    assert together[0] == 0
+    table_of = [line for line in together[1].splitlines() if "FedDC" in line]
+    assert table_of == [line for line in alone[1].splitlines() if "FedDC" in line]
+
+
+def test_an_option_of_another_engine_is_refused(fedsmall, tmp_path):
+    code, _, complained = fedsmall("run", write(tmp_path, FAST), "--engine", "inprocess", "--workers", "2")
+
+    assert (code, complained.count("\n")) == (2, 1)
+    assert "workers is not for the engine 'inprocess'; it is for: cohort." in complained
+
+
+@pytest.mark.slow
+def test_a_cluster_that_does_not_answer_is_one_line(fedsmall, tmp_path):
+    code, _, complained = fedsmall("run", write(tmp_path, FAST), "--address", "auto")
+
+    assert (code, complained.count("\n")) == (2, 1)
+    assert "No Ray cluster answers at 'auto'" in complained
+
+
 def case(change: str, becomes: str) -> str:
     assert change in FAST
     return FAST.replace(change, becomes)
