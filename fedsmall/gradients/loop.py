@@ -24,8 +24,7 @@ class LoopGradients:
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and gradients of every model in turn; batches must be unpadded."""
         rows = [self._one(parameters, buffers, batch, row) for row in range(len(batch.x))]
-        outputs = torch.stack([outputs for outputs, _ in rows])
-        return outputs, {name: torch.stack([gradients[name] for _, gradients in rows]) for name in parameters}
+        return _rows([o for o, _ in rows]), {name: _rows([gradients[name] for _, gradients in rows]) for name in parameters}
 
     def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """The outputs of every model in turn."""
@@ -46,6 +45,11 @@ class LoopGradients:
             loss = self._loss.value(outputs, batch.y[row]).mean()
         gradients = torch.autograd.grad(loss, list(mine.values()), allow_unused=True, materialize_grads=True)
         return outputs.detach(), dict(zip(mine, gradients, strict=True))
+
+
+def _rows(tensors: list[Tensor]) -> Tensor:
+    """The tensors as rows of one; a single one, which is the rule with large models, is not copied."""
+    return tensors[0][None] if len(tensors) == 1 else torch.stack(tensors)
 
 
 def _row(tensors: Tensors, row: int) -> Tensors:
