@@ -13,15 +13,15 @@ HEAD = f"""# Evidence
 
 Made by `fedsmall reproduce`; not written by hand. `fedsmall reproduce all --profile quick` makes it again.
 
-How to read it. **Measured** is the mean over seeds with its 95% interval (Student t); a seed draws data, partition,
-initial models and batches anew, and is shared by all methods of a table. **Difference** is the method minus the
-table's baseline, paired by seed; **p** is from an exact sign-flip test, corrected over the whole table (Holm): with
-fewer than six seeds it cannot fall below .05, so look at the interval. **Verdict** holds the mean against the published
-one: "agrees" when the whole interval of their difference lies within {100 * MARGIN:g} points, "differs" when it lies
-wholly outside, "undecided" otherwise. **Claim** asks the same of the published difference from the baseline: undecided
-unless the measured interval is narrower than the difference that is claimed; on other data than the paper's only the
-sign is asked for.
-A value marked (sites) is the mean of the sites' own models, where no model is common.
+How to read it. **Measured** is the mean over seeds with its 95% interval (Student t); a seed draws anew which samples
+are held out and which lie where, the initial models and the batches, and is shared by all methods of a table.
+**Difference** is the method minus the table's baseline, paired by seed; **p** is from an exact sign-flip test,
+corrected over the whole table (Holm): with fewer than six seeds it cannot fall below .05, so look at the interval.
+**Verdict** holds the mean against the published one: "agrees" when the whole interval of their difference lies within
+{100 * MARGIN:g} points, "differs" when it lies wholly outside, "undecided" otherwise. **Claim** asks the same of the
+published difference from the baseline: undecided unless the measured interval is narrower than the difference that is
+claimed; on other data than the paper's only the sign is asked for. A value marked (sites) is the mean of the sites' own
+models, where no model is common.
 """
 NOT_RUN = "not run"
 

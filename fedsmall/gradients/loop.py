@@ -24,7 +24,8 @@ class LoopGradients:
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and gradients of every model in turn; batches must be unpadded."""
         rows = [self._one(parameters, buffers, batch, row) for row in range(len(batch.x))]
-        return _rows([o for o, _ in rows]), {name: _rows([gradients[name] for _, gradients in rows]) for name in parameters}
+        outputs = _rows([outputs for outputs, _ in rows])
+        return outputs, {name: _rows([gradients[name] for _, gradients in rows]) for name in parameters}
 
     def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """The outputs of every model in turn."""
