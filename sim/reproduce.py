@@ -1,5 +1,6 @@
 """``fedsmall reproduce``: the papers' tables and figures, the designed study, and the page that gathers them."""
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -66,7 +67,7 @@ def _study(docs: Path, minutes: float | None) -> None:
         said = f"{cell.model}, {cell.optimizer}, {cell.sites} x {cell.samples}, {cell.classes} classes a site"
         console.print(f"{held}/{count} {said}: {100 * outcome.same_mean:+.1f} points, {outcome.seconds:.0f} s")
 
-    held = study(docs / "evidence" / "study.csv", minutes=minutes, told=told)
+    held = study(docs / "evidence" / "study.csv", minutes=minutes, told=told, processes=os.cpu_count() or 1)
     console.print(f"{held} cells")
 
 

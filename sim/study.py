@@ -11,11 +11,15 @@ is stopped goes on where it was. Results are kept as one line a cell in docs/evi
 
 import csv
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, fields
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+from torch import set_num_threads
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
@@ -171,26 +175,44 @@ def study(
     *,
     minutes: float | None = None,
     told: Callable[[Cell, Outcome, int, int], None] | None = None,
+    processes: int = 1,
 ) -> int:
     """Run the cells that ``path`` does not hold yet, until ``minutes`` have passed; return how many it holds then.
 
-    ``told(cell, outcome, held, all)`` is called after each. Raises PlanError where the file is of another design.
+    ``told(cell, outcome, held, all)`` is called after each. ``processes`` run a cell each, in the order of the design.
+    Raises PlanError where the file is of another design.
     """
     held = dict(read(path)) if path.is_file() else {}
     designed = cells()
     if unknown := set(held) - set(designed):
         raise PlanError(f"{path.name} holds {len(unknown)} cells of another design; move it away to start anew")
     until = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
-    for cell in designed:
-        if cell in held:
-            continue
-        if time.monotonic() > until:
-            break
-        held[cell] = run_cell(cell)
-        _write(path, held)
+    for cell, outcome in _outcomes([cell for cell in designed if cell not in held], until, processes):
+        held[cell] = outcome
+        _write(path, {one: held[one] for one in designed if one in held})
         if told is not None:
-            told(cell, held[cell], len(held), len(designed))
+            told(cell, outcome, len(held), len(designed))
     return len(held)
+
+
+def _outcomes(todo: Sequence[Cell], until: float, processes: int) -> Iterator[tuple[Cell, Outcome]]:
+    """The cells as they are done; none is begun after ``until``, and those begun are waited for."""
+    if processes == 1:
+        for cell in todo:
+            if time.monotonic() > until:
+                return
+            yield cell, run_cell(cell)
+        return
+    left, running = list(todo), dict[Future[Outcome], Cell]()
+    with ProcessPoolExecutor(processes, get_context("spawn"), set_num_threads, (1,)) as pool:
+        while True:
+            while left and len(running) < processes and time.monotonic() <= until:
+                cell = left.pop(0)
+                running[pool.submit(run_cell, cell)] = cell
+            if not running:
+                return
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(done), done.result()
 
 
 def read(path: Path) -> Iterator[tuple[Cell, Outcome]]:

@@ -61,6 +61,21 @@ def test_a_study_without_time_runs_nothing_and_keeps_what_there_is(tmp_path):
     assert study(path, minutes=0) == 1
 
 
+@pytest.mark.slow
+def test_cells_come_out_the_same_from_two_processes(tmp_path, monkeypatch):
+    quick = [cell for cell in cells() if (cell.samples, cell.sites, cell.model, cell.contacts) == (2, 5, "linear", 20)][
+        :2
+    ]
+    monkeypatch.setattr("sim.study.cells", lambda: quick)
+
+    for name, processes in (("one", 1), ("two", 2)):
+        assert study(tmp_path / name, processes=processes) == 2
+
+    timeless = [[replace(outcome, seconds=0) for _, outcome in read(tmp_path / name)] for name in ("one", "two")]
+    assert timeless[0] == timeless[1]
+    assert [cell for cell, _ in read(tmp_path / "two")] == quick
+
+
 def test_words_for_a_cell():
     found = [
         (cells()[0], outcome(0.05, 0.01, 0.002)),
