@@ -91,11 +91,12 @@ def _travelling(shown: Table, groups: dict[str, list[PlanRun]]) -> str:
     others = [line for line in shown.lines if line.lead is not None and line.method.family == "federated"]
     if reference is None or not others:
         return "There is no second federated method in this run, so no method is compared with another."
+    roles = [_role(reference.method, reference.contacts, line.method, line.contacts) for line in others]
     clauses = []
-    for line in others:
-        role = _role(reference.method, reference.contacts, line.method, line.contacts)
+    for role, line in zip(roles, others, strict=True):
         if role and line.lead:
-            clauses.append(f"{_verb(shown, line.lead)} {role} ({by(shown, line.lead)})")
+            who = role if roles.count(role) == 1 else line.label  # two in one role, as with other recipes, go by name
+            clauses.append(f"{_verb(shown, line.lead)} {who} ({by(shown, line.lead)})")
     if not clauses:
         clauses = [
             f"{_verb(shown, line.lead)} {line.label} ({by(shown, line.lead)})" for line in others[:2] if line.lead

@@ -26,7 +26,7 @@ def made(values: dict[str, list[float]], metric: str = "accuracy", methods: list
     seeds = list(range(len(next(iter(values.values())))))
     scenario = build({"name": "made", "task": "digits", "rounds": 20, "seeds": seeds, "method": methods or METHODS})
     plans = scenario.plans()
-    contacts = {"rare": 2, "often": 20, "FedDC": 20}
+    contacts = {"rare": 2, "often": 20, "often, 4x epochs": 20, "FedDC": 20}
     done = []
     for index, plan in enumerate(plans):
         label = plan.method.label
@@ -115,6 +115,17 @@ def test_one_seed_claims_nothing():
 
     assert "one seed cannot tell this from chance" in travelling
     assert not re.search(r"better|worse|interval", travelling)
+
+
+def test_two_in_one_role_go_by_their_names():
+    longer = {**METHODS[2], "label": "often, 4x epochs"}
+    values = {**GOOD, "often, 4x epochs": [0.95, 0.95, 0.95]}
+
+    _, travelling = sentences(made(values, methods=(*METHODS, longer)))
+
+    assert "same traffic" not in travelling
+    assert "is not shown to differ from often (" in travelling
+    assert "is worse than often, 4x epochs (" in travelling
 
 
 def test_small_errors_are_better_than_large_ones():
