@@ -12,7 +12,7 @@ from typing import Any
 from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
-from fedsmall.planning import check_plan
+from fedsmall.planning import check_run
 from fedsmall.tasks import build_federation
 from sim.engines import ENGINES, RunRecord, default_engine, run_plan
 from sim.federations import Build, Federations
@@ -54,7 +54,7 @@ def execute(
     federations = Federations(build)
     first = federations.of(plans[0])
     for plan in plans[: len(scenario.method)]:
-        check_plan(plan, first.task, len(first.names))
+        check_run(plan, first)
     processes = processes or processes_for(plans, engine)
     with interruptible() as interrupted, watcher:
         run = start(folder, scenario, first, engine)
