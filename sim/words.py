@@ -71,7 +71,7 @@ def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str
     if reference is None or ours is None:
         sign = -1 if shown.lower_is_better else 1
         best = max(shown.lines, key=lambda line: sign * line.sites.mean if line.sites else float("-inf"))
-        return f"{best.label} reaches a mean {metric} of {with_interval(shown, best.sites)} over the sites' models."  # type: ignore[arg-type]
+        return f"The sites' own models of {best.label} reach {metric} {with_interval(shown, best.sites)} on average."  # type: ignore[arg-type]
     ends = (
         f"; training on all data pooled gives {value(shown, central.common.mean)}" if central and central.common else ""
     )

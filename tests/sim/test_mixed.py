@@ -27,7 +27,7 @@ from strategies.server_app import conduct
 SMALL, LARGE = {"name": "g1", "widths": [4, 6]}, {"name": "g2", "widths": [4, 6, 8]}
 OPTIONS = {"sites": [SMALL, SMALL, LARGE, LARGE], "shared": ["conv1", "norm1", "conv2", "norm2"]}
 TASK = {"connectomes": "generated", "regions": [6, 6, 8, 8], "subjects": 32}
-WORKING = ["FedAvg", "FedDC", "FedDyn", "FedProx", "RepFL", "RepTreeFL", "Standalone"]
+WORKING = ["FedAvg", "FedDC", "FedDyn", "FedProx", "RepFL", "RepTreeFL", "Standalone", "FedAdam", "FedMedian"]
 
 
 def plan_of(name: str = "FedAvg", parts: dict | None = None, **changes) -> Plan:
