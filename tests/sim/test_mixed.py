@@ -18,10 +18,12 @@ from fedsmall.own_models import SHARED_PART, check_own_models
 from fedsmall.plan import Plan, Recipe
 from fedsmall.planning import check_run
 from fedsmall.tasks import build_federation
+from sim.api import run
 from sim.engines import run_plan
 from sim.flower_internals import LocalGrid, number_message
 from sim.inprocess import InProcessGrid
-from sim.scenario import load
+from sim.scenario import build, load
+from sim.tune_search import search
 from strategies.server_app import conduct
 
 SMALL, LARGE = {"name": "g1", "widths": [4, 6]}, {"name": "g2", "widths": [4, 6, 8]}
@@ -294,6 +296,18 @@ def test_a_run_reports_the_sites_own_models_and_says_so(fedsmall, tmp_path):
     assert "common layers, completed with the site's own, on each site's own held-out samples" in page
     assert "The other layers of its model never leave it." in page
     assert "judged on 4 test samples" in page
+
+
+def test_what_needs_one_whole_model_says_so():
+
+    mlp = {"sites": [{"name": "mlp", "hidden": [4, width]} for width in (2, 3)], "shared": ["0"]}
+    settings = {"task": "breast_cancer", "sites": 2, "samples_per_site": 4, "rounds": 1, "name": "m"}
+    asked = build({**settings, "model": SHARED_PART, "model_options": mlp, "method": [{"name": "FedAvg"}]})
+
+    with pytest.raises(PlanError, match="models of their own here"):
+        run(asked, progress=False).model  # noqa: B018
+    with pytest.raises(PlanError, match="models of their own; set"):
+        search(asked, [0.1])
 
 
 def test_the_scenario_that_comes_along_can_be_run_as_it_is_written():
