@@ -16,7 +16,7 @@ from clients.memory import ContextMemory
 from clients.records import joined, parted
 from fedsmall import __version__
 from fedsmall.plan import Plan
-from fedsmall.replicas import own_tree
+from fedsmall.replicas import plan_at
 from fedsmall.travel import CONFIG, EXAMPLES, METRICS, NAMES, PLAN
 from fedsmall.tree_cohort import AnyCohort, cohort_for
 
@@ -62,7 +62,8 @@ def _client(message: Message, context: Context) -> HospitalClient:
     text = str(message.content.config_records[CONFIG][PLAN])
     plan = _plan(text)
     home = simulated_home(plan, context)
-    return HospitalClient(home, plan, _cohort(text, home.site, _Held(home)), ContextMemory(context))
+    own = plan_at(plan, home.place, home.sites)
+    return HospitalClient(home, own, _cohort(text, home.site, _Held(home)), ContextMemory(context))
 
 
 @lru_cache(maxsize=64)
@@ -85,9 +86,6 @@ class _Held:
 
 @lru_cache(maxsize=1024)
 def _cohort(text: str, site: str, held: _Held) -> AnyCohort:
-    plan, home = _plan(text), held.home
-    tree = plan.method.tree
-    if tree is not None:
-        own = plan.method.model_copy(update={"tree": own_tree(tree, home.place, home.sites)})
-        plan = plan.model_copy(update={"method": own})
+    home = held.home
+    plan = plan_at(_plan(text), home.place, home.sites)
     return cohort_for(plan, home.task, [site], [home.train], path="loop")

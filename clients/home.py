@@ -7,7 +7,8 @@ from functools import lru_cache
 from flwr.app import Context
 
 from fedsmall.errors import DataError
-from fedsmall.federation import Federation, Samples, Task
+from fedsmall.federation import Federation, Samples, Task, task_at
+from fedsmall.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 
@@ -64,11 +65,17 @@ def simulated_home(plan: Plan, context: Context) -> Home:
     Raises DataError where the federation has no such site.
     """
     federation = _given.get(plan.data_key) or _built(plan.data_key, _Build(plan))
-    index = int(context.node_config["partition-id"])
+    return home_in(federation, plan, int(context.node_config["partition-id"]))
+
+
+def home_in(federation: Federation, plan: Plan, index: int) -> Home:
+    """The site at ``index`` of a simulation's federation, in the order of names."""
     if plan.method.family == "central":
         federation = federation.pooled()
     if index >= len(federation.names):
         raise DataError(f"This client is number {index}, and the federation has {len(federation.names)} sites.")
-    held_out = federation.held_out[index] if federation.held_out else None
+    train, held_out = federation.train[index], federation.held_out[index] if federation.held_out else None
+    if held_out is None and has_own_models(plan):
+        held_out = federation.test  # nobody else has all of this site's model, so it judges for itself
     names = federation.names
-    return Home(names[index], federation.task, federation.train[index], held_out, place=index, sites=len(names))
+    return Home(names[index], task_at(federation.task, train.y), train, held_out, place=index, sites=len(names))

@@ -12,6 +12,7 @@ from flwr.common import Scalar
 from clients.home import Home
 from clients.memory import Memory
 from fedsmall.metrics import evaluate
+from fedsmall.mixed import MixedCohort
 from fedsmall.models import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy import noise_rng, privatise_one
@@ -39,9 +40,10 @@ NDArrays = list[np.ndarray]
 class HospitalClient(NumPyClient):
     """Trains and judges the models that come to one site; holds the site's data, and nothing of them leaves it.
 
-    ``home`` is the site as its own program knows it, ``plan`` what the consortium has agreed to do, ``cohort`` the
-    site's training core (a cohort of one), ``memory`` what outlives a contact. The lists of arrays of ``fit`` and
-    ``evaluate`` hold a model and what travels with it; ``config["names"]`` names them, "arrays/0.weight" and the like.
+    ``home`` is the site as its own program knows it, ``plan`` what the consortium has agreed that this site does,
+    ``cohort`` the training core in which it is, alone or among others, ``memory`` what outlives a contact. The lists of
+    arrays of ``fit`` and ``evaluate`` hold a model and what travels with it; ``config["names"]`` names them,
+    "arrays/0.weight" and the like.
     """
 
     def __init__(self, home: Home, plan: Plan, cohort: AnyCohort, memory: Memory) -> None:
@@ -101,10 +103,16 @@ class HospitalClient(NumPyClient):
         if held_out is None or len(held_out) == 0:
             return 0.0, 0, {}
         received = dict(zip(_names(config), parameters, strict=True))
-        stack = self.cohort.stack([Traveller(split(received, MODEL))])
-        outputs = self.cohort.predict(stack, held_out.x)[0]
+        outputs = self._predict(split(received, MODEL), held_out.x)
         metrics = evaluate(outputs, held_out.y, self.home.task)
         return float(metrics["loss"]), len(held_out), {name: float(value) for name, value in metrics.items()}
+
+    def _predict(self, model: Arrays, x: np.ndarray) -> np.ndarray:
+        """Outputs, (samples, width); a model that is shared in part is completed with the layers the site remembers."""
+        if isinstance(self.cohort, MixedCohort):
+            return self.cohort.predict_at(self.cohort.names.index(self.home.site), model, x, self.memory.read())
+        outputs: np.ndarray = self.cohort.predict(self.cohort.stack([Traveller(model)]), x)[0]
+        return outputs
 
 
 def signature_of(model: Arrays) -> str:

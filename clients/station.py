@@ -29,7 +29,7 @@ from fedsmall.logbook import Logbook, digest_of, manifest
 from fedsmall.plan import Plan
 from fedsmall.privacy import epsilon
 from fedsmall.rawsite import RawSite
-from fedsmall.replicas import own_tree
+from fedsmall.replicas import plan_at
 from fedsmall.standardise import Scaling
 from fedsmall.tasks import load_site
 from fedsmall.travel import EXAMPLES, NAMES, PLAN, ROUND, Arrays
@@ -124,19 +124,21 @@ class Station:
         held = 0 if order.raw.held_out is None else len(order.raw.held_out)
         if held < order.policy.count_floor:  # a share of three patients is as good as their labels
             return {"metrics": {EXAMPLES: 0}}, {}
-        _, examples, metrics = self._client(order).evaluate(list(order.arrays.values()), _named(order))
+        _, examples, metrics = self._client(order, after=True).evaluate(list(order.arrays.values()), _named(order))
         return {"metrics": {EXAMPLES: examples, **metrics}}, {}
 
-    def _client(self, order: Order, *, scaled: bool = True) -> HospitalClient:
+    def _client(self, order: Order, *, scaled: bool = True, after: bool = False) -> HospitalClient:
+        """Who trains and judges here; with the memory that the site has before the order's round, or ``after`` it."""
         scaling = self._scaling(order.config) if order.raw.scaled and scaled else None
         key = (order.plan, id(order.raw), None if scaling is None else digest_of(vars(scaling)))
         if self._core is None or self._core[0] != key:
             train, held_out = order.raw.samples(scaling)
             home = Home(self.name, order.raw.task, train, held_out, False, *self._place(order.config))
-            plan = _own(order.plan, home)
+            plan = plan_at(order.plan, home.place, home.sites)
             self._core = (key, home, cohort_for(plan, home.task, [self.name], [train], path="loop"))
-        memory = RoundMemory(self._run_folder(order.config), int(order.config.get(ROUND, 0)))
-        return HospitalClient(self._core[1], order.plan, self._core[2], memory)
+        _, home, cohort = self._core
+        memory = RoundMemory(self._run_folder(order.config), int(order.config.get(ROUND, 0)) + after)
+        return HospitalClient(home, cohort.plan, cohort, memory)
 
     def _place(self, config: Mapping[str, Any]) -> tuple[int, int]:
         names = sorted({str(name) for name in config.get(SITES, ())})
@@ -210,15 +212,6 @@ def _attend(station: Station, caller: socket.socket) -> None:
         line.send(caller, answer, leaving)
     except OSError as error:
         print(f"a caller went away: {type(error).__name__}", flush=True)
-
-
-def _own(plan: Plan, home: Home) -> Plan:
-    """The plan as this site alone sees it: a replica tree may differ from site to site."""
-    tree = plan.method.tree
-    if tree is None:
-        return plan
-    own = plan.method.model_copy(update={"tree": own_tree(tree, home.place, home.sites)})
-    return plan.model_copy(update={"method": own})
 
 
 def _named(order: Order) -> dict[str, Any]:

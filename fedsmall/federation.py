@@ -43,12 +43,18 @@ class Task:
         return 1 if self.loss in ("logistic", "hinge") else self.classes
 
 
+def task_at(task: Task, y: np.ndarray) -> Task:
+    """The task of one site with targets ``y``: where targets are vectors, its own may be longer or shorter."""
+    return replace(task, classes=int(np.prod(y.shape[1:]))) if y.ndim > 1 else task
+
+
 @dataclass(frozen=True)
 class Federation:
     """All the sites of a simulation, in the order of their names.
 
     ``held_out`` holds each site's own test samples where the task has such (a natural partition), else ``None``;
-    ``test`` is the common test set: for a natural partition the sites' held-out samples together.
+    ``test`` is the common test set: for a natural partition the sites' held-out samples together, and no sample where
+    the sites' targets differ in length.
     ``extra`` holds further test sets by name (for example the unused official training images).
     """
 
@@ -59,6 +65,16 @@ class Federation:
     held_out: tuple[Samples | None, ...] = ()
     extra: tuple[tuple[str, Samples], ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Each site's own task."""
+        return tuple(task_at(self.task, samples.y) for samples in self.train)
+
+    @property
+    def test_samples(self) -> int:
+        """How many samples models are judged on in all."""
+        return len(self.test) or sum(len(held) for held in self.held_out if held is not None)
 
     def pooled(self) -> "Federation":
         """All data at one site called "central": what privacy forbids, and every method is measured against."""

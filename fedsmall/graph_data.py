@@ -10,9 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsmall.errors import DataError
-from fedsmall.federation import Federation, Samples, Task
 from fedsmall.graphs import REGIONS, regions_of
-from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.sources.pool import NOWHERE, Part, Pool
 
@@ -78,13 +76,19 @@ def vectors(graphs: np.ndarray) -> np.ndarray:
 
 
 def connectomes(
-    root: Path | None, seed: int, value: str = "generated", *, regions: int = 160, subjects: int = 279
+    root: Path | None, seed: int, value: str = "generated", *, regions: int | Sequence[int] = 160, subjects: int = 279
 ) -> Pool:
     """A task of graph super-resolution: x (subjects, 595) and y (subjects, entries), both above the diagonal.
 
     ``value`` is "generated" (``subjects`` of them, 279 as in the paper, at 35 and ``regions`` regions), an .npz with
     arrays ``source`` and ``target``, or a folder with source.csv and target.csv, a subject in each row and no header.
+    A list of ``regions`` makes hospitals that want different resolutions, one for each of its numbers; every generated
+    subject is then at one of them.
     """
+    if not isinstance(regions, int):
+        if value != "generated":
+            raise DataError("a list of regions is for generated connectomes; a file has the resolution that it has")
+        return Pool(_hospitals(seed, regions, subjects), loss="l1")
     if value == "generated":
         source, target = (vectors(graphs) for graphs in generate(subjects, (REGIONS, regions), seed))
     else:
@@ -94,26 +98,17 @@ def connectomes(
     return Pool({NOWHERE: Part(source, target)}, loss="l1")
 
 
-def hospitals(plan: Plan, regions: Sequence[int], subjects: int = 279) -> Federation:
-    """Generated connectomes at hospitals that want different resolutions: hospital i predicts ``regions[i]`` regions.
-
-    Every subject is at one hospital. Where the plan has folds, a fold's subjects are held out at each hospital, else a
-    quarter; they are in ``held_out``, and ``test`` is the first hospital's.
-    """
+def _hospitals(seed: int, regions: Sequence[int], subjects: int) -> dict[str, Part]:
+    """Generated connectomes at hospitals by name: hospital i predicts ``regions[i]`` regions."""
+    if not regions or subjects < len(regions):
+        raise DataError(f"{subjects} subjects cannot be at {len(regions)} hospitals; every hospital needs one")
     sizes = tuple(dict.fromkeys([REGIONS, *regions]))
-    graphs = dict(zip(sizes, generate(subjects, sizes, plan.seed), strict=True))
-    order = np.array_split(rng_for(plan.seed, "hospitals").permutation(subjects), len(regions))
-    train, held = [], []
-    for rows, wanted in zip(order, regions, strict=True):
-        folds = np.array_split(np.arange(len(rows)), plan.folds or 4)
-        out = folds[plan.fold % len(folds)]
-        kept = np.setdiff1d(np.arange(len(rows)), out)
-        x, y = (vectors(graphs[size][rows]).astype(plan.dtype) for size in (REGIONS, wanted))
-        train.append(Samples(x[kept][: plan.samples_per_site], y[kept][: plan.samples_per_site]))
-        held.append(Samples(x[out], y[out]))
-    task = Task("connectomes", train[0].x.shape[1:], train[0].y.shape[1], "l1", ("mae", "loss"))
-    names = tuple(f"site-{place:03d}" for place in range(len(regions)))
-    return Federation(task, names, tuple(train), held[0], tuple(held))
+    graphs = dict(zip(sizes, generate(subjects, sizes, seed), strict=True))
+    order = np.array_split(rng_for(seed, "hospitals").permutation(subjects), len(regions))
+    return {
+        f"site-{place:03d}": Part(vectors(graphs[REGIONS][rows]), vectors(graphs[wanted][rows]))
+        for place, (rows, wanted) in enumerate(zip(order, regions, strict=True))
+    }
 
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -1,62 +1,35 @@
 """Sites with models of their own that share some layers: these travel and are aggregated, the rest never leaves.
 
-A scenario names each site's model, in the order of the sites' names, and the layers that all of them have in common::
-
-    model = "fedsmall.mixed:shared_part"
-    model_options = { sites = ["g1", "g1", "g2", "g2"], shared = ["conv1", "norm1", "conv2", "norm2"] }
-
-On the wire there is one model, the shared part: every strategy, schedule and aggregator works on it as on any other. A
-site completes it with its own layers, which are part of its memory and so outlive contacts and restarts.
+How a scenario says so is in :mod:`fedsmall.own_models`. On the wire there is one model, the shared part: every
+strategy, schedule and aggregator works on it as on any other. A site completes it with its own layers, which are part
+of its memory and so outlive contacts and restarts.
 Source: Ghilea and Rekik, section 3 (hospitals with different architectures share their first layers).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedsmall.aggregate import is_buffer
 from fedsmall.cohort import Cohort, Leg, Trained
-from fedsmall.errors import PlanError
-from fedsmall.federation import Samples, Task
-from fedsmall.models import build_model, initial_model
+from fedsmall.federation import Samples, Task, task_at
+from fedsmall.models import initial_model
 from fedsmall.optimizers import fresh_state
+from fedsmall.own_models import Kind, check_own_models, is_shared, kinds_of, plan_of_kind, shared_layers
 from fedsmall.plan import Plan
+from fedsmall.shared_part import agreed_part, shared_part
 from fedsmall.stack import Stack, Tensors, stacked
 from fedsmall.travel import Arrays, Traveller
 
-SHARED_PART = "fedsmall.mixed:shared_part"
+__all__ = ["MixedCohort", "shared_part"]  # a plan's model is "fedsmall.mixed:shared_part"
+
 PRIVATE, MOMENTS, INNER = "private", "private-moments", "inner"  # first words of the names in a site's memory
 KNOWN = f"{PRIVATE}-known"  # 1 for a site that has trained
 
 MakeCohort = Callable[[Plan, Task, Sequence[str], Sequence[Samples]], Any]
-
-
-def is_shared(name: str, shared: Sequence[str]) -> bool:
-    """Whether a named array belongs to a shared layer ("conv1" has "conv1.weight", not "conv10.weight")."""
-    return any(name == layer or name.startswith(f"{layer}.") for layer in shared)
-
-
-def shared_part(
-    task: Task, *, sites: Sequence[str], shared: Sequence[str], options: Mapping[str, Any] | None = None
-) -> nn.Module:
-    """The layers that travel, as a model that holds parameters and computes nothing; built from the first site's model.
-
-    ``options`` are the models' own. Raises PlanError where ``shared`` matches nothing.
-    """
-    rng = np.random.default_rng(int(torch.randint(2**62, ()).item()))
-    model = build_model(sites[0], task, dict(options or {}), rng)
-    names = list(model.state_dict())
-    if not any(is_shared(name, shared) for name in names):
-        raise PlanError(f"shared = {list(shared)} matches none of the model's arrays, which are {', '.join(names)}.")
-    for name in names:
-        if not is_shared(name, shared):
-            module, _, own = name.rpartition(".")
-            delattr(model.get_submodule(module), own)
-    return model
 
 
 @dataclass(frozen=True)
@@ -72,30 +45,27 @@ class _Group:
 class MixedCohort:
     """Sites with models of their own; used as a :class:`Cohort` whose models are the shared part.
 
-    ``make`` builds the cohort of the sites that have one architecture. ``memory`` holds their private layers, and
-    :meth:`recall` tells :meth:`predict` which. Raises PlanError where the sites' shared layers are not the same.
+    ``make`` builds the cohort of the sites that have one architecture. Their private layers are in ``memory``, and
+    there alone. Raises PlanError where the sites' shared layers are not the same.
     """
 
     def __init__(
         self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], make: MakeCohort = Cohort
     ) -> None:
+        check_own_models(plan, len(names))
         self.plan, self.task, self.names = plan, task, tuple(names)
-        options = plan.model_options
-        kinds, self.shared = list(options["sites"]), list(options["shared"])
-        if len(kinds) != len(names):
-            raise PlanError(f"model_options.sites names {len(kinds)} models for {len(names)} sites; name one for each.")
-        _check_parts(plan)
-        tasks = [_task_at(task, site) for site in samples]
-        each = list(zip(kinds, tasks, strict=True))
+        self._shared = shared_layers(plan)
+        tasks = [task_at(task, site.y) for site in samples]
+        self._like = agreed_part(plan, tasks)
+        each = list(zip(kinds_of(plan), tasks, strict=True))
+        kinds = [pair for place, pair in enumerate(each) if each.index(pair) == place]
         self._groups = [
             self._group(number, kind, own, [i for i, pair in enumerate(each) if pair == (kind, own)], samples, make)
-            for number, (kind, own) in enumerate(dict.fromkeys(each))
+            for number, (kind, own) in enumerate(kinds)
         ]
-        self._like = self._agreed()
         self.path = self._groups[0].cohort.path
         self.device = self._groups[0].cohort.device
         self.reason = f"{len(self._groups)} architectures share {len(self._like)} arrays; each trains by itself"
-        self._memory: Arrays = {}
 
     def stack(self, travellers: Sequence[Traveller]) -> Stack:
         """The shared parts as one stack; moments that did not come start at zero."""
@@ -138,7 +108,6 @@ class MixedCohort:
                 trained, kept = self._train_group(group, stack, rows, sites[rows], (t, rounds), flags, kept)
                 for name, column in told.items():
                     column[rows] = getattr(trained, name)
-        self._memory = kept
         return Trained(told["loss"], told["steps"].astype(int), told["examples"].astype(int), {}, kept)
 
     def walk(
@@ -156,40 +125,24 @@ class MixedCohort:
             common, memory = None, trained.memory
         return trained
 
-    def recall(self, memory: Mapping[str, np.ndarray]) -> None:
-        """Take up the sites' private layers, for :meth:`predict` in a process that has not trained."""
-        self._memory = dict(memory)
-
-    def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
-        """Outputs of row k with the layers of site k, in eval mode; for sites that all have one architecture."""
-        if len(self._groups) > 1 or len(stack) > len(self.names):
-            raise PlanError("sites of different architectures are judged one by one, each where its layers are")
-        return np.concatenate([self.predict_at(row, stack.traveller(row).model, x) for row in range(len(stack))])
-
-    def predict_at(self, site: int, shared: Arrays, x: np.ndarray) -> np.ndarray:
-        """Outputs, (1, samples, width), of a shared part with the layers that the site was last known to have."""
+    def predict_at(self, site: int, shared: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Outputs, (samples, width), of a shared part completed with the layers that site number ``site`` remembers."""
         group = next(group for group in self._groups if site in group.sites)
-        traveller = self._completed(group, Traveller(shared), site, self._memory)
-        outputs: np.ndarray = group.cohort.predict(group.cohort.stack([Traveller(traveller.model)]), x)
+        traveller = self._completed(group, Traveller(shared), site, memory)
+        outputs: np.ndarray = group.cohort.predict(group.cohort.stack([Traveller(traveller.model)]), x)[0]
         return outputs
-
-    def task_at(self, site: int) -> Task:
-        """What is learnt at a site: its targets may be longer or shorter than others'."""
-        task: Task = next(group for group in self._groups if site in group.sites).cohort.task
-        return task
 
     # -- one architecture ----------------------------------------------------------------------------------------
 
     def _group(
-        self, number: int, kind: str, task: Task, sites: list[int], samples: Sequence[Samples], make: MakeCohort
+        self, number: int, kind: Kind, task: Task, sites: list[int], samples: Sequence[Samples], make: MakeCohort
     ) -> _Group:
-        options = dict(self.plan.model_options.get("options") or {})
-        plan = self.plan.model_copy(update={"model": kind, "model_options": options})
+        plan = plan_of_kind(self.plan, kind)
         names = [self.names[site] for site in sites]
         private = []
         for name in names:
             model = initial_model(plan, task, name)
-            private.append({key: array for key, array in model.items() if not is_shared(key, self.shared)})
+            private.append({key: array for key, array in model.items() if not is_shared(key, self._shared)})
         cohort = make(plan, task, names, [samples[site] for site in sites])
         return _Group(number, np.array(sites), cohort, tuple(private))
 
@@ -219,7 +172,7 @@ class MixedCohort:
             self._part_ways(group, stack, int(row), int(site), models.traveller(place), kept)
         return trained, kept
 
-    def _completed(self, group: _Group, own: Traveller, site: int, memory: Arrays) -> Traveller:
+    def _completed(self, group: _Group, own: Traveller, site: int, memory: Mapping[str, np.ndarray]) -> Traveller:
         """A traveller with the private layers and moments of the site that it is at."""
         private = dict(group.private[int(np.searchsorted(group.sites, site))])
         moments: Arrays = {}
@@ -245,38 +198,3 @@ class MixedCohort:
         spread = np.zeros((len(self.names), *array.shape[1:]), array.dtype)
         spread[group.sites] = array
         return spread
-
-    def _agreed(self) -> Arrays:
-        """The shared part's arrays, which must have the same names and shapes at all sites."""
-        parts = []
-        for group in self._groups:
-            plan = group.cohort.plan
-            model = initial_model(plan, group.cohort.task)
-            part = {name: array for name, array in model.items() if is_shared(name, self.shared)}
-            if not part:
-                arrays = ", ".join(model)
-                raise PlanError(f"shared = {self.shared} matches none of the arrays of {plan.model!r}: {arrays}.")
-            parts.append((plan.model, part))
-        first_kind, first = parts[0]
-        for kind, part in parts[1:]:
-            for name in sorted(first.keys() | part.keys()):
-                one, other = (p[name].shape if name in p else "nothing" for p in (first, part))
-                if one != other:
-                    raise PlanError(
-                        f"Shared array {name!r} is {one} in {first_kind!r} and {other} in {kind!r}; share less."
-                    )
-        return first
-
-
-def _check_parts(plan: Plan) -> None:
-    """Raise PlanError for what has no meaning where sites keep layers to themselves."""
-    method = plan.method
-    if method.rule == "scaffold":
-        raise PlanError("SCAFFOLD needs one model at all sites: its control variates are as large as the model.")
-    if method.tree is not None and (method.tree.travel == "trees" or method.tree.fold_at == "server"):
-        raise PlanError("Where sites keep layers to themselves, their trees stay and are folded at the site.")
-
-
-def _task_at(task: Task, samples: Samples) -> Task:
-    """The task of one site: where targets are vectors, its own may be longer or shorter than others'."""
-    return replace(task, classes=int(np.prod(samples.y.shape[1:]))) if samples.y.ndim > 1 else task

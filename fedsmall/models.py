@@ -9,6 +9,7 @@ name                      model and its options
 ``resnet10``              one basic block a stage, 64-128-256-512; ``stem``, ``norm``
 ``resnet18``              two basic blocks a stage; ``stem`` "cifar" (default) or "imagenet", ``norm``
 ``resnet_small``          ``blocks`` (2) basic blocks a stage, 16-32-64, CIFAR stem; ``norm``
+``g1``, ``g2``            RepTreeFL's networks for brain graphs, 35 regions to 160 and to 268; ``widths``
 ``module:function``       your own: ``function(task, **options) -> torch.nn.Module``
 ========================  =============================================================================
 """
@@ -24,6 +25,7 @@ from torch import nn
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
+from fedsmall.graphs import g1, g2
 from fedsmall.methods import nearest
 from fedsmall.norms import forgive_small_batches
 from fedsmall.plan import Plan
@@ -117,6 +119,8 @@ MODELS: dict[str, Builder] = {
     "resnet10": resnet10,
     "resnet18": resnet18,
     "resnet_small": resnet_small,
+    "g1": g1,
+    "g2": g2,
 }
 
 

@@ -5,16 +5,19 @@ import numpy as np
 from fedsmall.aggregate import check_aggregator, is_buffer
 from fedsmall.compositions import check_composition
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
+from fedsmall.federation import Federation, Task
 from fedsmall.models import initial_model
+from fedsmall.own_models import SHARED_PART, check_own_models, has_own_models
 from fedsmall.plan import Plan
 from fedsmall.privacy import check_private
 from fedsmall.schedule import RandomSchedule, Schedule, Timetable
+from fedsmall.shared_part import agreed_part
 
 
 def check_plan(plan: Plan, task: Task, sites: int) -> None:
     """Raise PlanError, in one line that says what to do, if ``sites`` sites cannot run the plan on ``task``."""
     method = plan.method
+    check_own_models(plan, sites)
     if method.family != "federated":
         return
     check_composition(plan)
@@ -27,6 +30,22 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
         raise PlanError(f"Method {method.label!r} has server_options, and no server optimizer that would read them.")
     if method.fraction < 1 and method.permute_every and round(method.fraction * sites) < 1:
         raise PlanError(f"A fraction of {method.fraction} of {sites} sites is no site at all. Raise the fraction.")
+
+
+def check_run(plan: Plan, federation: Federation) -> None:
+    """As :func:`check_plan`, for a simulation: here every site's targets and held-out samples are known as well."""
+    check_plan(plan, federation.task, len(federation.names))
+    tasks = federation.tasks
+    if has_own_models(plan):
+        agreed_part(plan, tasks)
+        for site, held_out in zip(federation.names, federation.held_out, strict=False):
+            if not len(federation.test if held_out is None else held_out):
+                raise PlanError(f"{site} holds out no sample, and no other site can judge its model; give it more.")
+    elif len(lengths := sorted({task.outputs for task in tasks})) > 1:
+        raise PlanError(
+            f"Sites want targets of {lengths[0]} and of {lengths[-1]} numbers, which no one model has; give them "
+            f"models of their own: model = {SHARED_PART!r}."
+        )
 
 
 def schedule_for(plan: Plan) -> Timetable:

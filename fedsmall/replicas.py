@@ -19,6 +19,7 @@ import numpy as np
 
 from fedsmall.errors import PlanError
 from fedsmall.folds import classes_of
+from fedsmall.own_models import with_own_model
 from fedsmall.plan import Plan, Tree
 from fedsmall.randomness import rng_for
 
@@ -115,9 +116,7 @@ def _per_site(tree: Tree, sites: int) -> dict[str, Any]:
 
 def plan_at(plan: Plan, place: int, sites: int) -> Plan:
     """The plan as the site at ``place`` of ``sites`` follows it: settings and models given per site are its own."""
-    kinds = plan.model_options.get("sites")
-    if isinstance(kinds, list | tuple) and len(kinds) == sites:
-        plan = plan.model_copy(update={"model_options": {**plan.model_options, "sites": [kinds[place]]}})
+    plan = with_own_model(plan, place, sites)
     if plan.method.tree is None:
         return plan
     tree = own_tree(plan.method.tree, place, sites)

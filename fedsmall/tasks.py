@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsmall.errors import DataError, PlanError
-from fedsmall.federation import Federation, Task
+from fedsmall.federation import Federation, Task, task_at
 from fedsmall.folds import fold_pool, fold_split, stratified_folds
 from fedsmall.methods import nearest
 from fedsmall.partition import Shares, partition, read_spec
@@ -119,7 +119,7 @@ def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -
 
 
 def _task(name: str, pool: Pool) -> Task:
-    part = next(iter(pool.train.values()))
+    part = pool.train[min(pool.train)]
     regression = pool.loss == "l1"
     return Task(
         name,
@@ -141,10 +141,16 @@ def _deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tup
         raise PlanError(f"these data come from {len(pool.train)} sites and sites = {plan.sites}; leave sites out")
     sites = [_natural_site(plan, task, pool, name, name, common is None) for name in sorted(pool.train)]
     held = [site.held_out for site in sites if site.held_out is not None]
-    test = join(held) if common is None else common
-    if not len(test):
+    test = common if common is not None else _together(held)
+    if not len(test) and not any(map(len, held)):
         raise DataError("the sites are too small to hold anything out (a class needs two samples); give a test set")
     return sites, test, {}
+
+
+def _together(held: list[Part]) -> Part:
+    """What the sites hold out, as one test set; no sample where their targets differ in length."""
+    alike = len({part.y.shape[1:] for part in held}) <= 1
+    return join(held) if alike else held[0][np.arange(0)]
 
 
 def _natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: bool = True) -> RawSite:
@@ -157,7 +163,7 @@ def _natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold:
         if plan.samples_per_site > len(part):
             raise PlanError(f"samples_per_site = {plan.samples_per_site} and site {name!r} has {len(part)} to train on")
         part = part[np.sort(rng_for(plan.seed, "subset", name).permutation(len(part))[: plan.samples_per_site])]
-    return RawSite(name, task, part, held, pool.standardise, COUNT_FLOOR, plan.dtype)
+    return RawSite(name, task_at(task, part.y), part, held, pool.standardise, COUNT_FLOOR, plan.dtype)
 
 
 def _split(part: Part, plan: Plan, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -10,8 +10,9 @@ the anchors. Two settings show more:
   the state that is carried, {"replica/<node>/<parameter or moment>": ...}; there they are folded, where they are.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,7 +21,8 @@ from fedsmall.cohort import Cohort, Leg, Trained
 from fedsmall.compositions import check_composition
 from fedsmall.diversity import Shared, fold_trees
 from fedsmall.federation import Samples, Task
-from fedsmall.mixed import SHARED_PART, MixedCohort, is_shared
+from fedsmall.mixed import MixedCohort
+from fedsmall.own_models import has_own_models, is_shared, shared_layers
 from fedsmall.plan import Plan, Tree
 from fedsmall.planning import schedule_for
 from fedsmall.replicas import ANCHOR, forest, row_name, split_row, subsets
@@ -29,7 +31,8 @@ from fedsmall.stack import Rows, Stack, Tensors
 from fedsmall.travel import Arrays, Traveller
 from fedsmall.travelling_trees import carry, is_replica, planted, put_anchors, put_replicas
 
-AnyCohort: TypeAlias = "Cohort | TreeCohort"
+OneModelCohort: TypeAlias = "Cohort | TreeCohort"
+AnyCohort: TypeAlias = "Cohort | TreeCohort | MixedCohort"
 
 
 def cohort_for(
@@ -43,33 +46,32 @@ def cohort_for(
 ) -> AnyCohort:
     """The cohort of a plan's sites: with trees where the method has them, with models of their own where they have."""
 
-    if plan.model == SHARED_PART:
-        mixed = mixed_cohort(plan, task, names, samples, path=path, device=device)
-        return cast(TreeCohort, mixed)  # the same interface, for a client; a simulation has sim.mixed
+    if has_own_models(plan):
+        return _mixed_cohort(plan, task, names, samples, path, device)
     if plan.method.tree is None:
         return Cohort(plan, task, names, samples, path=path, device=device)
     return TreeCohort(plan, task, names, samples, path=path, device=device)
 
 
-def mixed_cohort(
+def _mixed_cohort(
     plan: Plan,
     task: Task,
     names: Sequence[str],
     samples: Sequence[Samples],
-    *,
-    path: str = "auto",
-    device: str | torch.device | None = None,
+    path: str,
+    device: str | torch.device | None,
 ) -> MixedCohort:
-    """The cohort of sites that have models of their own, and trees where the method has them."""
-    layers = plan.model_options["shared"]
+    layers = shared_layers(plan)
 
     def shared(name: str) -> bool:
         return is_shared(name, layers)
 
-    def of_one_kind(plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples]) -> Cohort | TreeCohort:
-        if plan.method.tree is None:
-            return Cohort(plan, task, names, samples, path=path, device=device)
-        return TreeCohort(plan, task, names, samples, path=path, device=device, shared=shared)
+    def of_one_kind(plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples]) -> OneModelCohort:
+        with warnings.catch_warnings():  # that a few sites of a kind train one by one is nothing to be warned of
+            warnings.simplefilter("ignore", UserWarning)
+            if plan.method.tree is None:
+                return Cohort(plan, task, names, samples, path=path, device=device)
+            return TreeCohort(plan, task, names, samples, path=path, device=device, shared=shared)
 
     return MixedCohort(plan, task, names, samples, of_one_kind)
 

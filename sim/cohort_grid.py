@@ -14,14 +14,15 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
-from clients.home import Home
+from clients.home import home_in
 from clients.hospital import HospitalClient
-from clients.memory import ContextMemory
 from fedsmall import __version__
 from fedsmall.cohort import Cohort, Leg, Trained
 from fedsmall.federation import Federation
+from fedsmall.mixed import MixedCohort
 from fedsmall.plan import Plan
 from fedsmall.privacy import noise_rng, privatise
+from fedsmall.replicas import plan_at
 from fedsmall.schedule import Action, Contact
 from fedsmall.stack import Rows, Stack, Tensors
 from fedsmall.travel import (
@@ -42,7 +43,7 @@ from fedsmall.travel import (
     Traveller,
 )
 from sim.allocator import keep_freed_memory
-from sim.flower_internals import LocalGrid, client_context, number_message
+from sim.flower_internals import LocalGrid, number_message
 from sim.row_record import RowRecord
 from sim.shards import ShardedCohort, SomeCohort
 from strategies.daisy_chain import DaisyChain
@@ -165,17 +166,16 @@ class CohortGrid(LocalGrid):
         return dict(self._client(0).get_properties({}))
 
     def _client(self, site: int) -> HospitalClient:
-        federation = self.federation
-        held_out = federation.held_out[site] if federation.held_out else None
-        home = Home(federation.names[site], federation.task, federation.train[site], held_out)
-        memory = ContextMemory(client_context(1, self.nodes[site], {}))
+        home = home_in(self.federation, self.plan, site)
         cohort = self.cohort.inner if isinstance(self.cohort, ShardedCohort) else self.cohort
-        return HospitalClient(home, self.plan, cohort, memory)
+        return HospitalClient(home, plan_at(self.plan, home.place, home.sites), cohort, _Known(self._memory))
 
     def _told(self, order: Message) -> RecordDict:
         """The answer at the roll call: what any client says, and the site's own name and number of samples."""
         site = self._site[order.metadata.dst_node_id]
         own: dict[str, Any] = {"site": self.federation.names[site], EXAMPLES: len(self.federation.train[site])}
+        if isinstance(self.cohort, MixedCohort):
+            own = dict(self._client(site).get_properties({}))
         return RecordDict({CONFIG: ConfigRecord({**self._properties, **own, "version": __version__})})
 
     def _judged(self, order: Message) -> RecordDict:
@@ -185,6 +185,21 @@ class CohortGrid(LocalGrid):
         client = self._client(self._site[order.metadata.dst_node_id])
         _, examples, metrics = client.evaluate(list(arrays.values()), {NAMES: names})
         return RecordDict({METRICS: MetricRecord({EXAMPLES: examples, **metrics})})  # type: ignore[dict-item]
+
+
+class _Known:
+    """What a site's client reads of what all sites remember here; only the grid writes it."""
+
+    def __init__(self, memory: Arrays) -> None:
+        self._memory = memory
+
+    def read(self) -> Arrays:
+        """The memory of all sites."""
+        return self._memory
+
+    def write(self, arrays: Arrays) -> None:
+        """Raises RuntimeError: sites train together here, and the grid remembers for them."""
+        raise RuntimeError("a client of the cohort engine only judges; its sites train together")
 
 
 class _Traffic:

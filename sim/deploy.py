@@ -13,6 +13,7 @@ from fedsmall.deployment import RunSheet
 from fedsmall.errors import PlanError
 from fedsmall.logbook import Logbook
 from fedsmall.methods import nearest
+from fedsmall.own_models import check_own_models
 from fedsmall.plan import Plan
 from sim import consortium, flower, server
 from sim.bundles import SOURCE
@@ -24,7 +25,7 @@ ASK_FLOWER_S = 20.0  # how often Flower is asked whether the ServerApp still liv
 
 
 def site_names(folder: Path, chosen: Sequence[str], plan: Plan) -> tuple[str, ...]:
-    """The sites of a run: those chosen, else all that are admitted. PlanError where the plan asks for more."""
+    """The sites of a run: those chosen, else all that are admitted. PlanError where the plan asks for others."""
     record = consortium.load(folder)
     admitted = [n for n, m in sorted(record.members.items()) if m.standing(consortium.today()) == "admitted"]
     for name in chosen:
@@ -35,6 +36,7 @@ def site_names(folder: Path, chosen: Sequence[str], plan: Plan) -> tuple[str, ..
         raise PlanError("No site is admitted yet; `fedsmall consortium add-site` admits one.")
     if plan.sites is not None and plan.sites > len(names):
         raise PlanError(f"The scenario asks for {plan.sites} sites; {len(names)} are admitted: {', '.join(names)}.")
+    check_own_models(plan, len(names))
     return names
 
 

@@ -12,14 +12,17 @@ from fedsmall import __version__
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.methods import nearest
+from fedsmall.mixed import MixedCohort
 from fedsmall.models import initial_model
 from fedsmall.plan import Plan
-from fedsmall.planning import check_plan
+from fedsmall.planning import check_run
 from fedsmall.travel import Arrays
 from fedsmall.tree_cohort import AnyCohort, cohort_for
 from sim.evaluation import CentralEvaluator
 from strategies.build import strategy_for
-from strategies.run_loop import Conductor, Evaluation, Outcome
+from strategies.daisy_chain import DaisyChain
+from strategies.remote import OwnModelsEvaluator
+from strategies.run_loop import Conductor, Evaluation, Evaluator, Outcome
 
 Progress = Callable[[int, int], None]
 Stop = Callable[[], bool]
@@ -64,7 +67,7 @@ def run_plan(
     ``options`` are the engine's own. Raises PlanError for an engine that does not exist.
     """
     check_engine(engine, options or ())
-    check_plan(plan, federation.task, len(federation.names))
+    check_run(plan, federation)
     if plan.method.family == "central":
         federation = federation.pooled()
     work = _Work(plan, federation, progress, stop)
@@ -101,16 +104,21 @@ class _Work:
         return cohort_for(self.plan, federation.task, federation.names, federation.train, path=path)
 
     def on(self, grid: Grid, cohort: AnyCohort) -> Outcome:
-        task = self.federation.task
+        task, strategy = self.federation.task, strategy_for(self.plan)
         return Conductor(
-            strategy=strategy_for(self.plan),
+            strategy=strategy,
             grid=grid,
             plan=self.plan,
             initial=lambda site: initial_model(self.plan, task, site),
-            evaluator=CentralEvaluator(self.plan, self.federation, cohort),
+            evaluator=self._evaluator(strategy, grid, cohort),
             progress=self.progress,
             stop=self.stop,
         ).run()
+
+    def _evaluator(self, strategy: DaisyChain, grid: Grid, cohort: AnyCohort) -> Evaluator:
+        if isinstance(cohort, MixedCohort):  # part of a site's model is at the site alone
+            return OwnModelsEvaluator(strategy, grid, self.plan)
+        return CentralEvaluator(self.plan, self.federation, cohort)
 
 
 def _batched(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:

@@ -11,7 +11,7 @@ from fedsmall.federation import Federation, Samples, Task
 from fedsmall.metrics_at_once import evaluate_many
 from fedsmall.plan import Plan
 from fedsmall.travel import Arrays, Traveller
-from fedsmall.tree_cohort import AnyCohort
+from fedsmall.tree_cohort import OneModelCohort
 from strategies.records import stacked
 from strategies.run_loop import Evaluation
 
@@ -21,7 +21,7 @@ ON_THE_WAY = ("accuracy", "mae", "loss")
 class CentralEvaluator:
     """Judges models where all test samples are at hand, as only a simulation can; K models go through at once."""
 
-    def __init__(self, plan: Plan, federation: Federation, cohort: AnyCohort) -> None:
+    def __init__(self, plan: Plan, federation: Federation, cohort: OneModelCohort) -> None:
         self.plan = plan
         self.federation = federation
         self.cohort = cohort

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from fedsmall.plan import Plan
-from fedsmall.planning import check_plan
+from fedsmall.planning import check_run
 from fedsmall.tasks import build_federation
 from sim.engines import RunRecord, check_engine, default_engine, run_plan
 from sim.federations import Build, Federations
@@ -51,7 +51,7 @@ def execute(
     federations = Federations(build)
     first = federations.of(plans[0])
     for plan in plans[: len(scenario.method)]:
-        check_plan(plan, first.task, len(first.names))
+        check_run(plan, first)
     processes = processes or processes_for(plans, engine)
     with interruptible() as interrupted, watcher:
         run = start(folder, scenario, first, engine)

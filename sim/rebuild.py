@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.models import build_model
+from fedsmall.own_models import has_own_models
 from fedsmall.randomness import rng_for
 from sim.runs import PlanRun, Run
 from sim.tables import reference_of
@@ -23,8 +24,11 @@ def common_model(run: Run) -> "Module":
 
 
 def module(run: Run, one: PlanRun) -> "Module":
-    """The common model of one plan as a torch module in eval mode."""
+    """The common model of one plan as a torch module in eval mode; PlanError where sites share only a part of one."""
     import torch
+
+    if has_own_models(one.plan):
+        raise PlanError("sites have models of their own here; `models` holds the arrays of the layers that they share")
 
     fields: dict[str, Any] = {name: _frozen(value) for name, value in run.about["task"].items()}
     task = Task(**fields)

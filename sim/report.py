@@ -8,6 +8,7 @@ from typing import Any
 
 import tomli_w
 
+from fedsmall.own_models import has_own_models
 from fedsmall.statistics import Comparison
 from sim import figures
 from sim.files import write
@@ -100,13 +101,15 @@ def _tables(run: Run) -> str:
 
 def table_of(shown: Table) -> str:
     """A table as HTML."""
-    where = f"on {shown.where}" if shown.where else "on the test samples"
+    alike = shown.whose == "common"
+    where = f"on {shown.where}" if shown.where else "on the test samples" if alike else "on the sites' own test samples"
+    whose = "common" if alike else "the sites' own"
     lead = f"{escape(shown.reference or '')} minus this"
     head = ("method", "common model", "sites' own models", "spread over sites", lead, "p")
     rows = "".join(_line(shown, line) for line in shown.lines)
     return (
         f'<div class="wide"><table><caption>{escape(named(shown.metric).capitalize())} {escape(where)}: mean over '
-        "runs, with its 95% interval. Differences are between common models, seed by seed.</caption>"
+        f"runs, with its 95% interval. Differences are between {whose} models, seed by seed.</caption>"
         f"<thead><tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
@@ -167,7 +170,10 @@ def _traffic(run: Run) -> str:
 
 
 def _sites(run: Run) -> str:
-    """The common model on each site's own held-out samples, where sites have such and are few."""
+    """The common model on each site's own held-out samples, where sites have such and are few.
+
+    Where sites have models of their own, it is their common layers, completed at each site with its own.
+    """
     metric, cells = primary(run.done), {}
     for label, group in by_label(run.done).items():
         found = [one.row["extra"].get("held_out") for one in group]
@@ -184,9 +190,14 @@ def _sites(run: Run) -> str:
     heads = "".join(f"<th>{escape(name)}</th>" for name in ["method", *names])
     return (
         f'<h3>Site by site</h3><div class="wide"><table><caption>{escape(named(metric).capitalize())} of the common '
-        f"model on each site's own held-out samples, mean over runs.</caption><thead><tr>{heads}</tr></thead>"
+        f"{_completed(run)} on each site's own held-out samples, mean over runs.</caption>"
+        f"<thead><tr>{heads}</tr></thead>"
         f"<tbody>{rows}</tbody></table></div>"
     )
+
+
+def _completed(run: Run) -> str:
+    return "layers, completed with the site's own," if has_own_models(run.plans[0]) else "model"
 
 
 def _events(run: Run) -> str:

@@ -194,7 +194,7 @@ def _about(federation: Federation, engine: str) -> dict[str, Any]:
         "task": asdict(federation.task),
         "sites": len(sizes),
         "samples_per_site": [min(sizes), max(sizes)],
-        "test_samples": len(federation.test),
+        "test_samples": federation.test_samples,
         "notes": list(federation.notes),
     }
 

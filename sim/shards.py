@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from multiprocessing import get_context
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.stack import Rows, Stack, Tensors
 from fedsmall.travel import Arrays, Traveller
-from fedsmall.tree_cohort import TreeCohort
+from fedsmall.tree_cohort import AnyCohort
 from sim.ray_engine import connect
 
 SMALLEST = 4  # rows; less are not worth a worker
@@ -216,16 +216,16 @@ class _Actor:
         return str(ray.get_runtime_context().get_node_id())
 
 
-SomeCohort = Cohort | TreeCohort | ShardedCohort
+SomeCohort: TypeAlias = "AnyCohort | ShardedCohort"
 
 
 @contextmanager
 def shared_out(
-    cohort: Cohort | TreeCohort, federation: Federation, *, workers: int | None = None, address: str | None = None
+    cohort: AnyCohort, federation: Federation, *, workers: int | None = None, address: str | None = None
 ) -> Iterator[SomeCohort]:
     """The cohort with ``workers`` processes here, or the actors of the Ray cluster at ``address``; by default alone.
 
-    Replica trees train in one process whatever is asked for.
+    Replica trees, and sites with models of their own, train in one process whatever is asked for.
     """
     if not isinstance(cohort, Cohort) or ((workers or 1) < 2 and address is None):
         yield cohort

@@ -35,20 +35,14 @@ def grid(shown: Table, title: str) -> Grid:
     """A table for the terminal."""
     made = Grid(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False)
     made.add_column("method")
-    heads = (
-        f"common model, {named(shown.metric)}",
-        "sites' own models",
-        f"{shown.reference} minus this",
-        "contacts",
-        "sent",
-    )
-    for head in heads:
+    heads = ("common model", "sites' own models") if shown.whose == "common" else ("sites' own models",)
+    for head in (f"{heads[0]}, {named(shown.metric)}", *heads[1:], f"{shown.reference} minus this", "contacts", "sent"):
         made.add_column(head, justify="right")
     for line in shown.lines:
+        found = (line.common, line.sites)[-len(heads) :]
         made.add_row(
             line.label,
-            with_interval(shown, line.common) if line.common else "-",
-            with_interval(shown, line.sites) if line.sites else "-",
+            *(with_interval(shown, each) if each else "-" for each in found),
             short(shown, line.lead) if line.lead else "",
             f"{line.contacts:g}",
             amount(line.bytes_sent) if line.bytes_sent else "nothing",

@@ -19,7 +19,8 @@ PRIMARY = ("accuracy", "mae", "mse", "loss")
 class Line:
     """A method in a table: ``common`` and ``sites`` over its runs, the mean spread over sites, traffic.
 
-    ``lead`` is the table's reference minus this method, common models both, run by run; None where one has none.
+    ``lead`` is the table's reference minus this method, run by run, :attr:`Table.whose` models both; None where one
+    has none.
     ``contacts`` and ``bytes_sent`` are those of one run.
     """
 
@@ -40,12 +41,26 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """All methods of a run by one ``metric``, on the test samples or on a further set ``where``."""
+    """All methods of a run by one ``metric``, on the test samples or on a further set ``where``.
+
+    ``whose`` models are compared between methods: the "common" ones, or those of the "sites" where no method has a
+    common one (sites with models of their own).
+    """
 
     metric: str
     where: str | None
     reference: str | None
     lines: tuple[Line, ...]
+    whose: str = "common"
+
+    def main(self, line: Line) -> Interval | None:
+        """The numbers of a method by which it is compared with others."""
+        return line.common if self.whose == "common" else line.sites
+
+    @property
+    def models(self) -> str:
+        """What is compared, in words."""
+        return "common model" if self.whose == "common" else "sites' own models"
 
     @property
     def lower_is_better(self) -> bool:
@@ -64,8 +79,9 @@ def table(run: Run, metric: str | None = None, where: str | None = None) -> Tabl
     metric = metric or primary(run.done)
     asked = run.scenario.reference
     reference = asked if asked in groups else reference_of([group[0].plan.method for group in groups.values()])
-    lines = [_line(group, groups.get(reference or ""), metric, where) for group in groups.values()]
-    return Table(metric, where, reference, tuple(lines))
+    whose = "common" if any(common_values(group, metric, where) for group in groups.values()) else "sites"
+    lines = [_line(group, groups.get(reference or ""), metric, where, whose) for group in groups.values()]
+    return Table(metric, where, reference, tuple(lines), whose)
 
 
 def by_label(done: Sequence[PlanRun]) -> dict[str, list[PlanRun]]:
@@ -115,18 +131,27 @@ def sites_values(group: Sequence[PlanRun], metric: str, where: str | None = None
     return _values(group, "sites", f"{metric}_mean", where)
 
 
+def values_of(
+    whose: str, group: Sequence[PlanRun], metric: str, where: str | None = None
+) -> dict[tuple[int, int], float]:
+    """The values by which methods are compared, of the "common" models or of the "sites"."""
+    return (common_values if whose == "common" else sites_values)(group, metric, where)
+
+
 def difference(a: Mapping[tuple[int, int], float], b: Mapping[tuple[int, int], float]) -> Comparison | None:
     """``a`` minus ``b`` over the seeds (and folds) that both have; None where they share none."""
     shared = sorted(set(a) & set(b))
     return paired([a[key] for key in shared], [b[key] for key in shared]) if shared else None
 
 
-def _line(group: Sequence[PlanRun], reference: Sequence[PlanRun] | None, metric: str, where: str | None) -> Line:
+def _line(
+    group: Sequence[PlanRun], reference: Sequence[PlanRun] | None, metric: str, where: str | None, whose: str
+) -> Line:
     common, sites = common_values(group, metric, where), sites_values(group, metric, where)
     spread = list(_values(group, "sites", f"{metric}_sd", where).values())
     lead = None
     if reference is not None and reference is not group:
-        lead = difference(common_values(reference, metric, where), common)
+        lead = difference(values_of(whose, reference, metric, where), values_of(whose, group, metric, where))
     return Line(
         method=group[0].plan.method,
         runs=len(group),

@@ -1,5 +1,6 @@
 """What a run sent, and what of a site was in it, in plain words."""
 
+from fedsmall.own_models import has_own_models
 from sim.runs import Run
 
 UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -18,9 +19,11 @@ def leaves_a_site(run: Run) -> list[str]:
     federated = [plan for plan in run.plans if plan.method.family == "federated"]
     if not federated:
         return ["Nothing: no method of this run is federated."]
-    words = [
-        f"At each contact a site sends its trained model{_size(run)}, the number of its samples, and its training loss."
-    ]
+    own = any(map(has_own_models, federated))
+    trained = "the trained layers that all sites share" if own else "its trained model"
+    words = [f"At each contact a site sends {trained}{_size(run)}, the number of its samples, and its training loss."]
+    if own:
+        words.append("The other layers of its model never leave it.")
     if any(plan.recipe.has_state and plan.recipe.optimizer_state == "travel" for plan in federated):
         words.append("The moments of its optimizer travel with the model.")
     if any(plan.method.rule == "scaffold" for plan in federated):

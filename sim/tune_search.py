@@ -17,6 +17,7 @@ import numpy as np
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Samples
+from fedsmall.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.statistics import Interval, interval
@@ -85,6 +86,8 @@ def search(
     """
     if not rates:
         raise PlanError("a search needs learning rates to try, as in --rates 0.01,0.03,0.1")
+    if has_own_models(scenario.plan(0, scenario.seeds[0])):
+        raise PlanError("a search judges sites on common samples, and these have models of their own; set recipe.lr")
     engine = engine or default_engine()
     tries: list[Try] = []
     for seed in range(1000, 1000 + most_seeds):

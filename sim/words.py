@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fedsmall.plan import Method
 from fedsmall.statistics import Comparison, Interval
 from sim.runs import PlanRun, Run
-from sim.tables import Table, by_label, common_values, difference, sites_values, table
+from sim.tables import Table, by_label, difference, sites_values, table, values_of
 
 NAMES = {
     "auc": "ROC-AUC",
@@ -67,21 +67,25 @@ def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str
     reference = next((line for line in shown.lines if line.label == shown.reference), None)
     alone = next((line for line in shown.lines if line.method.family == "standalone"), None)
     central = next((line for line in shown.lines if line.method.family == "central"), None)
-    if reference is None or reference.common is None:
-        best = max(shown.lines, key=lambda line: -1.0 if line.sites is None else line.sites.mean)
-        return f"{best.label} reaches a mean {metric} of {with_interval(shown, best.sites)} over the sites' models."  # type: ignore[arg-type]
+    ours = shown.main(reference) if reference else None
+    if reference is None or ours is None:
+        sign = -1 if shown.lower_is_better else 1
+        best = max(shown.lines, key=lambda line: sign * line.sites.mean if line.sites else float("-inf"))
+        return f"The sites' own models of {best.label} reach {metric} {with_interval(shown, best.sites)} on average."  # type: ignore[arg-type]
     ends = (
         f"; training on all data pooled gives {value(shown, central.common.mean)}" if central and central.common else ""
     )
     if alone is None or alone.sites is None:
-        return f"The common model of {reference.label} reaches {metric} {with_interval(shown, reference.common)}{ends}."
+        reach = "reaches" if shown.whose == "common" else "reach"
+        return f"The {shown.models} of {reference.label} {reach} {metric} {with_interval(shown, ours)}{ends}."
     gap = difference(
-        common_values(groups[reference.label], shown.metric), sites_values(groups[alone.label], shown.metric)
+        values_of(shown.whose, groups[reference.label], shown.metric),
+        sites_values(groups[alone.label], shown.metric),
     )
     gain = f" ({by(shown, gap)})" if gap else ""
     return (
-        f"A site alone reaches {metric} {value(shown, alone.sites.mean)} on average, the common model of "
-        f"{reference.label} {value(shown, reference.common.mean)}{gain}{ends}."
+        f"A site alone reaches {metric} {value(shown, alone.sites.mean)} on average, the {shown.models} of "
+        f"{reference.label} {value(shown, ours.mean)}{gain}{ends}."
     )
 
 

@@ -27,7 +27,7 @@ from strategies.build import strategy_for
 from strategies.daisy_chain import DaisyChain
 from strategies.journal import FileJournal
 from strategies.patience import PatientGrid
-from strategies.remote import SiteEvaluator, task_from_roll
+from strategies.remote import evaluator_for, task_from_roll
 from strategies.run_loop import Conductor, Outcome
 from strategies.server_app import write_outcome
 
@@ -79,7 +79,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: PatientGrid, log: Logbook) -> O
         grid=grid,
         plan=plan,
         initial=lambda site: initial_model(plan, task, site),
-        evaluator=SiteEvaluator(strategy, grid, plan),
+        evaluator=evaluator_for(strategy, grid, plan),
         progress=note,
         journal=journal,
         timeout_s=sheet.round_deadline_s,

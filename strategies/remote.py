@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,20 @@ from flwr.serverapp import Grid
 from fedsmall import __version__
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
+from fedsmall.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.travel import CONFIG, EXAMPLES, METRICS, MODEL, PLAN, Arrays
+from fedsmall.travel import CONFIG, EXAMPLES, METRICS, MODEL, PLAN, ROUND, Arrays
 from strategies.daisy_chain import DaisyChain
 from strategies.records import to_record
 from strategies.roster import Roster
-from strategies.run_loop import Evaluation
+from strategies.run_loop import Evaluation, Evaluator
+
+EVALUATE = MessageType.EVALUATE
+Told = dict[str, dict[str, Any]]  # what each site said of a model: metrics, and the number of samples
 
 
 def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
-    """Call the roll and return the task on which all sites agree.
+    """Call the roll and return the task on which all sites agree; the first site's, where sites have their own models.
 
     Raises PlanError, with both values, where two sites differ in task, model or version, or nobody answers.
     """
@@ -34,7 +39,7 @@ def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
     first = next(iter(answers))
     for key in ("task", "signature", "version"):
         for site, answer in answers.items():
-            if answer.get(key) != answers[first].get(key):
+            if _to_agree(key, answer, plan) != _to_agree(key, answers[first], plan):
                 raise PlanError(
                     f"Sites differ in their {key}: {first!r} has {str(answers[first].get(key))[:200]}, "
                     f"{site!r} has {str(answer.get(key))[:200]}. All must run the same."
@@ -46,35 +51,88 @@ def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
     return Task(**fields)
 
 
+def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> Any:
+    """What a site said, without what may differ: sites with models of their own may want longer or shorter targets."""
+    if key != "task" or not has_own_models(plan):
+        return answer.get(key)
+    task = json.loads(str(answer[key]))
+    return {**task, "classes": None} if task.get("loss") == "l1" else task
+
+
+def evaluator_for(strategy: DaisyChain, grid: Grid, plan: Plan) -> Evaluator:
+    """Who judges models over real sites: the sites do, each a common model or its own."""
+    return (OwnModelsEvaluator if has_own_models(plan) else SiteEvaluator)(strategy, grid, plan)
+
+
 class SiteEvaluator:
     """Sends the common model to every site, to be judged on what the site has held out; reports means and spreads."""
 
     def __init__(self, strategy: DaisyChain, grid: Grid, plan: Plan, timeout_s: float = 600.0) -> None:
-        self.strategy = strategy
-        self.grid = grid
-        self.config = ConfigRecord({PLAN: plan.model_dump_json(exclude_defaults=True)})
-        self.timeout_s = timeout_s
+        self._ask = _Judges(strategy, grid, plan, timeout_s)
 
     def __call__(self, t: int, common: Arrays | None, models: Mapping[str, ArrayRecord]) -> Evaluation | None:
         """The sites' metrics of the common model, weighted by their held-out samples; None where nobody has any."""
         if common is None:
             return None
-        content = RecordDict({MODEL: to_record(common), CONFIG: self.config})
-        nodes = self.strategy.roster.nodes
-        orders = [Message(content, nodes[site], MessageType.EVALUATE) for site in self.strategy.sites]
+        told = self._ask(t, dict.fromkeys(self._ask.strategy.sites, to_record(common)))
+        return _summary(t, told) if told else None
+
+
+class OwnModelsEvaluator:
+    """Sends every site the shared part of a model, which it completes with its own layers and judges; on every engine.
+
+    There is no model that all sites could judge. An evaluation's ``sites`` are the sites' own models after their last
+    training; ``extra["held_out"]`` has for each site the common shared part, completed with the site's own layers.
+    """
+
+    def __init__(self, strategy: DaisyChain, grid: Grid, plan: Plan, timeout_s: float = 600.0) -> None:
+        self._ask = _Judges(strategy, grid, plan, timeout_s)
+
+    def __call__(self, t: int, common: Arrays | None, models: Mapping[str, ArrayRecord]) -> Evaluation | None:
+        """What the sites say of their own models after round ``t``; None where nobody has anything held out."""
+        own = self._ask(t, models)
+        if not own:
+            return None
+        shared = self._ask(t, dict.fromkeys(own, to_record(common))) if common is not None else {}
+        held_out = {site: _metrics(told) for site, told in shared.items()}
+        return Evaluation(t, None, _spread(own), {"held_out": held_out} if held_out else {})
+
+
+@dataclass
+class _Judges:
+    """The sites, asked what models are worth on the samples that each has held out."""
+
+    strategy: DaisyChain
+    grid: Grid
+    plan: Plan
+    timeout_s: float
+
+    def __call__(self, t: int, models: Mapping[str, ArrayRecord]) -> Told:
+        """The answers about each site's model, by site in order; those who are silent or have no samples are left out.
+
+        ``t`` is the round after which they judge: a site with layers of its own takes them as they were then.
+        """
+        plan = self.plan.model_dump_json(exclude_defaults=True)
+        nodes, sites = self.strategy.roster.nodes, sorted(models)
+        orders = [
+            Message(
+                RecordDict({MODEL: models[site], CONFIG: ConfigRecord({PLAN: plan, ROUND: t})}), nodes[site], EVALUATE
+            )
+            for site in sites
+        ]
         replies = list(self.grid.send_and_receive(orders, timeout=self.timeout_s))
-        site_of = {o.metadata.message_id: s for o, s in zip(orders, self.strategy.sites, strict=True)}
-        told: dict[str, dict[str, Any]] = {}
+        site_of = {order.metadata.message_id: site for order, site in zip(orders, sites, strict=True)}
+        told: Told = {}
         for reply in replies:
             site = site_of.get(reply.metadata.reply_to_message_id)
             if site is not None and not reply.has_error() and reply.content[METRICS].get(EXAMPLES):
                 told[site] = dict(reply.content[METRICS])
-        return _summary(t, dict(sorted(told.items()))) if told else None
+        return dict(sorted(told.items()))
 
 
-def _summary(t: int, told: dict[str, dict[str, Any]]) -> Evaluation:
+def _summary(t: int, told: Told) -> Evaluation:
     weights = np.array([float(metrics[EXAMPLES]) for metrics in told.values()])
-    names = [name for name in next(iter(told.values())) if name != EXAMPLES]
+    names = list(_metrics(next(iter(told.values()))))
     common = {
         name: float(np.average([float(metrics.get(name, np.nan)) for metrics in told.values()], weights=weights))
         for name in names
@@ -83,3 +141,20 @@ def _summary(t: int, told: dict[str, dict[str, Any]]) -> Evaluation:
         site: {name: float(metrics[name]) for name in names if name in metrics} for site, metrics in told.items()
     }
     return Evaluation(t, common, {}, {"held_out": held_out})
+
+
+def _spread(told: Told) -> dict[str, Any]:
+    """Mean and standard deviation over the sites of each metric that all of them have, and the single values."""
+    each = [_metrics(metrics) for metrics in told.values()]
+    summary: dict[str, Any] = {"names": list(told), "per_site": {}}
+    for name in each[0]:
+        values = [metrics[name] for metrics in each if name in metrics]
+        if len(values) == len(each):
+            summary[f"{name}_mean"] = float(np.mean(values))
+            summary[f"{name}_sd"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+            summary["per_site"][name] = values
+    return summary
+
+
+def _metrics(told: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in told.items() if name != EXAMPLES}

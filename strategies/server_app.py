@@ -14,7 +14,7 @@ from fedsmall.models import initial_model
 from fedsmall.plan import Plan, Recipe
 from fedsmall.planning import check_plan
 from strategies.build import strategy_for
-from strategies.remote import SiteEvaluator, task_from_roll
+from strategies.remote import evaluator_for, task_from_roll
 from strategies.run_loop import Conductor, Outcome
 
 app = ServerApp()
@@ -40,7 +40,7 @@ def conduct(plan: Plan, grid: Grid) -> Outcome:
         grid=grid,
         plan=plan,
         initial=lambda site: initial_model(plan, task, site),
-        evaluator=SiteEvaluator(strategy, grid, plan),
+        evaluator=evaluator_for(strategy, grid, plan),
         looks=False,
     ).run()
 

@@ -58,7 +58,9 @@ class Pool:
 def join(parts: Iterable[Part]) -> Part:
     """The samples of all parts, one after the other; DataError where their shapes differ."""
     parts = list(parts)
-    shapes = sorted({part.x.shape[1:] for part in parts})
-    if len(shapes) > 1:
-        raise DataError(f"samples of shapes {shapes[0]} and {shapes[1]} cannot go into one model; make them equal")
+    for what in ("x", "y"):
+        shapes = sorted({getattr(part, what).shape[1:] for part in parts})
+        if len(shapes) > 1:
+            called = "samples" if what == "x" else "targets"
+            raise DataError(f"{called} of shapes {shapes[0]} and {shapes[1]} cannot go into one model; make them equal")
     return Part(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))

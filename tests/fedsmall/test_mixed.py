@@ -8,8 +8,9 @@ from fedsmall.cohort import Cohort
 from fedsmall.errors import PlanError
 from fedsmall.federation import Samples, Task
 from fedsmall.methods import method
-from fedsmall.mixed import SHARED_PART, MixedCohort, is_shared
+from fedsmall.mixed import MixedCohort
 from fedsmall.models import initial_model
+from fedsmall.own_models import SHARED_PART, is_shared, kind_of
 from fedsmall.plan import Plan, Recipe
 from fedsmall.replicas import plan_at
 from fedsmall.travel import Traveller
@@ -145,19 +146,40 @@ def test_a_site_alone_that_restarts_at_every_contact_gets_the_numbers_of_the_coh
             np.testing.assert_allclose(array, values(stack)[key][place], rtol=1e-10, atol=1e-13)
 
 
-def test_a_site_judges_the_shared_part_with_its_own_layers():
+def test_a_site_judges_the_shared_part_with_the_layers_it_remembers():
     plan = plan_at(plan_of(), 1, 3)
     cohort = cohort_for(plan, TASK, ["b"], [DATA[1]])
     stack = begin(plan, cohort, 1)
     memory = cohort.train(stack, [0], 1, 1, common=[True]).memory
-    before = cohort.predict(stack, DATA[1].x)
+    shared = stack.traveller(0).model
 
-    fresh = cohort_for(plan, TASK, ["b"], [DATA[1]])
-    fresh.recall(memory)
+    alone = cohort_for(plan, TASK, ["b"], [DATA[1]]).predict_at(0, shared, DATA[1].x, memory)
+    forgetful = cohort.predict_at(0, shared, DATA[1].x, {})
 
-    np.testing.assert_allclose(fresh.predict(fresh.stack([stack.traveller(0)]), DATA[1].x), before, rtol=1e-12)
-    with pytest.raises(PlanError, match="judged one by one"):
-        cohort_for(plan_of(), TASK, NAMES, DATA).predict(stack, DATA[1].x)
+    head = {k.removeprefix("private/0/"): v[0] for k, v in memory.items() if k.startswith("private/0/")}
+    whole = Cohort(plan.model_copy(update={"model": LARGE, "model_options": {}}), TASK, ["b"], [DATA[1]])
+    by_hand = whole.predict(whole.stack([Traveller({**shared, **head})]), DATA[1].x)[0]
+    np.testing.assert_array_equal(alone, by_hand)
+    assert (forgetful != by_hand).any()
+
+
+def test_sites_of_one_architecture_may_have_options_of_their_own():
+    heads = [{"name": "mlp", "hidden": [8, width]} for width in (3, 5, 3)]
+    plan = plan_of(sites=heads, shared=["0"])
+    cohort = cohort_for(plan, TASK, NAMES, DATA)
+
+    memory = cohort.train(begin(plan, cohort), range(3), 1, 1, common=[True] * 3).memory
+
+    assert {name: array.shape[1:] for name, array in memory.items() if name.endswith("2.bias")} == {
+        "private/0/2.bias": (3,),
+        "private/1/2.bias": (5,),
+    }
+
+
+@pytest.mark.parametrize("entry", [3, None, {}, {"hidden": [3]}, {"name": 3}])
+def test_what_is_no_model_of_a_site_is_refused(entry):
+    with pytest.raises(PlanError, match="a name, or a table with a name and options"):
+        kind_of(entry)
 
 
 def test_diversity_is_measured_on_the_shared_layers():
