@@ -17,6 +17,7 @@ import numpy as np
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Samples
+from fedsmall.methods import nearest
 from fedsmall.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
@@ -26,6 +27,7 @@ from sim.engines import default_engine, run_plan
 from sim.files import write
 from sim.reproduce_items import SEARCHES, Item
 from sim.scenario import Scenario, assign, build
+from sim.tables import LOWER_IS_BETTER
 
 FOLDS = 4
 REGRET = 0.005
@@ -86,6 +88,8 @@ def search(
     """
     if not rates:
         raise PlanError("a search needs learning rates to try, as in --rates 0.01,0.03,0.1")
+    if metric in LOWER_IS_BETTER:
+        raise PlanError(f"a search takes the rate with the highest score, and a low {metric} is a good one")
     if has_own_models(scenario.plan(0, scenario.seeds[0])):
         raise PlanError("a search judges sites on common samples, and these have models of their own; set recipe.lr")
     engine = engine or default_engine()
@@ -178,6 +182,9 @@ def _plans(scenario: Scenario, seed: int, data_root: Path | None) -> Iterator[tu
 
 def _score(plan: Plan, federation: Federation, metric: str, engine: str) -> float:
     last = run_plan(plan, federation, engine).evaluations[-1]
+    known = last.common if last.common is not None else [name.removesuffix("_mean") for name in last.sites]
+    if metric not in known:
+        raise PlanError(f"This task has no metric {metric!r}. {nearest(metric, list(known))}")
     score = last.common[metric] if last.common is not None else last.sites[f"{metric}_mean"]
     return float(score) if np.isfinite(score) else 0.0
 

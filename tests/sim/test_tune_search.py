@@ -4,7 +4,7 @@ import pytest
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Samples, Task
 from sim.scenario import build
-from sim.tune_search import REGRET, Try, choose, inner, load, save, spaced_rates, with_rates
+from sim.tune_search import REGRET, Try, choose, inner, load, save, search, spaced_rates, with_rates
 
 
 def tries(scores, label="FedDC"):
@@ -155,3 +155,14 @@ def test_each_method_gets_its_own_rate_and_keeps_the_rest():
     assert [recipe.lr for recipe in recipes] == [0.1, 0.03, 0.5]
     assert [recipe.batch for recipe in recipes] == [None, 2, None]
     assert {recipe.momentum for recipe in recipes} == {0.9}
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"), [("mae", "a low mae is a good one"), ("accurracy", "Did you mean 'accuracy'")]
+)
+def test_a_metric_that_no_rate_can_be_chosen_by_is_refused(metric, said):
+    keys = {"name": "s", "task": "breast_cancer", "sites": 4, "samples_per_site": 4, "rounds": 1, "seeds": [0]}
+    scenario = build({**keys, "method": [{"name": "FedAvg"}]})
+
+    with pytest.raises(PlanError, match=said):
+        search(scenario, (0.1,), metric=metric)
