@@ -68,17 +68,33 @@ class EdgeConvolution(nn.Module):
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
         """Features (graphs, nodes, inputs) and edges (graphs, nodes, nodes) -> (graphs, nodes, outputs)."""
-        nodes = x.shape[1]
-        slope = self.edge.weight[:, 0]  # (inputs * outputs,)
-        heard = []
-        for features, entries in zip(
-            x.unbind(), edges.unbind(), strict=True
-        ):  # one graph's weights at a time fit a cache
-            weights = torch.relu(entries[..., None] * slope + self.edge.bias)  # (nodes, nodes, inputs * outputs)
-            weights = weights.reshape(nodes, nodes * self.inputs, self.outputs)
-            heard.append(torch.matmul(features.reshape(-1), weights))  # (nodes, outputs): sums over j and inputs
-        convolved: Tensor = self.root(x) + torch.stack(heard) / nodes + self.bias
+        entries, order = edges.sort(dim=-1)  # (graphs, nodes, nodes): node by node, the neighbours by rising entry
+        features = torch.take_along_dim(x[:, None], order[..., None], dim=2)  # (graphs, nodes, nodes, inputs)
+        slope, offset = (t.view(self.inputs, self.outputs).T for t in (self.edge.weight, self.edge.bias))
+        first = self._first_beyond(entries, slope.detach(), offset.detach())  # (graphs, nodes, outputs, inputs)
+        heard = slope * _beyond(features * entries[..., None], first, slope)
+        heard = (heard + offset * _beyond(features, first, slope)).sum(-1)  # (graphs, nodes, outputs)
+        convolved: Tensor = self.root(x) + heard / x.shape[1] + self.bias
         return convolved
+
+    def _first_beyond(self, entries: Tensor, slope: Tensor, offset: Tensor) -> Tensor:
+        """For every weight e a + c, the number of the first neighbour whose entry e lies beyond -c / a."""
+        edge = torch.where(slope == 0, torch.where(offset > 0, -torch.inf, torch.inf), -offset / slope)
+        edge = torch.where(slope > 0, edge.nextafter(edge.new_tensor(torch.inf)), edge)  # on the edge a ReLU is off
+        rows = edge.flatten().expand(*entries.shape[:2], -1).contiguous()
+        return torch.searchsorted(entries, rows).view(*entries.shape[:2], self.outputs, self.inputs)
+
+
+def _beyond(terms: Tensor, first: Tensor, slope: Tensor) -> Tensor:
+    """For every weight, the sum of the neighbours' terms over those whose entry lets it through the ReLU.
+
+    A weight e a + c is positive for all e on one side of -c / a. With neighbours in the order of their entries the sum
+    is therefore a difference of two running sums, and no weight of a single edge is ever written down.
+    ``terms`` is (graphs, nodes, neighbours, inputs); the result (graphs, nodes, outputs, inputs).
+    """
+    running = nn.functional.pad(terms.cumsum(2), (0, 0, 1, 0))  # (graphs, nodes, 1 + neighbours, inputs)
+    below = running.gather(2, first)
+    return torch.where(slope < 0, below, running[:, :, -1:] - below)
 
 
 class GraphNet(nn.Module):

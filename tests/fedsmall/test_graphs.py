@@ -87,6 +87,26 @@ def test_a_convolution_is_what_its_formula_says_node_by_node():
             )
 
 
+@pytest.mark.parametrize("regions", [2, 3, 9])
+def test_running_sums_equal_every_edges_own_weights_with_gradients(regions):
+    torch.manual_seed(regions)
+    layer = EdgeConvolution(6, 5).double()
+    with torch.no_grad():
+        layer.edge.weight[:8] = 0  # weights that no edge changes: on or off for good
+        layer.edge.bias[4:12] = 0  # the ReLU's corner lies at an entry of zero
+    edges = torch.round(graphs(3, regions) * 4) / 4  # many entries are equal
+    x = torch.rand(3, regions, 6, dtype=torch.float64, requires_grad=True)
+
+    fast = layer(x, edges)
+    weights = torch.relu(layer.edge(edges[..., None])).unflatten(-1, (6, 5))  # (graphs, nodes, nodes, inputs, outputs)
+    slow = layer.root(x) + torch.einsum("gji,gnjio->gno", x, weights) / regions + layer.bias
+
+    np.testing.assert_allclose(fast.detach(), slow.detach(), rtol=0, atol=1e-13)
+    held = [x, *layer.parameters()]
+    for mine, theirs in zip(*(torch.autograd.grad((y**2).sum(), held) for y in (fast, slow)), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-12)
+
+
 def test_a_convolution_equals_torch_geometrics_with_its_gradients():
     geometric = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is an optional extra")
     torch.manual_seed(0)
