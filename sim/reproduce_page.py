@@ -8,6 +8,7 @@ import numpy as np
 from fedsmall.statistics import Interval
 from sim.reproduce_items import Item
 from sim.reproduce_rows import MARGIN, Result, Row
+from sim.tables import LOWER_IS_BETTER
 
 HEAD = f"""# Evidence
 
@@ -94,7 +95,8 @@ def _about(result: Result) -> str:
 def _table(item: Item, rows: Sequence[Row]) -> str:
     variant = f"\n**{item.vary.key} = {rows[0].variant}**\n" if item.vary else ""
     private = any(row.epsilon is not None for row in rows)
-    columns = ["method", f"measured {item.metric}", "n"]
+    unit = " (x 100)" if item.metric in LOWER_IS_BETTER else ""  # an error, where others are shares in points
+    columns = ["method", f"measured {item.metric}{unit}", "n"]
     if any(row.published is not None for row in rows):
         columns += ["published", "verdict"]
     columns += [f"minus {item.baseline}", "p"]
