@@ -103,7 +103,8 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
     measured = ", ".join(f"{name} {value:.3f}" for name, value in common.items())
     console.print(f"finished after {outcome['contacts']} contacts, {outcome['bytes_sent']} bytes of models.")
     console.print(f"the common model on what the sites held out: {measured or 'nothing was held out'}")
-    console.print(f"in {home}: model.safetensors, outcome.json, log.jsonl")
+    left = [name for name in ("model.safetensors", "outcome.json", "log.jsonl") if (home / name).exists()]
+    console.print(f"in {home}: {', '.join(left)}")
 
 
 def _slug(text: str) -> str:
