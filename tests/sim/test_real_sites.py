@@ -218,7 +218,9 @@ def test_a_killed_run_is_resumed_to_the_same_bits(trial, finished):
     number = trial.start("killed", plan, **PATIENCE)
     home = trial.home("killed")
     assert flower.wait_until(lambda: (home / "journal" / "000002.json").exists(), 600)
-    os.kill(endurance.victims(trial)["ServerApp"], signal.SIGKILL)
+    kinds = [kind for kind, _ in endurance.victims(trial)]
+    assert all(kinds.count(f"site {name}") == 3 for name in ("station", "supernode", "superexec"))
+    os.kill(dict(endurance.victims(trial))["ServerApp"], signal.SIGKILL)
     assert flower.wait_until(lambda: not deploy.is_running(home), 30)
     assert not (home / "outcome.json").exists()
 
