@@ -65,7 +65,9 @@ def disturb(trial: Trial, run: str, kills: int, rng: random.Random, log: Counter
     while not (home / "outcome.json").exists():
         if sum(log.values()) < kills:
             time.sleep(rng.uniform(0.5, 12.0))
-            what, pid = rng.choice(victims(trial))
+            found = victims(trial)
+            what = rng.choice(sorted({kind for kind, _ in found}))  # each kind as often, though sites have most
+            pid = rng.choice([pid for kind, pid in found if kind == what])
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
