@@ -9,12 +9,18 @@ import hashlib
 import io
 import json
 import os
+import re
+import tomllib
 import zipfile
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 from fedsmall.errors import PolicyError
 
+# what zipfile raises on bytes that are no zip file, or only nearly one
+UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, NotImplementedError)
+PIECE = 65_536  # bytes; of a pyproject.toml no more is read for the app's name
 APPROVED = "FEDSMALL_BUNDLES"  # the approved digests, separated by commas; set by `fedsmall site up`
 
 
@@ -25,20 +31,42 @@ def bundle_digest(content: bytes) -> str:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as bundle:
-            names = bundle.namelist()
-            if len(set(names)) != len(names):
-                raise PolicyError("the bundle names a file twice; no code of it was loaded")
-            rows = [[name, hashlib.sha256(bundle.read(name)).hexdigest()] for name in sorted(names)]
-    except zipfile.BadZipFile:
+            rows = [[name, _file_digest(bundle, name)] for name in sorted(bundle.namelist())]
+    except UNREADABLE:
         raise PolicyError("the bundle is no zip file; no code of it was loaded") from None
+    if len({name for name, _ in rows}) != len(rows):
+        raise PolicyError("the bundle names a file twice; no code of it was loaded")
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def _file_digest(bundle: zipfile.ZipFile, name: str) -> str:
+    digest = hashlib.sha256()
+    with bundle.open(name) as file:  # piece by piece: a small bundle may unpack to more than the memory holds
+        while piece := file.read(PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def app_name(content: bytes) -> str:
+    """What a readable bundle calls itself, "publisher/name version"; its sender's word, so cut to plain letters."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as bundle, bundle.open("pyproject.toml") as file:
+            told = tomllib.loads(file.read(PIECE).decode())
+        publisher = told["tool"]["flwr"]["app"]["publisher"]
+        words = f"{publisher}/{told['project']['name']} {told['project']['version']}"
+    except (*UNREADABLE, LookupError, TypeError):
+        return "without a name"
+    return re.sub(r"[^A-Za-z0-9._/ -]", "?", words)[:80]
 
 
 def check_bundle(content: bytes, approved: str) -> None:
     """Raise PolicyError unless the bundle's digest is one of those approved (separated by commas)."""
     digest = bundle_digest(content)
     if digest not in approved.split(","):
-        raise PolicyError(f"the bundle {digest[:16]} is not among those approved here; no code of it was loaded")
+        raise PolicyError(
+            f"the app {app_name(content)} (bundle {digest[:16]}) is not among those approved here; "
+            "no code of it was loaded"
+        )
 
 
 def checked(install: Callable[..., Any], approved: str) -> Callable[..., Any]:

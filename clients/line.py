@@ -52,13 +52,21 @@ def receive(line: socket.socket) -> tuple[Words, Arrays]:
     return words, arrays
 
 
+def check_length(path: Path) -> None:
+    """Raise ValueError where the path is too long for a socket."""
+    if (length := len(os.fsencode(path.absolute()))) > LONGEST_PATH:
+        raise ValueError(
+            f"the path of the station's socket has {length} bytes, the system allows {LONGEST_PATH}; "
+            "use a shorter folder, with --home"
+        )
+
+
 def listen(path: Path) -> socket.socket:
     """A listening socket at ``path`` that only this user can reach: the folder is 0700, the socket 0600.
 
     Raises ValueError where the path is too long for the system, or its folder open to others.
     """
-    if len(os.fsencode(path)) > LONGEST_PATH:
-        raise ValueError(f"the path of the socket is longer than the system's {LONGEST_PATH} bytes; use a shorter home")
+    check_length(path)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if stat.S_IMODE(path.parent.stat().st_mode) & 0o077:
         raise ValueError("the socket's folder must be its owner's alone: chmod 700")

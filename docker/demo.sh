@@ -3,8 +3,12 @@
 # BASE, PIP_ARGS: see the Dockerfile. KEEP=1 leaves containers and volumes. COMPOSE names the compose command.
 set -eu
 cd "$(dirname "$0")/.."
-docker build -f docker/Dockerfile -t fedsmall:local --build-arg BASE="${BASE:-debian:bookworm-slim}" \
-    --build-arg PIP_ARGS="${PIP_ARGS:-}" .
+BASE=${BASE:-debian:bookworm-slim}
+docker build -f docker/Dockerfile -t fedsmall:local --build-arg BASE="$BASE" --build-arg PIP_ARGS="${PIP_ARGS:-}" . || {
+    echo "The image was not built on $BASE. Without a network it needs a base from docker/base.sh and all wheels in" \
+        "docker/wheels/, with PIP_ARGS=--no-index; docker/README.md says how." >&2
+    exit 1
+}
 if [ -z "${COMPOSE:-}" ]; then
     if docker compose version >/dev/null 2>&1; then COMPOSE="docker compose"; else COMPOSE="docker-compose"; fi
 fi

@@ -1,7 +1,8 @@
 """Seconds per contact of three real sites on one machine: Flower's floor, the warm station, and the same work cold.
 
-Three bundles run over the same consortium. ``echo`` imports nothing and sends back what came: what Flower itself costs.
-``warm`` is fedsmall's own. ``cold`` loads torch, the data and the model in Flower's fresh process for every message.
+Three bundles run over the same consortium. ``echo`` imports nothing and sends back what came, a model of the same size
+as the others': what Flower itself costs. ``warm`` is fedsmall's own. ``cold`` loads torch, the data and the model in
+Flower's fresh process for every message.
 
     python examples/measure_contacts.py [CONTACTS]
 """
@@ -49,7 +50,8 @@ def main(grid, context):
     sheet = RunSheet.model_validate_json((folder / "sheet.json").read_text())
     patient = PatientGrid(grid, sheet, Logbook(folder / "log.jsonl"))
     wait_for_sites(sheet, patient)
-    model = ArrayRecord({"w": Array(np.zeros(600, np.float32))})
+    shapes = {"0.weight": (16, 30), "0.bias": (16,), "2.weight": (2, 16), "2.bias": (2,)}
+    model = ArrayRecord({name: Array(np.zeros(shape, np.float32)) for name, shape in shapes.items()})
     for t in range(1, sheet.plan.rounds + 1):
         content = RecordDict({"arrays": model, "config": ConfigRecord({"round": t})})
         nodes = [n.node_id for n in patient.get_nodes()]

@@ -59,7 +59,7 @@ def launch(folder: Path, run: str, say: Say) -> int:
     words = ("run", str(SOURCE), flower.CONNECTION, "--run-config", f'run="{run}"')
     number = int(flower.call(folder / "flwr", *words, say=say)["run-id"])
     home = folder / "runs" / run
-    _put(home / "flower.json", json.dumps({"runs": [*_numbers(home), number]}))
+    _put(home / "flower.json", json.dumps({"runs": [*numbers(home), number]}))
     return number
 
 
@@ -71,7 +71,7 @@ def resume(folder: Path, run: str, say: Say) -> int:
     if is_running(home):
         raise PlanError(f"{run!r} still runs; `fedsmall stop {run}` stops it")
     (home / "failure.json").unlink(missing_ok=True)
-    for number in _numbers(home)[-1:]:
+    for number in numbers(home)[-1:]:
         if not _state(folder, number).startswith("finished"):
             with contextlib.suppress(RuntimeError):  # nobody conducts it any more: the lock is free
                 flower.call(folder / "flwr", "stop", str(number), flower.CONNECTION, say=say)
@@ -81,10 +81,10 @@ def resume(folder: Path, run: str, say: Say) -> int:
 def stop(folder: Path, run: str, say: Say) -> None:
     """Stop a run after what it is doing; its journal stays."""
     home = run_home(folder, run)
-    numbers = _numbers(home)
-    if not numbers or not is_running(home):
+    known = numbers(home)
+    if not known or not is_running(home):
         raise PlanError(f"{run!r} does not run now")
-    flower.call(folder / "flwr", "stop", str(numbers[-1]), flower.CONNECTION, say=say)
+    flower.call(folder / "flwr", "stop", str(known[-1]), flower.CONNECTION, say=say)
     Logbook(home / "log.jsonl").write("stopped")
 
 
@@ -151,7 +151,8 @@ def _state(folder: Path, number: int) -> str:
     return str(answer["runs"][0]["status"])
 
 
-def _numbers(home: Path) -> list[int]:
+def numbers(home: Path) -> list[int]:
+    """Flower's numbers for a run, in order: one for its start and one for every time that it was resumed."""
     path = home / "flower.json"
     return list(json.loads(path.read_text())["runs"]) if path.exists() else []
 

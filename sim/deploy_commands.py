@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fedsmall.errors import PlanError
 from fedsmall.logbook import Logbook
-from sim import deploy, flower, scenario, server
+from sim import deploy, flower, scenario, server, shipped
 from sim.consortium_commands import HERE, Folder
 
 console = Console(highlight=False, soft_wrap=True)
@@ -18,7 +18,9 @@ Detach = Annotated[bool, typer.Option("--detach", "-d", help="return at once; `f
 
 
 def start(
-    path: Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="what is to be run")],
+    path: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="a .toml file, or a name from `fedsmall list scenarios`")
+    ],
     folder: Folder = HERE,
     name: Annotated[str | None, typer.Option(help="the run's name; by default the scenario's")] = None,
     sites: Annotated[str, typer.Option(help="only these sites, separated by commas")] = "",
@@ -29,7 +31,7 @@ def start(
     detach: Detach = False,
 ) -> None:
     """Run a scenario over the consortium's sites."""
-    read = scenario.load(path, settings or [])
+    read = scenario.load(shipped.find(path), settings or [])
     plans = read.plans()
     if detach and len(plans) > 1:
         raise PlanError("--detach takes a scenario of one method and one seed; this one has several")
@@ -103,7 +105,8 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
     measured = ", ".join(f"{name} {value:.3f}" for name, value in common.items())
     console.print(f"finished after {outcome['contacts']} contacts, {outcome['bytes_sent']} bytes of models.")
     console.print(f"the common model on what the sites held out: {measured or 'nothing was held out'}")
-    console.print(f"in {home}: model.safetensors, outcome.json, log.jsonl")
+    left = [name for name in ("model.safetensors", "outcome.json", "log.jsonl") if (home / name).exists()]
+    console.print(f"in {home}: {', '.join(left)}")
 
 
 def _slug(text: str) -> str:

@@ -1,10 +1,11 @@
 """Kills the processes of a run over real sites at random, again and again, and shows that its end is the same.
 
-    python -m sim.endurance [KILLS] [ROUNDS]
+    python -m sim.endurance [KILLS] [ROUNDS] [SEED]
 
-The run is a consortium of three sites on the loopback. One run is never disturbed; in the other every few seconds one
-process (ServerApp, SuperLink, gate, SuperExec, a site's station, SuperNode, SuperExec or ClientApp) is killed with
-SIGKILL, and the run is resumed where it ended. At the end the two models must have the same bytes.
+The run is a consortium of three sites on the loopback. One run is never disturbed; in the others, one after the other
+until there were enough kills, every few seconds one process (ServerApp, SuperLink, gate, SuperExec, a site's station,
+SuperNode, SuperExec or ClientApp) is killed with SIGKILL, and the run is resumed where it ended. At the end all models
+must have the same bytes.
 """
 
 import json
@@ -16,7 +17,6 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from safetensors.numpy import load_file
 
@@ -38,37 +38,36 @@ def trial_plan(rounds: int) -> Plan:
     return scenario.load(path, settings).plans()[0]
 
 
-def victims(trial: Trial) -> dict[str, int]:
-    """The processes that may be killed now, by what they are."""
-    found = {f"server {name}": pid for name, pid in supervisor.pids(server.household(trial.folder)).items()}
+def victims(trial: Trial) -> list[tuple[str, int]]:
+    """The processes that may be killed now, of the server and of every site: what each is, and its number."""
+    found = [(f"server {name}", pid) for name, pid in supervisor.pids(server.household(trial.folder)).items()]
     for site in trial.data:
-        found |= {f"site {name}": pid for name, pid in supervisor.pids(trial.kit(site).household).items()}
+        found += [(f"site {name}", pid) for name, pid in supervisor.pids(trial.kit(site).household).items()]
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        words = path.read_bytes().split(b"\0") if path.exists() else []
-        if any(word.endswith((b"flwr-serverapp", b"clients.launcher")) for word in words) and _ours(path, trial):
+        words = _read(path).split(b"\0")
+        ours = str(trial.folder).encode() in _read(path.with_name("environ"))  # only what this trial started
+        if ours and any(word.endswith((b"flwr-serverapp", b"clients.launcher")) for word in words):
             kind = "ServerApp" if any(word.endswith(b"flwr-serverapp") for word in words) else "ClientApp"
-            found[kind] = int(path.parent.name)
-    return found
+            found.append((kind, int(path.parent.name)))
+    return sorted(found)
 
 
-def _ours(path: Path, trial: Trial) -> bool:
-    """Only what this trial started: its environment names the trial's folder."""
+def _read(path: Path) -> bytes:
     try:
-        return str(trial.folder).encode() in path.with_name("environ").read_bytes()
-    except OSError:
-        return False
+        return path.read_bytes()
+    except OSError:  # the process has ended meanwhile
+        return b""
 
 
-def disturb(trial: Trial, run: str, number: int, kills: int, rng: random.Random, log: Counter[str]) -> dict[str, Any]:
+def disturb(trial: Trial, run: str, kills: int, rng: random.Random, log: Counter[str]) -> None:
     """Kill at random moments until ``kills`` are done, resuming whenever the run has ended; then let it finish."""
-    while True:
-        home = trial.home(run)
-        if (home / "outcome.json").exists():
-            outcome: dict[str, Any] = json.loads((home / "outcome.json").read_text())
-            return outcome
+    home = trial.home(run)
+    while not (home / "outcome.json").exists():
         if sum(log.values()) < kills:
             time.sleep(rng.uniform(0.5, 12.0))
-            what, pid = rng.choice(sorted(victims(trial).items()))
+            found = victims(trial)
+            what = rng.choice(sorted({kind for kind, _ in found}))  # each kind as often, though sites have most
+            pid = rng.choice([pid for kind, pid in found if kind == what])
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -104,8 +103,8 @@ def half_written(folder: Path) -> list[str]:
 
 
 def main(kills: int, rounds: int, seed: int = 0) -> int:
-    """Run both, compare, and report; 0 where the models agree."""
-    plan, log = trial_plan(rounds), Counter[str]()
+    """Run all, compare, and report; 0 where the models agree and nothing was left half-written."""
+    plan, log, rng = trial_plan(rounds), Counter[str](), random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="fe") as scratch:
         data = {name: Path(scratch) / f"{name}.csv" for name in SITES}
         trial_data.write(list(data.values()))
@@ -113,22 +112,29 @@ def main(kills: int, rounds: int, seed: int = 0) -> int:
             started = time.monotonic()
             trial.finish("calm", trial.start("calm", plan, **PATIENCE))
             calm = time.monotonic() - started
-            disturb(trial, "wild", trial.start("wild", plan, **PATIENCE), kills, random.Random(seed), log)
-            models = {run: load_file(trial.home(run) / "model.safetensors") for run in ("calm", "wild")}
-            digests = {run: digest_of(model) for run, model in models.items()}
-            logs = [trial.home("wild") / "log.jsonl", *(trial.kit(name).home / "log.jsonl" for name in SITES)]
+            wild: list[str] = []
+            while sum(log.values()) < kills:
+                wild.append(f"wild-{len(wild) + 1}")
+                trial.start(wild[-1], plan, **PATIENCE)
+                disturb(trial, wild[-1], kills, rng, log)
+            digests = {run: digest_of(load_file(trial.home(run) / "model.safetensors")) for run in ["calm", *wild]}
+            logs = [trial.home(run) / "log.jsonl" for run in wild]
+            logs += [trial.kit(name).home / "log.jsonl" for name in SITES]
             report = {
                 "kills": sum(log.values()),
                 "killed": dict(sorted(log.items())),
-                "same_model": digests["calm"] == digests["wild"],
+                "runs": len(wild),
+                "resumes": sum(len(deploy.numbers(trial.home(run))) - 1 for run in wild),
+                "same_model": len(set(digests.values())) == 1,
+                "digest": digests["calm"][:16],
                 "logs_hold": all(verify(path).fault is None for path in logs),
-                "half_written": half_written(trial.home("wild")),
+                "half_written": [file for run in wild for file in half_written(trial.home(run))],
                 "contacts": rounds,
                 "calm_seconds": round(calm),
                 "wild_seconds": round(time.monotonic() - started - calm),
             }
     print(json.dumps(report, indent=1), flush=True)
-    return 0 if report["same_model"] and report["logs_hold"] else 1
+    return 0 if report["same_model"] and report["logs_hold"] and not report["half_written"] else 1
 
 
 if __name__ == "__main__":

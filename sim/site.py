@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from clients import line
 from clients.launcher import APPROVED
 from clients.policy import OWN, load_policy
 from clients.relay import SOCKET
@@ -103,6 +104,7 @@ def up(site: Site, data: Path | None, port: int, say: Say, *, insecure: bool = F
         if not site.key.exists():
             raise ValueError("the kit has no key yet; `fedsmall site keygen` makes one, here and only here")
         check_server(card.address, site.kit / "ca.crt")
+    line.check_length(site.door)  # the station would say so only in its own log, and start again for ever
     _prepare(site)
     names = HALVES.get(only, ("station", "supernode", "superexec"))
     commands = [program for program in programs(site, data, port, insecure=insecure) if program.name in names]
@@ -118,9 +120,9 @@ def check_server(address: str, authority: Path) -> None:
     try:
         with (
             socket.create_connection((host, int(port)), timeout=DIAL_S) as plain,
-            context.wrap_socket(plain, server_hostname=host) as line,
+            context.wrap_socket(plain, server_hostname=host) as secured,
         ):
-            line.getpeercert()
+            secured.getpeercert()
     except ssl.SSLCertVerificationError as error:
         raise ValueError(
             f"{address} shows a certificate that this kit does not trust: {error.verify_message}"

@@ -60,18 +60,18 @@ def up(
 def check(
     data: Annotated[Path, typer.Option(help="the site's file or folder of data")],
     task: Annotated[str, typer.Option(help='a task\'s name or table, as {csv = "", label = "outcome"}')] = "",
-    plan: Annotated[Path | None, typer.Option("--scenario", help="the scenario that is to be run")] = None,
+    plan: Annotated[Path | None, typer.Option("--scenario", help="the scenario that is to be run, or its name")] = None,
     site: Annotated[str, typer.Option(help="the site's name")] = "site",
     floor: Annotated[int, typer.Option(min=1, help="counts below this are not written out")] = 8,
 ) -> None:
     """Look at the site's data before it joins: what is wrong with them, what would leave, and what never does."""
     from fedsmall.check import check_site
-    from sim import scenario
+    from sim import scenario, shipped
 
     if bool(task) == (plan is not None):
         raise ValueError("say what the data are for: either --task or --scenario")
     table = {"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]}
-    read = scenario.load(plan) if plan is not None else scenario.build(table)
+    read = scenario.load(shipped.find(plan)) if plan is not None else scenario.build(table)
     found = check_site(read.plans()[0], site, data, floor)
     for line in found.lines():
         console.print(line, markup=False)

@@ -12,11 +12,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 from fedsmall.errors import ReplyError
-from fedsmall.travel import CARRIED, EXAMPLES, METRICS, MODEL, RULE
-from strategies.records import array_records
+from fedsmall.travel import CARRIED, EXAMPLES, LOSS, METRICS, MODEL, RULE, STEPS
+from strategies.records import array_records, described
 
 NPY_HEADER_BYTES = 4096  # far more than any header numpy writes
-MOST_EXAMPLES = 10**9
+MOST = 10**9  # samples of a site, and its steps in a contact
 KNOWN = {MODEL, CARRIED, RULE}
 
 Signature = dict[str, tuple[tuple[int, ...], str]]
@@ -45,6 +45,8 @@ def check_reply(reply: Message, expected: Signature) -> None:
     unknown = records.keys() - KNOWN
     if unknown:
         raise ReplyError(f"expected the model and what travels with it; the reply has {len(unknown)} more records")
+    for record in records.values():
+        _check_headers(record)
     _check_record(records[MODEL], expected)
     for key, record in records.items():
         if key != MODEL:
@@ -52,7 +54,21 @@ def check_reply(reply: Message, expected: Signature) -> None:
     metrics = content.get(METRICS)
     if not isinstance(metrics, MetricRecord):
         raise ReplyError(f"expected a record {METRICS!r} with the sample count; the reply has none")
-    _check_metrics(metrics)
+    check_metrics(metrics)
+
+
+def companions(reply: Message) -> dict[str, Signature]:
+    """What travels beside the model in a reply that was checked, by record; all sites of a run send the same."""
+    records = array_records(reply.content)
+    return {key: signature(records[key]) for key in sorted(records) if key != MODEL and len(records[key])}
+
+
+def _check_headers(record: ArrayRecord) -> None:
+    if hasattr(record, "stack_row"):
+        return
+    for name, array in record.items():
+        if described(array) is None:
+            raise ReplyError(f"array {_cut(name)}: names no shape and dtype that numpy knows")
 
 
 def _check_record(record: ArrayRecord, expected: Signature) -> None:
@@ -64,16 +80,16 @@ def _check_record(record: ArrayRecord, expected: Signature) -> None:
         )
     for name, (shape, dtype) in expected.items():
         if came[name] != (shape, dtype):
-            raise ReplyError(f"array {name!r}: expected {dtype} {shape}, came {_short(came[name])}")
+            raise ReplyError(f"array {_cut(name)}: expected {dtype} {shape}, came {_short(came[name])}")
     _check_numbers(record)
 
 
 def _check_companion(record: ArrayRecord, expected: Signature) -> None:
-    """What travels beside the model: each array is as large as a parameter of the model, or a single number."""
-    shapes = {shape for shape, _ in expected.values()} | {()}
+    """What travels beside the model: ".../parameter" of that parameter's shape, or a single number."""
     for name, (shape, dtype) in signature(record).items():
-        if shape not in shapes or np.dtype(dtype).kind not in "fiu":
-            raise ReplyError(f"array {name!r}: came {_short((shape, dtype))}, which no part of this model has")
+        parameter = expected.get(name.rpartition("/")[2], ((), ""))
+        if shape != parameter[0] or np.dtype(dtype).kind not in "fiu":
+            raise ReplyError(f"array {_cut(name)}: came {_short((shape, dtype))}, which no part of this model has")
     _check_numbers(record)
 
 
@@ -86,24 +102,26 @@ def _check_numbers(record: ArrayRecord) -> None:
     for name, array in record.items():
         values = read_array(name, array)
         if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
-            raise ReplyError(f"array {name!r} holds a number that is not finite (NaN or Inf)")
+            raise ReplyError(f"array {_cut(name)} holds a number that is not finite (NaN or Inf)")
 
 
 def read_array(name: str, array: Array) -> np.ndarray:
     """The array's numbers, if its bytes say what its header says; raises ReplyError otherwise."""
-    expected_bytes = math.prod(array.shape) * np.dtype(array.dtype).itemsize
+    named = described(array)
+    if named is None:
+        raise ReplyError(f"array {_cut(name)}: names no shape and dtype that numpy knows")
+    expected_bytes = math.prod(named[0]) * named[1].itemsize
     if not expected_bytes <= len(array.data) <= expected_bytes + NPY_HEADER_BYTES:
-        raise ReplyError(f"array {name!r}: {len(array.data)} bytes came where about {expected_bytes} were expected")
+        raise ReplyError(f"array {_cut(name)}: {len(array.data)} bytes came where about {expected_bytes} were expected")
     try:
-        shape, dtype = _npy_header(array.data)
-        if (shape, dtype) != (tuple(array.shape), np.dtype(array.dtype)):
-            raise ReplyError(f"array {name!r}: its bytes are not of the shape and dtype that it names")
+        if _npy_header(array.data) != named:
+            raise ReplyError(f"array {_cut(name)}: its bytes are not of the shape and dtype that it names")
         return array.numpy()
     except ReplyError:
         raise
     except Exception:
         # numpy raises many kinds of error on random bytes; none of them says more to a reader than this
-        raise ReplyError(f"array {name!r}: its bytes are no numpy array") from None
+        raise ReplyError(f"array {_cut(name)}: its bytes are no numpy array") from None
 
 
 def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype]:
@@ -114,14 +132,28 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype]:
     return shape, dtype
 
 
-def _check_metrics(metrics: Mapping[str, object]) -> None:
-    count = metrics.get(EXAMPLES)
-    if not isinstance(count, int | float) or not math.isfinite(count) or not 0 < count <= MOST_EXAMPLES:
+def check_metrics(metrics: Mapping[str, object]) -> None:
+    """Raise ReplyError unless a reply's numbers are finite and its counts sane."""
+    if not _sane_count(metrics.get(EXAMPLES)):
         raise ReplyError(f"{EXAMPLES!r} is not a sane sample count")
+    if not _sane_count(metrics.get(STEPS, 1)):
+        raise ReplyError(f"{STEPS!r} is not a sane count of steps")
     for name, value in metrics.items():
-        numbers = value if isinstance(value, list) else [value]
-        if not all(isinstance(v, int | float) and math.isfinite(v) for v in numbers):
-            raise ReplyError(f"metric {name!r} is not finite")
+        numbers = value if isinstance(value, list) and name != LOSS else [value]
+        if not all(map(_finite, numbers)):
+            raise ReplyError(f"metric {_cut(name)} is not a finite number")
+
+
+def _sane_count(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value <= MOST  # false for NaN too
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _cut(name: object) -> str:
+    return repr(str(name)[:80])
 
 
 def _short(seen: tuple[tuple[int, ...], str]) -> str:

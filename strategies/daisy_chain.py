@@ -27,7 +27,7 @@ from fedsmall.travel import (
     STEPS,
     Arrays,
 )
-from strategies.checks import check_reply, signature
+from strategies.checks import check_reply, companions, signature
 from strategies.combine import Updates
 from strategies.foreign import combine_with, config_told
 from strategies.records import array_records, order_content, size_in_bytes, stacked, to_arrays, to_record
@@ -212,26 +212,36 @@ class DaisyChain(Strategy):
         route = self.route(contact.t, self.sites)
         self.slots = {route[site]: self.slots[site] for site in self.sites}
 
+    def note(self, t: int, site: str, kind: str, reason: str) -> None:
+        """Write down what became of a site at round ``t`` that did not go as it should; the report has a row for it."""
+        self.events.append({"t": t, "site": site, "kind": kind, "reason": reason})
+
     def _accept(self, contact: Contact, replies: Iterable[Message]) -> list[str]:
         sites = {order.metadata.message_id: site for order, site in self._orders}
         answered: dict[str, Message] = {}
         for reply in replies:
             site = sites.get(reply.metadata.reply_to_message_id)
             if site is None or site in answered:
-                self._event(contact, site or "?", "set aside", "answers no order of this contact, or answers it twice")
+                self.note(contact.t, site or "?", "set aside", "answers no order of this contact, or answers it twice")
                 continue
             answered[site] = reply
-        fresh = []
+        good = {}
         for site in sorted(answered):
             try:
                 check_reply(answered[site], signature(self._expected[site].model))
+                good[site] = companions(answered[site])
             except ReplyError as error:
-                self._event(contact, site, "set aside", str(error))
+                self.note(contact.t, site, "set aside", str(error))
+        fresh = []
+        usual = max(good.values(), key=list(good.values()).count, default={})
+        for site, beside in good.items():
+            if beside != usual:
+                self.note(contact.t, site, "set aside", "what came beside the model is not what most sites sent")
                 continue
             self._take(contact, site, answered[site].content)
             fresh.append(site)
         for site in sorted(set(self._expected) - set(answered)):
-            self._event(contact, site, "silent", "no answer before the deadline")
+            self.note(contact.t, site, "silent", "no answer before the deadline")
         return fresh
 
     def _take(self, contact: Contact, site: str, content: RecordDict) -> None:
@@ -298,12 +308,9 @@ class DaisyChain(Strategy):
         losses = [self.roster.answers[site][LOSS] for site in fresh]
         return MetricRecord({LOSS: float(np.mean(losses)), "sites": len(fresh)}) if fresh else None
 
-    def _event(self, contact: Contact, site: str, kind: str, reason: str) -> None:
-        self.events.append({"t": contact.t, "site": site, "kind": kind, "reason": reason})
-
     def _note_absent(self, contact: Contact, present: list[str]) -> None:
         for site in set(self.participants(contact.t, self.sites)) - set(present):
-            self._event(contact, site, "absent", "its program is not connected")
+            self.note(contact.t, site, "absent", "its program is not connected")
 
     def _reasons(self, t: int) -> str:
         return "; ".join(f"{e['site']}: {e['reason']}" for e in self.events if e["t"] == t)[:1000]

@@ -17,15 +17,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Message
 from flwr.serverapp import Grid, ServerApp
 
 from fedsmall.deployment import RUN_NAME, SCALING, SUMS, RunSheet
-from fedsmall.errors import PlanError
+from fedsmall.errors import PlanError, ReplyError
 from fedsmall.logbook import Logbook
 from fedsmall.models import initial_model
 from fedsmall.planning import check_plan
 from fedsmall.standardise import Scaling, Sums, agree
 from fedsmall.travel import CONFIG, PLAN
 from strategies.build import strategy_for
+from strategies.checks import read_array
 from strategies.daisy_chain import DaisyChain
-from strategies.journal import FileJournal
+from strategies.journal import FileJournal, put
 from strategies.patience import PatientGrid
 from strategies.remote import evaluator_for, task_from_roll
 from strategies.run_loop import Conductor, Outcome
@@ -53,7 +54,7 @@ def main(grid: Grid, context: Context) -> None:
     except Exception as error:
         line = " ".join(str(error).split())[:2000] or type(error).__name__
         log.write("failed", reason=line)
-        _put(folder / "failure.json", {"reason": line, "time": time.time()})
+        put(folder / "failure.json", json.dumps({"reason": line, "time": time.time()}).encode())
         raise
     write_outcome(folder, sheet.plan, outcome)
     log.write("finished", contacts=outcome.contacts, rounds=outcome.rounds)
@@ -72,7 +73,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: PatientGrid, log: Logbook) -> O
 
     def note(t: int, rounds: int) -> None:
         now = {"t": t, "rounds": rounds, "seconds": time.time() - begun, "events": strategy.events[-20:]}
-        _put(folder / "progress.json", now)
+        put(folder / "progress.json", json.dumps(now).encode())
 
     conductor = Conductor(
         strategy=strategy,
@@ -111,7 +112,7 @@ def greet(strategy: DaisyChain, sheet: RunSheet, grid: PatientGrid) -> None:
     config = ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
     answers = _ask(sheet, grid, MessageType.QUERY, RecordDict({CONFIG: config}))
     for site, (node, content) in answers.items():
-        answer = dict(content.config_records[CONFIG])
+        answer = dict(content.config_records.get(CONFIG, {}))
         if answer.get("site") != site:
             raise PlanError(f"the program that is registered as {site!r} calls itself {str(answer.get('site'))[:63]!r}")
         strategy.roster.nodes[site] = node
@@ -128,8 +129,13 @@ def agree_on_scaling(strategy: DaisyChain, sheet: RunSheet, grid: PatientGrid, f
         scaling = Scaling(**{name: np.array(values) for name, values in json.loads(path.read_text()).items()})
     else:
         answers = _ask(sheet, grid, f"{MessageType.QUERY}.{SUMS}", RecordDict({CONFIG: config}))
-        scaling = agree([_sums(site, answers[site][1]) for site in sorted(answers)])
-        _put(path, {name: values.tolist() for name, values in vars(scaling).items()})
+        sums = {site: _sums(site, answers[site][1]) for site in sorted(answers)}
+        features = {site: len(told.count) for site, told in sums.items()}
+        if len(set(features.values())) > 1:
+            told = ", ".join(f"{site} has {count}" for site, count in features.items())
+            raise PlanError(f"Sites differ in their number of features: {told}. All must hold the same.")
+        scaling = agree(list(sums.values()))
+        put(path, json.dumps({name: values.tolist() for name, values in vars(scaling).items()}).encode())
     record = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
     _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", RecordDict({SCALING: record, CONFIG: config}))
 
@@ -162,15 +168,11 @@ def _named(site: str, reason: str | None) -> str:
 def _sums(site: str, content: RecordDict) -> Sums:
     record: Any = content.array_records.get(SUMS, {})
     try:
-        told = {name: record[name].numpy() for name in ("count", "total", "squares")}
-    except (KeyError, ValueError):
+        told = {name: read_array(name, record[name]) for name in ("count", "total", "squares")}
+    except (KeyError, ReplyError):
         raise PlanError(f"{site}: its sums cannot be read") from None
     if any(values.dtype != np.float64 or not np.isfinite(values).all() for values in told.values()):
         raise PlanError(f"{site}: its sums hold a number that is not finite")
+    if len({values.shape for values in told.values()}) > 1 or told["count"].ndim != 1 or (told["count"] < 0).any():
+        raise PlanError(f"{site}: its sums are not three numbers for each feature")
     return Sums(**told)
-
-
-def _put(path: Path, value: dict[str, Any]) -> None:
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(json.dumps(value))
-    os.replace(beside, path)

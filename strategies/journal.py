@@ -38,8 +38,8 @@ class FileJournal:
         content = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
         card = {"contact": contact, "sha256": hashlib.sha256(content).hexdigest(), "meta": meta}
         text = json.dumps(card, separators=(",", ":"))
-        _put(self._path(contact, "safetensors"), content)
-        _put(self._path(contact, "json"), f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}".encode())
+        put(self._path(contact, "safetensors"), content)
+        put(self._path(contact, "json"), f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}".encode())
         _flush_folder(self.folder)
         self._forget(contact)
 
@@ -75,7 +75,8 @@ def _read(path: Path) -> tuple[int, Arrays, dict[str, Any]]:
     return card["contact"], load(content), card["meta"]
 
 
-def _put(path: Path, content: bytes) -> None:
+def put(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, though the machine lose its power meanwhile."""
     beside = path.with_name(path.name + ".new")
     with open(beside, "wb") as out:
         out.write(content)

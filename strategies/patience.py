@@ -12,16 +12,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType
+from flwr.app import ConfigRecord, Error, Message, MessageType
 from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError
 
 from fedsmall.deployment import RUN, SITES, RunSheet
 from fedsmall.logbook import Logbook
 from fedsmall.travel import CONFIG, ROUND
+from strategies.records import described
 
 # Flower's ErrorCode: the message or its reply was lost, the node went away, the ClientApp's process was killed
 LOST = {3: "its order was lost", 4: "its answer was lost", 5: "its program went away", 8: "its ClientApp was killed"}
+# what Flower raises while it unpacks an answer that a site made up; a lost connection raises none of these
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, DecodeError)
+REFUSED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 MOST_SENDINGS = 5
 RESEND_S = 2.0  # times the sendings so far: a site that comes up and falls over is given time
 POLL_S = 0.25
@@ -91,8 +95,11 @@ class PatientGrid(Grid):
         sendings = dict.fromkeys(map(id, orders), 1)
         replies: list[Message] = []
         while (waiting or again) and self.clock() <= deadline:
-            for reply in self.grid.pull_messages(list(waiting)):
-                order = waiting.pop(reply.metadata.reply_to_message_id)
+            for key, order in list(waiting.items()):
+                reply = self._answer_to(order)
+                if reply is None:
+                    continue
+                del waiting[key]
                 if self._is_lost(reply) and sendings[id(order)] < MOST_SENDINGS:
                     self._note("lost", order, reason=LOST[reply.error.code])
                     again[id(order)] = (order, self.clock() + RESEND_S * sendings[id(order)])
@@ -110,6 +117,22 @@ class PatientGrid(Grid):
             self._note("silent", order)
             self.away.add(order.metadata.dst_node_id)
         return replies
+
+    def _answer_to(self, order: Message) -> Message | None:
+        """What came for one order, or None.
+
+        Each is asked for alone: Flower unpacks answers together, so that one nobody can read would take the others
+        with it; and what an answer says of itself, the order that it answers too, is only its sender's word.
+        """
+        key = order.metadata.message_id
+        try:
+            for reply in self.grid.pull_messages([key]):
+                if reply.metadata.reply_to_message_id == key:
+                    return reply
+                return Message(Error(REFUSED, "its answer says that it is to another order"), reply_to=order)
+        except UNREADABLE as error:
+            return Message(Error(REFUSED, f"its answer cannot be read ({type(error).__name__})"), reply_to=order)
+        return None
 
     def _push(self, orders: list[Message]) -> dict[str, Message]:
         self.grid.push_messages(orders)  # gives each order its id
@@ -194,12 +217,12 @@ def _digest(reply: Message) -> tuple[int, str]:
     records = reply.content.array_records.items()
     arrays = {f"{part}/{name}": array for part, record in records for name, array in record.items()}
     for name, array in sorted(arrays.items()):
-        try:
-            dtype = np.dtype(array.dtype)
-        except TypeError:
+        named = described(array)
+        if named is None:
             return size, "unreadable"
-        count = math.prod(array.shape) * dtype.itemsize
-        total.update(json.dumps([name, dtype.str, list(array.shape)]).encode())
+        shape, dtype = named
+        count = math.prod(shape) * dtype.itemsize
+        total.update(json.dumps([name, dtype.str, list(shape)]).encode())
         total.update(memoryview(array.data)[-count:] if count else b"")  # what follows the header
         size += len(array.data)
     return size, total.hexdigest()

@@ -5,6 +5,7 @@ offers ``arrays(rows) -> {name: (rows, ...)}``); such rows are stacked without b
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,6 +13,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsmall.aggregate import is_buffer
 from fedsmall.travel import CARRIED, CONFIG, MODEL, RULE, Arrays
+
+DTYPE = re.compile(r"(float|int|uint|complex)[0-9]{1,3}|bool")
 
 
 def to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
@@ -47,6 +50,23 @@ def array_records(content: RecordDict) -> dict[str, ArrayRecord]:
 def size_in_bytes(records: Mapping[str, ArrayRecord]) -> int:
     """Bytes of the arrays in a message, without framing: the same number on every engine."""
     return sum(map(record_bytes, records.values()))
+
+
+def described(array: Array) -> tuple[tuple[int, ...], np.dtype] | None:
+    """The shape and dtype that an array names, or None where it names none: over the network it may name anything.
+
+    Only the words that numpy itself writes count ("float32"); numpy would read much more as a dtype, and raise many
+    kinds of error on the rest.
+    """
+    shape = array.shape
+    if not (isinstance(shape, tuple | list) and all(type(size) is int and size >= 0 for size in shape)):
+        return None
+    if not (isinstance(array.dtype, str) and DTYPE.fullmatch(array.dtype)):
+        return None
+    try:
+        return tuple(shape), np.dtype(array.dtype)
+    except TypeError:
+        return None
 
 
 def record_bytes(record: ArrayRecord) -> int:

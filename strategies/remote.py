@@ -10,11 +10,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
-from fedsmall.errors import PlanError
+from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Task
 from fedsmall.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.travel import CONFIG, EXAMPLES, METRICS, MODEL, PLAN, ROUND, Arrays
+from strategies.checks import check_metrics
 from strategies.daisy_chain import DaisyChain
 from strategies.records import to_record
 from strategies.roster import Roster
@@ -125,8 +126,14 @@ class _Judges:
         told: Told = {}
         for reply in replies:
             site = site_of.get(reply.metadata.reply_to_message_id)
-            if site is not None and not reply.has_error() and reply.content[METRICS].get(EXAMPLES):
-                told[site] = dict(reply.content[METRICS])
+            metrics: Any = {} if reply.has_error() else reply.content.get(METRICS, {})
+            if site is None or not metrics.get(EXAMPLES):
+                continue  # silent, or has held nothing out
+            try:
+                check_metrics(metrics)
+                told[site] = {name: value for name, value in metrics.items() if not isinstance(value, list)}
+            except ReplyError as error:
+                self.strategy.note(t, site, "set aside", f"its evaluation: {error}")
         return dict(sorted(told.items()))
 
 

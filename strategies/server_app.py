@@ -14,6 +14,7 @@ from fedsmall.models import initial_model
 from fedsmall.plan import Plan, Recipe
 from fedsmall.planning import check_plan
 from strategies.build import strategy_for
+from strategies.journal import put
 from strategies.remote import evaluator_for, task_from_roll
 from strategies.run_loop import Conductor, Outcome
 
@@ -64,7 +65,10 @@ def plan_from(config: dict[str, Any]) -> Plan:
 
 
 def write_outcome(folder: Path, plan: Plan, outcome: Outcome) -> None:
-    """The common model (safetensors) and what was measured (JSON), each written whole or not at all."""
+    """The common model (safetensors) and what was measured (JSON), each written whole or not at all.
+
+    The outcome comes last: whoever sees it may take it that the run is finished and the model is there.
+    """
     from safetensors.numpy import save
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,10 +79,6 @@ def write_outcome(folder: Path, plan: Plan, outcome: Outcome) -> None:
         "bytes_sent": outcome.bytes_sent,
         "events": outcome.events,
     }
-    files = {"outcome.json": json.dumps(told, indent=1).encode()}
     if outcome.model is not None:
-        files["model.safetensors"] = save(outcome.model)
-    for name, content in files.items():
-        beside = folder / f"{name}.new"
-        beside.write_bytes(content)
-        beside.replace(folder / name)
+        put(folder / "model.safetensors", save(outcome.model))
+    put(folder / "outcome.json", json.dumps(told, indent=1).encode())

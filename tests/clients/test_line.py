@@ -86,5 +86,5 @@ def test_an_open_folder_or_a_long_path_is_refused(tmp_path):
 
     with pytest.raises(ValueError, match="chmod 700"):
         line.listen(tmp_path / "open" / "station")
-    with pytest.raises(ValueError, match="shorter home"):
+    with pytest.raises(ValueError, match="--home"):
         line.listen(tmp_path / ("x" * 120) / "station")

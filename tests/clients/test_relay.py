@@ -130,6 +130,35 @@ def test_only_an_approved_bundle_is_installed():
     assert installed == [good]
 
 
+APP = '[project]\nname = "other-app"\nversion = "1.2"\n[tool.flwr.app]\npublisher = "some\\nbody"\n'
+
+
+@pytest.mark.parametrize(
+    ("pyproject", "name"),
+    [
+        (APP, r"the app some\?body/other-app 1\.2 \(bundle"),
+        ("[project]", "the app without a name"),
+        ("nonsense", "the app without a name"),
+        ("publisher = 3\nproject = 4\ntool = 5", "the app without a name"),
+    ],
+)
+def test_a_bundle_that_is_refused_is_named(pyproject, name):
+    with pytest.raises(PolicyError, match=name) as refused:
+        launcher.check_bundle(bundle([("pyproject.toml", pyproject)]), "")
+
+    assert "\n" not in str(refused.value)
+
+
+def test_a_damaged_bundle_is_refused_in_one_line():
+    whole = bundle([("pyproject.toml", APP), ("a.py", "one" * 100)])
+    for place in range(len(whole)):
+        for value in (0, 255):
+            content = whole[:place] + bytes([value]) + whole[place + 1 :]
+
+            with pytest.raises(PolicyError, match="no code of it was loaded"):
+                launcher.check_bundle(content, "")
+
+
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_bundle_that_names_a_file_twice_is_refused():
     with pytest.raises(PolicyError, match="twice"):

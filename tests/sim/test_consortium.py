@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from sim import consortium, gate, keys
+from sim import consortium, gate, keys, site
 
 
 @pytest.fixture
@@ -127,6 +127,16 @@ def test_a_key_is_never_overwritten(key):
 def test_names_that_could_not_be_folders_are_refused(folder, name):
     with pytest.raises(ValueError, match="lower-case letters"):
         consortium.add_site(folder, name, None, days=1)
+
+
+def test_a_home_too_long_for_a_socket_is_refused_before_anything_starts(folder, tmp_path):
+    consortium.add_site(folder, "essen", None, days=30)
+    home = tmp_path / ("x" * 100)
+
+    with pytest.raises(ValueError, match="--home"):
+        site.up(site.Site(folder / "kits/essen", home), None, 1, print, only="station")
+
+    assert not home.exists()
 
 
 def test_a_folder_holds_one_consortium(folder):

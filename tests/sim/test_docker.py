@@ -47,10 +47,33 @@ def test_only_the_gate_and_the_coordinator_reach_the_superlink():
     assert inside == {"superlink", "gate", "coordinator"}
 
 
-@pytest.mark.docker
-@pytest.mark.slow
-@pytest.mark.timeout(5400)
-@pytest.mark.skipif(not os.environ.get("FEDSMALL_DOCKER"), reason="set FEDSMALL_DOCKER=1 (and BASE) to build and run")
+def needs_an_engine(test):
+    asked = pytest.mark.skipif(
+        not os.environ.get("FEDSMALL_DOCKER"), reason="set FEDSMALL_DOCKER=1 (and BASE) to build and run"
+    )
+    for mark in (pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(5400), asked):
+        test = mark(test)
+    return test
+
+
+@needs_an_engine
+def test_a_build_without_network_and_wheels_says_so_in_one_line(tmp_path):
+    if not shutil.which("docker") or not engine():
+        pytest.skip("there is no Docker engine here")
+    kept_back = shutil.ignore_patterns(".*", "*.whl", "*.tar.gz", "tests", "runs")
+    context = shutil.copytree(ROOT, tmp_path / "context", ignore=kept_back)
+    (context / "docker" / "wheels").mkdir(exist_ok=True)
+    base = f"BASE={os.environ.get('BASE', 'debian:bookworm-slim')}"
+    command = ["docker", "build", "--network", "none", "-f", "docker/Dockerfile", "--build-arg", base, "."]
+
+    done = subprocess.run(command, cwd=context, capture_output=True, text=True, check=False)
+
+    assert done.returncode != 0
+    assert "No package can be had: no index is reached" in done.stdout + done.stderr
+    assert "Retrying" not in done.stdout + done.stderr
+
+
+@needs_an_engine
 def test_the_demonstration_comes_up_and_finishes():
     if not shutil.which("docker") or not engine():
         pytest.skip("there is no Docker engine here")

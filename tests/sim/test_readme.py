@@ -1,7 +1,12 @@
 """What the README shows works as it stands there."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -10,9 +15,12 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
-from sim import run
+from fedsmall.logbook import Logbook
+from sim import run, server
+from sim import site as sites
 from sim.cli import Commands, LazyCommand
 from sim.commands import COMMANDS
+from sim.flower import port_is_free
 from sim.scenario import build
 from strategies import DaisyChain
 from tests.strategies.toy import toy_grid
@@ -87,6 +95,37 @@ def test_a_daisy_chain_around_fedadam_runs_under_flowers_own_start(monkeypatch):
     assert list(after) == ["weight", "bias"]
     # the sites pull every number towards 1, 2, 3 or 4, and FedAdam has taken four steps of about 0.03 that way
     assert all(np.all(after[name] > before[name].numpy() + 0.05) for name in after)
+
+
+PORTS = (8443, 18443, 9101, 9102, 9103)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not shutil.which("nginx", path="/usr/sbin:/usr/bin"), reason="the gate needs nginx")
+def test_three_hospitals_on_one_machine_come_to_a_first_contact_within_five_minutes(tmp_path_factory):
+    if not all(port_is_free("127.0.0.1", port) for port in PORTS):
+        pytest.skip("a port that the README names is taken on this machine")
+    here = tmp_path_factory.mktemp("r")
+    lines = next(block for block in blocks("bash") if "--host localhost" in block)
+    variables = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    begun = datetime.now(UTC)
+
+    try:
+        done = subprocess.run(
+            ["bash", "-ec", lines], cwd=here, env=variables, capture_output=True, text=True, check=False
+        )
+    finally:
+        for site in ("bonn", "essen", "ulm"):
+            sites.down(sites.Site(here / "consortium/kits" / site, here / "consortium/kits" / site / "state"))
+        server.down(here / "consortium")
+
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "finished after 8 contacts" in done.stdout
+    assert "lines hold" in done.stdout
+    entries = Logbook(here / "consortium/runs/consortium-demo/log.jsonl").entries()
+    first = next(entry for entry in entries if entry["event"] == "answer" and entry["kind"] == "train")
+    assert (datetime.fromisoformat(first["time"]) - begun).total_seconds() < 300
 
 
 @pytest.mark.parametrize("name", re.findall(r"^\| `fedsmall (\S+?)[ `]", README, re.MULTILINE))

@@ -203,10 +203,11 @@ def test_a_bundle_that_nobody_approved_is_not_loaded(trial, tmp_path, monkeypatc
     foreign = tmp_path / "foreign"
     shutil.copytree(deploy.SOURCE, foreign)
     mark = tmp_path / "was-loaded"
-    (foreign / "bundle_client.py").write_text(f"open({str(mark)!r}, 'w')\nfrom clients.relay import app\n")
+    own = (deploy.SOURCE / "bundle_client.py").read_text()
+    (foreign / "bundle_client.py").write_text(f"{own}\nopen({str(mark)!r}, 'w')\n")
     monkeypatch.setattr(deploy, "SOURCE", foreign)
 
-    with pytest.raises(RuntimeError, match="not among those approved here; no code of it was loaded"):
+    with pytest.raises(RuntimeError, match=r"fedsmall/fedsmall-site .* not among those approved here; no code of"):
         trial.finish("foreign", trial.start("foreign", plan_of(), **PATIENCE))
 
     assert not mark.exists()
@@ -217,7 +218,9 @@ def test_a_killed_run_is_resumed_to_the_same_bits(trial, finished):
     number = trial.start("killed", plan, **PATIENCE)
     home = trial.home("killed")
     assert flower.wait_until(lambda: (home / "journal" / "000002.json").exists(), 600)
-    os.kill(endurance.victims(trial)["ServerApp"], signal.SIGKILL)
+    kinds = [kind for kind, _ in endurance.victims(trial)]
+    assert all(kinds.count(f"site {name}") == 3 for name in ("station", "supernode", "superexec"))
+    os.kill(dict(endurance.victims(trial))["ServerApp"], signal.SIGKILL)
     assert flower.wait_until(lambda: not deploy.is_running(home), 30)
     assert not (home / "outcome.json").exists()
 

@@ -7,7 +7,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
 
 from fedsmall.errors import ReplyError
 from fedsmall.schedule import Action, Schedule, permutation
-from fedsmall.travel import METRICS, MODEL
+from fedsmall.travel import CARRIED, METRICS, MODEL
 from sim.inprocess import InProcessGrid
 from strategies import Averaging, DaisyChain, FedDC
 from strategies.state import restore, state_of
@@ -164,6 +164,12 @@ def spoil_with(kind, victim="site-1", rounds=(2,)):
             record["w"] = Array("float64", record["w"].shape, "numpy.ndarray", b"\x93NUMPY" + b"x" * 100)
         elif kind == "huge":
             record["w"] = Array("float64", (10**9,), "numpy.ndarray", b"")
+        elif kind == "no dtype":
+            record["w"] = Array("", record["w"].shape, "numpy.ndarray", b"")
+        elif kind == "steps":
+            reply.content[METRICS]["steps"] = [1, 2]
+        elif kind == "carried":  # well formed, but no other site carries it: the next site could not take it up
+            reply.content[CARRIED] = ArrayRecord({"momentum/w": Array(np.zeros(record["w"].shape))})
         elif kind == "nothing":
             reply.content = RecordDict({METRICS: MetricRecord({"num-examples": 1})})
         elif kind == "error":
@@ -179,7 +185,21 @@ def _order(reply):
     return order
 
 
-KINDS = ["nan", "shape", "dtype", "extra", "missing", "count", "bytes", "huge", "nothing", "error"]
+KINDS = [
+    "nan",
+    "shape",
+    "dtype",
+    "extra",
+    "missing",
+    "count",
+    "bytes",
+    "huge",
+    "no dtype",
+    "steps",
+    "carried",
+    "nothing",
+    "error",
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
+from google.protobuf.message import DecodeError
 
 from fedsmall.deployment import RUN, SITES, RunSheet
 from fedsmall.logbook import Logbook, digest_of, verify
@@ -113,6 +114,48 @@ def test_a_lost_order_is_sent_again_and_its_answer_is_known_to_the_strategy(tmp_
     assert sites_of(asked, replies) == ["bonn", "essen", "ulm"]
     assert ("lost", "essen") in events(grid)
     assert len(fleet.pushed) == 4
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("dtype"), TypeError("no dtype"), ValueError("no such object"), DecodeError()]
+)
+def test_an_answer_that_cannot_be_unpacked_is_one_sites_fault_alone(tmp_path, monkeypatch, error):
+    def script(node, times, now):
+        if node == 3:
+            raise error
+        return answer()
+
+    grid, _ = grid_of(tmp_path, monkeypatch, script)
+    asked = orders()
+
+    replies = grid.send_and_receive(asked)
+
+    told = {NAMES[order.metadata.dst_node_id]: order.metadata.message_id for order in asked}
+    failed = [reply for reply in replies if reply.has_error()]
+    assert sites_of(asked, replies) == ["bonn", "essen", "ulm"]
+    assert [reply.metadata.reply_to_message_id for reply in failed] == [told["essen"]]
+    assert "cannot be read" in failed[0].error.reason
+    assert ("failed", "essen") in events(grid)
+
+
+def test_no_site_answers_in_anothers_name(tmp_path, monkeypatch):
+    grid, fleet = grid_of(tmp_path, monkeypatch, lambda *_: answer())
+    honest = fleet.pull_messages
+
+    def pull(ids):
+        replies = honest(ids)
+        if ids == ["m2"]:
+            replies[0].metadata.__dict__["_reply_to_message_id"] = "m1"
+        return replies
+
+    monkeypatch.setattr(fleet, "pull_messages", pull)
+    asked = orders()
+
+    replies = grid.send_and_receive(asked)
+
+    assert [reply.metadata.reply_to_message_id for reply in replies] == ["m1", "m2", "m3"]
+    assert [reply.has_error() for reply in replies] == [False, True, False]
+    assert "to another order" in replies[1].error.reason
 
 
 def test_a_site_that_went_away_is_waited_for_until_it_is_back(tmp_path, monkeypatch):
