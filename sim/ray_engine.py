@@ -8,6 +8,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedsmall.errors import PlanError
+from strategies.roster import await_sites
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
@@ -51,6 +52,7 @@ def with_ray_grid(
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
+            await_sites(grid, sites)  # Flower starts this before it has made all of them
             kept["result"] = work(grid)
         except BaseException as error:
             kept["error"] = error

@@ -31,7 +31,7 @@ from strategies.checks import check_reply, companions, signature
 from strategies.combine import Updates
 from strategies.foreign import combine_with, config_told
 from strategies.records import array_records, order_content, size_in_bytes, stacked, to_arrays, to_record
-from strategies.roster import Roster
+from strategies.roster import Roster, await_sites
 from strategies.slots import Seen, Slot
 
 
@@ -201,6 +201,7 @@ class DaisyChain(Strategy):
     def meet(self, grid: Grid, arrays: ArrayRecord, config: ConfigRecord) -> None:
         """Call the roll for new programs, and give every site that has none a slot with the common model."""
         if self.common is None:
+            await_sites(grid, max(1, getattr(self.strategy, "min_available_nodes", 1)))  # as Flower's strategies do
             self.common = arrays
         self.roster.call(grid, {PLAN: config[PLAN]} if PLAN in config else {})
         start = Slot(arrays, common=True)

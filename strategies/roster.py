@@ -1,5 +1,6 @@
 """Who is there: sites by name, and the node ids that Flower gives them today."""
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +9,8 @@ from flwr.serverapp import Grid
 
 from fedsmall.errors import PlanError
 from fedsmall.travel import CONFIG
+
+POLL_S = 0.05
 
 
 @dataclass
@@ -55,6 +58,21 @@ class Roster:
             self.nodes[name] = node
             self.answers[name] = answer
             gone.pop(name, None)
+
+
+def await_sites(grid: Grid, count: int, timeout_s: float = 60.0) -> None:
+    """Return once ``count`` nodes are connected: a simulation's, like real ones, come one after the other.
+
+    Raises PlanError with both numbers where they are not all there in time.
+    """
+    until = time.monotonic() + timeout_s
+    while (there := len(list(grid.get_node_ids()))) < count:
+        if time.monotonic() > until:
+            raise PlanError(
+                f"{count} sites were to take part and {there} are connected after {timeout_s:g} s. "
+                "Start the others, or plan for fewer."
+            )
+        time.sleep(POLL_S)
 
 
 def _query(node: int, config: dict[str, Any]) -> Message:

@@ -16,6 +16,7 @@ from fedsmall.planning import check_plan
 from strategies.build import strategy_for
 from strategies.journal import put
 from strategies.remote import evaluator_for, task_from_roll
+from strategies.roster import await_sites
 from strategies.run_loop import Conductor, Outcome
 
 app = ServerApp()
@@ -34,6 +35,7 @@ def main(grid: Grid, context: Context) -> None:
 def conduct(plan: Plan, grid: Grid) -> Outcome:
     """Run a plan over real sites: the task's shapes come from the roll call, the evaluation from the sites."""
     strategy = strategy_for(plan)
+    await_sites(grid, plan.sites or 1)
     task: Task = task_from_roll(strategy.roster, grid, plan)
     check_plan(plan, task, len(strategy.sites))
     return Conductor(
