@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedsmall.methods import method
 from sim.allocator import keep_freed_memory
 from sim.bench_contenders import CONTENDERS, NEEDED, pooled_loss
 from sim.bench_measured import Measured, Timing
@@ -43,14 +45,18 @@ def bench(
     keep_freed_memory()  # all contenders profit alike
     without = [name for name, package in NEEDED.items() if find_spec(package) is None]
     if without:
-        console.print(f"Not installed, so not measured: {', '.join(without)} (pip install 'fedsmall[bench]')")
+        missing = ", ".join(without)
+        console.print(f"Not installed, so not measured: {missing} (pip install 'fedsmall[bench]')", markup=False)
     results = []
     for work in chosen:
         results += measure(work, repeats, device, without=[*without, *([] if ray else [RAY])])
         _show(console, work, [m for m in results if m.workload == work.key])
     growth = _grown(console, device) if scaling else []
+    dearer = feddc_over_fedavg(max(repeats, 5), device) if scaling else None
+    if dearer is not None:
+        console.print(f"A FedDC round costs {dearer:.2f} times a FedAvg round (workload A, median of runs in turn)")
     if out is not None:
-        _write(out, results, growth, device)
+        _write(out, results, growth, device, dearer)
         console.print(f"Written: {out / 'bench.json'} and {out / 'bench.png'}")
 
 
@@ -78,6 +84,18 @@ def measure(work: Workload, repeats: int, device: str, without: Sequence[str] = 
             results[name].rates.append(work.sites * plan.rounds / timing.seconds)
             results[name].processor_rates.append(work.sites * plan.rounds / timing.processor)
     return list(results.values())
+
+
+def feddc_over_fedavg(repeats: int, device: str) -> float:
+    """The time of workload A's rounds under FedDC over that under FedAvg of equal period, in the cohort engine."""
+    work = WORKLOADS["A"]
+    federation = work.federation()
+    fedavg = work.plan.model_copy(update={"method": method("FedAvg", aggregate_every=200)})
+    ratios = []
+    for _ in range(repeats):
+        pair = [CONTENDERS["cohort"](plan, federation, device).seconds for plan in (work.plan, fedavg)]
+        ratios.append(pair[0] / pair[1])
+    return statistics.median(ratios)
 
 
 def _keys(text: str) -> list[str]:
@@ -123,7 +141,9 @@ def _grown(console: Console, device: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _write(out: Path, results: Sequence[Measured], growth: Sequence[dict[str, Any]], device: str) -> None:
+def _write(
+    out: Path, results: Sequence[Measured], growth: Sequence[dict[str, Any]], device: str, dearer: float | None
+) -> None:
     from sim.bench_figure import figure
 
     out.mkdir(parents=True, exist_ok=True)
@@ -136,6 +156,6 @@ def _write(out: Path, results: Sequence[Measured], growth: Sequence[dict[str, An
         "device": device,
     }
     measured = [asdict(m) | {"rate": m.rate} for m in results]
-    held = {"about": about, "measured": measured, "growth": list(growth)}
+    held = {"about": about, "measured": measured, "growth": list(growth), "feddc_over_fedavg": dearer}
     (out / "bench.json").write_text(json.dumps(held, indent=2) + "\n")
     figure(results, growth).savefig(out / "bench.png", dpi=150)

@@ -5,7 +5,10 @@ can do: FedAvg that averages after every round.
 """
 
 import copy
+import io
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -53,6 +56,24 @@ class _Loaders:
 
 def by_pfl(plan: Plan, federation: Federation, device: str) -> Timing:
     """pfl-research's simulated backend in one process, evaluating nothing."""
+    with _quiet():
+        return _by_pfl(plan, federation, device)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what is printed and logged from the terminal; pfl sets up the root logger when it is imported."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    try:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
+
+
+def _by_pfl(plan: Plan, federation: Federation, device: str) -> Timing:
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
