@@ -4,7 +4,9 @@ Flower's strategies see float parameters alone, as one reply per model in the or
 the same unless weights are given. Buffers are averaged and integers carried outside; every dtype is restored.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,8 @@ def config_told(strategy: Strategy, aggregation: int, common: Arrays, config: Co
     """
     told = ConfigRecord(dict(config))
     model = to_record(parameters_of(common))
-    orders = list(strategy.configure_train(aggregation, model, told, _NoSites(sites)))
+    with _quietly():
+        orders = list(strategy.configure_train(aggregation, model, told, _NoSites(sites)))
     records = list(orders[0].content.config_records.values()) if orders else []
     return records[0] if records else told
 
@@ -36,7 +39,8 @@ def combine_with(strategy: Strategy, aggregation: int, common: Arrays, updates: 
 
     Raises ReplyError where the strategy returns no model.
     """
-    arrays, _ = strategy.aggregate_train(aggregation, _replies(strategy, updates))
+    with _quietly():
+        arrays, _ = strategy.aggregate_train(aggregation, _replies(strategy, updates))
     if not arrays:
         raise ReplyError(f"{type(strategy).__name__} returned no model from {len(updates.sites)} sites.")
     moved = to_arrays(arrays)
@@ -45,6 +49,18 @@ def combine_with(strategy: Strategy, aggregation: int, common: Arrays, updates: 
         name: np.asarray(moved[name], dtype=before.dtype) if name in moved else rest[name]
         for name, before in common.items()
     }
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without Flower's lines on what it was sent: these are our models, not the replies that came."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _replies(strategy: Strategy, updates: Updates) -> list[Message]:

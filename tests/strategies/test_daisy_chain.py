@@ -305,3 +305,12 @@ def test_only_what_travels_is_counted_in_bytes():
 
     assert chain.bytes_sent == 5 * 3 * 2 * 16  # contacts x sites x both ways x two float64
     assert looking.bytes_sent == 3 * 16 + 3 * 16  # out at the start, back at the end
+
+
+def test_a_wrapped_strategy_says_nothing_of_replies_that_it_never_saw(caplog):
+    chain = DaisyChain(FedAvg(min_available_nodes=3), Schedule(permute_every=1, aggregate_every=2))
+
+    with caplog.at_level("INFO", logger="flwr"):
+        list(walk(chain, toy_grid(3), weights(0.0), 2))
+
+    assert not [line for line in caplog.messages if "Received" in line or "Sampled" in line]
