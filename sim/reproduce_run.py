@@ -111,7 +111,8 @@ def _describe(result: Result, item: Item, runs: dict[str, Run], rates: dict[str,
     if not result.rows:
         raise PlanError(f"{item.name}: no run was finished, so there is nothing to report")
     scenario: Scenario = first.scenario
-    result.methods = [plan.method.model_dump(mode="json") for plan in first.plans if plan.seed == first.plans[0].seed]
+    methods = {plan.method.label: plan.method for plan in first.plans}  # each once, whatever the seeds and folds
+    result.methods = [method.model_dump(mode="json") for method in methods.values()]
     result.curves = curves_of(item, first)
     kept = ("engine", "path", "cores", "machine", "sites", "samples_per_site", "test_samples", "versions")
     result.about = {name: first.about[name] for name in kept if name in first.about} | {
