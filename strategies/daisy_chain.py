@@ -1,6 +1,7 @@
 """Federated daisy-chaining around any Flower strategy (Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1)."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -27,7 +28,7 @@ from fedsmall.travel import (
     STEPS,
     Arrays,
 )
-from strategies.checks import check_reply, companions, signature
+from strategies.acceptance import accepted
 from strategies.combine import Updates
 from strategies.foreign import combine_with, config_told
 from strategies.records import array_records, order_content, size_in_bytes, stacked, to_arrays, to_record
@@ -218,32 +219,10 @@ class DaisyChain(Strategy):
         self.events.append({"t": t, "site": site, "kind": kind, "reason": reason})
 
     def _accept(self, contact: Contact, replies: Iterable[Message]) -> list[str]:
-        sites = {order.metadata.message_id: site for order, site in self._orders}
-        answered: dict[str, Message] = {}
-        for reply in replies:
-            site = sites.get(reply.metadata.reply_to_message_id)
-            if site is None or site in answered:
-                self.note(contact.t, site or "?", "set aside", "answers no order of this contact, or answers it twice")
-                continue
-            answered[site] = reply
-        good = {}
-        for site in sorted(answered):
-            try:
-                check_reply(answered[site], signature(self._expected[site].model))
-                good[site] = companions(answered[site])
-            except ReplyError as error:
-                self.note(contact.t, site, "set aside", str(error))
-        fresh = []
-        usual = max(good.values(), key=list(good.values()).count, default={})
-        for site, beside in good.items():
-            if beside != usual:
-                self.note(contact.t, site, "set aside", "what came beside the model is not what most sites sent")
-                continue
-            self._take(contact, site, answered[site].content)
-            fresh.append(site)
-        for site in sorted(set(self._expected) - set(answered)):
-            self.note(contact.t, site, "silent", "no answer before the deadline")
-        return fresh
+        good = accepted(self._orders, replies, self._expected, partial(self.note, contact.t))
+        for site, reply in good.items():
+            self._take(contact, site, reply.content)
+        return list(good)
 
     def _take(self, contact: Contact, site: str, content: RecordDict) -> None:
         records = array_records(content)
