@@ -62,8 +62,8 @@ def _client(message: Message, context: Context) -> HospitalClient:
     text = str(message.content.config_records[CONFIG][PLAN])
     plan = _plan(text)
     home = simulated_home(plan, context)
-    own = plan_at(plan, home.place, home.sites)
-    return HospitalClient(home, own, _cohort(text, home.site, _Held(home)), ContextMemory(context))
+    cohort = _cohort(text, home.site, _Held(home))
+    return HospitalClient(home, cohort.plan, cohort, ContextMemory(context))  # its own part of the plan
 
 
 @lru_cache(maxsize=64)

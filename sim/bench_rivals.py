@@ -4,7 +4,6 @@ They train one site after the other and know one common model, so they are held 
 can do: FedAvg that averages after every round.
 """
 
-import copy
 import io
 import logging
 from collections.abc import Iterator
@@ -122,7 +121,7 @@ class _WithLoss(nn.Module):
 def _module(plan: Plan, federation: Federation) -> nn.Module:
     module = build_model(plan.model, federation.task, plan.model_options, rng_for(0, "bench"))
     module.load_state_dict({n: torch.from_numpy(a.copy()) for n, a in initial_model(plan, federation.task).items()})
-    return copy.deepcopy(module)
+    return module
 
 
 def _samples(federation: Federation) -> list[tuple[Tensor, Tensor]]:

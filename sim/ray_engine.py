@@ -13,24 +13,31 @@ from strategies.roster import await_sites
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
-def connect(address: str | None) -> Any:
-    """The package ray, connected to the cluster at ``address``; not connected where there is no address.
+def connect(address: str | None) -> bool:
+    """Connect to the Ray cluster at ``address``, or start a local one; whether that was still to be done.
 
     Raises PlanError where no cluster answers.
     """
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+    _hush()
     import ray
 
-    if address is not None and not ray.is_initialized():
-        try:
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
-        except (ConnectionError, RuntimeError, ValueError) as reason:
-            raise PlanError(
-                f"No Ray cluster answers at {address!r}. Start one with `ray start --head` (on the other machines "
-                "`ray start --address=HEAD:6379`), or leave the address out."
-            ) from reason
-    return ray
+    if ray.is_initialized():
+        return False
+    try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, RuntimeError, ValueError) as reason:
+        if address is None:
+            raise
+        raise PlanError(
+            f"No Ray cluster answers at {address!r}. Start one with `ray start --head` (on the other machines "
+            "`ray start --address=HEAD:6379`), or leave the address out."
+        ) from reason
+    return True
+
+
+def _hush() -> None:
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
 
 
 def with_ray_grid(
@@ -41,7 +48,9 @@ def with_ray_grid(
     ``cpus`` bounds what Ray starts on this machine (all of it by default); with ``address`` a running Ray cluster is
     used instead. An error in ``work`` is raised here; Flower would only log it.
     """
-    connect(address)
+    _hush()
+    if address is not None:
+        connect(address)
     from flwr.simulation import run_simulation
 
     from clients.client_app import app as client_app

@@ -172,11 +172,10 @@ class RayWorkers:
     """Ray actors on whatever machines a cluster has: ``address`` of a running one, or a local one for the run."""
 
     def __init__(self, given: Given, count: int | None = None, address: str | None = None) -> None:
-        self._ray = ray = connect(None)
-        self._started = not ray.is_initialized()
-        if address is None and self._started:
-            ray.init(log_to_driver=False, configure_logging=False)
-        connect(address)
+        self._started = connect(address)
+        import ray
+
+        self._ray = ray
         self.count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
         held = ray.put(given)  # the samples go once to each machine
         self._actors = [ray.remote(_Actor).options(num_cpus=1).remote(held) for _ in range(self.count)]
