@@ -10,15 +10,15 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.home import Home, simulated_home
 from clients.hospital import HospitalClient
 from clients.memory import ContextMemory
 from clients.records import joined, parted
+from clients.site_data import Home, simulated_home
 from fedsmall import __version__
 from fedsmall.plan import Plan
-from fedsmall.replicas import plan_at
-from fedsmall.travel import CONFIG, EXAMPLES, METRICS, NAMES, PLAN
-from fedsmall.tree_cohort import AnyCohort, cohort_for
+from fedsmall.replicas.tree import plan_at
+from fedsmall.training.trees import AnyCohort, cohort_for
+from fedsmall.wire import CONFIG, EXAMPLES, METRICS, NAMES, PLAN
 
 app = ClientApp()
 

@@ -9,14 +9,15 @@ import numpy as np
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 
-from clients.home import Home
 from clients.memory import Memory
+from clients.site_data import Home
 from fedsmall.metrics import evaluate
-from fedsmall.mixed import MixedCohort
-from fedsmall.models import initial_model
+from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy import noise_rng, privatise_one
-from fedsmall.travel import (
+from fedsmall.training.mixed import MixedCohort
+from fedsmall.training.trees import AnyCohort
+from fedsmall.wire import (
     CARRIED,
     COMMON,
     LEAVES,
@@ -32,7 +33,6 @@ from fedsmall.travel import (
     join,
     split,
 )
-from fedsmall.tree_cohort import AnyCohort
 
 NDArrays = list[np.ndarray]
 

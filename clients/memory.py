@@ -12,7 +12,7 @@ from typing import Protocol
 from flwr.app import Array, ArrayRecord, Context
 from safetensors.numpy import load, save
 
-from fedsmall.travel import Arrays
+from fedsmall.wire import Arrays
 
 RECORD = "fedsmall-memory"
 

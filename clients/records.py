@@ -3,7 +3,7 @@
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from fedsmall.travel import CARRIED, MODEL, RULE
+from fedsmall.wire import CARRIED, MODEL, RULE
 
 PARTS = (MODEL, CARRIED, RULE)
 

@@ -12,8 +12,8 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients import line
-from fedsmall.travel import CONFIG, METRICS, Arrays
+from clients import socket_frames
+from fedsmall.wire import CONFIG, METRICS, Arrays
 
 SOCKET = "FEDSMALL_STATION"  # where the station listens; set by `fedsmall site up`
 STATION_START_S = 90.0  # a station that was restarted loads torch and the data first
@@ -65,11 +65,11 @@ def relay(kind: str, message: Message) -> Message:
     return Message(_content(answer, arrays), reply_to=message)
 
 
-def _ask(words: line.Words, arrays: Arrays) -> tuple[line.Words, Arrays]:
+def _ask(words: socket_frames.Words, arrays: Arrays) -> tuple[socket_frames.Words, Arrays]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         _connect(connection, os.environ[SOCKET])
-        line.send(connection, words, arrays)
-        return line.receive(connection)
+        socket_frames.send(connection, words, arrays)
+        return socket_frames.receive(connection)
 
 
 def _connect(connection: socket.socket, path: str) -> None:
@@ -91,7 +91,7 @@ def _arrays(content: RecordDict) -> Arrays:
     }
 
 
-def _content(answer: line.Words, arrays: Arrays) -> RecordDict:
+def _content(answer: socket_frames.Words, arrays: Arrays) -> RecordDict:
     parts: dict[str, dict[str, Array]] = {}
     for key in answer.get("order", sorted(arrays)):  # safetensors keeps no order; a model's arrays have one
         part, _, name = key.partition("/")

@@ -17,23 +17,23 @@ import numpy as np
 from pydantic import ValidationError
 from safetensors.numpy import load, save
 
-from clients import line
-from clients.home import Home
+from clients import socket_frames
 from clients.hospital import HospitalClient
 from clients.policy import Policy, load_policy
+from clients.site_data import Home
 from clients.versions import RoundMemory, put, run_folder
 from fedsmall import __version__
-from fedsmall.deployment import RUN, SCALING, SITES, SUMS
+from fedsmall.audit_log import Logbook, digest_of, manifest
+from fedsmall.data.raw_site import RawSite
+from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError, PolicyError
-from fedsmall.logbook import Logbook, digest_of, manifest
 from fedsmall.plan import Plan
 from fedsmall.privacy import epsilon
-from fedsmall.rawsite import RawSite
-from fedsmall.replicas import plan_at
-from fedsmall.standardise import Scaling
+from fedsmall.replicas.tree import plan_at
+from fedsmall.run_sheet import RUN, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site
-from fedsmall.travel import EXAMPLES, NAMES, PLAN, ROUND, Arrays
-from fedsmall.tree_cohort import AnyCohort, cohort_for
+from fedsmall.training.trees import AnyCohort, cohort_for
+from fedsmall.wire import EXAMPLES, NAMES, PLAN, ROUND, Arrays
 
 CALL_S = 60.0  # how long a caller may take to say what it wants
 TOLD = (PlanError, DataError, PolicyError)  # errors whose words were written to leave the site
@@ -49,7 +49,7 @@ class Order(NamedTuple):
     arrays: Arrays
 
 
-Answer = tuple[line.Words, Arrays]
+Answer = tuple[socket_frames.Words, Arrays]
 
 
 @dataclass
@@ -195,7 +195,7 @@ class Station:
 
 def serve(station: Station, path: Path) -> None:
     """Answer one caller after the other at the socket ``path``, for ever; a caller that fails harms only itself."""
-    with line.listen(path) as door:
+    with socket_frames.listen(path) as door:
         print(f"station {station.name}: ready", flush=True)
         while True:
             caller, _ = door.accept()
@@ -206,10 +206,10 @@ def serve(station: Station, path: Path) -> None:
 def _attend(station: Station, caller: socket.socket) -> None:
     caller.settimeout(CALL_S)
     try:
-        words, arrays = line.receive(caller)
+        words, arrays = socket_frames.receive(caller)
         config = words.get("config")
         answer, leaving = station.answer(str(words.get("kind")), config if isinstance(config, dict) else {}, arrays)
-        line.send(caller, answer, leaving)
+        socket_frames.send(caller, answer, leaving)
     except OSError as error:
         print(f"a caller went away: {type(error).__name__}", flush=True)
 

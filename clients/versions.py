@@ -11,7 +11,7 @@ from pathlib import Path
 
 from safetensors.numpy import load, save
 
-from fedsmall.travel import Arrays
+from fedsmall.wire import Arrays
 
 KEEP = 5  # more than the coordinator's journal keeps
 

@@ -10,4 +10,4 @@ for site in essen bonn ulm; do
     fedsmall site keygen --kit /kits/"$site"
     fedsmall consortium add-site "$site" --key /kits/"$site"/site.key.pub -f /consortium
 done
-python -m sim.trial_data /data/essen/hospital.csv /data/bonn/hospital.csv /data/ulm/hospital.csv
+python -m sim.consortium.sample_data /data/essen/hospital.csv /data/bonn/hospital.csv /data/ulm/hospital.csv

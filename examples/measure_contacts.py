@@ -4,7 +4,7 @@ Three bundles run over the same consortium. ``echo`` imports nothing and sends b
 as the others': what Flower itself costs. ``warm`` is fedsmall's own. ``cold`` loads torch, the data and the model in
 Flower's fresh process for every message.
 
-    python examples/measure_contacts.py [CONTACTS]
+    python -m examples.measure_contacts [CONTACTS]
 """
 
 import json
@@ -15,10 +15,11 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
-from fedsmall.logbook import Logbook
-from sim import deploy, scenario, trial_data
-from sim.bundles import SOURCE, own_digest
-from sim.trial import Trial
+from examples.loopback import Trial
+from fedsmall.audit_log import Logbook
+from sim.consortium import runs, sample_data
+from sim.consortium.bundles import SOURCE, own_digest
+from sim.runs import scenario
 
 SITES = ("bonn", "essen", "ulm")
 
@@ -38,10 +39,10 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
-from fedsmall.deployment import RunSheet
-from fedsmall.logbook import Logbook
-from strategies.deployment import wait_for_sites
-from strategies.patience import PatientGrid
+from fedsmall.run_sheet import RunSheet
+from fedsmall.audit_log import Logbook
+from strategies.server.deployment import wait_for_sites
+from strategies.server.retrying_grid import PatientGrid
 app = ServerApp()
 
 @app.main()
@@ -104,7 +105,7 @@ def main(contacts: int) -> None:
     with tempfile.TemporaryDirectory(prefix="fm") as scratch:
         folder = Path(scratch)
         data = {name: folder / f"{name}.csv" for name in SITES}
-        trial_data.write(list(data.values()))
+        sample_data.write(list(data.values()))
         os.environ["MEASURE_DATA"] = scratch
         own_server = (SOURCE / "bundle_server.py").read_text()
         bundles = {
@@ -115,7 +116,7 @@ def main(contacts: int) -> None:
         digests = ", ".join(f'"{own_digest(source)}"' for source in bundles.values())
         with Trial(folder, data, f"bundles = [{digests}]\n", say=print) as trial:
             for name, source in bundles.items():
-                deploy.SOURCE = source
+                runs.SOURCE = source
                 trial.finish(name, trial.start(name, plan))
                 taken = seconds_per_contact(trial.home(name))
                 row = {"median": statistics.median(taken), "all": [round(value, 2) for value in taken]}

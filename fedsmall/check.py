@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedsmall.data.raw_site import RawSite
+from fedsmall.data.sources.pool import Part
+from fedsmall.data.sources.registry import OWN_FILES, read_pool, read_task
+from fedsmall.data.standardise import COUNT_FLOOR
 from fedsmall.errors import DataError, PlanError
 from fedsmall.federation import Task
-from fedsmall.models import initial_model
+from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.rawsite import RawSite
-from fedsmall.sources.pool import Part
-from fedsmall.sources.registry import OWN_FILES, read_pool, read_task
-from fedsmall.standardise import COUNT_FLOOR
 from fedsmall.tasks import load_site
 
 LISTED = 8  # names in one line; the rest is counted

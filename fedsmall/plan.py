@@ -1,16 +1,23 @@
 """A plan: everything that decides the numbers of one run, as frozen records that are validated when built.
 
-A scenario (a TOML file, :mod:`sim.scenario`) is several plans: one for each of its methods and seeds. A plan travels as
-JSON inside every order, so a site needs nothing else to know what it is asked to do.
+A scenario (a TOML file, :mod:`sim.runs.scenario`) is several plans: one for each of its methods and seeds. A plan
+travels as JSON inside every order, so a site needs nothing else to know what it is asked to do.
 """
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
+
+# models that runs of the first release know by the place of their code
+RENAMED_MODELS = {
+    "fedsmall.small_maps:resnet10": "resnet10_cropped",
+    "fedsmall.small_maps:resnet18": "resnet18_cropped",
+    "fedsmall.mixed:shared_part": "shared_part",
+}
 
 
 class Frozen(BaseModel):
@@ -118,7 +125,7 @@ class Plan(Frozen):
     """One run: task, sites, recipe, one method, one seed.
 
     ``task`` and ``partition`` are the scenario's own values (a name or a table); ``fedsmall.tasks`` and
-    ``fedsmall.partition`` read them. ``initial_models`` is "common" or "independent" (every site its own).
+    ``fedsmall.data.partition`` read them. ``initial_models`` is "common" or "independent" (every site its own).
     """
 
     name: str
@@ -137,6 +144,11 @@ class Plan(Frozen):
     fold: Annotated[int, Field(ge=0)] = 0
     recipe: Recipe = Recipe()
     method: Method
+
+    @field_validator("model")
+    @classmethod
+    def _today(cls, model: str) -> str:
+        return RENAMED_MODELS.get(model, model)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -26,11 +26,11 @@ import numpy as np
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 
-from fedsmall.aggregate import is_buffer
+from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan, Privacy
 from fedsmall.randomness import rng_for
-from fedsmall.travel import Arrays
+from fedsmall.wire import Arrays
 
 
 def noise_rng(seed: int, site: str, t: int, entropy: int | None = None) -> np.random.Generator:

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsmall.data.folds import fold_pool, fold_split, stratified_folds
+from fedsmall.data.partition import Shares, partition, read_spec
+from fedsmall.data.raw_site import RawSite, agreed, ready
+from fedsmall.data.sources.pool import NOWHERE, Part, Pool, join
+from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task
+from fedsmall.data.standardise import COUNT_FLOOR
 from fedsmall.errors import DataError, PlanError
 from fedsmall.federation import Federation, Task, task_at
-from fedsmall.folds import fold_pool, fold_split, stratified_folds
 from fedsmall.methods import nearest
-from fedsmall.partition import Shares, partition, read_spec
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.rawsite import RawSite, agreed, ready
-from fedsmall.sources.pool import NOWHERE, Part, Pool, join
-from fedsmall.sources.registry import TASKS, read_own, read_pool, read_task
-from fedsmall.standardise import COUNT_FLOOR
 
 __all__ = ["TASKS", "build_federation", "federation_from_arrays", "hold_out", "load_site"]
 
@@ -51,10 +51,10 @@ def federation_from_arrays(
 ) -> Federation:
     """A federation of one's own arrays: x and y of every site by its name, and a common test set where there is one.
 
-    Shapes are those of an .npz (:func:`fedsmall.sources.arrays.npz`). Without ``test`` a quarter is held out at each
-    site. The plan's ``task`` is any name, or a table of ``name``, ``loss`` and ``classes``.
+    Shapes are those of an .npz (:func:`fedsmall.data.sources.arrays.npz`). Without ``test`` a quarter is held out at
+    each site. The plan's ``task`` is any name, or a table of ``name``, ``loss`` and ``classes``.
     """
-    from fedsmall.sources.arrays import from_arrays, make_part
+    from fedsmall.data.sources.arrays import from_arrays, make_part
 
     options = {"name": plan.task} if isinstance(plan.task, str) else dict(plan.task)
     everything = [np.asarray(y).ravel() for _, y in (*sites.values(), *([test] if test is not None else []))]

@@ -11,12 +11,12 @@ from rich.console import Console
 
 from fedsmall.errors import PlanError
 from fedsmall.tasks import federation_from_arrays
-from sim.execute import execute
-from sim.progress import watcher
-from sim.runs import Run
-from sim.scenario import Scenario, build, load
-from sim.tables import table
-from sim.words import sentences
+from sim.report.sentences import sentences
+from sim.report.tables import table
+from sim.runs.execute import execute
+from sim.runs.folder import Run
+from sim.runs.progress import watcher
+from sim.runs.scenario import Scenario, build, load
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +59,7 @@ class Result:
 
     def figure(self, kind: str = "curves") -> "Figure":
         """A matplotlib figure: "curves" (the course of the run), "overview" (its end), or "chain" (who went where)."""
-        from sim import figures
+        from sim.report import figures
 
         known: dict[str, Callable[[Run], Figure | None]] = {
             "curves": figures.curves,
@@ -95,14 +95,14 @@ class Result:
         return [one.row for one in self.run.done]
 
     def __str__(self) -> str:
-        from sim.show import grid
+        from sim.report.terminal import grid
 
         console = Console(record=True, width=120, file=StringIO())
         console.print(grid(table(self.run), self.run.scenario.name))
         return console.export_text() + "\n".join(sentences(self.run))
 
     def _repr_html_(self) -> str:
-        from sim.report import table_of
+        from sim.report.html import table_of
 
         words = "".join(f"<p>{line}</p>" for line in sentences(self.run))
         return table_of(table(self.run)) + words
@@ -141,7 +141,7 @@ def run(
         data=partial(federation_from_arrays, sites=sites, test=test) if sites is not None else None,
     )
     if out is not None:
-        from sim.report import write_report
+        from sim.report.html import write_report
 
         write_report(Path(out), [made], asked.name)
     return Result(made)

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
-from fedsmall.models import build_model
-from fedsmall.own_models import has_own_models
+from fedsmall.models.own_models import has_own_models
+from fedsmall.models.registry import build_model
 from fedsmall.randomness import rng_for
-from sim.runs import PlanRun, Run
-from sim.tables import reference_of
+from sim.report.tables import reference_of
+from sim.runs.folder import PlanRun, Run
 
 if TYPE_CHECKING:
     from torch.nn import Module

@@ -4,7 +4,7 @@ from strategies.build import strategy_for
 from strategies.combine import Averaging, RadonMachine
 from strategies.daisy_chain import DaisyChain
 from strategies.feddc import FedDC
-from strategies.run_loop import Conductor, Evaluation, Outcome
+from strategies.server.run_loop import Conductor, Evaluation, Outcome
 
 __all__ = [
     "Averaging",

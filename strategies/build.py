@@ -7,7 +7,7 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvgM, FedYogi, Strat
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
-from fedsmall.planning import schedule_for
+from fedsmall.validation import schedule_for
 from strategies.combine import Averaging
 from strategies.corrections import server_for
 from strategies.daisy_chain import DaisyChain

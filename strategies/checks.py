@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 from fedsmall.errors import ReplyError
-from fedsmall.travel import CARRIED, EXAMPLES, LOSS, METRICS, MODEL, RULE, STEPS
+from fedsmall.wire import CARRIED, EXAMPLES, LOSS, METRICS, MODEL, RULE, STEPS
 from strategies.records import array_records, described
 
 NPY_HEADER_BYTES = 4096  # far more than any header numpy writes

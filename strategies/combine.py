@@ -9,10 +9,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from fedsmall.aggregate import aggregate
+from fedsmall.aggregation.aggregate import aggregate
 from fedsmall.errors import ReplyError
 from fedsmall.randomness import rng_for
-from fedsmall.travel import EXAMPLES, METRICS, MODEL, STEPS, Arrays
+from fedsmall.wire import EXAMPLES, METRICS, MODEL, STEPS, Arrays
 from strategies.checks import check_reply, signature
 from strategies.records import stacked, to_arrays, to_record
 
@@ -54,9 +54,9 @@ class Combiner(Protocol):
 class Averaging(FedAvg):
     """FedAvg with the aggregator as a part: unweighted by default, float64 inside, blind to arrival order.
 
-    ``aggregator`` is a name of :data:`fedsmall.aggregate.AGGREGATORS`, ``options`` its settings. Other than Flower's
-    FedAvg it keeps every dtype, carries integer buffers, and sets a bad reply aside instead of ending the run.
-    Source: McMahan et al. 2017; the aggregators' sources are in :mod:`fedsmall.aggregate`.
+    ``aggregator`` is a name of :data:`fedsmall.aggregation.aggregate.AGGREGATORS`, ``options`` its settings. Other than
+    Flower's FedAvg it keeps every dtype, carries integer buffers, and sets a bad reply aside instead of ending the run.
+    Source: McMahan et al. 2017; the aggregators' sources are in :mod:`fedsmall.aggregation.aggregate`.
     """
 
     def __init__(

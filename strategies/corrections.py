@@ -1,19 +1,19 @@
-"""SCAFFOLD, FedNova, FedDyn and the adaptive servers as strategies; the mathematics is in fedsmall.server_updates."""
+"""SCAFFOLD, FedNova, FedDyn and the adaptive servers as strategies, around fedsmall.aggregation.server_optimizers."""
 
 from collections.abc import Mapping
 
 import numpy as np
 from flwr.serverapp.strategy import FedAvg
 
+from fedsmall.aggregation.server_optimizers import SERVERS, Returns, check_options, parameters_of, server_step
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
-from fedsmall.server_updates import SERVERS, Returns, check_options, parameters_of, server_step
-from fedsmall.travel import Arrays
+from fedsmall.wire import Arrays
 from strategies.combine import Averaging, Updates
 
 
 class ServerUpdate(FedAvg):
-    """Moves the common model by a row of :data:`fedsmall.server_updates.SERVERS`, from what the sites returned.
+    """Moves the common model by a row of :data:`~fedsmall.aggregation.server_optimizers.SERVERS`, by what came.
 
     ``server`` names the row and ``options`` its settings; ``averaging`` makes one model of the sites'. What the server
     remembers outlives a restart (:meth:`state`). Runs inside a :class:`DaisyChain`, which keeps the sites' slots.

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedsmall.errors import ReplyError
 from fedsmall.randomness import rng_for
 from fedsmall.schedule import Action, Contact, Schedule, Timetable, permutation
-from fedsmall.travel import (
+from fedsmall.wire import (
     CARRIED,
     COMMON,
     EXAMPLES,

@@ -14,9 +14,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedsmall.aggregate import aggregate
+from fedsmall.aggregation.aggregate import aggregate
 from fedsmall.errors import ReplyError
-from fedsmall.travel import EXAMPLES, METRICS, MODEL, Arrays
+from fedsmall.wire import EXAMPLES, METRICS, MODEL, Arrays
 from strategies.combine import Updates
 from strategies.records import parameters_of, to_arrays, to_record
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedsmall.aggregate import is_buffer
-from fedsmall.travel import CARRIED, CONFIG, MODEL, RULE, Arrays
+from fedsmall.aggregation.aggregate import is_buffer
+from fedsmall.wire import CARRIED, CONFIG, MODEL, RULE, Arrays
 
 DTYPE = re.compile(r"(float|int|uint|complex)[0-9]{1,3}|bool")
 

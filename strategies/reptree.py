@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from flwr.serverapp.strategy import FedAvg
 
-from fedsmall.diversity import fold_sent
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Tree
-from fedsmall.replicas import ReplicaTree
-from fedsmall.travel import Arrays
+from fedsmall.replicas.fold import fold_sent
+from fedsmall.replicas.tree import ReplicaTree
+from fedsmall.wire import Arrays
 from strategies.combine import Averaging, Combiner, Updates
 
 

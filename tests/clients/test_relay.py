@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from clients import launcher, line, relay
+from clients import launcher, relay, socket_frames
 from fedsmall.errors import PolicyError
-from fedsmall.travel import CONFIG, METRICS, MODEL
-from sim.bundles import own_digest
-from sim.flower_internals import act_as_server
+from fedsmall.wire import CONFIG, METRICS, MODEL
+from sim.consortium.bundles import own_digest
+from sim.engines.local_grid import act_as_server
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def station(tmp_path, monkeypatch):
     """A station that answers with whatever the test gives it, and keeps what it was asked."""
     asked, answers = [], []
     path = tmp_path / "door" / "s"
-    door = line.listen(path)
+    door = socket_frames.listen(path)
     monkeypatch.setenv(relay.SOCKET, str(path))
 
     def attend():
@@ -32,8 +32,8 @@ def station(tmp_path, monkeypatch):
             except OSError:
                 return
             with caller:
-                asked.append(line.receive(caller))
-                line.send(caller, *answers.pop(0))
+                asked.append(socket_frames.receive(caller))
+                socket_frames.send(caller, *answers.pop(0))
 
     thread = threading.Thread(target=attend, daemon=True)
     thread.start()

@@ -7,13 +7,13 @@ import pytest
 
 from clients.station import Station
 from clients.versions import KEEP, RoundMemory
-from fedsmall.deployment import RUN, SITES
-from fedsmall.logbook import verify
+from fedsmall.audit_log import verify
 from fedsmall.methods import method
-from fedsmall.models import initial_model
+from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan, Privacy, Recipe
-from fedsmall.travel import COMMON, PLAN, ROUND, ROUNDS
-from sim import trial_data
+from fedsmall.run_sheet import RUN, SITES
+from fedsmall.wire import COMMON, PLAN, ROUND, ROUNDS
+from sim.consortium import sample_data
 
 NAMES = ["bonn", "essen", "ulm"]
 
@@ -36,7 +36,7 @@ def plan(rounds=4, name="FedDC", privacy=None, **settings):
 @pytest.fixture
 def files(tmp_path):
     paths = [tmp_path / f"{name}.csv" for name in NAMES]
-    trial_data.write(paths)
+    sample_data.write(paths)
     return dict(zip(NAMES, paths, strict=True))
 
 

@@ -4,15 +4,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedsmall.data.raw_site import agreed
+from fedsmall.data.standardise import apply
 from fedsmall.errors import DataError, PlanError
-from fedsmall.models import build_model
+from fedsmall.models.registry import build_model
 from fedsmall.plan import Method, Plan
 from fedsmall.randomness import rng_for
-from fedsmall.rawsite import agreed
-from fedsmall.standardise import apply
 from fedsmall.tasks import build_federation, federation_from_arrays, hold_out, load_site
+from tests import ROOT
 
-DATA = Path(os.environ.get("FEDSMALL_DATA", Path(__file__).parents[3] / "shared" / "data"))
+DATA = Path(os.environ.get("FEDSMALL_DATA", ROOT.parent / "shared" / "data"))
 
 
 def needs(name: str) -> pytest.MarkDecorator:
@@ -201,7 +202,7 @@ def test_a_site_says_of_which_features_it_tells_nothing():
     raw = load_site(plan(sites=2, samples_per_site=3), "site-000")
     from dataclasses import replace
 
-    from fedsmall.sources.pool import Part
+    from fedsmall.data.sources.pool import Part
 
     task = replace(raw.task, feature_names=("age", "dose"))
     raw = replace(raw, task=task, train=Part(x, np.arange(8) % 2), floor=5)

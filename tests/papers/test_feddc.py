@@ -8,9 +8,9 @@ import pytest
 from fedsmall.methods import method
 from fedsmall.plan import Plan, Recipe
 from fedsmall.tasks import build_federation
-from sim.engines import run_plan
-from sim.scenario import load
-from sim.shipped import find
+from sim.engines.run import run_plan
+from sim.runs.scenario import load
+from sim.runs.shipped import find
 
 pytestmark = pytest.mark.slow
 

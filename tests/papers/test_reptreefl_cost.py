@@ -9,10 +9,10 @@ import torch
 
 from fedsmall.federation import Samples, Task
 from fedsmall.methods import method
-from fedsmall.models import initial_model
+from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan, Recipe
-from fedsmall.travel import Traveller
-from fedsmall.tree_cohort import cohort_for
+from fedsmall.training.trees import cohort_for
+from fedsmall.wire import Traveller
 
 pytestmark = pytest.mark.slow
 TASK = Task("images", (1, 28, 28), 2)
@@ -53,8 +53,8 @@ class Trial:
 
 def test_twelve_resnets_in_trees_train_within_a_tenth_of_twelve_times_one():
     torch.set_num_threads(1)
-    one = Trial(plan_of("fedsmall.small_maps:resnet10", depth=0), 1, 80)
-    twelve = Trial(plan_of("fedsmall.small_maps:resnet10", depth=1, drop=0.0), 3, 80)
+    one = Trial(plan_of("resnet10_cropped", depth=0), 1, 80)
+    twelve = Trial(plan_of("resnet10_cropped", depth=1, drop=0.0), 3, 80)
 
     # in turns, so that whatever else the machine does slows both
     pairs = [(sum(one.round() for _ in range(4)) / 4, twelve.round()) for _ in range(3)]

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from sim.execute import execute
-from sim.report import write_report
-from sim.runs import Run
-from sim.scenario import load
-from tests.sim.scenarios import write
+from sim.report.html import write_report
+from sim.runs.execute import execute
+from sim.runs.folder import Run
+from sim.runs.scenario import load
+from tests.sim.runs.scenarios import write
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +21,7 @@ def small_run(tmp_path_factory) -> Run:
 @pytest.fixture
 def fedsmall(capfd, monkeypatch, tmp_path):
     """Call the command line in an empty folder: gives its exit code, what it said, and what it said on stderr."""
-    from sim.cli import main
+    from sim.cli.app import main
 
     monkeypatch.chdir(tmp_path)
 

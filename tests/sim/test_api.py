@@ -4,8 +4,8 @@ import torch
 
 from fedsmall.errors import DataError, PlanError
 from sim import run
-from sim.scenario import load
-from tests.sim.scenarios import SMALL, write
+from sim.runs.scenario import load
+from tests.sim.runs.scenarios import SMALL, write
 
 RNG = np.random.default_rng(0)
 SITES = {name: (RNG.normal(size=(12, 3)), np.arange(12) % 2) for name in ("essen", "bonn", "kiel")}

@@ -7,10 +7,10 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
 
 from fedsmall.errors import ReplyError
 from fedsmall.schedule import Action, Schedule, permutation
-from fedsmall.travel import CARRIED, METRICS, MODEL
-from sim.inprocess import InProcessGrid
+from fedsmall.wire import CARRIED, METRICS, MODEL
+from sim.engines.inprocess import InProcessGrid
 from strategies import Averaging, DaisyChain, FedDC
-from strategies.state import restore, state_of
+from strategies.server.state import restore, state_of
 from tests.strategies.toy import append_digit, half_way, toy_grid, walk, weights
 
 

@@ -9,7 +9,7 @@ from fedsmall.federation import Federation
 from fedsmall.methods import method
 from fedsmall.plan import Plan, Recipe, Tree
 from fedsmall.tasks import build_federation
-from sim.engines import RunRecord, run_plan
+from sim.engines.run import RunRecord, run_plan
 from strategies.combine import Updates
 from strategies.corrections import SCAFFOLD
 from strategies.reptree import RepTreeFL

@@ -3,7 +3,7 @@
 import pytest
 
 from fedsmall.errors import PlanError
-from sim.inprocess import InProcessGrid
+from sim.engines.inprocess import InProcessGrid
 from strategies.roster import await_sites
 from tests.strategies.toy import append_digit, toy_app
 

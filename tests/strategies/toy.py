@@ -6,8 +6,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsmall.travel import CONFIG, METRICS, MODEL
-from sim.inprocess import InProcessGrid
+from fedsmall.wire import CONFIG, METRICS, MODEL
+from sim.engines.inprocess import InProcessGrid
 
 Change = Callable[[str, np.ndarray, int], np.ndarray]
 

@@ -1,0 +1,81 @@
+"""Where a client finds its site's name and data: in a simulation's federation, or in its own files."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from flwr.app import Context
+
+from fedsmall.errors import DataError
+from fedsmall.federation import Federation, Samples, Task, task_at
+from fedsmall.models.own_models import has_own_models
+from fedsmall.plan import Plan
+from fedsmall.tasks import build_federation
+
+
+@dataclass(frozen=True)
+class Home:
+    """A site as its own program knows it; ``place`` is its number among the ``sites``, in the order of their names.
+
+    A site that is not ``simulated`` draws its noise from its own system.
+    """
+
+    site: str
+    task: Task
+    train: Samples
+    held_out: Samples | None = None
+    simulated: bool = True
+    place: int = 0
+    sites: int = 1
+
+
+_given: dict[str, Federation] = {}
+
+
+def give_federation(plan: Plan, federation: Federation) -> None:
+    """Let the clients of this process use a federation that is in memory already, for plans with this data key."""
+    _given.clear()
+    _given[plan.data_key] = federation
+
+
+@lru_cache(maxsize=2)
+def _built(data_key: str, build: Callable[[], Federation]) -> Federation:
+    return build()
+
+
+class _Build:
+    """Builds a plan's federation; equal for equal data keys, so that the cache above sees through it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def __call__(self) -> Federation:
+        return build_federation(self.plan)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Build) and self.plan.data_key == other.plan.data_key
+
+    def __hash__(self) -> int:
+        return hash(self.plan.data_key)
+
+
+def simulated_home(plan: Plan, context: Context) -> Home:
+    """The site that the node's partition number means, in the order of names.
+
+    Raises DataError where the federation has no such site.
+    """
+    federation = _given.get(plan.data_key) or _built(plan.data_key, _Build(plan))
+    return home_in(federation, plan, int(context.node_config["partition-id"]))
+
+
+def home_in(federation: Federation, plan: Plan, index: int) -> Home:
+    """The site at ``index`` of a simulation's federation, in the order of names."""
+    if plan.method.family == "central":
+        federation = federation.pooled()
+    if index >= len(federation.names):
+        raise DataError(f"This client is number {index}, and the federation has {len(federation.names)} sites.")
+    train, held_out = federation.train[index], federation.held_out[index] if federation.held_out else None
+    if held_out is None and has_own_models(plan):
+        held_out = federation.test  # nobody else has all of this site's model, so it judges for itself
+    names = federation.names
+    return Home(names[index], task_at(federation.task, train.y), train, held_out, place=index, sites=len(names))

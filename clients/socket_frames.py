@@ -1,0 +1,91 @@
+"""The line between a relay and its station: a Unix socket, JSON for words, safetensors for arrays, nothing pickled.
+
+A frame is two lengths (unsigned, 8 bytes, big end first), a JSON object and a safetensors block. Lengths are checked
+before anything is read, so a broken frame costs no memory.
+"""
+
+import json
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedsmall.wire import Arrays
+
+LENGTHS = struct.Struct(">QQ")
+MOST_WORDS_BYTES = 4 << 20
+MOST_ARRAYS_BYTES = 4 << 30
+LONGEST_PATH = 100  # the system's limit for a socket's path is 104 or 108
+
+Words = dict[str, Any]
+
+
+class LineError(ConnectionError):
+    """The other end spoke no frame, or went away in the middle of one."""
+
+
+def send(line: socket.socket, words: Words, arrays: Arrays) -> None:
+    """Send one frame."""
+    text, block = json.dumps(words).encode(), save(arrays) if arrays else b""
+    line.sendall(LENGTHS.pack(len(text), len(block)))
+    line.sendall(text)
+    line.sendall(block)
+
+
+def receive(line: socket.socket) -> tuple[Words, Arrays]:
+    """Receive one frame; raises LineError where it is none."""
+    words_bytes, arrays_bytes = LENGTHS.unpack(_exactly(line, LENGTHS.size))
+    if words_bytes > MOST_WORDS_BYTES or arrays_bytes > MOST_ARRAYS_BYTES:
+        raise LineError("a frame of this length is not taken")
+    try:
+        words = json.loads(_exactly(line, words_bytes))
+        arrays = load(bytes(_exactly(line, arrays_bytes))) if arrays_bytes else {}
+    except (ValueError, SafetensorError):
+        raise LineError("the frame holds no JSON or no safetensors") from None
+    if not isinstance(words, dict):
+        raise LineError("the frame's words are no JSON object")
+    return words, arrays
+
+
+def check_length(path: Path) -> None:
+    """Raise ValueError where the path is too long for a socket."""
+    if (length := len(os.fsencode(path.absolute()))) > LONGEST_PATH:
+        raise ValueError(
+            f"the path of the station's socket has {length} bytes, the system allows {LONGEST_PATH}; "
+            "use a shorter folder, with --home"
+        )
+
+
+def listen(path: Path) -> socket.socket:
+    """A listening socket at ``path`` that only this user can reach: the folder is 0700, the socket 0600.
+
+    Raises ValueError where the path is too long for the system, or its folder open to others.
+    """
+    check_length(path)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if stat.S_IMODE(path.parent.stat().st_mode) & 0o077:
+        raise ValueError("the socket's folder must be its owner's alone: chmod 700")
+    path.unlink(missing_ok=True)
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)  # the socket must not be open to others for even a moment
+    try:
+        line.bind(str(path))
+    finally:
+        os.umask(before)
+    line.listen(4)
+    return line
+
+
+def _exactly(line: socket.socket, count: int) -> bytearray:
+    content = bytearray()
+    while len(content) < count:
+        chunk = line.recv(min(count - len(content), 1 << 20))
+        if not chunk:
+            raise LineError("the other end went away in the middle of a frame")
+        content += chunk
+    return content

@@ -1,0 +1,143 @@
+"""Kills the processes of a run over real sites at random, again and again, and shows that its end is the same.
+
+    python -m examples.endurance [KILLS] [ROUNDS] [SEED]
+
+The run is a consortium of three sites on the loopback. One run is never disturbed; in the others, one after the other
+until there were enough kills, every few seconds one process (ServerApp, SuperLink, gate, SuperExec, a site's station,
+SuperNode, SuperExec or ClientApp) is killed with SIGKILL, and the run is resumed where it ended. At the end all models
+must have the same bytes.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from safetensors.numpy import load_file
+
+from examples.loopback import Trial
+from fedsmall.audit_log import digest_of, verify
+from fedsmall.errors import PlanError
+from fedsmall.plan import Plan
+from sim.consortium import runs, sample_data, server, supervisor
+from sim.runs import scenario
+
+SITES = ("bonn", "essen", "ulm")
+PATIENCE = {"round_deadline_s": 900.0, "start_deadline_s": 600.0}
+POLICY = "least_samples = 1\n"
+
+
+def trial_plan(rounds: int) -> Plan:
+    """A run with a contact in every round, and control variates that each site must remember."""
+    path = Path(__file__).parent.parent / "scenarios" / "consortium_demo.toml"
+    settings = [f"rounds={rounds}", "method.0.permute_every=1", "method.0.aggregate_every=3", "evaluate_every=1000"]
+    return scenario.load(path, settings).plans()[0]
+
+
+def victims(trial: Trial) -> list[tuple[str, int]]:
+    """The processes that may be killed now, of the server and of every site: what each is, and its number."""
+    found = [(f"server {name}", pid) for name, pid in supervisor.pids(server.household(trial.folder)).items()]
+    for site in trial.data:
+        found += [(f"site {name}", pid) for name, pid in supervisor.pids(trial.kit(site).household).items()]
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        words = _read(path).split(b"\0")
+        ours = str(trial.folder).encode() in _read(path.with_name("environ"))  # only what this trial started
+        if ours and any(word.endswith((b"flwr-serverapp", b"clients.launcher")) for word in words):
+            kind = "ServerApp" if any(word.endswith(b"flwr-serverapp") for word in words) else "ClientApp"
+            found.append((kind, int(path.parent.name)))
+    return sorted(found)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # the process has ended meanwhile
+        return b""
+
+
+def disturb(trial: Trial, run: str, kills: int, rng: random.Random, log: Counter[str]) -> None:
+    """Kill at random moments until ``kills`` are done, resuming whenever the run has ended; then let it finish."""
+    home = trial.home(run)
+    while not (home / "outcome.json").exists():
+        if sum(log.values()) < kills:
+            time.sleep(rng.uniform(0.5, 12.0))
+            found = victims(trial)
+            what = rng.choice(sorted({kind for kind, _ in found}))  # each kind as often, though sites have most
+            pid = rng.choice([pid for kind, pid in found if kind == what])
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            log[what] += 1
+            print(f"killed {what} ({sum(log.values())} of {kills})", flush=True)
+        else:
+            time.sleep(1.0)
+        if not runs.is_running(home) and not (home / "outcome.json").exists():
+            _resume(trial, run)
+
+
+def _resume(trial: Trial, run: str) -> None:
+    """Resume as a coordinator would: again, until the server is back."""
+    for _ in range(60):
+        try:
+            runs.resume(trial.folder, run, print)
+            break
+        except (PlanError, RuntimeError, TimeoutError) as error:
+            if runs.is_running(trial.home(run)) or (trial.home(run) / "outcome.json").exists():
+                return
+            print(f"  not yet: {str(error)[:120]}", flush=True)
+            time.sleep(2.0)
+    for _ in range(120):  # the new ServerApp takes its lock only after its imports
+        if runs.is_running(trial.home(run)) or (trial.home(run) / "outcome.json").exists():
+            return
+        time.sleep(0.5)
+
+
+def half_written(folder: Path) -> list[str]:
+    """Files that a killed process left unfinished where nobody would ever finish them."""
+    return [str(path.relative_to(folder)) for path in folder.rglob("*.new") if path.is_file()]
+
+
+def main(kills: int, rounds: int, seed: int = 0) -> int:
+    """Run all, compare, and report; 0 where the models agree and nothing was left half-written."""
+    plan, log, rng = trial_plan(rounds), Counter[str](), random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="fe") as scratch:
+        data = {name: Path(scratch) / f"{name}.csv" for name in SITES}
+        sample_data.write(list(data.values()))
+        with Trial(Path(scratch), data, POLICY) as trial:
+            started = time.monotonic()
+            trial.finish("calm", trial.start("calm", plan, **PATIENCE))
+            calm = time.monotonic() - started
+            wild: list[str] = []
+            while sum(log.values()) < kills:
+                wild.append(f"wild-{len(wild) + 1}")
+                trial.start(wild[-1], plan, **PATIENCE)
+                disturb(trial, wild[-1], kills, rng, log)
+            digests = {run: digest_of(load_file(trial.home(run) / "model.safetensors")) for run in ["calm", *wild]}
+            logs = [trial.home(run) / "log.jsonl" for run in wild]
+            logs += [trial.kit(name).home / "log.jsonl" for name in SITES]
+            report = {
+                "kills": sum(log.values()),
+                "killed": dict(sorted(log.items())),
+                "runs": len(wild),
+                "resumes": sum(len(runs.numbers(trial.home(run))) - 1 for run in wild),
+                "same_model": len(set(digests.values())) == 1,
+                "digest": digests["calm"][:16],
+                "logs_hold": all(verify(path).fault is None for path in logs),
+                "half_written": [file for run in wild for file in half_written(trial.home(run))],
+                "contacts": rounds,
+                "calm_seconds": round(calm),
+                "wild_seconds": round(time.monotonic() - started - calm),
+            }
+    print(json.dumps(report, indent=1), flush=True)
+    return 0 if report["same_model"] and report["logs_hold"] and not report["half_written"] else 1
+
+
+if __name__ == "__main__":
+    words = [int(word) for word in sys.argv[1:]]
+    sys.exit(main(*(words or [30, 12])))

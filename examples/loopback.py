@@ -1,0 +1,100 @@
+"""A whole consortium on the loopback of one machine, from real processes: for tests, measurements and first steps."""
+
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from fedsmall.plan import Plan
+from fedsmall.run_sheet import RunSheet
+from sim.consortium import keys, members, runs, server, site
+from sim.consortium.site import Site
+
+Say = Callable[[str], None]
+
+
+def silent(_: str) -> None:
+    """Say nothing."""
+
+
+class Trial:
+    """A consortium in ``folder`` whose sites hold the given data; TLS, node authentication and the gate are all on.
+
+    ``policy`` is the text of every site's policy. Use it as a context: whatever it started ends with it.
+    """
+
+    def __init__(self, folder: Path, data: Mapping[str, Path], policy: str = "", say: Say = silent) -> None:
+        self.folder = folder / "consortium"
+        self.data = dict(data)
+        self.say = say
+        self.ports = dict(zip([*self.data, "gate", "superlink"], free_ports(len(self.data) + 2), strict=True))
+        members.create(
+            self.folder,
+            "trial",
+            "127.0.0.1",
+            self.ports["gate"],
+            listen="127.0.0.1",
+            inner_port=self.ports["superlink"],
+            days=1,
+        )
+        for name in self.data:
+            members.add_site(self.folder, name, None, days=1)
+            keys.new_site_key(self.kit(name).key)
+            members.add_site(self.folder, name, self.kit(name).key.with_name("site.key.pub"), days=1)
+            if policy:
+                (self.kit(name).kit / "policy.toml").write_text(policy)
+
+    def kit(self, name: str) -> Site:
+        """The site of that name."""
+        kit = self.folder / "kits" / name
+        return Site(kit, kit / "state")
+
+    def __enter__(self) -> Self:
+        """Start the server and all sites."""
+        try:
+            server.up(self.folder, self.say)
+            for name in self.data:
+                self.site_up(name)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop everything."""
+        for name in self.data:
+            site.down(self.kit(name))
+        server.down(self.folder)
+
+    def site_up(self, name: str) -> None:
+        """Start one site."""
+        site.up(self.kit(name), self.data[name], self.ports[name], self.say)
+
+    def start(self, run: str, plan: Plan, **patience: Any) -> int:
+        """Start a run over all sites; returns Flower's number for it."""
+        runs.prepare(self.folder, run, plan, tuple(sorted(self.data)), **patience)
+        return runs.launch(self.folder, run, self.say)
+
+    def finish(self, run: str, number: int) -> dict[str, Any]:
+        """Wait for a run's outcome."""
+        return runs.watch(self.folder, run, number, lambda at: None)
+
+    def home(self, run: str) -> Path:
+        """A run's folder."""
+        return runs.run_home(self.folder, run)
+
+    def sheet(self, run: str) -> RunSheet:
+        """A run's sheet."""
+        return RunSheet.model_validate_json((self.home(run) / "sheet.json").read_text())
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nothing listens at now."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

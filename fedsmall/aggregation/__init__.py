@@ -1,0 +1,1 @@
+"""Many models into one, and what a server does with it."""

@@ -1,0 +1,207 @@
+"""How the common model moves at an aggregation: pure steps on named arrays, one row of a table each.
+
+A step takes the common model that the sites started from, what the server remembers (``{"word/parameter": array}``,
+empty at the start, all a journal needs to hold) and what the sites returned; it gives the next common model and the
+next memory. It moves float parameters only: running statistics are the aggregate's, as numbers, and integers are
+carried. Everything is computed in float64, and the model keeps its dtypes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedsmall.aggregation.aggregate import is_buffer
+from fedsmall.errors import PlanError
+from fedsmall.wire import Arrays
+
+Options = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Returns:
+    """What came back from ``k`` of the ``sites`` sites, in the order of their names.
+
+    ``models`` is stacked, (k, ...); ``aggregate`` is what the aggregator made of them; ``weights`` (k,) sum to one and
+    ``steps`` (k,) are the optimizer steps that each model has seen since it was the common one. ``rule`` holds what the
+    local rule sent, {"word/parameter": (k, ...)}.
+    """
+
+    models: Arrays
+    aggregate: Arrays
+    weights: np.ndarray
+    steps: np.ndarray
+    sites: int
+    rule: Arrays = field(default_factory=dict)
+
+
+Step = Callable[[Arrays, Arrays, Returns, Options], tuple[Arrays, Arrays]]
+
+
+def parameters_of(model: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    """The names of the float parameters of a model, in its order."""
+    return tuple(name for name, array in model.items() if array.dtype.kind == "f" and not is_buffer(name))
+
+
+def plain(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
+    """The aggregate is the common model (FedAvg, McMahan et al. 2017)."""
+    return returns.aggregate, memory
+
+
+def momentum(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
+    """Server momentum, FedAvgM (Hsu, Qi and Brown 2019): v <- beta v + delta, x <- x + lr v."""
+    moved, remembered = {}, {}
+    for name, x, delta in _deltas(common, returns):
+        v = options["beta"] * memory.get(f"momentum/{name}", np.zeros_like(delta)) + delta
+        moved[name], remembered[f"momentum/{name}"] = x + options["lr"] * v, v
+    return _with(returns, moved), remembered
+
+
+def _second_adagrad(v: np.ndarray, square: np.ndarray, beta: float) -> np.ndarray:
+    total: np.ndarray = v + square
+    return total
+
+
+def _second_adam(v: np.ndarray, square: np.ndarray, beta: float) -> np.ndarray:
+    mixed: np.ndarray = beta * v + (1 - beta) * square
+    return mixed
+
+
+def _second_yogi(v: np.ndarray, square: np.ndarray, beta: float) -> np.ndarray:
+    moved: np.ndarray = v - (1 - beta) * square * np.sign(v - square)
+    return moved
+
+
+def _adaptive(second: Callable[[np.ndarray, np.ndarray, float], np.ndarray], corrected: bool = False) -> Step:
+    """Reddi et al. 2021, Algorithm 2: m <- beta1 m + (1 - beta1) delta, x <- x + lr m / (sqrt(v) + tau).
+
+    v is a vector, an entry for each parameter, and starts at zero; ``corrected`` scales lr by Adam's correction of the
+    bias towards that start, with the exponent one ahead of the count of aggregations, as Flower does both.
+    """
+
+    def step(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
+        beta1, beta2 = options.get("beta1", 0.0), options.get("beta2", 0.0)
+        count = float(memory.get("count", np.zeros(())).item()) + 1
+        scale = np.sqrt(1 - beta2 ** (count + 1)) / (1 - beta1 ** (count + 1)) if corrected else 1.0
+        moved: Arrays = {}
+        remembered: Arrays = {"count": np.asarray(count)}
+        for name, x, delta in _deltas(common, returns):
+            first, squares = (memory.get(f"{word}/{name}", np.zeros_like(delta)) for word in ("first", "second"))
+            m = beta1 * first + (1 - beta1) * delta
+            v = second(squares, delta**2, beta2)
+            moved[name] = x + options["lr"] * scale * m / (np.sqrt(v) + options["tau"])
+            remembered |= {f"first/{name}": m, f"second/{name}": v}
+        return _with(returns, moved), remembered
+
+    return step
+
+
+def fednova(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
+    """FedNova (Wang et al. 2020, eq. 6): x <- x - tau_eff sum(p_i d_i) with d_i = (x - y_i) / a_i.
+
+    tau_eff = sum(p_i a_i); a_i is the number of local steps, or with heavy-ball momentum rho ("momentum"), started
+    anew at every aggregation, (tau - rho (1 - rho**tau) / (1 - rho)) / (1 - rho) (ibid., section 4).
+    """
+    amounts = normalisers(returns.steps, options.get("momentum", 0.0))
+    coefficients = returns.weights * (returns.weights @ amounts) / amounts  # (k,)
+    moved = {}
+    for name in parameters_of(common):
+        x = common[name].astype(np.float64)
+        moved[name] = x + np.tensordot(coefficients, returns.models[name].astype(np.float64) - x, axes=1)
+    return _with(returns, moved), memory
+
+
+def normalisers(steps: np.ndarray, rho: float) -> np.ndarray:
+    """FedNova's a_i for sites that took ``steps`` (k,) steps of SGD with momentum ``rho``; at least one step each."""
+    tau = np.maximum(np.asarray(steps, dtype=np.float64), 1)
+    amounts: np.ndarray = (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+    return amounts
+
+
+def scaffold(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
+    """SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, lines 16-17): x <- x + lr delta, c <- c + sum(dc_i) / N.
+
+    The sites send dc_i = c_i+ - c_i as "control/<parameter>"; the server's c is "server/<parameter>", which goes out
+    with the next orders. N counts the sites that stayed silent too.
+    """
+    moved, remembered = {}, {}
+    for name, x, delta in _deltas(common, returns):
+        moved[name] = x + options["lr"] * delta
+        change = returns.rule[f"control/{name}"].astype(np.float64).sum(axis=0) / returns.sites
+        # c goes out with every order, so it is kept as it travels: in the model's own dtype
+        remembered[f"server/{name}"] = (memory.get(f"server/{name}", 0.0) + change).astype(common[name].dtype)
+    return _with(returns, moved), remembered
+
+
+def feddyn(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
+    """FedDyn (Acar et al. 2021, Algorithm 1): h <- h - alpha sum(y_i - x) / m, x <- aggregate - h / alpha.
+
+    m counts the sites that stayed silent too. With alpha = 0 it is FedAvg, as the limit of a pull that fades.
+    """
+    alpha = options["alpha"]
+    if alpha == 0:
+        return returns.aggregate, memory
+    moved, remembered = {}, {}
+    for name in parameters_of(common):
+        x = common[name].astype(np.float64)
+        drift = (returns.models[name].astype(np.float64) - x).sum(axis=0) / returns.sites
+        h = memory.get(f"history/{name}", np.zeros_like(x)) - alpha * drift
+        moved[name] = returns.aggregate[name].astype(np.float64) - h / alpha
+        remembered[f"history/{name}"] = h
+    return _with(returns, moved), remembered
+
+
+@dataclass(frozen=True)
+class Row:
+    """A server optimizer: its step, and its settings with the values they have by default."""
+
+    step: Step
+    defaults: Mapping[str, float] = field(default_factory=dict)
+
+
+# Defaults are Flower's, and where it has none the paper's.
+SERVERS: dict[str, Row] = {
+    "none": Row(plain),
+    "momentum": Row(momentum, {"lr": 1.0, "beta": 0.9}),
+    "adagrad": Row(_adaptive(_second_adagrad), {"lr": 0.1, "tau": 1e-3}),
+    "adam": Row(_adaptive(_second_adam, corrected=True), {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
+    "yogi": Row(_adaptive(_second_yogi), {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
+    "fednova": Row(fednova, {"momentum": 0.0}),
+    "scaffold": Row(scaffold, {"lr": 1.0}),
+    "feddyn": Row(feddyn, {"alpha": 0.01}),
+}
+
+
+def server_step(
+    name: str, common: Arrays, memory: Arrays, returns: Returns, options: Options | None = None
+) -> tuple[Arrays, Arrays]:
+    """One step of the server optimizer ``name``: the next common model and the next memory.
+
+    Raises PlanError for a setting that the optimizer does not have.
+    """
+    row = SERVERS[name]
+    check_options(name, options or {})
+    return row.step(common, memory, returns, {**row.defaults, **(options or {})})
+
+
+def check_options(name: str, options: Options) -> None:
+    """Raise PlanError for a setting that the server optimizer ``name`` does not have."""
+    known = SERVERS[name].defaults
+    for option in options:
+        if option not in known:
+            had = ", ".join(known) or "no settings"
+            raise PlanError(f"The server optimizer {name!r} has no setting {option!r}; it has {had}.")
+
+
+def _deltas(common: Arrays, returns: Returns) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    """(name, common parameter, aggregate minus common) for every float parameter, in float64."""
+    wide = {name: common[name].astype(np.float64) for name in parameters_of(common)}
+    return [(name, x, returns.aggregate[name].astype(np.float64) - x) for name, x in wide.items()]
+
+
+def _with(returns: Returns, moved: Arrays) -> Arrays:
+    """The aggregate with its parameters replaced, in its dtypes."""
+    return {
+        name: np.asarray(moved[name], dtype=array.dtype) if name in moved else array
+        for name, array in returns.aggregate.items()
+    }

@@ -1,0 +1,65 @@
+"""A site's samples between reading and training: split, and not yet scaled.
+
+A hospital goes two steps: from its own file to the sums it may tell (:meth:`RawSite.sums`), and with the scaling that
+all sites agreed on to the samples it trains on (:meth:`RawSite.samples`). A simulation takes the same two.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsmall.data import standardise
+from fedsmall.data.sources.pool import Part
+from fedsmall.data.standardise import Scaling, Sums
+from fedsmall.federation import Samples, Task
+
+
+@dataclass(frozen=True)
+class RawSite:
+    """The samples of one site as they were read, split into those to train on and those held out.
+
+    ``floor`` is the least number of values of which a sum is told; ``scaled`` says whether the task's features are
+    scaled at all, ``dtype`` what the samples become.
+    """
+
+    name: str
+    task: Task
+    train: Part
+    held_out: Part | None
+    scaled: bool
+    floor: int = standardise.COUNT_FLOOR
+    dtype: str = "float32"
+
+    def sums(self) -> Sums | None:
+        """What this site tells of its training samples for the scaling; ``None`` where nothing is scaled."""
+        return standardise.sums(self.train.x, self.floor) if self.scaled else None
+
+    def withheld(self) -> tuple[str, ...]:
+        """The features of which this site tells nothing, because fewer than ``floor`` of its values are there."""
+        sums = self.sums()
+        if sums is None or not self.task.feature_names:
+            return ()
+        return tuple(name for name, count in zip(self.task.feature_names, sums.count, strict=True) if count == 0)
+
+    def samples(self, scaling: Scaling | None) -> tuple[Samples, Samples | None]:
+        """The samples to train on and those held out, as a model takes them."""
+        held = None if self.held_out is None else ready(self.held_out, scaling, self.dtype)
+        return ready(self.train, scaling, self.dtype), held
+
+
+def agreed(sites: Sequence[RawSite]) -> Scaling | None:
+    """The scaling that the sites agree on, in the order of their names; ``None`` where nothing is scaled."""
+    told = [site.sums() for site in sorted(sites, key=lambda site: site.name)]
+    known = [sums for sums in told if sums is not None]
+    return standardise.agree(known) if known else None
+
+
+def ready(part: Part, scaling: Scaling | None, dtype: str) -> Samples:
+    """Samples as a model takes them: images from -1 to 1, features scaled, classes as 64-bit integers."""
+    if part.x.dtype == np.uint8:
+        x = (part.x / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
+    else:
+        x = part.x if scaling is None else standardise.apply(scaling, part.x)
+    y = part.y.astype(np.int64 if part.y.dtype.kind in "iub" else dtype)
+    return Samples(np.ascontiguousarray(x, dtype=dtype), y)

@@ -1,0 +1,117 @@
+"""Arrays: .npz files of one's own or of MedMNIST, and arrays given in Python."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsmall.data.sources.files import as_classes, class_names, locate, needed_root, site_files
+from fedsmall.data.sources.pool import NOWHERE, Part, Pool
+from fedsmall.errors import DataError, PlanError
+from fedsmall.methods import nearest
+
+# x and y of the training samples, x and y of the test samples
+LAYOUTS = (("x", "y", "x_test", "y_test"), ("train_images", "train_labels", "test_images", "test_labels"))
+
+
+def npz(root: Path | None, seed: int, path: str, *, classes: Sequence[object] | None = None) -> Pool:
+    """The arrays at ``path``, or one .npz for each site where that is a folder.
+
+    An .npz holds x and y, and may hold x_test and y_test (or MedMNIST's names). Images are uint8 of shape (samples,
+    height, width) or (samples, height, width, channels), or ready floats with channels first; two dimensions are a
+    table of features.
+
+    Raises DataError for arrays that are not there, do not fit each other, or hold NaN or pickled objects.
+    """
+    found = locate(path, root)
+    files = site_files(found, [".npz"]) if found.is_dir() else {NOWHERE: found}
+    return from_arrays({name: read_npz(file) for name, file in files.items()}, classes)
+
+
+def from_arrays(sites: Mapping[str, Sequence[np.ndarray]], classes: Sequence[object] | None = None) -> Pool:
+    """A pool of (x, y) or (x, y, x_test, y_test) for each site."""
+    labels = np.concatenate([_labels(array) for arrays in sites.values() for array in arrays[1::2]])
+    names = class_names(np.unique(labels), classes)
+    train = {name: make_part(arrays[0], arrays[1], names) for name, arrays in sites.items()}
+    test = {name: make_part(arrays[2], arrays[3], names) for name, arrays in sites.items() if len(arrays) > 2}
+    table = next(iter(train.values())).x.ndim == 2
+    width = next(iter(train.values())).x.shape[1]
+    return Pool(
+        train,
+        names,
+        test,
+        feature_names=tuple(f"x{index}" for index in range(width)) if table else (),
+        standardise=table,
+    )
+
+
+def read_npz(path: Path) -> list[np.ndarray]:
+    """The arrays of an .npz in the order x, y, x_test, y_test (the last two may be missing); nothing is unpickled."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            held = list(file)
+            layout = next((layout for layout in LAYOUTS if layout[0] in held), LAYOUTS[0])
+            for name in layout[:2]:
+                if name not in held:
+                    raise DataError(f"the .npz holds no array {name!r}. {nearest(name, held)}")
+            return [file[name] for name in layout if name in held][: 4 if layout[3] in held else 2]
+    except DataError:
+        raise
+    except (OSError, ValueError) as wrong:  # not a zip, or an array of objects
+        raise DataError("the file is not an .npz of plain arrays") from wrong
+
+
+def make_part(x: np.ndarray, y: np.ndarray, classes: Sequence[str]) -> Part:
+    """Samples from arrays as users have them: grey images gain a channel, colours come first, labels become indices."""
+    x, labels = np.asarray(x), _labels(np.asarray(y))
+    if len(x) != len(labels):
+        raise DataError(f"there are {len(x)} samples and {len(labels)} labels; there must be one label for each sample")
+    return Part(_inputs(x), as_classes(labels.tolist(), classes))
+
+
+def _labels(y: np.ndarray) -> np.ndarray:
+    y = np.asarray(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise DataError(f"labels have shape {y.shape}: one class for each sample is expected (no multi-label task)")
+    if y.dtype.kind == "f" and np.isnan(y).any():
+        raise DataError(f"{np.isnan(y).sum()} of {len(y)} labels are NaN")
+    return y
+
+
+def _inputs(x: np.ndarray) -> np.ndarray:
+    if x.dtype.kind not in "fiub" or x.ndim < 2:
+        raise DataError(f"samples are numbers of shape (samples, features) or images; these are {x.dtype} {x.shape}")
+    if x.dtype == np.uint8 and x.ndim >= 3:
+        return x[:, None] if x.ndim == 3 else np.ascontiguousarray(np.moveaxis(x, -1, 1))
+    if not np.isfinite(x).all():
+        raise DataError(
+            f"{(~np.isfinite(x)).any(axis=tuple(range(1, x.ndim))).sum()} of {len(x)} samples hold NaN or Inf"
+        )
+    x = x.astype(np.float64)
+    return x[:, None] if x.ndim == 3 else x
+
+
+def medmnist(root: Path | None, seed: int, flag: str) -> Pool:
+    """A 2D task of MedMNIST v2 by its flag, from ``flag``.npz under the data root, downloaded where it is not there."""
+    folder = needed_root(root, flag)
+    file = folder / f"{flag}.npz"
+    if not file.exists():
+        _download(flag, folder)
+    pool = from_arrays({NOWHERE: read_npz(file)})
+    return Pool(pool.train, pool.class_names, pool.test, keep_unused=True)
+
+
+def _download(flag: str, folder: Path) -> None:
+    import medmnist as library
+
+    info: dict[str, Any] = library.INFO
+    if flag not in info:
+        raise PlanError(f"MedMNIST has no {flag!r}. {nearest(flag, list(info))}")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        getattr(library, info[flag]["python_class"])(split="train", root=str(folder), download=True)
+    except (OSError, RuntimeError) as wrong:
+        raise DataError(f"{flag}.npz is not under the data root and could not be downloaded; put it there") from wrong

@@ -1,0 +1,130 @@
+"""Connectomes at two resolutions: generated ones that have a relation to learn, and the user's own files.
+
+Register as a source: ``task = {connectomes = "generated"}`` or ``{connectomes = "data.npz"}``. The data of the paper
+(SLIM) are confidential; the generator makes plausible ones, so that the models and methods can be tried.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedsmall.data.sources.pool import NOWHERE, Part, Pool
+from fedsmall.errors import DataError
+from fedsmall.models.graphs import REGIONS, regions_of
+from fedsmall.randomness import rng_for
+
+FEATURES, TRAITS = 24, 6  # waves over the brain's surface; what makes a subject differ from others
+NOISE = 0.02  # of the logit of an entry, from one resolution to another
+
+
+def generate(subjects: int, resolutions: tuple[int, ...], seed: int) -> tuple[np.ndarray, ...]:
+    """One array of connectomes for each resolution, (subjects, regions, regions): symmetric, in [0, 1], diagonal 1.
+
+    Regions are places on a sphere. A subject weighs a few waves over it by traits of its own, and two regions are
+    connected as much as the waves agree there; every resolution samples the same waves, so the traits that can be read
+    from 35 regions fix the 160, up to noise.
+    """
+    surface = rng_for(seed, "connectomes", "surface")
+    frequencies = surface.normal(scale=2.0, size=(3, FEATURES))
+    phases = surface.uniform(0, 2 * np.pi, size=FEATURES)
+    mixing = surface.normal(size=(TRAITS, FEATURES)) / np.sqrt(TRAITS)
+    traits = rng_for(seed, "connectomes", "subjects").normal(size=(subjects, TRAITS))
+    weights = np.exp(traits @ mixing)  # (subjects, waves)
+    return tuple(_sampled(regions, frequencies, phases, weights, seed) for regions in resolutions)
+
+
+def _sampled(regions: int, frequencies: np.ndarray, phases: np.ndarray, weights: np.ndarray, seed: int) -> np.ndarray:
+    """The connectomes of all subjects between ``regions`` places."""
+    waves = np.cos(_places(regions) @ frequencies + phases)  # (regions, waves)
+    felt = waves * np.sqrt(weights)[:, None, :]  # (subjects, regions, waves)
+    felt /= np.linalg.norm(felt, axis=-1, keepdims=True)
+    graphs = (1 + felt @ felt.transpose(0, 2, 1)) / 2
+    noise = rng_for(seed, "connectomes", "noise", regions).normal(scale=NOISE, size=graphs.shape)
+    graphs = np.clip(graphs + (noise + noise.transpose(0, 2, 1)) / 2, 0, 1)
+    graphs[:, np.arange(regions), np.arange(regions)] = 1
+    return np.asarray(graphs)
+
+
+def _places(regions: int) -> np.ndarray:
+    """Places spread evenly on a sphere (a Fibonacci spiral), (regions, 3), so that no resolution is special."""
+    height = 1 - 2 * (np.arange(regions) + 0.5) / regions
+    angle = np.pi * (3 - np.sqrt(5)) * np.arange(regions)
+    radius = np.sqrt(1 - height**2)
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle), height], axis=1)
+
+
+def vectors(graphs: np.ndarray) -> np.ndarray:
+    """The entries above the diagonal, (subjects, entries), of matrices or of vectors that are already that.
+
+    Raises DataError for anything that is no symmetric graph.
+    """
+    if graphs.ndim == 3:
+        if graphs.shape[1] != graphs.shape[2] or not np.allclose(graphs, graphs.transpose(0, 2, 1), atol=1e-6):
+            raise DataError(f"graphs must be symmetric matrices; these have shape {graphs.shape[1:]} or are lopsided")
+        row, column = np.triu_indices(graphs.shape[1], k=1)
+        graphs = graphs[:, row, column]
+    if graphs.ndim != 2:
+        raise DataError(f"graphs come as matrices or as rows of numbers, not in {graphs.ndim} dimensions")
+    if not np.isfinite(graphs).all():
+        raise DataError("graphs must be complete: some entries are missing or not finite")
+    try:
+        regions_of(graphs.shape[1])
+    except ValueError as wrong:
+        raise DataError(str(wrong)) from None
+    return np.ascontiguousarray(graphs, dtype=np.float64)
+
+
+def connectomes(
+    root: Path | None, seed: int, value: str = "generated", *, regions: int | Sequence[int] = 160, subjects: int = 279
+) -> Pool:
+    """A task of graph super-resolution: x (subjects, 595) and y (subjects, entries), both above the diagonal.
+
+    ``value`` is "generated" (``subjects`` of them, 279 as in the paper, at 35 and ``regions`` regions), an .npz with
+    arrays ``source`` and ``target``, or a folder with source.csv and target.csv, a subject in each row and no header.
+    A list of ``regions`` makes hospitals that want different resolutions, one for each of its numbers; every generated
+    subject is then at one of them.
+    """
+    if not isinstance(regions, int):
+        if value != "generated":
+            raise DataError("a list of regions is for generated connectomes; a file has the resolution that it has")
+        return Pool(_hospitals(seed, regions, subjects), loss="l1")
+    if value == "generated":
+        source, target = (vectors(graphs) for graphs in generate(subjects, (REGIONS, regions), seed))
+    else:
+        source, target = _read(root / value if root else Path(value))
+    if len(source) != len(target):
+        raise DataError(f"{len(source)} source graphs and {len(target)} target graphs; every subject needs both")
+    return Pool({NOWHERE: Part(source, target)}, loss="l1")
+
+
+def _hospitals(seed: int, regions: Sequence[int], subjects: int) -> dict[str, Part]:
+    """Generated connectomes at hospitals by name: hospital i predicts ``regions[i]`` regions."""
+    if not regions or subjects < len(regions):
+        raise DataError(f"{subjects} subjects cannot be at {len(regions)} hospitals; every hospital needs one")
+    sizes = tuple(dict.fromkeys([REGIONS, *regions]))
+    graphs = dict(zip(sizes, generate(subjects, sizes, seed), strict=True))
+    order = np.array_split(rng_for(seed, "hospitals").permutation(subjects), len(regions))
+    return {
+        f"site-{place:03d}": Part(vectors(graphs[REGIONS][rows]), vectors(graphs[wanted][rows]))
+        for place, (rows, wanted) in enumerate(zip(order, regions, strict=True))
+    }
+
+
+def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Source and target graphs of the user's own file or folder."""
+    if path.is_dir():
+        files = [path / "source.csv", path / "target.csv"]
+        if not all(file.is_file() for file in files):
+            raise DataError("a folder of connectomes holds source.csv and target.csv; one is not there")
+        try:
+            source, target = (np.loadtxt(file, delimiter=",", ndmin=2) for file in files)
+        except ValueError:
+            raise DataError("a table of connectomes holds numbers only, equally many in every row, no header") from None
+        return vectors(source), vectors(target)
+    if not path.is_file():
+        raise DataError("there is no such file or folder of connectomes under the data root")
+    with np.load(path, allow_pickle=False) as archive:
+        if not {"source", "target"} <= set(archive.files):
+            raise DataError(f"an .npz of connectomes holds source and target; this one has {len(archive.files)} others")
+        return vectors(archive["source"]), vectors(archive["target"])

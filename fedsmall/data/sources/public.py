@@ -1,0 +1,139 @@
+"""Public data sets that are files under the data root: heart disease by hospital, SUSY, CIFAR-10 and MNIST."""
+
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedsmall.data.sources.files import needed_root
+from fedsmall.data.sources.pool import NOWHERE, Part, Pool
+from fedsmall.data.sources.tables import Schema, as_numbers, read_table
+from fedsmall.errors import DataError, PlanError
+
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+HEART_COLUMNS = (
+    *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal"),
+    "disease",
+)
+HEART_CATEGORIES = {"cp": (1, 2, 3, 4), "restecg": (0, 1, 2), "slope": (1, 2, 3), "thal": (3, 6, 7)}
+NEVER_ZERO = ("trestbps", "chol")  # blood pressure and cholesterol: hospitals wrote 0 where it was not measured
+
+
+def heart_disease(root: Path | None, seed: int, *, file: str | Path | None = None) -> Pool:
+    """UCI heart disease (Detrano et al. 1989): 920 patients of four hospitals, disease or none.
+
+    "?" is a missing value, and so is a resting blood pressure or cholesterol of 0. The four columns that are codes
+    become one feature for each code. With ``file``, the patients of one hospital from its own file.
+    """
+    if file is not None:
+        files = {NOWHERE: Path(file)}
+    else:
+        folder = needed_root(root, "heart_disease") / "heart_disease"
+        files = {name: folder / f"processed.{name}.data" for name in HOSPITALS}
+    for path in files.values():
+        if not path.is_file():
+            raise DataError("heart disease needs heart_disease/processed.{cleveland,hungarian,switzerland,va}.data")
+    frames = {name: _heart_table(path) for name, path in files.items()}
+    schema = Schema.of(frames, "disease", classes=(0, 1), categorical=HEART_CATEGORIES)
+    return Pool(
+        {name: schema.part(frame) for name, frame in frames.items()},
+        class_names=("healthy", "disease"),
+        feature_names=schema.feature_names,
+        standardise=True,
+    )
+
+
+def _heart_table(path: Path) -> Any:
+    frame = read_table(path, names=HEART_COLUMNS)
+    for column in NEVER_ZERO:
+        frame[column] = frame[column].where(~frame[column].isin(["0", "0.0"]), "?")
+    grade = as_numbers(frame["disease"])
+    frame["disease"] = np.where(np.isnan(grade), "?", np.where(grade > 0, "1", "0"))
+    return frame
+
+
+def susy(root: Path | None, seed: int, which: str = "10Kn", *, features: int = 8, rows: int = 30_000) -> Pool:
+    """UCI SUSY (Baldi et al. 2014): collisions, background or signal, for linear models with the hinge loss.
+
+    "10Kn" is the sample of 10,000 with the 8 low-level features, normalised, and 1,000 to test. "full" reads the first
+    ``rows`` of UCI's own SUSY.csv or SUSY.csv.gz, the last third of them to test, with 8 or all 18 ``features``.
+    """
+    folder = needed_root(root, "susy")
+    if which == "full":
+        return _full_susy(folder, features, rows)
+    if which != "10Kn" or features != 8:
+        raise PlanError('susy is "10Kn" with 8 features, or {susy = "full", features = 18}')
+    parts = {split: _susy_part(folder / "susy", f"susy_10Kn_{split}") for split in ("train", "test")}
+    names = tuple(f"low{index}" for index in range(8))
+    train, test = {NOWHERE: parts["train"]}, {NOWHERE: parts["test"]}
+    return Pool(train, ("background", "signal"), test, names, loss="hinge")
+
+
+def _susy_part(folder: Path, name: str) -> Part:
+    if not (folder / f"{name}.csv").is_file():
+        raise DataError(f"SUSY needs susy/{name}.csv and susy/{name}_label.csv under the data root")
+    x, y = (np.loadtxt(folder / f"{name}{ending}.csv", delimiter=",") for ending in ("", "_label"))
+    return Part(x, (y > 0).astype(np.int64))
+
+
+def _full_susy(folder: Path, features: int, rows: int) -> Pool:
+    import pandas
+
+    files = [path for path in (folder / "SUSY.csv", folder / "SUSY.csv.gz") if path.is_file()]
+    if not files:
+        raise DataError("the full SUSY needs UCI's SUSY.csv or SUSY.csv.gz under the data root")
+    table = pandas.read_csv(files[0], header=None, nrows=rows).to_numpy(dtype=np.float64)
+    part = Part(table[:, 1 : 1 + features], (table[:, 0] > 0).astype(np.int64))
+    cut = len(table) * 2 // 3
+    train, test = {NOWHERE: part[np.arange(cut)]}, {NOWHERE: part[np.arange(cut, len(table))]}
+    names = tuple(f"x{index}" for index in range(features))
+    return Pool(train, ("background", "signal"), test, names, standardise=True, loss="hinge")
+
+
+def cifar10(root: Path | None, seed: int) -> Pool:
+    """CIFAR-10 (Krizhevsky 2009) through torchvision, downloaded into the data root where it is not there."""
+    return _torchvision("CIFAR10", needed_root(root, "cifar10"))
+
+
+def mnist(root: Path | None, seed: int) -> Pool:
+    """MNIST (LeCun et al. 1998) through torchvision, downloaded into the data root where it is not there."""
+    return _torchvision("MNIST", needed_root(root, "mnist"))
+
+
+def _torchvision(name: Literal["CIFAR10", "MNIST"], folder: Path) -> Pool:
+    library = getattr(import_torchvision().datasets, name)
+    try:
+        train, test = (library(str(folder), train=train, download=True) for train in (True, False))
+    except (OSError, RuntimeError) as wrong:
+        raise DataError(f"{name} is not under the data root and could not be downloaded; put it there") from wrong
+    parts = [Part(_channels_first(np.asarray(half.data)), np.asarray(half.targets)) for half in (train, test)]
+    return Pool({NOWHERE: parts[0]}, tuple(map(str, train.classes)), {NOWHERE: parts[1]})
+
+
+def _channels_first(pixels: np.ndarray) -> np.ndarray:
+    return pixels[:, None] if pixels.ndim == 3 else np.ascontiguousarray(np.moveaxis(pixels, -1, 1))
+
+
+_DECLARED: list[object] = []  # torch forgets an operator when its library object goes
+
+
+def import_torchvision() -> Any:
+    """The torchvision package, also beside a torch for which its compiled half was not built.
+
+    Its wheel for Linux is built for CUDA; beside a CPU torch the import fails for want of two operators' schemas, which
+    only detection models use. They are declared here, and the import is tried again.
+    """
+    import torch
+
+    try:
+        import torchvision.datasets
+    except RuntimeError:
+        for module in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[module]
+        library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+        for operator in ("nms", "qnms"):
+            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _DECLARED.append(library)
+        import torchvision.datasets
+    return torchvision

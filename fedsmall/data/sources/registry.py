@@ -1,0 +1,128 @@
+"""The sources by name, and how a scenario's ``task`` chooses one.
+
+A source is a function ``(root, seed, [value,] **options) -> Pool``. Sources are named here, not imported: a run needs
+one, and the libraries of some take seconds to import.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedsmall.data.sources.pool import Pool
+from fedsmall.errors import DataError, PlanError
+from fedsmall.methods import nearest
+
+TASKS = {
+    "breast_cancer": "fedsmall.data.sources.embedded:breast_cancer",
+    "digits": "fedsmall.data.sources.embedded:digits",
+    "synthetic": "fedsmall.data.sources.embedded:synthetic",
+    "heart_disease": "fedsmall.data.sources.public:heart_disease",
+    "susy": "fedsmall.data.sources.public:susy",
+    "cifar10": "fedsmall.data.sources.public:cifar10",
+    "mnist": "fedsmall.data.sources.public:mnist",
+}
+KINDS = {
+    "csv": "fedsmall.data.sources.tables:csv",
+    "images": "fedsmall.data.sources.images:images",
+    "npz": "fedsmall.data.sources.arrays:npz",
+    "medmnist": "fedsmall.data.sources.arrays:medmnist",
+    "susy": "fedsmall.data.sources.public:susy",
+    "connectomes": "fedsmall.data.sources.connectomes:connectomes",
+}
+OWN_FILES = ("csv", "images", "npz")  # every site holds its own
+LOSSES = ("cross_entropy", "logistic", "hinge", "l1")
+BY_FILE = ("file", "folder", "site")  # natural sites that are no column of a table
+
+
+class Source(NamedTuple):
+    """What a scenario's ``task`` says: ``name`` of the task, ``kind`` of source, its function and what it is given."""
+
+    name: str
+    kind: str
+    read: Callable[..., Pool]
+    values: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+def read_task(task: str | dict[str, Any]) -> Source:
+    """The source that ``task`` names; PlanError for a word that is not known."""
+    table = {"name": task} if isinstance(task, str) else dict(task)
+    kinds = [word for word in table if word in ("name", "source", *KINDS)]
+    if len(kinds) != 1:
+        raise PlanError(f"a task table names one source: name, source, {', '.join(KINDS)}; this one names {len(kinds)}")
+    kind = kinds[0]
+    value = table.pop(kind)
+    if kind == "name":
+        if value not in TASKS:
+            raise PlanError(f"There is no task {value!r}. {nearest(str(value), list(TASKS))}")
+        return _checked(Source(value, value, _function(TASKS[value]), (), table))
+    if kind == "source":
+        return _checked(Source(str(value), kind, _function(str(value)), (), table))
+    name = str(value) if kind == "medmnist" else kind
+    return _checked(Source(name, kind, _function(KINDS[kind]), (value,), table))
+
+
+def read_pool(source: Source, partition: tuple[str, Any], seed: int, root: Path | None) -> Pool:
+    """All samples of a source, by its natural sites where ``partition`` asks for such."""
+    options, (kind, value) = dict(source.options), partition
+    if kind == "natural" and source.kind == "images":
+        options["by_site"] = True
+    if kind == "natural" and source.kind == "csv" and value not in BY_FILE:
+        options["site_column"] = value
+    return _read(source, root, seed, source.values, options)
+
+
+def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) -> Pool | None:
+    """The samples of one site in its own file or folder; ``None`` for a task whose samples are not the sites' own.
+
+    Raises PlanError where the scenario leaves open what sites that never meet must have in common.
+    """
+    options, (kind, value) = dict(source.options), partition
+    if source.kind == "heart_disease":
+        return _read(source, None, seed, (), {**options, "file": path})
+    if source.kind not in OWN_FILES:
+        return None
+    if "classes" not in options:
+        raise PlanError('sites with files of their own need the classes in the task, as in classes = ["0", "1"]')
+    if not isinstance(options.get("categorical", {}), dict):
+        raise PlanError('sites with files of their own need the values of a category, as in {sex = ["f", "m"]}')
+    if not path.exists():  # its name is the site's own business
+        raise DataError("the site's data are not where its program was told to look")
+    if kind == "natural" and source.kind == "csv" and value not in BY_FILE:
+        options["drop"] = [*options.get("drop", []), value]
+    return _read(source, None, seed, (str(path),), options)
+
+
+def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...], options: dict[str, Any]) -> Pool:
+    loss = options.pop("loss", None)
+    pool = source.read(root, seed, *values, **options)
+    pool = pool if loss is None else replace(pool, loss=loss)
+    if pool.loss in ("logistic", "hinge") and len(pool.class_names) != 2:
+        raise PlanError(f"the loss {pool.loss!r} tells two classes apart; this task has {len(pool.class_names)}")
+    return pool
+
+
+def _checked(source: Source) -> Source:
+    parameters = list(inspect.signature(source.read).parameters.values())
+    known = ["loss", *(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)]
+    for option in source.options:
+        if option not in known:
+            raise PlanError(f"task {source.name!r} has no option {option!r}. {nearest(option, known)}")
+    needed = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
+    for name in needed[2 + len(source.values) :]:
+        if name not in source.options:
+            raise PlanError(f"task {source.name!r} needs {name!r}, as in {name} = ...")
+    if source.options.get("loss", "l1") not in LOSSES:
+        raise PlanError(f"There is no loss {source.options['loss']!r}. {nearest(source.options['loss'], list(LOSSES))}")
+    return source
+
+
+def _function(words: str) -> Callable[..., Pool]:
+    module, _, function = words.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError, ValueError) as wrong:
+        raise PlanError(f"source {words!r} was not found: {wrong}. It is written as module:function.") from wrong

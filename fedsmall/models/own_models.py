@@ -1,0 +1,104 @@
+"""Which model each site has, where sites have models of their own that share some layers: what a plan says of it.
+
+A plan's ``model`` is then :data:`SHARED_PART`, and its ``model_options`` name a model for each site, in the order of
+the sites' names, and the layers that all of them have in common::
+
+    model = "shared_part"
+    model_options = { sites = ["g1", "g1", "g2", "g2"], shared = ["conv1", "norm1", "conv2", "norm2"] }
+
+A site's model is a name, or a table of the name and its options, ``{name = "mlp", hidden = [64, 16]}``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedsmall.errors import PlanError
+from fedsmall.plan import Method, Plan
+
+SHARED_PART = "shared_part"
+EXAMPLE = 'model_options = { sites = ["g1", "g2"], shared = ["conv1"] }'
+
+
+class Kind(NamedTuple):
+    """The model of a site: its name among the models, and its options."""
+
+    model: str
+    options: dict[str, Any]
+
+
+def has_own_models(plan: Plan) -> bool:
+    """Whether the plan's sites have models of their own."""
+    return plan.model == SHARED_PART
+
+
+def kind_of(entry: Any) -> Kind:
+    """The model that an entry of ``model_options.sites`` stands for; PlanError where it stands for none."""
+    if isinstance(entry, str):
+        return Kind(entry, {})
+    if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
+        return Kind(entry["name"], {name: value for name, value in entry.items() if name != "name"})
+    raise PlanError(f"a site's model is a name, or a table with a name and options; got {entry!r}")
+
+
+def kinds_of(plan: Plan) -> list[Kind]:
+    """The sites' models, in the order of their names; PlanError where the plan does not list them."""
+    return [kind_of(entry) for entry in _listed(plan, "sites")]
+
+
+def shared_layers(plan: Plan) -> list[str]:
+    """The names of the layers that all sites have in common; PlanError where the plan does not list them."""
+    return [str(layer) for layer in _listed(plan, "shared")]
+
+
+def is_shared(name: str, shared: Sequence[str]) -> bool:
+    """Whether a named array belongs to a shared layer ("conv1" has "conv1.weight", not "conv10.weight")."""
+    return any(name == layer or name.startswith(f"{layer}.") for layer in shared)
+
+
+def plan_of_kind(plan: Plan, kind: Kind) -> Plan:
+    """The plan of a site that has a model of this kind and shares nothing: what its own training core follows."""
+    return plan.model_copy(update={"model": kind.model, "model_options": kind.options})
+
+
+def with_own_model(plan: Plan, place: int, sites: int) -> Plan:
+    """The plan as the site at ``place`` of ``sites`` alone follows it: the only model listed is its own."""
+    if not has_own_models(plan):
+        return plan
+    check_own_models(plan, sites)
+    entry = _listed(plan, "sites")[place]
+    return plan.model_copy(update={"model_options": {**plan.model_options, "sites": [entry]}})
+
+
+def check_own_models(plan: Plan, sites: int) -> None:
+    """Raise PlanError where ``sites`` sites cannot have the models that the plan lists, or its method cannot use them.
+
+    A plan whose sites have one model is always fine.
+    """
+    if not has_own_models(plan):
+        return
+    kinds = kinds_of(plan)
+    if len(kinds) != sites:
+        raise PlanError(f"model_options.sites names {len(kinds)} models for {sites} sites; name one for each.")
+    shared_layers(plan)
+    _check_method(plan.method)
+
+
+def _check_method(method: Method) -> None:
+    if method.family == "central":
+        raise PlanError(
+            "Central trains one model on all samples, and these sites have models of their own; leave it out."
+        )
+    if method.rule == "scaffold":
+        raise PlanError("SCAFFOLD needs one model at all sites: its control variates are as large as the model.")
+    if method.tree is not None and (method.tree.travel == "trees" or method.tree.fold_at == "server"):
+        raise PlanError(
+            "Where sites keep layers to themselves, their trees stay and are folded at the site; use "
+            'travel = "anchors" and fold_at = "site".'
+        )
+
+
+def _listed(plan: Plan, option: str) -> list[Any]:
+    listed = plan.model_options.get(option)
+    if not isinstance(listed, list | tuple) or not listed:
+        raise PlanError(f"{SHARED_PART!r} needs a list {option!r} in model_options, as in {EXAMPLE}; got {listed!r}")
+    return list(listed)

@@ -1,0 +1,177 @@
+"""Models by name: what a task's samples go through, as ``torch.nn.Module``.
+
+========================  =============================================================================
+name                      model and its options
+========================  =============================================================================
+``linear``                one linear layer; logistic, hinge or softmax by the task's loss
+``mlp``                   linear layers with ReLU; ``hidden`` (widths), ``dropout``
+``cnn``                   Conv32-BN-ReLU-pool-Conv64-BN-ReLU-pool-Linear; ``norm``, ``dropout``
+``resnet10``              one basic block a stage, 64-128-256-512; ``stem``, ``norm``
+``resnet18``              two basic blocks a stage; ``stem`` "cifar" (default) or "imagenet", ``norm``
+``resnet_small``          ``blocks`` (2) basic blocks a stage, 16-32-64, CIFAR stem; ``norm``
+``resnet10_cropped``      the same without the taps that small images never reach; also ``resnet18_cropped``
+``shared_part``           the layers that sites with models of their own have in common; ``sites``, ``shared``
+``g1``, ``g2``            RepTreeFL's networks for brain graphs, 35 regions to 160 and to 268; ``widths``
+``module:function``       your own: ``function(task, **options) -> torch.nn.Module``
+========================  =============================================================================
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedsmall.errors import PlanError
+from fedsmall.federation import Task
+from fedsmall.methods import nearest
+from fedsmall.models.graphs import g1, g2
+from fedsmall.models.norms import forgive_small_batches
+from fedsmall.models.resnets import ResNet, norm_layer
+from fedsmall.plan import Plan
+from fedsmall.randomness import rng_for
+from fedsmall.wire import Arrays
+
+Builder = Callable[..., nn.Module]
+HIDDEN = {"digits": (64, 32), "breast_cancer": (32, 16), "synthetic": (50, 20)}
+
+
+def build_model(name: str, task: Task, options: dict[str, Any], rng: np.random.Generator) -> nn.Module:
+    """The model called ``name`` for ``task``, in float32 and training mode, its parameters drawn from ``rng``.
+
+    Torch's global generator is neither read nor moved. Batch normalisation is :mod:`fedsmall.models.norms`'s, also
+    in a model of one's own.
+
+    Raises PlanError for an unknown name or option, and for a model that cannot take the task's samples.
+    """
+    builder = _own_builder(name) if ":" in name else _builder(name)
+    _check_options(name, builder, options)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(rng.integers(2**63)))
+        try:
+            model = builder(task, **options)
+        except (TypeError, ValueError) as wrong:
+            raise PlanError(f"model {name!r} cannot be built for task {task.name!r}: {wrong}") from wrong
+    return forgive_small_batches(model)
+
+
+def initial_model(plan: Plan, task: Task, site: str | None = None) -> Arrays:
+    """The state with which ``site`` starts, or the common one (``None``), by the names and order of ``state_dict``.
+
+    Float arrays have the plan's dtype; float32 and float64 plans start from the same numbers.
+    """
+    own = site is not None and plan.initial_models == "independent"
+    rng = rng_for(plan.seed, "initial", str(site)) if own else rng_for(plan.seed, "initial")
+    model = build_model(plan.model, task, plan.model_options, rng)
+    return {name: _as_dtype(tensor.numpy(), plan.dtype) for name, tensor in model.state_dict().items()}
+
+
+def _as_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
+    return array.astype(dtype if np.issubdtype(array.dtype, np.floating) else array.dtype)
+
+
+def linear(task: Task) -> nn.Module:
+    """One linear layer over all the numbers of a sample."""
+    return nn.Sequential(*_flat(task), nn.Linear(_size(task), task.outputs))
+
+
+def mlp(task: Task, *, hidden: Sequence[int] | None = None, dropout: float = 0.0) -> nn.Module:
+    """Linear layers of widths ``hidden`` with ReLU, as one plain ``nn.Sequential``."""
+    layers, before = _flat(task), _size(task)
+    for width in HIDDEN.get(task.name, (64, 32)) if hidden is None else hidden:
+        layers += [nn.Linear(before, width), nn.ReLU(), *_dropout(dropout)]
+        before = width
+    return nn.Sequential(*layers, nn.Linear(before, task.outputs))
+
+
+def cnn(task: Task, *, norm: str = "batch", dropout: float = 0.0) -> nn.Module:
+    """The papers' small convolutional network, as one plain ``nn.Sequential``; images of at least 4 x 4."""
+    channels, height, width = _image_shape(task)
+    if min(height, width) < 4:
+        raise ValueError(f"two poolings need images of at least 4 x 4; these are {height} x {width}")
+    layers: list[nn.Module] = []
+    for before, after in ((channels, 32), (32, 64)):
+        layers += [nn.Conv2d(before, after, 3, padding=1), norm_layer(norm)(after), nn.ReLU(), nn.MaxPool2d(2)]
+    head = nn.Linear(64 * (height // 4) * (width // 4), task.outputs)
+    return nn.Sequential(*layers, nn.Flatten(), *_dropout(dropout), head)
+
+
+def resnet10(task: Task, *, stem: Any = "imagenet", norm: str = "batch") -> nn.Module:
+    """One basic block a stage: 4,900,546 parameters for grey images and two classes (RepTreeFL's model)."""
+    return ResNet(_image_shape(task)[0], task.outputs, blocks=1, stem=stem, norm=norm)
+
+
+def resnet18(task: Task, *, stem: Any = "cifar", norm: str = "batch") -> nn.Module:
+    """Two basic blocks a stage; ``stem="imagenet"`` is torchvision's network, weight for weight."""
+    return ResNet(_image_shape(task)[0], task.outputs, blocks=2, stem=stem, norm=norm)
+
+
+def resnet_small(task: Task, *, blocks: int = 2, norm: str = "batch") -> nn.Module:
+    """Three stages of 16, 32 and 64 channels behind a 3 x 3 stem."""
+    return ResNet(_image_shape(task)[0], task.outputs, (16, 32, 64), blocks, "cifar", norm)
+
+
+MODELS: dict[str, Builder | str] = {  # as "module:function" where the module needs this one
+    "linear": linear,
+    "mlp": mlp,
+    "cnn": cnn,
+    "resnet10": resnet10,
+    "resnet18": resnet18,
+    "resnet_small": resnet_small,
+    "g1": g1,
+    "g2": g2,
+    "resnet10_cropped": "fedsmall.models.cropped:resnet10",
+    "resnet18_cropped": "fedsmall.models.cropped:resnet18",
+    "shared_part": "fedsmall.models.shared_part:shared_part",
+}
+
+
+def _builder(name: str) -> Builder:
+    if name not in MODELS:
+        raise PlanError(f"There is no model {name!r}. {nearest(name, list(MODELS))} Your own is module:function.")
+    builder = MODELS[name]
+    return _own_builder(builder) if isinstance(builder, str) else builder
+
+
+def _own_builder(name: str) -> Builder:
+    module, _, function = name.partition(":")
+    try:
+        builder = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as wrong:
+        raise PlanError(f"model {name!r} was not found: {wrong}. It is written as module:function.") from wrong
+    if not callable(builder):
+        raise PlanError(f"model {name!r} is not a function; it must take a task and return a torch module")
+    return builder  # type: ignore[no-any-return]
+
+
+def _check_options(name: str, builder: Builder, options: dict[str, Any]) -> None:
+    parameters = inspect.signature(builder).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    known = list(parameters)[1:]
+    for option in options:
+        if option not in known:
+            hint = nearest(option, known) if known else "It has none."
+            raise PlanError(f"model {name!r} has no option {option!r}. {hint}")
+
+
+def _image_shape(task: Task) -> tuple[int, int, int]:
+    if len(task.input_shape) != 3:
+        raise ValueError(f"it takes images, and a sample has shape {task.input_shape}; use linear or mlp")
+    channels, height, width = task.input_shape
+    return channels, height, width
+
+
+def _size(task: Task) -> int:
+    return int(np.prod(task.input_shape))
+
+
+def _flat(task: Task) -> list[nn.Module]:
+    return [nn.Flatten()] if len(task.input_shape) > 1 else []
+
+
+def _dropout(share: float) -> list[nn.Module]:
+    return [nn.Dropout(share)] if share else []

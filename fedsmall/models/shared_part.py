@@ -1,0 +1,68 @@
+"""The layers that sites with models of their own have in common: the one model that travels."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedsmall.errors import PlanError
+from fedsmall.federation import Task
+from fedsmall.models.own_models import Kind, is_shared, kind_of, kinds_of, plan_of_kind, shared_layers
+from fedsmall.models.registry import build_model, initial_model
+from fedsmall.plan import Plan
+from fedsmall.wire import Arrays
+
+
+def shared_part(task: Task, *, sites: Sequence[str | Mapping[str, Any]], shared: Sequence[str]) -> nn.Module:
+    """The layers that travel, as a model that holds parameters and computes nothing; built from the first site's model.
+
+    Raises PlanError where ``shared`` matches nothing.
+    """
+    kind = kind_of(sites[0])
+    rng = np.random.default_rng(int(torch.randint(2**62, ()).item()))
+    model = build_model(kind.model, task, kind.options, rng)
+    names = list(model.state_dict())
+    if not any(is_shared(name, shared) for name in names):
+        raise _nothing_shared(shared, kind, names)
+    for name in names:
+        if not is_shared(name, shared):
+            module, _, own = name.rpartition(".")
+            delattr(model.get_submodule(module), own)
+    return model
+
+
+def agreed_part(plan: Plan, tasks: Sequence[Task]) -> Arrays:
+    """The shared part's arrays, which have the same names and shapes in the models of all sites.
+
+    ``tasks`` are the sites' own, in the order of their names. Raises PlanError where sites cannot share: ``shared``
+    matches nothing of a model, or an array has another shape at another site.
+    """
+    parts: list[tuple[Kind, Task, Arrays]] = []
+    for kind, task in zip(kinds_of(plan), tasks, strict=True):
+        if not any((kind, task) == known[:2] for known in parts):
+            parts.append((kind, task, _part_of(plan, kind, task)))
+    (first_kind, _, first), *others = parts
+    for kind, _, part in others:
+        for name in sorted(first.keys() | part.keys()):
+            one, other = (p[name].shape if name in p else "nothing" for p in (first, part))
+            if one != other:
+                raise PlanError(
+                    f"Shared array {name!r} is {one} in {first_kind.model!r} and {other} in {kind.model!r}; share less."
+                )
+    return first
+
+
+def _part_of(plan: Plan, kind: Kind, task: Task) -> Arrays:
+    shared = shared_layers(plan)
+    model = initial_model(plan_of_kind(plan, kind), task)
+    part = {name: array for name, array in model.items() if is_shared(name, shared)}
+    if not part:
+        raise _nothing_shared(shared, kind, list(model))
+    return part
+
+
+def _nothing_shared(shared: Sequence[str], kind: Kind, names: Sequence[str]) -> PlanError:
+    arrays = ", ".join(names)
+    return PlanError(f"shared = {list(shared)} matches none of the arrays of {kind.model!r}, which are {arrays}.")

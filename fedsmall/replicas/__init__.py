@@ -1,0 +1,1 @@
+"""Replica trees: which samples each node has, and how a tree is folded."""

@@ -1,0 +1,47 @@
+"""A run over real sites: what the coordinator fixes beside the plan, and the words that an order then holds."""
+
+import re
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from fedsmall.plan import Frozen, Plan
+
+# Keys of an order's config, beside those of fedsmall.wire.
+RUN = "run"  # the run's name: what a site remembers is kept under it, and outlives Flower's own run
+SITES = "sites"  # the names of the sites that the run is for
+
+# Names of arrays in the exchange that fixes the scaling.
+SUMS = "sums"
+SCALING = "scaling"
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class RunSheet(Frozen):
+    """What one run over real sites is.
+
+    ``sites`` are the names of all sites that must be there at the start. ``round_deadline_s`` is how long a contact
+    waits for a site before it counts as silent, ``quorum`` how many sites must answer: with fewer the run stops, and
+    can be resumed. ``quorum`` None means more than half.
+    """
+
+    run: str
+    plan: Plan
+    sites: tuple[str, ...] = Field(min_length=1)
+    round_deadline_s: Annotated[float, Field(gt=0)] = 600.0
+    quorum: Annotated[int, Field(ge=1)] | None = None
+    start_deadline_s: Annotated[float, Field(gt=0)] = 300.0
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if not RUN_NAME.fullmatch(self.run):
+            raise ValueError("a run's name has letters, digits, dots, hyphens and underscores")
+        if self.quorum is not None and self.quorum > len(self.sites):
+            raise ValueError(f"the quorum is {self.quorum}, but the run is for {len(self.sites)} sites")
+        return self
+
+    @property
+    def least_answers(self) -> int:
+        """How many sites must answer at a contact."""
+        return self.quorum if self.quorum is not None else len(self.sites) // 2 + 1

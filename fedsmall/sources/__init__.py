@@ -1,1 +1,0 @@
-"""Where samples come from: each module reads one kind of source into a :class:`fedsmall.sources.pool.Pool`."""

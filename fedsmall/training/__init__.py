@@ -1,0 +1,1 @@
+"""A round of local training, at one site or at many."""

@@ -1,0 +1,148 @@
+"""How a round cuts the samples of many sites into batches, each site by its own stream."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, count, islice, pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsmall.federation import Samples
+from fedsmall.plan import Plan, Recipe
+from fedsmall.randomness import rng_for
+from fedsmall.training.gradients import Batch
+from fedsmall.training.stack import Tensors
+
+
+def batch_sizes(recipe: Recipe, samples: int) -> list[int]:
+    """The sizes of a round's batches at a site with so many samples, in their order."""
+    batch = min(recipe.batch or samples, samples)
+    whole, rest = divmod(samples, batch)
+    epoch = [batch] * whole + [rest] * (rest > 0)
+    if recipe.local_epochs is not None:
+        return epoch * recipe.local_epochs
+    return list(islice(chain.from_iterable(epoch for _ in count()), recipe.steps))
+
+
+def batch_order(recipe: Recipe, samples: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """A round's batches as sample numbers: every epoch draws a fresh order; a batch of the whole site draws nothing."""
+    batch = min(recipe.batch or samples, samples)
+    sizes = batch_sizes(recipe, samples)
+    if batch == samples:
+        return [np.arange(samples)] * len(sizes)
+    epochs = -(-sum(sizes) // samples)
+    drawn = np.concatenate([rng.permutation(samples) for _ in range(epochs)])
+    return np.split(drawn, np.cumsum(sizes))[: len(sizes)]
+
+
+class Batches:
+    """The samples of all sites on the device, stacked once, and the batches that a round takes from them.
+
+    ``masks`` gives the shape and the probability of every dropout layer, {name: (shape, p)}.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        names: Sequence[str],
+        samples: Sequence[Samples],
+        masks: dict[str, tuple[tuple[int, ...], float]],
+        device: torch.device,
+    ) -> None:
+        self._plan, self._names, self._masks, self._device = plan, tuple(names), masks, device
+        self._dtype = getattr(torch, plan.dtype)
+        self.examples = np.array([len(s) for s in samples])  # (sites,)
+        self._x = _joined([s.x for s in samples], self._dtype, device)  # (all samples, ...)
+        self._y = _joined([s.y for s in samples], self._dtype, device)
+        self._first = np.cumsum(self.examples) - self.examples
+        sizes = [batch_sizes(plan.recipe, int(n)) for n in self.examples]
+        self.steps = np.array([len(s) for s in sizes])  # (sites,)
+        self.sizes = np.zeros((len(sizes), self.steps.max()), dtype=np.int64)  # (sites, steps), 0 once a site has ended
+        for site, mine in enumerate(sizes):
+            self.sizes[site, : len(mine)] = mine
+        self.uniform = bool((self.sizes == self.sizes[0]).all())
+        batch = plan.recipe.batch
+        draws = batch is not None and bool((self.examples > batch).any())
+        self._still = None if draws else self._index(np.arange(len(names)), 0)
+        self._blocks: tuple[Tensor, Tensor] | None = None
+        if not draws and not masks and self.uniform and self.steps[0] == 1:  # a round is every site's whole data
+            self._blocks = (_by_site(self._x, len(names)), _by_site(self._y, len(names)))
+
+    def order(self, sites: np.ndarray, pads: bool) -> np.ndarray | None:
+        """Rows by falling size where sites differ in a way that matters, so that active ones are first; or None."""
+        if self.uniform or (pads and bool((self.steps[sites] == self.steps[sites[0]]).all())):
+            return None
+        return np.lexsort((-self.examples[sites], -self.steps[sites]))
+
+    def round(self, sites: np.ndarray, t: int, pads: bool) -> Iterator[tuple[slice, Batch]]:
+        """The steps of round t at these sites, which are ordered as :meth:`order` says: the rows that take a step
+        together, and their batch. Rows go together where their batches are equal in size, or are filled up to it.
+        """
+        if self._blocks is not None:
+            where = torch.from_numpy(sites).to(self._device)
+            x, y = (block.index_select(0, where) for block in self._blocks)
+            yield slice(0, len(sites)), Batch(x, y, None, {})
+            return
+        index = self._index(sites, t) if self._still is None else self._still[torch.from_numpy(sites).to(self._device)]
+        for step, masks in enumerate(self._drawn_masks(sites, t)):
+            for rows, size in self._together(sites, step, pads):
+                weight = self._weight(sites, step, rows, size) if pads else None
+                mine = {name: mask[rows, :size] for name, mask in masks.items()}
+                yield rows, self._take(index[rows, step, :size], weight, mine)
+
+    def _together(self, sites: np.ndarray, step: int, pads: bool) -> list[tuple[slice, int]]:
+        sizes = self.sizes[sites, step]
+        active = int((sizes > 0).sum())  # a prefix: the rows are ordered
+        if active == 0:
+            return []
+        if pads:
+            return [(slice(0, active), int(sizes[:active].max()))]
+        edges = [0, *(np.flatnonzero(np.diff(sizes[:active])) + 1).tolist(), active]
+        return [(slice(a, b), int(sizes[a])) for a, b in pairwise(edges)]
+
+    def _take(self, index: Tensor, weight: Tensor | None, masks: Tensors) -> Batch:
+        flat = index.reshape(-1)
+        x = self._x.index_select(0, flat).view(*index.shape, *self._x.shape[1:])
+        y = self._y.index_select(0, flat).view(*index.shape, *self._y.shape[1:])
+        return Batch(x, y, weight, masks)
+
+    def _weight(self, sites: np.ndarray, step: int, rows: slice, size: int) -> Tensor | None:
+        sizes = self.sizes[sites[rows], step][:, None]
+        if (sizes == size).all():
+            return None
+        filled = (np.arange(size) < sizes) / sizes
+        return torch.from_numpy(filled).to(self._device, self._dtype)
+
+    def _drawn_masks(self, sites: np.ndarray, t: int) -> list[Tensors]:
+        """The dropout masks of round t, one record a step, each (rows, batch, *shape)."""
+        steps = int(self.steps[sites].max())
+        if not self._masks:
+            return [{}] * steps
+        shape = (steps, len(sites), int(self.sizes[sites].max()))
+        full = {name: np.zeros((*shape, *rest), self._plan.dtype) for name, (rest, _) in self._masks.items()}
+        for row, site in enumerate(sites.tolist()):
+            rng = rng_for(self._plan.seed, "dropout", self._names[site], t)
+            for step, size in enumerate(self.sizes[site, : self.steps[site]]):
+                for name, (rest, p) in self._masks.items():
+                    full[name][step, row, :size] = (rng.random((size, *rest)) >= p) / max(1 - p, 1e-12)
+        return [{name: torch.from_numpy(f[s]).to(self._device) for name, f in full.items()} for s in range(steps)]
+
+    def _index(self, sites: np.ndarray, t: int) -> Tensor:
+        """The numbers of the samples of round t, (rows, steps, batch); filled up with each site's first sample."""
+        shape = (len(sites), self.sizes.shape[1], int(self.sizes[sites].max()))
+        index = np.empty(shape, dtype=np.int64)
+        index[...] = self._first[sites, None, None]
+        for row, site in enumerate(sites.tolist()):
+            rng = rng_for(self._plan.seed, "batches", self._names[site], t)
+            for step, mine in enumerate(batch_order(self._plan.recipe, int(self.examples[site]), rng)):
+                index[row, step, : len(mine)] = self._first[site] + mine
+        return torch.from_numpy(index).to(self._device)
+
+
+def _joined(arrays: Sequence[np.ndarray], dtype: torch.dtype, device: torch.device) -> Tensor:
+    joined = torch.from_numpy(np.concatenate(arrays))
+    return joined.to(device, dtype) if joined.is_floating_point() else joined.to(device, torch.int64)
+
+
+def _by_site(joined: Tensor, sites: int) -> Tensor:
+    return joined.view(sites, -1, *joined.shape[1:])

@@ -1,0 +1,81 @@
+"""Loss and gradient of K models at once: one interface, several ways, chosen by layer types and size."""
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import nn
+
+from fedsmall.errors import PlanError
+from fedsmall.training.gradients.batch import Batch, Gradients, mean_loss
+from fedsmall.training.gradients.loop import LoopGradients
+from fedsmall.training.gradients.losses import LOSSES, Loss
+from fedsmall.training.gradients.mapped import LARGEST, SLOW, MappedGradients
+from fedsmall.training.gradients.mlp import MlpGradients
+from fedsmall.training.gradients.packed import PackedGradients
+
+__all__ = ["LOSSES", "PATHS", "Batch", "Choice", "Gradients", "MlpGradients", "choose", "mean_loss"]
+
+PATHS: dict[str, Callable[[nn.Module, Loss], Gradients]] = {
+    "mlp": MlpGradients,
+    "conv": PackedGradients,
+    "vmap": MappedGradients,
+    "loop": LoopGradients,
+}
+
+WIDEST = 1_000_000  # parameters; above, packed convolutions are slower than the loop (0.6 at 4.9 million)
+_WHY = {
+    "mlp": "linear layers and ReLUs, as stacked matrix products",
+    "conv": "known layers, as one wide network of a few models side by side",
+    "vmap": "a small model, mapped over",
+}
+
+
+class Choice(NamedTuple):
+    """A way of computing gradients, and in one line why this one."""
+
+    gradients: Gradients
+    reason: str
+
+
+def choose(model: nn.Module, loss: Loss, path: str = "auto") -> Choice:
+    """The way for a prepared model: the fastest that fits, or the one named by ``path``.
+
+    A model that no batched path fits takes the loop, with one warning that names what stood in the way.
+    Raises PlanError when ``path`` is named and does not fit, or is no path.
+    """
+    if path == "auto":
+        return _automatic(model, loss)
+    if path not in PATHS:
+        raise PlanError(f'path is one of {", ".join(["auto", *PATHS])}; got "{path}"')
+    try:
+        return Choice(PATHS[path](model, loss), f"{path}: as asked")
+    except ValueError as reason:
+        raise PlanError(f'path = "{path}" does not fit this model: {reason}; use path = "auto"') from reason
+
+
+def _automatic(model: nn.Module, loss: Loss) -> Choice:
+    """The first path that fits and is worth it; the loop, with a warning where a layer stands in the way."""
+    parameters = sum(tensor.numel() for tensor in model.parameters())
+    if parameters > WIDEST:
+        return Choice(LoopGradients(model, loss), f"loop: at {parameters} parameters batching is slower")
+    against: dict[str, str] = {}
+    for path, why in _WHY.items():
+        try:
+            _check_worth(path, model, parameters)
+            return Choice(PATHS[path](model, loss), f"{path}: {why}")
+        except ValueError as reason:
+            against[path] = str(reason)
+    warnings.warn(f"this model trains one site at a time: {against['conv']}; {against['vmap']}", stacklevel=4)
+    return Choice(LoopGradients(model, loss), f"loop: {against['conv']}")
+
+
+def _check_worth(path: str, model: nn.Module, parameters: int) -> None:
+    """Raise ValueError where the path would be slower than the loop."""
+    if path != "vmap":
+        return
+    for name, layer in model.named_modules():
+        if isinstance(layer, SLOW):
+            raise ValueError(f"layer {name} ({type(layer).__name__}) is slower under vmap than one model at a time")
+    if parameters > LARGEST:
+        raise ValueError(f"vmap is slower than the loop above {LARGEST} parameters; this model has {parameters}")

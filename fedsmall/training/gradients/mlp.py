@@ -1,0 +1,113 @@
+"""Linear layers and ReLUs of K models as stacked matrix products, with the backward pass written out."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedsmall.training.gradients.batch import Batch
+from fedsmall.training.gradients.chain import chain
+from fedsmall.training.gradients.losses import Loss
+from fedsmall.training.gradients.prepare import MaskedDropout
+from fedsmall.training.stack import Tensors
+
+
+class _Layer(NamedTuple):
+    kind: str  # "linear", "relu" or "dropout"
+    name: str
+    bias: bool = False
+
+
+_Use = Callable[[_Layer, Tensor, Tensor], None]
+
+
+class MlpGradients:
+    """The gradients of a chain of linear layers, ReLUs and dropout, all models in one product per layer."""
+
+    path = "mlp"
+    pads = True
+    chunk: int | None = None
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        """``model`` as :func:`~fedsmall.training.gradients.prepare.prepared` gives it; ValueError for another."""
+        self._layers = _layers(model)
+        self._loss = loss
+
+    def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
+        """The outputs and gradients of all models."""
+        gradients: Tensors = {}
+
+        def collect(layer: _Layer, slope: Tensor, x: Tensor) -> None:
+            gradients[f"{layer.name}.weight"] = torch.bmm(slope.mT, x)  # (models, outputs, inputs)
+            if layer.bias:
+                gradients[f"{layer.name}.bias"] = slope.sum(1)
+
+        return self._pass(parameters, batch, collect), gradients
+
+    def descend(self, parameters: Tensors, batch: Batch, lr: float) -> Tensor:
+        """One step of plain gradient descent in place; saves the memory traffic of making the gradients first."""
+
+        def move(layer: _Layer, slope: Tensor, x: Tensor) -> None:
+            parameters[f"{layer.name}.weight"].baddbmm_(slope.mT, x, alpha=-lr)
+            if layer.bias:
+                parameters[f"{layer.name}.bias"].sub_(slope.sum(1), alpha=lr)
+
+        return self._pass(parameters, batch, move)
+
+    def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        """The outputs of all models."""
+        models = len(next(iter(parameters.values())))
+        x = x.flatten(1).expand(models, -1, -1)
+        for layer in self._layers:
+            if layer.kind != "dropout":
+                x = _forward(layer, parameters, x, {})
+        return x
+
+    def _pass(self, parameters: Tensors, batch: Batch, use: _Use) -> Tensor:
+        """Forward and backward; ``use`` gets each linear layer with the slopes behind it and the inputs before it."""
+        x = batch.x.flatten(2)  # (models, samples, features)
+        inputs: list[Tensor] = []
+        for layer in self._layers:
+            inputs.append(x)
+            x = _forward(layer, parameters, x, batch.masks)
+        slope = self._loss.slope(x, batch.y)
+        slope.mul_(1 / x.shape[1] if batch.weight is None else batch.weight[..., None])
+        for layer, before in zip(reversed(self._layers), reversed(inputs), strict=True):
+            if layer.kind == "relu":
+                slope = torch.ops.aten.threshold_backward(slope, before, 0)
+            elif layer.kind == "dropout":
+                slope = slope * batch.masks[layer.name]
+            else:
+                behind = slope
+                if layer is not self._layers[0]:
+                    slope = torch.bmm(slope, parameters[f"{layer.name}.weight"])
+                use(layer, behind, before)
+        return x
+
+
+def _forward(layer: _Layer, parameters: Tensors, x: Tensor, masks: Tensors) -> Tensor:
+    if layer.kind == "relu":
+        return torch.relu(x)
+    if layer.kind == "dropout":
+        return x * masks[layer.name]
+    weight = parameters[f"{layer.name}.weight"].mT  # (models, inputs, outputs)
+    if not layer.bias:
+        return torch.bmm(x, weight)
+    return torch.baddbmm(parameters[f"{layer.name}.bias"][:, None], x, weight)
+
+
+def _layers(model: nn.Module) -> list[_Layer]:
+    layers: list[_Layer] = []
+    for name, layer in chain(model):
+        if isinstance(layer, nn.Linear):
+            layers.append(_Layer("linear", name, layer.bias is not None))
+        elif isinstance(layer, nn.ReLU):
+            layers.append(_Layer("relu", name))
+        elif isinstance(layer, MaskedDropout):
+            layers.append(_Layer("dropout", name))
+        elif not (isinstance(layer, nn.Identity) or (isinstance(layer, nn.Flatten) and not layers)):
+            raise ValueError(f"layer {name} ({type(layer).__name__}) is not a linear layer, a ReLU or dropout")
+    if not any(layer.kind == "linear" for layer in layers):
+        raise ValueError("the model has no linear layer")
+    return layers

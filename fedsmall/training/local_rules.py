@@ -1,0 +1,103 @@
+"""Local rules: what is added to the local gradient, and what a site remembers for it.
+
+A rule is a row of :data:`RULES`, made of pure functions on arrays with a leading axis, so one site and many are driven
+by the same code. Its arrays are named by words: "reference", the last common model that the site received; "control"
+and "server", SCAFFOLD's c_i and c; "history", FedDyn's h_i. A site's memory holds them as "<word>/<parameter>", and two
+numbers: "known", 1 once a common model has been received, and "rate", the sum of the learning rates of the steps since.
+On the wire (:data:`fedsmall.wire.RULE`) an order brings the words in ``needs`` and a reply the words in ``sends``.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fedsmall.plan import Method
+from fedsmall.training.stack import Tensors
+
+Words = dict[str, Tensor]  # one parameter's arrays by word, and "known" and "rate", (models, 1, ...)
+Pull = Callable[[Tensor, Tensor, Words, Method], Tensor]
+Close = Callable[[Tensor, Words, Method], tuple[Words, Words]]
+
+
+class Rule(NamedTuple):
+    """(gradient, parameter) -> gradient; and at the end of a contact, what is remembered and what is sent."""
+
+    pull: Pull
+    close: Close
+    remembers: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    sends: tuple[str, ...] = ()
+
+
+def proximal(gradient: Tensor, parameter: Tensor, words: Words, method: Method) -> Tensor:
+    """FedProx (Li et al. 2020, eq. 2): the gradient of mu / 2 |w - reference|^2 is added."""
+    return gradient + method.proximal_mu * words["known"] * (parameter - words["reference"])
+
+
+def scaffold(gradient: Tensor, parameter: Tensor, words: Words, method: Method) -> Tensor:
+    """SCAFFOLD (Karimireddy et al. 2020, algorithm 1, line 10): the client's drift c_i gives way to the server's c."""
+    return gradient - words["control"] + words["server"]
+
+
+def close_scaffold(parameter: Tensor, words: Words, method: Method) -> tuple[Words, Words]:
+    """Option II of line 12, c_i+ = c_i - c + (x - y_i) / (K lr), with K lr the sum of the learning rates since x.
+
+    A site that has not received a common model leaves its control as it is.
+    """
+    moved = (words["reference"] - parameter) / words["rate"].clamp_min(1e-30)
+    delta = words["known"] * (moved - words["server"])
+    return {"control": words["control"] + delta}, {"control": delta}
+
+
+def feddyn(gradient: Tensor, parameter: Tensor, words: Words, method: Method) -> Tensor:
+    """FedDyn (Acar et al. 2021, eq. 1): the gradient of -<h_i, w> + alpha / 2 |w - reference|^2 is added."""
+    pull = method.feddyn_alpha * words["known"] * (parameter - words["reference"])
+    return gradient - words["history"] + pull
+
+
+def close_feddyn(parameter: Tensor, words: Words, method: Method) -> tuple[Words, Words]:
+    """The first-order condition: h_i+ = h_i - alpha (w_end - reference)."""
+    pull = method.feddyn_alpha * words["known"] * (parameter - words["reference"])
+    return {"history": words["history"] - pull}, {}
+
+
+def _nothing(parameter: Tensor, words: Words, method: Method) -> tuple[Words, Words]:
+    return {}, {}
+
+
+RULES: dict[str, Rule] = {
+    "none": Rule(lambda gradient, parameter, words, method: gradient, _nothing),
+    "proximal": Rule(proximal, _nothing, remembers=("reference",)),
+    "scaffold": Rule(
+        scaffold, close_scaffold, ("reference", "control", "server"), needs=("server",), sends=("control",)
+    ),
+    "feddyn": Rule(feddyn, close_feddyn, remembers=("reference", "history")),
+}
+
+
+def pulled(gradients: Tensors, parameters: Tensors, memory: Tensors, method: Method) -> Tensors:
+    """The gradients with the method's rule added; ``memory`` has a row per model."""
+    rule = RULES[method.rule]
+    return {
+        name: rule.pull(gradient, parameters[name], _words(rule, memory, name, gradient), method)
+        for name, gradient in gradients.items()
+    }
+
+
+def closed(parameters: Tensors, memory: Tensors, method: Method) -> tuple[Tensors, Tensors]:
+    """What the rule remembers of a contact that ends, and what it sends: {"word/parameter": (models, ...)} each."""
+    rule = RULES[method.rule]
+    remembered: Tensors = {}
+    sent: Tensors = {}
+    for name, parameter in parameters.items():
+        keep, send = rule.close(parameter, _words(rule, memory, name, parameter), method)
+        remembered |= {f"{word}/{name}": tensor for word, tensor in keep.items()}
+        sent |= {f"{word}/{name}": tensor for word, tensor in send.items()}
+    return remembered, sent
+
+
+def _words(rule: Rule, memory: Tensors, name: str, like: Tensor) -> Words:
+    words = {word: memory[f"{word}/{name}"] for word in rule.remembers}
+    numbers = {word: memory[word].reshape(-1, *[1] * (like.dim() - 1)) for word in ("known", "rate")}
+    return words | numbers

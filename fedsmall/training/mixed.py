@@ -1,0 +1,198 @@
+"""Sites with models of their own that share some layers: these travel and are aggregated, the rest never leaves.
+
+How a scenario says so is in :mod:`fedsmall.models.own_models`. On the wire there is one model, the shared part: every
+strategy, schedule and aggregator works on it as on any other. A site completes it with its own layers, which are part
+of its memory and so outlive contacts and restarts.
+Source: Ghilea and Rekik, section 3 (hospitals with different architectures share their first layers).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedsmall.aggregation.aggregate import is_buffer
+from fedsmall.federation import Samples, Task, task_at
+from fedsmall.models.own_models import Kind, check_own_models, is_shared, kinds_of, plan_of_kind, shared_layers
+from fedsmall.models.registry import initial_model
+from fedsmall.models.shared_part import agreed_part
+from fedsmall.plan import Plan
+from fedsmall.training.cohort import Cohort, Leg, Trained
+from fedsmall.training.optimizers import fresh_state
+from fedsmall.training.stack import Stack, Tensors, stacked
+from fedsmall.wire import Arrays, Traveller
+
+PRIVATE, MOMENTS, INNER = "private", "private-moments", "inner"  # first words of the names in a site's memory
+KNOWN = f"{PRIVATE}-known"  # 1 for a site that has trained
+
+MakeCohort = Callable[[Plan, Task, Sequence[str], Sequence[Samples]], Any]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The sites that have one architecture, their cohort, and the arrays that each of them keeps to itself at first."""
+
+    number: int
+    sites: np.ndarray
+    cohort: Any
+    private: tuple[Arrays, ...]
+
+
+class MixedCohort:
+    """Sites with models of their own; used as a :class:`Cohort` whose models are the shared part.
+
+    ``make`` builds the cohort of the sites that have one architecture. Their private layers are in ``memory``, and
+    there alone. Raises PlanError where the sites' shared layers are not the same.
+    """
+
+    def __init__(
+        self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], make: MakeCohort = Cohort
+    ) -> None:
+        check_own_models(plan, len(names))
+        self.plan, self.task, self.names = plan, task, tuple(names)
+        self._shared = shared_layers(plan)
+        tasks = [task_at(task, site.y) for site in samples]
+        self._like = agreed_part(plan, tasks)
+        each = list(zip(kinds_of(plan), tasks, strict=True))
+        kinds = [pair for place, pair in enumerate(each) if each.index(pair) == place]
+        self._groups = [
+            self._group(number, kind, own, [i for i, pair in enumerate(each) if pair == (kind, own)], samples, make)
+            for number, (kind, own) in enumerate(kinds)
+        ]
+        self.path = self._groups[0].cohort.path
+        self.device = self._groups[0].cohort.device
+        self.reason = f"{len(self._groups)} architectures share {len(self._like)} arrays; each trains by itself"
+
+    def stack(self, travellers: Sequence[Traveller]) -> Stack:
+        """The shared parts as one stack; moments that did not come start at zero."""
+        stack = self.stack_of(stacked([traveller.model for traveller in travellers], list(self._like)))
+        for row, traveller in enumerate(travellers):
+            for name, array in traveller.carried.items():
+                stack.optimizer[name][row] = torch.from_numpy(np.array(array))
+        return stack
+
+    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
+        """A stack of the shared parts' tensors, as :meth:`Cohort.stack_of`."""
+        held = {name: tensor.to(self.device) for name, tensor in state.items()}
+        floats = [name for name, array in self._like.items() if array.dtype.kind == "f" and not is_buffer(name)]
+        parameters = {name: held[name] for name in floats}
+        stack = Stack(tuple(self._like), parameters, {name: t for name, t in held.items() if name not in parameters})
+        if self.plan.recipe.optimizer_state != "stay":
+            moments = {name: tensor.to(self.device) for name, tensor in (carried or {}).items()}
+            stack.optimizer = fresh_state(parameters, self.plan.recipe) | moments
+        return stack
+
+    def train(
+        self,
+        stack: Stack,
+        sites: Sequence[int] | np.ndarray,
+        t: int,
+        rounds: int,
+        *,
+        common: Sequence[bool] | None = None,
+        rule: Mapping[str, np.ndarray] | None = None,
+        memory: Mapping[str, np.ndarray] | None = None,
+    ) -> Trained:
+        """Train in place, as :meth:`Cohort.train`: every row is completed with the layers of the site it is at."""
+        sites = np.asarray(sites, dtype=np.int64)
+        kept = dict(memory or {})
+        told = {name: np.zeros(len(sites), dtype=np.float64) for name in ("loss", "steps", "examples")}
+        flags = None if common is None else np.asarray(common)
+        for group in self._groups:
+            rows = np.flatnonzero(np.isin(sites, group.sites))
+            if len(rows):
+                trained, kept = self._train_group(group, stack, rows, sites[rows], (t, rounds), flags, kept)
+                for name, column in told.items():
+                    column[rows] = getattr(trained, name)
+        return Trained(told["loss"], told["steps"].astype(int), told["examples"].astype(int), {}, kept)
+
+    def walk(
+        self,
+        stack: Stack,
+        legs: Sequence[Leg],
+        *,
+        common: Sequence[bool] | None = None,
+        rule: Mapping[str, np.ndarray] | None = None,
+        memory: Mapping[str, np.ndarray] | None = None,
+    ) -> Trained:
+        """Train in place through several contacts that only move models between sites, leg by leg."""
+        for leg in legs:
+            trained = self.train(stack, leg.sites, leg.t, leg.rounds, common=common, memory=memory)
+            common, memory = None, trained.memory
+        return trained
+
+    def predict_at(self, site: int, shared: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Outputs, (samples, width), of a shared part completed with the layers that site number ``site`` remembers."""
+        group = next(group for group in self._groups if site in group.sites)
+        traveller = self._completed(group, Traveller(shared), site, memory)
+        outputs: np.ndarray = group.cohort.predict(group.cohort.stack([Traveller(traveller.model)]), x)[0]
+        return outputs
+
+    # -- one architecture ----------------------------------------------------------------------------------------
+
+    def _group(
+        self, number: int, kind: Kind, task: Task, sites: list[int], samples: Sequence[Samples], make: MakeCohort
+    ) -> _Group:
+        plan = plan_of_kind(self.plan, kind)
+        names = [self.names[site] for site in sites]
+        private = []
+        for name in names:
+            model = initial_model(plan, task, name)
+            private.append({key: array for key, array in model.items() if not is_shared(key, self._shared)})
+        cohort = make(plan, task, names, [samples[site] for site in sites])
+        return _Group(number, np.array(sites), cohort, tuple(private))
+
+    def _train_group(
+        self,
+        group: _Group,
+        stack: Stack,
+        rows: np.ndarray,
+        sites: np.ndarray,
+        when: tuple[int, int],
+        common: np.ndarray | None,
+        memory: Arrays,
+    ) -> tuple[Trained, Arrays]:
+        inner = group.cohort
+        pairs = zip(rows, sites, strict=True)
+        travellers = [self._completed(group, stack.traveller(row), site, memory) for row, site in pairs]
+        models = inner.stack(travellers)
+        local = np.searchsorted(group.sites, sites)
+        prefix = f"{INNER}/{group.number}/"
+        own = {key.removeprefix(prefix): a[group.sites] for key, a in memory.items() if key.startswith(prefix)}
+        flags = None if common is None else common[rows]
+        trained = inner.train(models, local, *when, common=flags, memory=own)
+        kept = {name: array.copy() if name.startswith(PRIVATE) else array for name, array in memory.items()}
+        kept |= {f"{prefix}{key}": self._spread(group, array) for key, array in trained.memory.items()}
+        kept.setdefault(KNOWN, np.zeros(len(self.names)))[sites] = 1
+        for place, (row, site) in enumerate(zip(rows, sites, strict=True)):
+            self._part_ways(group, stack, int(row), int(site), models.traveller(place), kept)
+        return trained, kept
+
+    def _completed(self, group: _Group, own: Traveller, site: int, memory: Mapping[str, np.ndarray]) -> Traveller:
+        """A traveller with the private layers and moments of the site that it is at."""
+        private = dict(group.private[int(np.searchsorted(group.sites, site))])
+        moments: Arrays = {}
+        if KNOWN in memory and memory[KNOWN][site]:
+            for word, into in ((PRIVATE, private), (MOMENTS, moments)):
+                prefix = f"{word}/{group.number}/"
+                into |= {key.removeprefix(prefix): held[site] for key, held in memory.items() if key.startswith(prefix)}
+        return Traveller({**own.model, **private}, {**own.carried, **moments})
+
+    def _part_ways(self, group: _Group, stack: Stack, row: int, site: int, traveller: Traveller, kept: Arrays) -> None:
+        """Write the shared part back into the stack, and the rest into what the site keeps."""
+        shared = stack.state | stack.optimizer
+        for word, arrays in ((PRIVATE, traveller.model), (MOMENTS, traveller.carried)):
+            for name, array in arrays.items():
+                if name in shared:
+                    shared[name][row] = torch.from_numpy(np.array(array))
+                    continue
+                like = np.zeros((len(self.names), *array.shape), array.dtype)
+                kept.setdefault(f"{word}/{group.number}/{name}", like)[site] = array
+
+    def _spread(self, group: _Group, array: np.ndarray) -> np.ndarray:
+        """A group's memory with a row for every site of the cohort."""
+        spread = np.zeros((len(self.names), *array.shape[1:]), array.dtype)
+        spread[group.sites] = array
+        return spread

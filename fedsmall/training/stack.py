@@ -1,0 +1,128 @@
+"""K models as one stacked state: every array of a model, with a leading axis of models."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsmall.wire import Arrays, Traveller
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Named tensors with a leading axis of models, as someone reads them who must not write.
+
+    A record that stands for one row offers ``stack_row() -> (Rows, row)``; who knows that reduces the rows themselves
+    and never reads a record.
+    """
+
+    tensors: Tensors
+
+    def arrays(self, rows: Sequence[int] | None = None) -> Arrays:
+        """{name: (rows, ...)}: copies of some rows; all of them, in order, are views that later training moves."""
+        if rows is None or list(rows) == list(range(len(self))):
+            return {name: _view(tensor) for name, tensor in self.tensors.items()}
+        index = torch.as_tensor(rows)
+        return {name: _view(tensor[index.to(tensor.device)]) for name, tensor in self.tensors.items()}
+
+    def row(self, row: int) -> Arrays:
+        """The arrays of one row, on the CPU views that cannot be written."""
+        return {name: _view(tensor[row]) for name, tensor in self.tensors.items()}
+
+    def finite(self, row: int) -> bool:
+        """Whether all numbers of a row are finite; all rows are looked at once, when the first is asked for."""
+        return bool(self._finite[row])
+
+    @cached_property
+    def signature(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """{name: (shape, dtype)} of a row, dtypes in numpy's words."""
+        return {name: (tuple(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for name, t in self.tensors.items()}
+
+    @cached_property
+    def bytes_per_row(self) -> int:
+        """The bytes of a row's numbers."""
+        return sum(tensor[0].numel() * tensor.element_size() for tensor in self.tensors.values())
+
+    @cached_property
+    def _finite(self) -> list[bool]:
+        floats = [t.flatten(1) for t in self.tensors.values() if t.is_floating_point()]
+        # zero times a number is zero unless the number is not finite; one pass, no array of booleans
+        sums = [torch.mv(t, t.new_zeros(t.shape[1])) for t in floats if t.shape[1]]
+        if not sums:
+            return [True] * len(self)
+        finite: list[bool] = torch.isfinite(torch.stack(sums).sum(0)).tolist()
+        return finite
+
+    def __len__(self) -> int:
+        """The number of models."""
+        return len(next(iter(self.tensors.values()), ()))
+
+
+@dataclass
+class Stack:
+    """The state of K models, row k of every tensor being model k.
+
+    ``names`` are the names of a model's arrays in the order of torch's ``state_dict``; each is in ``parameters`` or in
+    ``buffers``. ``optimizer`` holds the state that travels with the models ("momentum/0.weight", "step").
+    """
+
+    names: tuple[str, ...]
+    parameters: Tensors
+    buffers: Tensors
+    optimizer: Tensors = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """The number of models."""
+        return len(next(iter(self.parameters.values())))
+
+    @property
+    def state(self) -> Tensors:
+        """Parameters and buffers in the order of ``names``, each (models, ...)."""
+        both = self.parameters | self.buffers
+        return {name: both[name] for name in self.names}
+
+    def traveller(self, row: int) -> Traveller:
+        """One model with its optimizer state; on the CPU views that cannot be written and that later training moves."""
+        return Traveller(Rows(self.state).row(row), Rows(self.optimizer).row(row))
+
+    def replace(self, model: Mapping[str, np.ndarray]) -> None:
+        """Make every row the given model, weights and buffers; the optimizer state stays with its row."""
+        for name, tensor in self.state.items():
+            tensor.copy_(torch.from_numpy(np.array(model[name])))
+
+    def rows(self, index: slice | np.ndarray) -> "Stack":
+        """Some of the models: views for a slice, copies for row numbers."""
+        return Stack(self.names, *({name: t[_index(index, t)] for name, t in part.items()} for part in self._parts()))
+
+    def put(self, index: np.ndarray, models: "Stack") -> None:
+        """Write ``models`` into the rows ``index``."""
+        for mine, theirs in zip(self._parts(), models._parts(), strict=True):
+            for name, tensor in mine.items():
+                tensor[_index(index, tensor)] = theirs[name]
+
+    def clone(self) -> "Stack":
+        """A copy that shares nothing with this stack."""
+        return Stack(self.names, *({name: t.clone() for name, t in part.items()} for part in self._parts()))
+
+    def _parts(self) -> tuple[Tensors, Tensors, Tensors]:
+        return self.parameters, self.buffers, self.optimizer
+
+
+def stacked(arrays: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]) -> Tensors:
+    """Copies of equally named arrays as tensors with a leading axis, {name: (models, ...)}."""
+    return {name: torch.from_numpy(np.stack([a[name] for a in arrays])) for name in names}
+
+
+def _index(index: slice | np.ndarray, tensor: Tensor) -> slice | Tensor:
+    return index if isinstance(index, slice) else torch.from_numpy(index).to(tensor.device)
+
+
+def _view(tensor: Tensor) -> np.ndarray:
+    array: np.ndarray = tensor.detach().cpu().numpy()
+    array.flags.writeable = False  # a receiver that writes would change a living model
+    return array

@@ -1,0 +1,287 @@
+"""A cohort of sites that grow replica trees: the interface of :class:`Cohort`, with more models behind each row.
+
+Every node of every tree is a row of an inner cohort, named "site#node", with samples of its own. A round grows the
+trees from their anchors, trains all nodes at once, and folds each tree into its anchor; nobody outside sees more than
+the anchors. Two settings show more:
+
+- ``fold_at = "server"``: in a round that ends with an aggregation the replicas' models leave the site beside the
+  anchor's, as {"<node>/<parameter>": ...} in what the local rule sends, and the server folds.
+- ``travel = "trees"``: a tree lives on until the next aggregation, and its replicas travel with the anchor as part of
+  the state that is carried, {"replica/<node>/<parameter or moment>": ...}; there they are folded, where they are.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from fedsmall.compositions import check_composition
+from fedsmall.federation import Samples, Task
+from fedsmall.models.own_models import has_own_models, is_shared, shared_layers
+from fedsmall.plan import Plan, Tree
+from fedsmall.replicas.fold import Shared, fold_trees
+from fedsmall.replicas.tree import ANCHOR, forest, row_name, split_row, subsets
+from fedsmall.schedule import Action
+from fedsmall.training.carried_trees import carry, is_replica, planted, put_anchors, put_replicas
+from fedsmall.training.cohort import Cohort, Leg, Trained
+from fedsmall.training.mixed import MixedCohort
+from fedsmall.training.stack import Rows, Stack, Tensors
+from fedsmall.validation import schedule_for
+from fedsmall.wire import Arrays, Traveller
+
+OneModelCohort: TypeAlias = "Cohort | TreeCohort"
+AnyCohort: TypeAlias = "Cohort | TreeCohort | MixedCohort"
+
+
+def cohort_for(
+    plan: Plan,
+    task: Task,
+    names: Sequence[str],
+    samples: Sequence[Samples],
+    *,
+    path: str = "auto",
+    device: str | torch.device | None = None,
+) -> AnyCohort:
+    """The cohort of a plan's sites: with trees where the method has them, with models of their own where they have."""
+
+    if has_own_models(plan):
+        return _mixed_cohort(plan, task, names, samples, path, device)
+    if plan.method.tree is None:
+        return Cohort(plan, task, names, samples, path=path, device=device)
+    return TreeCohort(plan, task, names, samples, path=path, device=device)
+
+
+def _mixed_cohort(
+    plan: Plan,
+    task: Task,
+    names: Sequence[str],
+    samples: Sequence[Samples],
+    path: str,
+    device: str | torch.device | None,
+) -> MixedCohort:
+    layers = shared_layers(plan)
+
+    def shared(name: str) -> bool:
+        return is_shared(name, layers)
+
+    def of_one_kind(plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples]) -> OneModelCohort:
+        with warnings.catch_warnings():  # that a few sites of a kind train one by one is nothing to be warned of
+            warnings.simplefilter("ignore", UserWarning)
+            if plan.method.tree is None:
+                return Cohort(plan, task, names, samples, path=path, device=device)
+            return TreeCohort(plan, task, names, samples, path=path, device=device, shared=shared)
+
+    return MixedCohort(plan, task, names, samples, of_one_kind)
+
+
+class TreeCohort:
+    """Sites, each with its tree of replicas; used exactly as a :class:`Cohort` of the same sites.
+
+    A row's loss, steps and examples are the anchor's. ``shared`` names the layers on which diversity is measured, all
+    by default. Raises PlanError where a tree cannot be had from a site's samples, or where the trees do not fit the way
+    they are to be folded or to travel.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        names: Sequence[str],
+        samples: Sequence[Samples],
+        *,
+        path: str = "auto",
+        device: str | torch.device | None = None,
+        shared: Shared | None = None,
+    ) -> None:
+        assert plan.method.tree is not None
+        self._shared = shared
+        self.plan, self.task, self.names = plan, task, tuple(names)
+        self.tree: Tree = plan.method.tree
+        trees = forest(self.tree, len(names))
+        check_composition(plan)
+        self._samples = dict(zip(names, samples, strict=True))
+        nodes = [(site, node) for site, tree in zip(names, trees, strict=True) for node in tree.nodes]
+        held = {
+            site: subsets(tree, self._samples[site].y, plan.seed, site) for site, tree in zip(names, trees, strict=True)
+        }
+        parts = [_part(self._samples[site], held[site][node]) for site, node in nodes]
+        self._rows = tuple(row_name(site, node) for site, node in nodes)
+        self._nodes = trees[0].nodes  # of every site, where trees must be equal
+        owner = [self.names.index(site) for site, _ in nodes]
+        self._of_site = [np.flatnonzero(np.array(owner) == site) for site in range(len(names))]
+        self._inner = Cohort(plan, task, self._rows, parts, path=path, device=device)
+        self.path, self.device = self._inner.path, self._inner.device
+        self.reason = f"{self._inner.reason}; {len(nodes)} models in {len(names)} trees"
+        self._schedule = schedule_for(plan)
+
+    def stack(self, travellers: Sequence[Traveller]) -> Stack:
+        """The travellers' anchors as one stack; with whole trees that travel, their replicas in its optimizer part."""
+        own = [Traveller(t.model, {k: a for k, a in t.carried.items() if not is_replica(k)}) for t in travellers]
+        stack = self._with_replicas(self._inner.stack(own))
+        for row, traveller in enumerate(travellers):
+            for name, array in traveller.carried.items():
+                if is_replica(name):
+                    stack.optimizer[name][row] = torch.from_numpy(np.array(array))
+        return stack
+
+    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
+        """A stack of tensors with a leading axis of anchors, as :meth:`Cohort.stack_of`; without replicas, copies."""
+        mine = {name: tensor for name, tensor in (carried or {}).items() if not is_replica(name)}
+        stack = self._with_replicas(self._inner.stack_of(state, mine))
+        stack.optimizer |= {
+            name: tensor.to(self.device) for name, tensor in (carried or {}).items() if is_replica(name)
+        }
+        return stack
+
+    def _with_replicas(self, stack: Stack) -> Stack:
+        if self.tree.travel == "trees":
+            carry(stack, stack, self._nodes[1:])
+        return stack
+
+    def train(
+        self,
+        stack: Stack,
+        sites: Sequence[int] | np.ndarray,
+        t: int,
+        rounds: int,
+        *,
+        common: Sequence[bool] | None = None,
+        rule: Mapping[str, np.ndarray] | None = None,
+        memory: Mapping[str, np.ndarray] | None = None,
+    ) -> Trained:
+        """Train in place, as :meth:`Cohort.train`: the anchors come back folded, unless the server is to fold them."""
+        sites = np.asarray(sites, dtype=np.int64)
+        walk = self._keep if self.tree.travel == "trees" else self._grow_and_fold
+        return walk(stack, sites, t, rounds, common, rule, dict(memory or {}))
+
+    def walk(
+        self,
+        stack: Stack,
+        legs: Sequence[Leg],
+        *,
+        common: Sequence[bool] | None = None,
+        rule: Mapping[str, np.ndarray] | None = None,
+        memory: Mapping[str, np.ndarray] | None = None,
+    ) -> Trained:
+        """Train in place through several contacts that only move models between sites, leg by leg."""
+        for leg in legs:
+            trained = self.train(stack, leg.sites, leg.t, leg.rounds, common=common, rule=rule, memory=memory)
+            common, rule, memory = None, None, trained.memory
+        return trained
+
+    def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
+        """The anchors' outputs on the same samples, in eval mode: (models, samples, outputs)."""
+        return self._inner.predict(stack, x)
+
+    # -- a tree that lives for one round -------------------------------------------------------------------------
+
+    def _grow_and_fold(
+        self,
+        stack: Stack,
+        sites: np.ndarray,
+        t: int,
+        rounds: int,
+        common: Sequence[bool] | None,
+        rule: Mapping[str, np.ndarray] | None,
+        memory: Arrays,
+    ) -> Trained:
+        rows, parents = self._spread(sites)
+        for now in range(t - rounds + 1, t + 1):
+            nodes = stack.rows(parents)
+            shared = None if common is None else np.asarray(common)[parents]
+            trained = self._inner.train(nodes, rows, now, 1, common=shared, rule=rule, memory=self._widened(memory))
+            common, rule = None, None
+            memory = self._narrowed(trained.memory)
+            put_anchors(stack, nodes, self._anchor_places(rows))
+            sent = self._end_round(stack, nodes, rows, parents, now)
+        return self._anchors(trained, rows, memory, sent, rounds)
+
+    def _end_round(self, stack: Stack, nodes: Stack, rows: np.ndarray, parents: np.ndarray, t: int) -> Arrays:
+        """Fold trained nodes into the stack's anchors; or leave these as they are, and return what the server folds."""
+        models = Rows(nodes.state).arrays()
+        if self.tree.fold_at == "server" and self._aggregates(t):
+            return self._sent(models, parents)
+        if len(nodes) > len(stack):
+            self._write(stack, self._fold(models, rows))
+        return {}
+
+    def _sent(self, models: Arrays, parents: np.ndarray) -> Arrays:
+        """The replicas' models by node and name, each (rows, ...); trees are equal where the server folds."""
+        count, size = int(parents.max()) + 1, len(self._nodes)
+        return {
+            f"{node}/{name}": array.reshape(count, size, *array.shape[1:])[:, place].copy()
+            for place, node in enumerate(self._nodes)
+            if node != ANCHOR
+            for name, array in models.items()
+        }
+
+    # -- a tree that lives until it is aggregated ----------------------------------------------------------------
+
+    def _keep(
+        self,
+        stack: Stack,
+        sites: np.ndarray,
+        t: int,
+        rounds: int,
+        common: Sequence[bool] | None,
+        rule: Mapping[str, np.ndarray] | None,
+        memory: Arrays,
+    ) -> Trained:
+        rows, parents = self._spread(sites)
+        young = np.zeros(len(stack), dtype=bool) if common is None else np.asarray(common)
+        nodes = planted(stack, self._nodes, young)
+        shared = None if common is None else young[parents]
+        trained = self._inner.train(nodes, rows, t, rounds, common=shared, rule=rule, memory=self._widened(memory))
+        anchors = self._anchor_places(rows)
+        put_replicas(stack, nodes, anchors, self._nodes)
+        put_anchors(stack, nodes, anchors)
+        sent = self._end_round(stack, nodes, rows, parents, t) if self._aggregates(t) else {}
+        return self._anchors(trained, rows, self._narrowed(trained.memory), sent, rounds)
+
+    # -- between sites and nodes ---------------------------------------------------------------------------------
+
+    def _spread(self, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For the nodes of some sites: their rows in the inner cohort, and which of the given rows each grows from."""
+        rows = [self._of_site[site] for site in sites]
+        return np.concatenate(rows), np.repeat(np.arange(len(sites)), [len(mine) for mine in rows])
+
+    def _anchor_places(self, rows: np.ndarray) -> np.ndarray:
+        return np.flatnonzero([split_row(self._rows[row])[1] == ANCHOR for row in rows])
+
+    def _widened(self, memory: Arrays) -> Arrays:
+        """What sites remember, as all their nodes know it: a site's memory is one, for its whole tree."""
+        owner = np.repeat(np.arange(len(self.names)), [len(rows) for rows in self._of_site])
+        return {name: array[owner] for name, array in memory.items()}
+
+    def _narrowed(self, memory: Arrays) -> Arrays:
+        anchors = np.array([rows[0] for rows in self._of_site])
+        return {name: array[anchors] for name, array in memory.items()}
+
+    def _fold(self, models: Arrays, rows: np.ndarray) -> Arrays:
+        names = [self._rows[row] for row in rows]
+        return fold_trees(models, names, self.tree.fold, self.tree.diversity, self._shared, self._predict)
+
+    def _predict(self, site: str, models: Arrays) -> np.ndarray:
+        rows = len(next(iter(models.values())))
+        travellers = [Traveller({name: array[row] for name, array in models.items()}) for row in range(rows)]
+        return self._inner.predict(self._inner.stack(travellers), self._samples[site].x)
+
+    @staticmethod
+    def _write(stack: Stack, anchors: Arrays) -> None:
+        for name, tensor in stack.state.items():
+            tensor.copy_(torch.from_numpy(anchors[name]))
+
+    def _anchors(self, trained: Trained, rows: np.ndarray, memory: Arrays, sent: Arrays, rounds: int) -> Trained:
+        """What training says of the anchors alone."""
+        anchors = self._anchor_places(rows)
+        steps = trained.steps[anchors] * (1 if self.tree.travel == "trees" else rounds)
+        return Trained(trained.loss[anchors], steps, trained.examples[anchors], sent, memory)
+
+    def _aggregates(self, t: int) -> bool:
+        return t >= self.plan.rounds or self._schedule.action(t) is Action.AGGREGATE
+
+
+def _part(samples: Samples, rows: np.ndarray) -> Samples:
+    return samples if len(rows) == len(samples) else Samples(samples.x[rows], samples.y[rows])

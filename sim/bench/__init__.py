@@ -1,0 +1,1 @@
+"""Measurements of the engines against each other and against other frameworks."""

@@ -1,0 +1,52 @@
+"""What the benchmark records of a contender, and the clock it is measured with."""
+
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from fedsmall.wire import Arrays
+
+
+class Timing(NamedTuple):
+    """The seconds that the rounds took by the wall and of processor time, and the common model after them."""
+
+    seconds: float
+    processor: float
+    model: Arrays
+
+
+class Clock:
+    """Seconds since it was made, by the wall and of this process's processor time."""
+
+    def __init__(self, device: str) -> None:
+        self._device, self._wall, self._processor = device, time.perf_counter(), time.process_time()
+
+    def read(self) -> tuple[float, float]:
+        """The seconds so far, once the device has done what it was told."""
+        if self._device != "cpu":
+            torch.cuda.synchronize()
+        return time.perf_counter() - self._wall, time.process_time() - self._processor
+
+
+@dataclass
+class Measured:
+    """One contender on one workload: client updates a second by the wall, and of processor time, for each repeat."""
+
+    workload: str
+    contender: str
+    loss: float
+    rates: list[float] = field(default_factory=list)
+    processor_rates: list[float] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """The median of the repeats."""
+        return statistics.median(self.rates)
+
+    @property
+    def processor_rate(self) -> float:
+        """The best repeat in processor time, which other work on the machine disturbs least."""
+        return max(self.processor_rates)

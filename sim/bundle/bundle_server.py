@@ -1,5 +1,0 @@
-"""The ServerApp of a federation of real sites, from the fedsmall that is installed at the coordinator."""
-
-from strategies.deployment import app
-
-__all__ = ["app"]

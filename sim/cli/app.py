@@ -1,0 +1,126 @@
+"""``fedsmall`` on the command line: finds the command, and turns a user's mistake into one line and exit code 2.
+
+A command's module is imported when the command is called, so that help is there at once.
+"""
+
+import sys
+import traceback
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import click
+import typer
+
+from sim.cli.commands import COMMANDS, Entry
+
+OURS = ("fedsmall", "strategies", "clients", "sim")
+INTERRUPTED = 130
+
+
+class LazyCommand(click.Command):
+    """Stands for a command until it is called; then it is imported and takes over."""
+
+    def __init__(self, name: str, entry: Entry) -> None:
+        super().__init__(name, help=entry.help, add_help_option=False)
+        self.entry = entry
+        self.rich_help_panel = entry.panel
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> click.Context:
+        """The context of the real command."""
+        return self.real().make_context(info_name, args, parent, **extra)
+
+    def real(self) -> click.Command:
+        """The command itself."""
+        module, _, name = self.entry.place.partition(":")
+        found = getattr(import_module(module), name)
+        if not isinstance(found, typer.Typer):
+            app = typer.Typer(add_completion=False, rich_markup_mode=None)
+            app.command(self.name, help=found.__doc__)(found)
+            found = app
+        command = typer.main.get_command(found)
+        command.name = self.name
+        return command
+
+
+class Commands(typer.core.TyperGroup):
+    """All commands of the table whose module is there."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the table."""
+        return [name for name, entry in COMMANDS.items() if find_spec(entry.place.partition(":")[0])]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, not imported yet."""
+        return LazyCommand(cmd_name, COMMANDS[cmd_name]) if cmd_name in self.list_commands(ctx) else None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """The command that is asked for; the nearest one is named where there is none."""
+        known = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in known:
+            from fedsmall.methods import nearest
+
+            raise click.UsageError(f"There is no command {args[0]!r}. {nearest(args[0], known)}")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
+
+
+@app.callback()
+def fedsmall(
+    ctx: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Show the version and leave.", is_eager=True),
+) -> None:
+    """Learn one model across sites that each hold only a handful of samples and may not pool them.
+
+    Start with `fedsmall demo`.
+    """
+    if version:
+        from fedsmall import __version__
+
+        typer.echo(f"fedsmall {__version__}")
+        raise typer.Exit
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run ``fedsmall``. A wrong value ends it with one line and code 2; a fault of ours keeps its traceback."""
+    try:
+        code = typer.main.get_command(app).main(arguments, prog_name="fedsmall", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show(sys.stdout)
+        code = 0
+    except click.ClickException as error:
+        code = stop(error.format_message(), 2)
+    except (click.Abort, KeyboardInterrupt):
+        code = stop("interrupted", INTERRUPTED)
+    except ValueError as error:
+        if not raised_by_us(error):
+            raise
+        code = stop(str(error), 2)
+    except (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
+        if error.filename is None:
+            raise
+        code = stop(f"{error.strerror}: {error.filename}", 2)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def stop(message: str, code: int) -> int:
+    """Say in one line on stderr why the command ends; returns its exit code."""
+    line = " ".join(message.split())
+    print(f"fedsmall: {line}", file=sys.stderr)
+    return code
+
+
+def raised_by_us(error: ValueError) -> bool:
+    """Whether our own code refused a value, which is for the user to mend; a library's refusal is a fault of ours."""
+    from fedsmall.errors import DataError, PlanError, PolicyError, ReplyError
+
+    if isinstance(error, PlanError | DataError | PolicyError | ReplyError):
+        return True  # wherever it was raised: in another process, say
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and str(frames[-1][0].f_globals.get("__name__", "")).partition(".")[0] in OURS
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The commands of ``fedsmall``: where each is, and one line on what it does; none is imported before it is called."""
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """A command: ``place`` is "module:name" of a function, or of a Typer app for a group of commands."""
+
+    place: str
+    help: str
+    panel: str
+
+
+RUN, STUDY, LIVE = "Run and compare", "Evidence and speed", "A consortium of real sites"
+
+COMMANDS: dict[str, Entry] = {
+    "demo": Entry(
+        "sim.cli.demo:demo", "Seven methods on two data sets: what federation, and daisy-chaining, are worth.", RUN
+    ),
+    "run": Entry("sim.cli.run:run", "Run a scenario and write its report.", RUN),
+    "compare": Entry("sim.cli.compare:compare", "Put finished runs side by side, with paired differences.", RUN),
+    "report": Entry("sim.cli.run:report", "Make the report of a run anew, from its folder.", RUN),
+    "plan": Entry("sim.cli.plan:plan", "How many rounds between aggregations, by the papers' bounds.", RUN),
+    "list": Entry("sim.cli.listing:app", "The methods, tasks and scenarios that come along.", RUN),
+    "bench": Entry(
+        "sim.bench.measure:bench", "Measure the engines against each other and against other frameworks.", STUDY
+    ),
+    "tune": Entry("sim.cli.tune:tune", "Choose learning rates on the training sites alone.", STUDY),
+    "reproduce": Entry(
+        "sim.cli.reproduce:reproduce", "The papers' tables and figures, measured beside published.", STUDY
+    ),
+    "consortium": Entry("sim.cli.consortium:app", "Make a consortium, admit and revoke sites.", LIVE),
+    "server": Entry("sim.cli.server:app", "The coordinator's server: up, down, status.", LIVE),
+    "site": Entry("sim.cli.site:app", "A hospital's side: keygen, check, up, down, log.", LIVE),
+    "start": Entry("sim.cli.deploy:start", "Run a scenario over real sites.", LIVE),
+    "resume": Entry("sim.cli.deploy:resume", "Go on with a run over real sites that ended early.", LIVE),
+    "status": Entry("sim.cli.deploy:status", "The runs over real sites, and who is connected.", LIVE),
+    "stop": Entry("sim.cli.deploy:stop", "Stop a run over real sites; it can be resumed.", LIVE),
+    "logs": Entry("sim.cli.deploy:logs", "The orders and answers of a run over real sites.", LIVE),
+}

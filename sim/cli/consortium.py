@@ -1,0 +1,102 @@
+"""``fedsmall consortium``: make a consortium, admit and revoke sites, see what expires."""
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sim.consortium import keys, members, server
+
+app = typer.Typer(no_args_is_help=True, help="Provision a consortium: authority, certificates, and a kit per site.")
+console = Console(highlight=False, soft_wrap=True)
+Folder = Annotated[Path, typer.Option("--folder", "-f", help="the consortium's folder")]
+HERE = Path("consortium")
+LOOPBACK = "127.0.0.1"
+
+
+@app.command("init")
+def init(
+    name: Annotated[str, typer.Argument(help="the consortium's name")],
+    host: Annotated[str, typer.Option(help="the name or address that the sites dial")],
+    port: Annotated[int, typer.Option(help="the public port, TLS only")] = 8443,
+    folder: Folder = HERE,
+    listen: Annotated[str, typer.Option(help="the address the gate listens at")] = "0.0.0.0",
+    inner_host: Annotated[
+        str, typer.Option(help="the SuperLink's own host: the loopback, or a private network")
+    ] = LOOPBACK,
+    inner_port: Annotated[int, typer.Option(help="the SuperLink's own port")] = 18443,
+    days: Annotated[int, typer.Option(min=1, help="how long the certificates are good for")] = 365,
+) -> None:
+    """Make the folder, a private authority and the server's certificate."""
+    members.create(folder, name, host, port, listen=listen, inner_port=inner_port, days=days, inner_host=inner_host)
+    hosts = keys.certificate_hosts(keys.load_certificate(folder / "server" / "server.crt"))
+    console.print(f"Consortium {name}: sites dial {host}:{port}. The certificate is good for {', '.join(hosts)}.")
+    console.print("Next: `fedsmall consortium add-site NAME` for every hospital, then `fedsmall server up`.")
+
+
+@app.command("add-site")
+def add_site(
+    name: Annotated[str, typer.Argument(help="the site's name: lower-case letters, digits, hyphens")],
+    key: Annotated[Path | None, typer.Option(help="the public key that the site sent (the .pub file)")] = None,
+    folder: Folder = HERE,
+    days: Annotated[int, typer.Option(min=1, help="how long the site is admitted for")] = 365,
+) -> None:
+    """Admit a site: first without a key, to get its kit; then with the key that it sent back."""
+    member = members.add_site(folder, name, key, days)
+    kit = folder / "kits" / name
+    if member.fingerprint is None:
+        console.print(f"The kit for {name} is in {kit}: it holds no secret. Send it; the site runs")
+        console.print(f"    fedsmall site keygen --kit {name}")
+        console.print(f"and sends back site.key.pub. Then: fedsmall consortium add-site {name} --key site.key.pub")
+        return
+    console.print(f"{name} is admitted until {member.expires} with the key {member.fingerprint}.")
+    console.print("Compare this fingerprint with the site on the telephone.")
+    if server.is_up(folder):
+        server.register(folder, console.print)
+
+
+@app.command("list")
+def show(folder: Folder = HERE) -> None:
+    """The sites, their keys, and when each and the certificates expire."""
+    record = members.load(folder)
+    table = Table("site", "standing", "admitted until", "key")
+    for name, member in sorted(record.members.items()):
+        standing, left = member.standing(members.today()), (member.expires - members.today()).days
+        warning = f"  ({left} days left)" if standing == "admitted" and left <= members.SOON else ""
+        table.add_row(name, standing, f"{member.expires}{warning}", member.fingerprint or "")
+    console.print(f"Consortium {record.name}, sites dial {record.address}")
+    console.print(table)
+    for label, path in (("authority", "ca/ca.crt"), ("server", "server/server.crt")):
+        left = keys.days_left(keys.load_certificate(folder / path))
+        mark = "[red]expired[/red]" if left < 0 else f"{left} days left" + (" !" if left <= members.SOON else "")
+        console.print(f"{label} certificate: {mark}")
+
+
+@app.command("revoke")
+def revoke(name: Annotated[str, typer.Argument(help="the site's name")], folder: Folder = HERE) -> None:
+    """Shut a site out for good: its key is let go at once where the server runs."""
+    members.revoke(folder, name)
+    console.print(f"{name} is revoked.")
+    if server.is_up(folder):
+        server.register(folder, console.print)
+    else:
+        console.print("The server does not run now; it lets go of the key when it starts.")
+
+
+@app.command("renew")
+def renew(
+    folder: Folder = HERE,
+    host: Annotated[list[str] | None, typer.Option(help="further names the certificate must hold")] = None,
+    days: Annotated[int, typer.Option(min=1)] = 365,
+) -> None:
+    """A new certificate for the server, from the same authority: the kits stay as they are."""
+    record = members.load(folder)
+    # a new key before the old is let go: a half-renewed folder keeps the old pair beside it
+    for part in ("server.key", "server.crt"):
+        os.replace(folder / "server" / part, folder / "server" / f"{part}.{int(time.time())}")
+    keys.new_server_certificate(folder / "ca", folder / "server", [record.host, record.inner_host, *(host or [])], days)
+    console.print(f"The server's certificate is good for {days} days; restart the server to use it.")

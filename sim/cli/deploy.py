@@ -1,0 +1,114 @@
+"""``fedsmall start``, ``resume``, ``status``, ``stop``, ``logs``: a run over real sites, at the coordinator's desk."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedsmall.audit_log import Logbook
+from fedsmall.errors import PlanError
+from sim.cli.consortium import HERE, Folder
+from sim.consortium import flower_cli, runs, server
+from sim.runs import scenario, shipped
+
+console = Console(highlight=False, soft_wrap=True)
+Run = Annotated[str, typer.Argument(help="the run's name")]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="return at once; `fedsmall status` shows how it goes")]
+
+
+def start(
+    path: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="a .toml file, or a name from `fedsmall list scenarios`")
+    ],
+    folder: Folder = HERE,
+    name: Annotated[str | None, typer.Option(help="the run's name; by default the scenario's")] = None,
+    sites: Annotated[str, typer.Option(help="only these sites, separated by commas")] = "",
+    quorum: Annotated[int | None, typer.Option(help="how many sites must answer; by default more than half")] = None,
+    round_deadline: Annotated[float, typer.Option(help="seconds that a contact waits for a site")] = 600.0,
+    start_deadline: Annotated[float, typer.Option(help="seconds to wait for all sites to connect")] = 300.0,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="set a key of the scenario, key=value")] = None,
+    detach: Detach = False,
+) -> None:
+    """Run a scenario over the consortium's sites."""
+    read = scenario.load(shipped.find(path), settings or [])
+    plans = read.plans()
+    if detach and len(plans) > 1:
+        raise PlanError("--detach takes a scenario of one method and one seed; this one has several")
+    for plan in plans:
+        run = name or _slug(read.name)
+        run = run if len(plans) == 1 else f"{run}-{_slug(plan.method.label)}-seed{plan.seed}"
+        chosen = runs.site_names(folder, [word for word in sites.split(",") if word], plan)
+        patience: dict[str, Any] = {"quorum": quorum, "round_deadline_s": round_deadline}
+        runs.prepare(folder, run, plan, chosen, start_deadline_s=start_deadline, **patience)
+        _follow(folder, run, runs.launch(folder, run, console.print), detach)
+
+
+def resume(run: Run, folder: Folder = HERE, detach: Detach = False) -> None:
+    """Go on with a run that ended early, from its last contact and to the same bits."""
+    _follow(folder, run, runs.resume(folder, run, console.print), detach)
+
+
+def status(folder: Folder = HERE) -> None:
+    """The consortium's runs, and which sites are connected."""
+    for name, state, line in runs.states(folder):
+        console.print(f"{name}: {state}  {line}")
+    if not server.is_up(folder):
+        console.print("the server does not run")
+        return
+    for name, node in sorted(server.registered(folder).items()):
+        console.print(f"site {name}: {node.status}")
+
+
+def stop(run: Run, folder: Folder = HERE) -> None:
+    """Stop a run; it can be resumed."""
+    runs.stop(folder, run, console.print)
+
+
+def logs(run: Run, folder: Folder = HERE, last: Annotated[int, typer.Option(min=1)] = 30) -> None:
+    """The last orders and answers of a run, with every silence and every answer set aside."""
+    home = runs.run_home(folder, run)
+    for entry in list(Logbook(home / "log.jsonl").entries())[-last:]:
+        said = entry.get("reason") or (f"{entry['bytes']} bytes" if "bytes" in entry else "")
+        where = f"round {entry['t']}" if entry.get("t") else ""
+        console.print(f"{entry['time']}  {entry['event']:8} {entry.get('site', ''):16} {where:12} {said}")
+    console.print(f"Flower's own log: {flower_cli.shown(['flwr', 'log', '--show', 'RUN-ID', flower_cli.CONNECTION])}")
+
+
+def _follow(folder: Path, run: str, number: int, detach: bool) -> None:
+    if detach:
+        console.print(f"{run} is on its way; `fedsmall status` shows how it goes")
+        return
+    told = -1
+
+    def progress(at: dict[str, Any]) -> None:
+        nonlocal told
+        if at["t"] != told:
+            told = at["t"]
+            console.print(f"{run}: round {at['t']} of {at['rounds']}, {at['seconds']:.0f} s")
+
+    try:
+        outcome = runs.watch(folder, run, number, progress)
+    except RuntimeError as error:
+        console.print(f"[red]{run} ended early:[/red] {error}", markup=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        console.print(f"{run} goes on without you; `fedsmall stop {run}` stops it")
+        raise typer.Exit(130) from None
+    _report(folder / "runs" / run, outcome)
+
+
+def _report(home: Path, outcome: dict[str, Any]) -> None:
+    for event in outcome["events"]:
+        console.print(f"round {event['t']}: {event['site']} {event['kind']}: {event['reason']}")
+    common = (outcome["evaluations"] or [{}])[-1].get("common") or {}
+    measured = ", ".join(f"{name} {value:.3f}" for name, value in common.items())
+    console.print(f"finished after {outcome['contacts']} contacts, {outcome['bytes_sent']} bytes of models.")
+    console.print(f"the common model on what the sites held out: {measured or 'nothing was held out'}")
+    left = [name for name in ("model.safetensors", "outcome.json", "log.jsonl") if (home / name).exists()]
+    console.print(f"in {home}: {', '.join(left)}")
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")

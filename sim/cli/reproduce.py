@@ -1,0 +1,82 @@
+"""``fedsmall reproduce``: the papers' tables and figures, the designed study, and the page that gathers them."""
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sim.cli.options import DATA_ROOT, ENGINE
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def reproduce(
+    item: Annotated[
+        str, typer.Argument(help="a table or figure by name; all, list, study or page", show_default=False)
+    ] = "list",
+    profile: Annotated[str, typer.Option(help="quick: minutes on two cores; paper: as printed")] = "quick",
+    engine: Annotated[str | None, ENGINE] = None,
+    data_root: Annotated[Path | None, DATA_ROOT] = None,
+    docs: Annotated[
+        Path | None, typer.Option(help="the folder of the page; docs/ here if not given", show_default=False)
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="study only: stop after this time and go on at the next call")
+    ] = None,
+) -> None:
+    """Run the papers' tables and figures: measured beside published, with intervals, tests and a verdict for each.
+
+    Writes docs/evidence.md, its figures and the numbers behind them. `study` runs the designed study of when letting
+    models travel pays; `page` writes the page anew from the results that are there.
+    """
+    from sim.evidence.run import DOCS, rewrite
+
+    docs = docs or DOCS
+    if item == "list":
+        _list(data_root)
+        return
+    if item == "study":
+        _study(docs, minutes)
+    elif item != "page":
+        _items(item, profile, engine, data_root, docs)
+    console.print(f"\nPage: {rewrite(docs)}")
+
+
+def _items(name: str, profile: str, engine: str | None, data_root: Path | None, docs: Path) -> None:
+    from sim.evidence.items import chosen
+    from sim.evidence.page import summary
+    from sim.evidence.run import reproduce as run_item
+
+    wanted, started = chosen(name), time.perf_counter()
+    for item in wanted:
+        item.scenarios(profile)  # a wrong profile or scenario stops everything before the first run
+    for item in wanted:
+        result = run_item(item, profile, engine=engine, data_root=data_root, docs=docs, console=console, processes=None)
+        console.print(summary(item, result), markup=False)
+    console.print(f"{len(wanted)} items in {time.perf_counter() - started:.0f} s")
+
+
+def _study(docs: Path, minutes: float | None) -> None:
+    from sim.evidence.study import Cell, Outcome, study
+
+    def told(cell: Cell, outcome: Outcome, held: int, count: int) -> None:
+        said = f"{cell.model}, {cell.optimizer}, {cell.sites} x {cell.samples}, {cell.classes} classes a site"
+        console.print(f"{held}/{count} {said}: {100 * outcome.same_mean:+.1f} points, {outcome.seconds:.0f} s")
+
+    held = study(docs / "evidence" / "study.csv", minutes=minutes, told=told, processes=os.cpu_count() or 1)
+    console.print(f"{held} cells")
+
+
+def _list(data_root: Path | None) -> None:
+    from sim.evidence.items import items
+
+    table = Table("item", "what it is", "needs", box=None, header_style="dim", pad_edge=False)
+    for name, item in items().items():
+        missing = item.missing(data_root)
+        table.add_row(f"[bold]{name}[/bold]", item.title, f"{item.data} (not found)" if missing else item.data)
+    table.add_row("[bold]study[/bold]", "When does letting models travel pay?", "")
+    console.print(table)

@@ -1,0 +1,73 @@
+"""``fedsmall run`` and ``fedsmall report``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.cli.options import ADDRESS, DATA_ROOT, ENGINE, OUT, PROCESSES, SET, WORKERS
+from sim.report.terminal import print_run, terminal
+
+console = terminal()
+
+
+def run(
+    scenario: Annotated[
+        Path, typer.Argument(help="a .toml file, or a name from `fedsmall list scenarios`", show_default=False)
+    ],
+    engine: Annotated[str | None, ENGINE] = None,
+    out: Annotated[Path | None, OUT] = None,
+    setting: Annotated[list[str] | None, SET] = None,
+    data_root: Annotated[Path | None, DATA_ROOT] = None,
+    processes: Annotated[int | None, PROCESSES] = None,
+    workers: Annotated[int | None, WORKERS] = None,
+    address: Annotated[str | None, ADDRESS] = None,
+) -> None:
+    """Run a scenario: every method with every seed. Prints the table and writes a folder with report.html.
+
+    Ctrl-C ends the run after the next contact; what was run until then is kept and reported.
+    """
+    from sim.runs.scenario import load
+    from sim.runs.shipped import find
+
+    scenario = find(scenario)
+    asked = load(scenario, setting or [])
+    sys.path[:0] = [str(Path.cwd()), str(scenario.resolve().parent)]  # where a model of one's own is found
+
+    from sim.report.html import write_report
+    from sim.runs.execute import execute
+    from sim.runs.files import free_folder
+    from sim.runs.progress import watcher
+
+    folder = out or free_folder(asked.name)
+    plans = asked.plans()
+    watching = watcher(console, plans, asked.name)
+    shared = {name: value for name, value in (("workers", workers), ("address", address)) if value is not None}
+    done = execute(
+        asked,
+        folder,
+        engine=engine,
+        data_root=data_root,
+        watcher=watching,
+        options=shared,
+        processes=1 if shared else processes,  # one plan at a time has all the workers
+    )
+    print_run(console, done)
+    path = write_report(folder, [done], asked.name)
+    console.print(f"\nReport: {path}")
+    if done.not_run:
+        raise typer.Exit(130)
+
+
+def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]) -> None:
+    """Make the report of a run anew, from its folder alone, and print its table."""
+    from sim.report.html import write_report
+    from sim.runs.folder import read_all
+
+    runs = read_all(folder)
+    for one in runs:
+        print_run(console, one)
+    console.print(
+        f"\nReport: {write_report(folder, runs, folder.resolve().name if len(runs) > 1 else runs[0].scenario.name)}"
+    )

@@ -1,0 +1,119 @@
+"""``fedsmall site``: what a hospital runs: its key, its programs, its log."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedsmall.audit_log import Logbook, verify
+from sim.consortium import keys, supervisor
+from sim.consortium import site as sites
+from sim.consortium.site import Site
+from sim.consortium.supervisor import stay
+
+app = typer.Typer(no_args_is_help=True, help="Run a hospital's side of a consortium.")
+console = Console(highlight=False, soft_wrap=True)
+Kit = Annotated[Path, typer.Option("--kit", "-k", help="the folder that the coordinator sent")]
+Home = Annotated[Path | None, typer.Option(help="where the site's programs write; by default the kit's state folder")]
+HERE = Path()
+
+
+def _site(kit: Path, home: Path | None) -> Site:
+    return Site(kit, home or kit / "state")
+
+
+@app.command("keygen")
+def keygen(kit: Kit = HERE) -> None:
+    """Make the site's key pair, here and only here; the public half is what you send to the coordinator."""
+    card = Site(kit, kit).card
+    try:
+        mark = keys.new_site_key(kit / "site.key")
+    except FileExistsError:
+        raise ValueError("this kit has a key already; it is not overwritten") from None
+    console.print(f"The private key of {card.site} stays here: {kit / 'site.key'}")
+    console.print(f"Send this file to the coordinator: {kit / 'site.key.pub'}")
+    console.print(f"and read this fingerprint to them on the telephone: {mark}")
+
+
+@app.command("up")
+def up(
+    kit: Kit = HERE,
+    data: Annotated[Path | None, typer.Option(help="the site's file or folder of data")] = None,
+    home: Home = None,
+    port: Annotated[int, typer.Option(help="the SuperNode's own port, on the loopback")] = 9094,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="return at once; stop with `fedsmall site down`")
+    ] = False,
+    only: Annotated[str, typer.Option(help="station (data, no network) or network (no data): a container each")] = "",
+    insecure: Annotated[bool, typer.Option(help="plain text; on the loopback only, for trials")] = False,
+) -> None:
+    """Join the federation: start station, SuperNode and SuperExec; all connections go out."""
+    site = _site(kit, home)
+    sites.up(site, data, port, console.print, insecure=insecure, only=only)
+    console.print(f"{site.card.site} is up; logs in {site.household}. What leaves is in {site.home / 'log.jsonl'}")
+    if not detach:
+        stay(site.household, console.print)
+
+
+@app.command("check")
+def check(
+    data: Annotated[Path, typer.Option(help="the site's file or folder of data")],
+    task: Annotated[str, typer.Option(help='a task\'s name or table, as {csv = "", label = "outcome"}')] = "",
+    plan: Annotated[Path | None, typer.Option("--scenario", help="the scenario that is to be run, or its name")] = None,
+    site: Annotated[str, typer.Option(help="the site's name")] = "site",
+    floor: Annotated[int, typer.Option(min=1, help="counts below this are not written out")] = 8,
+) -> None:
+    """Look at the site's data before it joins: what is wrong with them, what would leave, and what never does."""
+    from fedsmall.check import check_site
+    from sim.runs import scenario, shipped
+
+    if bool(task) == (plan is not None):
+        raise ValueError("say what the data are for: either --task or --scenario")
+    table = {"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]}
+    read = scenario.load(shipped.find(plan)) if plan is not None else scenario.build(table)
+    found = check_site(read.plans()[0], site, data, floor)
+    for line in found.lines():
+        console.print(line, markup=False)
+    if not found.good:
+        raise typer.Exit(1)
+
+
+@app.command("down")
+def down(kit: Kit = HERE, home: Home = None) -> None:
+    """Stop the site's programs."""
+    console.print("stopped" if sites.down(_site(kit, home)) else "nothing ran")
+
+
+@app.command("status")
+def status(kit: Kit = HERE, home: Home = None) -> None:
+    """Which of the site's programs run."""
+    site = _site(kit, home)
+    running = supervisor.pids(site.household)
+    for name in ("station", "supernode", "superexec"):
+        console.print(f"{name}: {'runs' if name in running else 'does not run'}")
+    if not running:
+        raise typer.Exit(1)
+
+
+@app.command("log")
+def log(
+    kit: Kit = HERE,
+    home: Home = None,
+    check: Annotated[
+        bool, typer.Option("--verify", help="check that nothing was changed since it was written")
+    ] = False,
+    last: Annotated[int, typer.Option(min=1, help="how many lines to show")] = 20,
+) -> None:
+    """What left this site, when, and to which run."""
+    path = _site(kit, home).home / "log.jsonl"
+    if check:
+        found = verify(path)
+        if found.fault:
+            console.print(f"[red]{found.fault}[/red]")
+            raise typer.Exit(1)
+        console.print(f"{found.lines} lines hold; the last is {found.head}")
+        return
+    for entry in list(Logbook(path).entries())[-last:]:
+        said = entry.get("reason") or f"{len(entry.get('arrays', {}))} arrays, {entry.get('bytes', 0)} bytes"
+        console.print(f"{entry['time']}  {entry['event']:8} {entry.get('kind', ''):9} {entry.get('run', '')}  {said}")

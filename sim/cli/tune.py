@@ -1,0 +1,95 @@
+"""``fedsmall tune``: learning rates chosen on training sites alone."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sim.cli.options import DATA_ROOT, ENGINE, SET
+
+if TYPE_CHECKING:
+    from sim.evidence.search import Choice
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def tune(
+    scenario: Annotated[
+        str, typer.Argument(help="a scenario's file or name, or an item of `reproduce list`", show_default=False)
+    ],
+    rates: Annotated[str, typer.Option(help="the rates to try, separated by commas")] = "0.01,0.03,0.1,0.3",
+    draws: Annotated[
+        int | None, typer.Option(help="draw this many rates at random between the smallest and the largest")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="at most this many seeds; fewer where the choices are stable")] = 6,
+    metric: Annotated[str, typer.Option(help="what makes a rate better")] = "accuracy",
+    engine: Annotated[str | None, ENGINE] = None,
+    setting: Annotated[list[str] | None, SET] = None,
+    data_root: Annotated[Path | None, DATA_ROOT] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="where the search is written (CSV, and a figure beside it)", show_default=False)
+    ] = None,
+) -> None:
+    """Choose a learning rate for every method of a scenario, by validation on training sites; test data are not read.
+
+    Every method gets the same rates, seeds and folds; ties go to the smaller rate. For an item of `fedsmall reproduce`
+    the search is kept beside its scenario and used when the item is run.
+    """
+    from sim.evidence.figures import save as save_figure
+    from sim.evidence.figures import sensitivity
+    from sim.evidence.items import SEARCHES, items
+    from sim.evidence.run import DOCS
+    from sim.evidence.search import Try, choose, save, search, spaced_rates
+    from sim.runs.scenario import load
+    from sim.runs.shipped import find
+
+    item = items().get(scenario)
+    asked = item.scenarios("quick") if item else {"": load(find(Path(scenario)), setting or [])}
+    tried = item.search if item and item.search else numbers(rates)
+    if draws is not None:
+        tried = spaced_rates(min(tried), max(tried), draws, seed=0)
+    tries: dict[str, list[Try]] = {}
+    for variant, one in asked.items():
+
+        def told(seed: int, so_far: list[Try], variant: str = variant) -> None:
+            worst = max(choice.regret for choice in choose(so_far).values())
+            console.print(
+                f"{variant} seed {seed}: {len(so_far)} runs; a resampled choice loses {100 * worst:.1f} points"
+            )
+
+        tries[variant] = search(
+            one, tried, metric=metric, engine=engine, data_root=data_root, most_seeds=seeds, told=told
+        )
+        _show(choose(tries[variant]))
+    path = out or (SEARCHES / f"{item.name}.csv" if item else Path(f"tune-{Path(scenario).stem}.csv"))
+    save(path, tries)
+    figures = DOCS / "evidence" if item and out is None else path.parent
+    for variant, some in tries.items():
+        name = f"lr-{item.name if item else path.stem}{'-' + variant if variant else ''}.svg"
+        methods = [plan.method for plan in asked[variant].plans()]
+        save_figure(sensitivity(choose(some), methods), figures / name)
+    console.print(f"\nSearch: {path}")
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """The positive numbers in a text such as "0.01,0.1"."""
+    try:
+        found = tuple(sorted({float(word) for word in text.split(",")}))
+    except ValueError:
+        raise typer.BadParameter(f"--rates takes numbers separated by commas, as in 0.01,0.1; got {text!r}") from None
+    if found[0] <= 0:
+        raise typer.BadParameter(f"a learning rate is positive; got {found[0]:g}")
+    return found
+
+
+def _show(choices: "dict[str, Choice]") -> None:
+    table = Table("method", "rate", "score on left-out sites", "note", box=None, header_style="dim", pad_edge=False)
+    for label, choice in choices.items():
+        score = choice.scores[choice.lr]
+        note = "at the edge of what was tried" if choice.at_the_edge else ""
+        table.add_row(
+            label, f"{choice.lr:g}", f"{100 * score.mean:.1f} [{100 * score.low:.1f}, {100 * score.high:.1f}]", note
+        )
+    console.print(table)

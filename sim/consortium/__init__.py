@@ -1,0 +1,1 @@
+"""Real sites: members, keys, the server, the sites' programs, runs over them."""

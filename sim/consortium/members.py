@@ -1,0 +1,196 @@
+"""A consortium's folder at the coordinator: who belongs to it, its certificates, and a kit for every site.
+
+::
+
+    consortium.json        the sites, their fingerprints, and until when they are admitted
+    ca/                    the private authority; ca.key stays here, and can be taken off the machine
+    server/                the server's certificate and key
+    sites/NAME.pub         the public half of a site's key, as the site sent it
+    kits/NAME/             what the site is given: site.json, ca.crt, policy.toml; no key in it
+    flwr/                  Flower's own home for this consortium
+    state/  log/  runs/    the SuperLink's database, the logs, the runs
+"""
+
+import json
+import os
+import re
+from datetime import UTC, date, datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
+
+from pydantic import Field
+
+from fedsmall.plan import Frozen
+from sim.consortium import keys
+
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+RECORD = "consortium.json"
+SOON = 30  # days before an expiry that a listing starts to warn
+
+
+class Member(Frozen):
+    """One site of the consortium. ``fingerprint`` is None until the site has sent its public key."""
+
+    name: str
+    fingerprint: str | None = None
+    added: date
+    expires: date
+    revoked: date | None = None
+
+    def standing(self, today: date) -> str:
+        """One word for a listing: revoked, expired, waiting (for its key), or admitted."""
+        if self.revoked:
+            return "revoked"
+        if self.expires < today:
+            return "expired"
+        return "admitted" if self.fingerprint else "waiting for its key"
+
+
+class Consortium(Frozen):
+    """What the coordinator knows. ``address`` is what sites dial, and ``listen`` where the gate listens.
+
+    ``inner_host`` and ``inner_port`` are where the SuperLink itself listens: the loopback, or a name on a network that
+    is the coordinator's alone.
+    """
+
+    name: str
+    host: str
+    port: int
+    listen: str = "0.0.0.0"
+    inner_host: str = "127.0.0.1"
+    inner_port: int
+    created: date
+    members: dict[str, Member] = Field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        """Host and port that the sites dial."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def inner_address(self) -> str:
+        """Host and port of the SuperLink itself, for the coordinator alone."""
+        return f"{self.inner_host}:{self.inner_port}"
+
+
+def today() -> date:
+    """Today, the same for everyone."""
+    return datetime.now(UTC).date()
+
+
+def checked_name(name: str) -> str:
+    """The name, or ValueError where it could not be a folder and a Flower node name everywhere."""
+    if not NAME.fullmatch(name):
+        raise ValueError(f"a name has lower-case letters, digits and hyphens (at most 63), not {name!r}")
+    return name
+
+
+def create(
+    folder: Path,
+    name: str,
+    host: str,
+    port: int,
+    *,
+    listen: str,
+    inner_port: int,
+    days: int,
+    inner_host: str = "127.0.0.1",
+) -> Consortium:
+    """Make a new consortium's folder; ``days`` is how long authority and server certificate are good for.
+
+    Raises ValueError where the folder holds one already.
+    """
+    if (folder / RECORD).exists():
+        raise ValueError("this folder holds a consortium already; choose another, or add sites to this one")
+    record = Consortium(
+        name=checked_name(name),
+        host=host,
+        port=port,
+        listen=listen,
+        inner_host=inner_host,
+        inner_port=inner_port,
+        created=today(),
+    )
+    for part in ("ca", "server", "sites", "kits", "flwr", "state", "log", "runs"):
+        (folder / part).mkdir(parents=True, exist_ok=True, mode=0o700)
+    keys.new_authority(folder / "ca", name, days)
+    keys.new_server_certificate(folder / "ca", folder / "server", [host, inner_host], days)
+    save(folder, record)
+    return record
+
+
+def load(folder: Path) -> Consortium:
+    """The consortium in a folder; raises ValueError where there is none."""
+    path = folder / RECORD
+    if not path.is_file():
+        raise ValueError("no consortium in this folder; `fedsmall consortium init` makes one, or name it with --folder")
+    return Consortium.model_validate_json(path.read_text())
+
+
+def save(folder: Path, record: Consortium) -> None:
+    """Write the record whole or not at all."""
+    _replace(folder / RECORD, record.model_dump_json(indent=2) + "\n")
+
+
+def add_site(folder: Path, name: str, public_key: Path | None, days: int) -> Member:
+    """Admit a site for ``days`` and write its kit; with its public key, or without until the site has made one.
+
+    Raises ValueError for a revoked name, another key under a known name, or a key that another site uses.
+    """
+    record = load(folder)
+    known = record.members.get(checked_name(name))
+    if known and known.revoked:
+        raise ValueError(f"{name} is revoked; admit the hospital under a new name and a new key")
+    mark = known.fingerprint if known else None
+    if public_key is not None:
+        key = keys.read_public_key(public_key)
+        mark = _fresh_fingerprint(record, name, keys.fingerprint(key))
+        (folder / "sites" / f"{name}.pub").write_bytes(key + b"\n")
+    added = known.added if known else today()
+    member = Member(name=name, fingerprint=mark, added=added, expires=today() + timedelta(days=days))
+    save(folder, _with(record, member))
+    write_kit(folder, record, member)
+    return member
+
+
+def revoke(folder: Path, name: str) -> Member:
+    """Shut a site out for good; the server lets go of its key at once where it runs, else when it starts."""
+    record = load(folder)
+    if name not in record.members:
+        raise ValueError(f"no site {name!r}; this consortium has {', '.join(sorted(record.members)) or 'none'}")
+    member = record.members[name].model_copy(update={"revoked": today()})
+    save(folder, _with(record, member))
+    return member
+
+
+def write_kit(folder: Path, record: Consortium, member: Member) -> Path:
+    """What the site is given: where to dial, whom to trust, and a policy to fill in. No private key is in it."""
+    kit = folder / "kits" / member.name
+    kit.mkdir(parents=True, exist_ok=True)
+    (kit / "ca.crt").write_bytes((folder / "ca" / "ca.crt").read_bytes())
+    card = {"consortium": record.name, "site": member.name, "address": record.address}
+    card |= {"expires": member.expires.isoformat()}
+    _replace(kit / "site.json", json.dumps(card, indent=2) + "\n")
+    if not (kit / "policy.toml").exists():
+        (kit / "policy.toml").write_text(files("clients").joinpath("policy.toml").read_text())
+    return kit
+
+
+def _fresh_fingerprint(record: Consortium, name: str, mark: str) -> str:
+    known = record.members.get(name)
+    if known and known.fingerprint not in (None, mark):
+        raise ValueError(f"{name} has the key {known.fingerprint} already; revoke it, and admit a new name")
+    for other in record.members.values():
+        if other.name != name and other.fingerprint == mark:
+            raise ValueError(f"{other.name} uses this key already; every site makes its own (`fedsmall site keygen`)")
+    return mark
+
+
+def _with(record: Consortium, member: Member) -> Consortium:
+    return record.model_copy(update={"members": record.members | {member.name: member}})
+
+
+def _replace(path: Path, text: str) -> None:
+    draft = path.with_name(path.name + ".draft")
+    draft.write_text(text)
+    os.replace(draft, path)

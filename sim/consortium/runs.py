@@ -1,0 +1,171 @@
+"""A run over real sites from the coordinator's desk: prepare its folder, hand it to Flower, watch it, resume it."""
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedsmall.audit_log import Logbook
+from fedsmall.errors import PlanError
+from fedsmall.methods import nearest
+from fedsmall.models.own_models import check_own_models
+from fedsmall.plan import Plan
+from fedsmall.run_sheet import RunSheet
+from sim.consortium import flower_cli, members, server
+from sim.consortium.bundles import SOURCE
+from sim.runs.scenario import FILES
+
+Say = Callable[[str], None]
+LOOK_S = 0.5
+ASK_FLOWER_S = 20.0  # how often Flower is asked whether the ServerApp still lives: each time starts a program
+
+
+def site_names(folder: Path, chosen: Sequence[str], plan: Plan) -> tuple[str, ...]:
+    """The sites of a run: those chosen, else all that are admitted. PlanError where the plan asks for others."""
+    record = members.load(folder)
+    admitted = [n for n, m in sorted(record.members.items()) if m.standing(members.today()) == "admitted"]
+    for name in chosen:
+        if name not in admitted:
+            raise PlanError(f"There is no admitted site {name!r}. {nearest(name, admitted)}")
+    names = tuple(sorted(chosen)) or tuple(admitted)
+    if not names:
+        raise PlanError("No site is admitted yet; `fedsmall consortium add-site` admits one.")
+    if plan.sites is not None and plan.sites > len(names):
+        raise PlanError(f"The scenario asks for {plan.sites} sites; {len(names)} are admitted: {', '.join(names)}.")
+    check_own_models(plan, len(names))
+    return names
+
+
+def prepare(folder: Path, run: str, plan: Plan, sites: tuple[str, ...], **patience: Any) -> Path:
+    """Make the folder of a new run with its sheet. PlanError where there is a run of that name."""
+    home = folder / "runs" / run
+    if home.exists():
+        raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
+    sheet = RunSheet(run=run, plan=_without_paths(plan), sites=sites, **patience)
+    home.mkdir(parents=True, mode=0o700)
+    _put(home / "sheet.json", sheet.model_dump_json(exclude_defaults=True, indent=1))
+    Logbook(home / "log.jsonl").write("prepared", sites=list(sites), method=plan.method.label, seed=plan.seed)
+    return home
+
+
+def launch(folder: Path, run: str, say: Say) -> int:
+    """Hand a run to Flower, which starts the ServerApp that goes on from the run's journal; returns Flower's number."""
+    if not server.is_up(folder):
+        raise PlanError("The server does not run; `fedsmall server up` starts it.")
+    words = ("run", str(SOURCE), flower_cli.CONNECTION, "--run-config", f'run="{run}"')
+    number = int(flower_cli.call(folder / "flwr", *words, say=say)["run-id"])
+    home = folder / "runs" / run
+    _put(home / "flower.json", json.dumps({"runs": [*numbers(home), number]}))
+    return number
+
+
+def resume(folder: Path, run: str, say: Say) -> int:
+    """Take up a run that ended early. PlanError where there is none, it still runs, or it is finished."""
+    home = run_home(folder, run)
+    if (home / "outcome.json").exists():
+        raise PlanError(f"{run!r} is finished; its model is in {home.name}/model.safetensors")
+    if is_running(home):
+        raise PlanError(f"{run!r} still runs; `fedsmall stop {run}` stops it")
+    (home / "failure.json").unlink(missing_ok=True)
+    for number in numbers(home)[-1:]:
+        if not _state(folder, number).startswith("finished"):
+            with contextlib.suppress(RuntimeError):  # nobody conducts it any more: the lock is free
+                flower_cli.call(folder / "flwr", "stop", str(number), flower_cli.CONNECTION, say=say)
+    return launch(folder, run, say)
+
+
+def stop(folder: Path, run: str, say: Say) -> None:
+    """Stop a run after what it is doing; its journal stays."""
+    home = run_home(folder, run)
+    known = numbers(home)
+    if not known or not is_running(home):
+        raise PlanError(f"{run!r} does not run now")
+    flower_cli.call(folder / "flwr", "stop", str(known[-1]), flower_cli.CONNECTION, say=say)
+    Logbook(home / "log.jsonl").write("stopped")
+
+
+def watch(folder: Path, run: str, number: int, progress: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Wait for the end of a run and return its outcome. Raises RuntimeError with the one line that ended it early."""
+    home, asked = run_home(folder, run), time.monotonic()
+    while True:
+        if (home / "outcome.json").exists():
+            outcome: dict[str, Any] = json.loads((home / "outcome.json").read_text())
+            return outcome
+        if (home / "failure.json").exists():
+            raise RuntimeError(json.loads((home / "failure.json").read_text())["reason"])
+        if (home / "progress.json").exists():
+            progress(json.loads((home / "progress.json").read_text()))
+        if time.monotonic() - asked > ASK_FLOWER_S:
+            asked = time.monotonic()
+            state = _state(folder, number)
+            if state.startswith("finished") and not any((home / f).exists() for f in ("outcome.json", "failure.json")):
+                raise RuntimeError(f"the ServerApp ended early ({state}). `fedsmall resume {run}` goes on from here.")
+        time.sleep(LOOK_S)
+
+
+def states(folder: Path) -> list[tuple[str, str, str]]:
+    """Name, state and one line of every run of a consortium."""
+    rows = []
+    for sheet in sorted((folder / "runs").glob("*/sheet.json")):
+        home = sheet.parent
+        at = json.loads((home / "progress.json").read_text()) if (home / "progress.json").exists() else {}
+        line = f"round {at['t']} of {at['rounds']}" if at else ""
+        if (home / "outcome.json").exists():
+            rows.append((home.name, "finished", line))
+        elif (home / "failure.json").exists():
+            rows.append((home.name, "failed", json.loads((home / "failure.json").read_text())["reason"]))
+        else:
+            rows.append((home.name, "running" if is_running(home) else "ended early; resume it", line))
+    return rows
+
+
+def run_home(folder: Path, run: str) -> Path:
+    """A run's folder. PlanError names the nearest where there is none."""
+    home = folder / "runs" / run
+    if not (home / "sheet.json").is_file():
+        known = sorted(path.parent.name for path in (folder / "runs").glob("*/sheet.json"))
+        raise PlanError(f"There is no run {run!r}. {nearest(run, known) if known else 'None has been started yet.'}")
+    return home
+
+
+def is_running(home: Path) -> bool:
+    """Whether a ServerApp conducts the run now: it holds a lock that its death lets go."""
+
+    path = home / "lock"
+    if not path.exists():
+        return False
+    with path.open("r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def _state(folder: Path, number: int) -> str:
+    answer = flower_cli.call(folder / "flwr", "ls", flower_cli.CONNECTION, "--run-id", str(number))
+    return str(answer["runs"][0]["status"])
+
+
+def numbers(home: Path) -> list[int]:
+    """Flower's numbers for a run, in order: one for its start and one for every time that it was resumed."""
+    path = home / "flower.json"
+    return list(json.loads(path.read_text())["runs"]) if path.exists() else []
+
+
+def _without_paths(plan: Plan) -> Plan:
+    """The plan as sites may see it: where the coordinator keeps files is nobody's business, and no use to a site."""
+    if isinstance(plan.task, str):
+        return plan
+    task = {k: Path(v).name if k in FILES and isinstance(v, str) else v for k, v in plan.task.items()}
+    return plan.model_copy(update={"task": task})
+
+
+def _put(path: Path, text: str) -> None:
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(text)
+    os.replace(beside, path)

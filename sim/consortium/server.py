@@ -1,0 +1,147 @@
+"""The coordinator's side as processes: SuperLink, SuperExec and gate, and the sites that are registered there."""
+
+import json
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from sim.consortium import flower_cli, gate, keys, members, supervisor
+from sim.consortium.members import Consortium
+from sim.consortium.supervisor import Program
+
+RUNS = "FEDSMALL_RUNS"  # as strategies.server.deployment reads it; importing that would bring torch
+
+START_S = 300.0  # a busy machine takes its time to import Flower
+Say = Callable[[str], None]
+
+
+def household(folder: Path, only: str = "") -> Path:
+    """Where the server's processes keep their numbers and logs; each has its own where it runs alone (a container)."""
+    return folder / "log" / ("server" if not only else f"server-{only}")
+
+
+def programs(folder: Path, record: Consortium) -> list[Program]:
+    """The three programs of the server, as they would be typed."""
+    variables = flower_cli.environment(folder / "flwr")
+    authority = folder / "ca" / "ca.crt"
+    secret = ["--superexec-auth-secret-file", str((folder / "server" / "superexec.secret").absolute())]
+    superlink = [
+        flower_cli.tool("flower-superlink"),
+        *("--host", _bind(record.inner_host), "--port", str(record.inner_port), "--isolation", "process"),
+        *("--ssl-ca-certfile", str(authority.absolute())),
+        *("--ssl-certfile", str((folder / "server" / "server.crt").absolute())),
+        *("--ssl-keyfile", str((folder / "server" / "server.key").absolute())),
+        *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+        *("--database", str((folder / "state" / "superlink.db").absolute()), *secret),
+    ]
+    superexec = [
+        flower_cli.tool("flower-superexec"),
+        *("--root-certificates", str(authority.absolute()), "--runtime-api-address", record.inner_address, *secret),
+    ]
+    return [
+        Program("superlink", superlink, variables),
+        Program("superexec", superexec, variables | {RUNS: str((folder / "runs").absolute())}),
+        Program("gate", gate.command(gate.write(record, folder))),
+    ]
+
+
+def up(folder: Path, say: Say, only: str = "") -> None:
+    """Start the server's programs and wait until sites can dial in; ``say`` is told every command.
+
+    ``only`` starts one of them, for a container each; the SuperExec's brings the register of sites up to date.
+    Raises ValueError for what a coordinator can mend: an expired certificate, a name it does not hold, a busy port.
+    """
+    record = members.load(folder)
+    if supervisor.running(household(folder, only)):
+        raise ValueError("the server runs already; `fedsmall server down` stops it")
+    _check(folder, record, only)
+    _write_secret(folder)
+    flower_cli.write_connection(folder / "flwr", record.inner_address, folder / "ca" / "ca.crt")
+    commands = [program for program in programs(folder, record) if only in ("", program.name)]
+    for program in commands:
+        say(flower_cli.shown(program.command))
+    supervisor.start(household(folder, only), commands)
+    if only in ("", "superexec"):
+        if not flower_cli.wait_until(lambda: is_up(folder), START_S):
+            supervisor.stop(household(folder, only))
+            raise ValueError(f"the server did not come up within {START_S:.0f} s; see {household(folder, only)}")
+        register(folder, say)
+
+
+def _check(folder: Path, record: Consortium, only: str) -> None:
+    certificate = keys.load_certificate(folder / "server" / "server.crt")
+    keys.check_host(certificate, record.host)
+    if keys.days_left(certificate) < 0:
+        raise ValueError("the server's certificate has expired; run `fedsmall consortium renew`")
+    ports = {"gate": (record.listen, record.port), "superlink": (_bind(record.inner_host), record.inner_port)}
+    for name, (host, port) in ports.items():
+        if only in ("", name) and not flower_cli.port_is_free(host, port):
+            raise ValueError(f"port {port} on {host} is taken by another program; choose another at `consortium init`")
+
+
+def register(folder: Path, say: Say) -> None:
+    """Bring the SuperLink's register of node keys in line with the consortium: admit, and let go."""
+    record, home = members.load(folder), folder / "flwr"
+    present = registered(folder)
+    for name, member in sorted(record.members.items()):
+        standing = member.standing(members.today())
+        if standing == "admitted" and name not in present:
+            key = str((folder / "sites" / f"{name}.pub").absolute())
+            words = ("supernode", "register", key, flower_cli.CONNECTION, "--name", name)
+            _note_node(folder, name, int(flower_cli.call(home, *words, say=say)["node-id"]))
+        if standing in ("revoked", "expired") and name in present:
+            say(f"# {name} is {standing}")
+            flower_cli.call(home, "supernode", "unregister", str(present[name].node), flower_cli.CONNECTION, say=say)
+
+
+def registered(folder: Path) -> dict[str, "Node"]:
+    """The sites that the SuperLink knows now, by name."""
+    answer = flower_cli.call(folder / "flwr", "supernode", "list", flower_cli.CONNECTION)
+    status = {int(node["node-id"]): node["status"] for node in answer["nodes"]}
+    return {
+        name: Node(node, status[node])
+        for name, node in _nodes(folder).items()
+        if status.get(node, "unregistered") != "unregistered"
+    }
+
+
+class Node(NamedTuple):
+    """A registered site: Flower's number for it, and "online", "offline" or "registered" (never seen yet)."""
+
+    node: int
+    status: str
+
+
+def down(folder: Path, only: str = "") -> bool:
+    """Stop the server's programs; False where none ran."""
+    return supervisor.stop(household(folder, only))
+
+
+def is_up(folder: Path) -> bool:
+    """Whether the SuperLink answers, with its own certificate."""
+    record = members.load(folder)
+    return flower_cli.healthy(record.inner_address, folder / "ca" / "ca.crt")
+
+
+def _bind(host: str) -> str:
+    """Where the SuperLink listens: the loopback as it is, a name on a private network as all addresses there."""
+    return host if host == "127.0.0.1" else "0.0.0.0"
+
+
+def _write_secret(folder: Path) -> None:
+    path = folder / "server" / "superexec.secret"
+    if not path.exists():
+        keys.write_private(path, secrets.token_bytes(32))
+
+
+def _nodes(folder: Path) -> dict[str, int]:
+    path = folder / "state" / "nodes.json"  # beside the SuperLink's database: they are lost together
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _note_node(folder: Path, name: str, node: int) -> None:
+    draft = folder / "state" / "nodes.json.draft"
+    draft.write_text(json.dumps(_nodes(folder) | {name: node}, indent=2))
+    os.replace(draft, folder / "state" / "nodes.json")

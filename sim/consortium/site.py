@@ -1,0 +1,158 @@
+"""A site's side as processes: the station with the data, Flower's SuperNode, and the SuperExec that runs the relay."""
+
+import json
+import secrets
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from clients import socket_frames
+from clients.launcher import APPROVED
+from clients.policy import OWN, load_policy
+from clients.relay import SOCKET
+from fedsmall.plan import Frozen
+from sim.consortium import flower_cli, keys, supervisor
+from sim.consortium.bundles import own_digest
+from sim.consortium.supervisor import Program
+
+Say = Callable[[str], None]
+DIAL_S = 10.0
+HALVES = {"station": ("station",), "network": ("supernode", "superexec")}
+
+
+class Card(Frozen):
+    """What a kit says: whose it is, and where to dial."""
+
+    consortium: str
+    site: str
+    address: str
+    expires: str
+
+
+class Site(NamedTuple):
+    """A site's kit, and ``home``, where its programs keep what they write; nothing of home ever leaves it."""
+
+    kit: Path
+    home: Path
+
+    @property
+    def card(self) -> Card:
+        """The kit's card. Raises ValueError where the folder is no kit."""
+        path = self.kit / "site.json"
+        if not path.is_file():
+            raise ValueError("this folder is no kit: it has no site.json. The coordinator makes kits, with add-site")
+        return Card.model_validate_json(path.read_text())
+
+    @property
+    def key(self) -> Path:
+        """The site's private key."""
+        return self.kit / "site.key"
+
+    @property
+    def household(self) -> Path:
+        """Where the processes keep their numbers and logs."""
+        return self.home / "run"
+
+    @property
+    def door(self) -> Path:
+        """The station's socket."""
+        return self.home / "door" / "station"
+
+
+def programs(site: Site, data: Path | None, port: int, *, insecure: bool) -> list[Program]:
+    """The three programs of a site; ``port`` is the SuperNode's own, on the loopback: no port is open to others."""
+    card, home = site.card, site.home.absolute()
+    policy = (site.kit / "policy.toml").absolute()
+    station = [sys.executable, "-m", "clients.station", card.site, str(home), str(policy), str(site.door.absolute())]
+    secret = ["--superexec-auth-secret-file", str(home / "superexec.secret")]
+    trust = ["--insecure"] if insecure else ["--root-certificates", str((site.kit / "ca.crt").absolute())]
+    trust += [] if insecure else ["--auth-supernode-private-key", str(site.key.absolute())]
+    supernode = [
+        *(flower_cli.tool("flower-supernode"), "--superlink", card.address, *trust),
+        *("--isolation", "process", "--host", "127.0.0.1", "--port", str(port), *secret),
+    ]
+    superexec = [
+        flower_cli.tool("flower-superexec"),
+        "--insecure",
+        "--runtime-api-address",
+        f"127.0.0.1:{port}",
+        *secret,
+    ]
+    variables = flower_cli.environment(home / "flwr")
+    approved = ",".join(own_digest() if word == OWN else word for word in load_policy(policy).bundles)
+    relay = {SOCKET: str(site.door.absolute()), APPROVED: approved}
+    relay["PATH"] = f"{home / 'bin'}:{variables['PATH']}"  # our flwr-clientapp comes before Flower's
+    return [
+        Program("station", [*station, *([str(data.absolute())] if data else [])]),
+        Program("supernode", supernode, variables),
+        Program("superexec", superexec, variables | relay),
+    ]
+
+
+def up(site: Site, data: Path | None, port: int, say: Say, *, insecure: bool = False, only: str = "") -> None:
+    """Start a site's programs; ``say`` is told every command. Connections only go out.
+
+    ``only`` starts the "station", which needs the data and no network, or the "network" half, which needs no data.
+
+    Raises ValueError, in one line, for what would else fail as a riddle: no key, a server that is not there, a
+    certificate of another authority or another name, plain text where TLS is expected.
+    """
+    card = site.card
+    load_policy(site.kit / "policy.toml")
+    if data is not None and not data.exists():
+        raise ValueError("there are no data at the place that --data names")
+    if insecure and not _is_loopback(card.address):
+        raise ValueError("--insecure is for trials on the loopback; to any other address this site speaks TLS only")
+    if not insecure and only != "station":
+        if not site.key.exists():
+            raise ValueError("the kit has no key yet; `fedsmall site keygen` makes one, here and only here")
+        check_server(card.address, site.kit / "ca.crt")
+    socket_frames.check_length(site.door)  # the station would say so only in its own log, and start again for ever
+    _prepare(site)
+    names = HALVES.get(only, ("station", "supernode", "superexec"))
+    commands = [program for program in programs(site, data, port, insecure=insecure) if program.name in names]
+    for program in commands:
+        say(flower_cli.shown(program.command))
+    supervisor.start(site.household, commands)
+
+
+def check_server(address: str, authority: Path) -> None:
+    """Dial the server once over TLS, as the SuperNode will; raises ValueError that says what is wrong."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=str(authority))
+    try:
+        with (
+            socket.create_connection((host, int(port)), timeout=DIAL_S) as plain,
+            context.wrap_socket(plain, server_hostname=host) as secured,
+        ):
+            secured.getpeercert()
+    except ssl.SSLCertVerificationError as error:
+        raise ValueError(
+            f"{address} shows a certificate that this kit does not trust: {error.verify_message}"
+        ) from None
+    except ssl.SSLError as error:
+        raise ValueError(f"{address} does not speak TLS ({error.reason}); is this the gate's port?") from None
+    except OSError as error:
+        raise ValueError(f"{address} cannot be reached ({error.strerror or 'no answer'}); is the server up?") from None
+
+
+def down(site: Site) -> bool:
+    """Stop a site's programs; False where none ran."""
+    return supervisor.stop(site.household)
+
+
+def _prepare(site: Site) -> None:
+    site.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not (site.home / "superexec.secret").exists():
+        keys.write_private(site.home / "superexec.secret", secrets.token_bytes(32))
+    launcher = site.home / "bin" / "flwr-clientapp"
+    launcher.parent.mkdir(exist_ok=True, mode=0o700)
+    launcher.write_text(f'#!/bin/sh\nexec {json.dumps(sys.executable)} -m clients.launcher "$@"\n')
+    launcher.chmod(0o700)
+
+
+def _is_loopback(address: str) -> bool:
+    return address.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]", "::1")

@@ -1,0 +1,1 @@
+"""What one plan is run on."""

@@ -1,0 +1,175 @@
+"""Engines: what one plan is run on. They differ only in the Flower grid that the strategy is given."""
+
+import platform
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from fedsmall import __version__
+from fedsmall.errors import PlanError
+from fedsmall.federation import Federation
+from fedsmall.methods import nearest
+from fedsmall.models.registry import initial_model
+from fedsmall.plan import Plan
+from fedsmall.training.mixed import MixedCohort
+from fedsmall.training.trees import AnyCohort, cohort_for
+from fedsmall.validation import check_run
+from fedsmall.wire import Arrays
+from sim.engines.evaluation import CentralEvaluator
+from strategies.build import strategy_for
+from strategies.daisy_chain import DaisyChain
+from strategies.server.remote import OwnModelsEvaluator
+from strategies.server.run_loop import Conductor, Evaluation, Evaluator, Outcome
+
+Progress = Callable[[int, int], None]
+Stop = Callable[[], bool]
+
+
+@dataclass
+class RunRecord:
+    """One plan, executed once: what came of it, and with what it can be repeated.
+
+    ``seconds`` is the wall time of the rounds, without building data or starting an engine; ``model`` is the common
+    model at the end, or None; ``stopped`` says that the run was cut short.
+    """
+
+    plan: Plan
+    engine: str
+    evaluations: list[Evaluation]
+    contacts: int
+    rounds: int
+    bytes_sent: int
+    seconds: float
+    client_updates: int
+    model: Arrays | None
+    events: list[dict[str, Any]] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    stopped: bool = False
+    path: str = ""
+    privacy: dict[str, float] = field(default_factory=dict)
+
+
+def run_plan(
+    plan: Plan,
+    federation: Federation,
+    engine: str,
+    *,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    options: dict[str, Any] | None = None,
+) -> RunRecord:
+    """Run one plan over the sites of ``federation``.
+
+    ``progress(round, rounds)`` is called after each contact; ``stop()`` is asked after each and ends the run early.
+    ``options`` are the engine's own. Raises PlanError for an engine that does not exist.
+    """
+    check_engine(engine, options or ())
+    check_run(plan, federation)
+    if plan.method.family == "central":
+        federation = federation.pooled()
+    work = _Work(plan, federation, progress, stop)
+    outcome, path = ENGINES[engine](work, options or {})
+    return RunRecord(
+        plan=plan,
+        engine=engine,
+        evaluations=outcome.evaluations,
+        contacts=outcome.contacts,
+        rounds=outcome.rounds,
+        bytes_sent=outcome.bytes_sent,
+        seconds=outcome.seconds,
+        client_updates=outcome.client_updates,
+        model=outcome.model,
+        events=outcome.events,
+        versions=versions(),
+        stopped=outcome.stopped,
+        path=path,
+        privacy=outcome.privacy,
+    )
+
+
+@dataclass
+class _Work:
+    """A run that only needs a grid."""
+
+    plan: Plan
+    federation: Federation
+    progress: Progress | None
+    stop: Stop | None
+
+    def cohort(self, path: str) -> AnyCohort:
+        federation = self.federation
+        return cohort_for(self.plan, federation.task, federation.names, federation.train, path=path)
+
+    def on(self, grid: Grid, cohort: AnyCohort) -> Outcome:
+        task, strategy = self.federation.task, strategy_for(self.plan)
+        return Conductor(
+            strategy=strategy,
+            grid=grid,
+            plan=self.plan,
+            initial=lambda site: initial_model(self.plan, task, site),
+            evaluator=self._evaluator(strategy, grid, cohort),
+            progress=self.progress,
+            stop=self.stop,
+        ).run()
+
+    def _evaluator(self, strategy: DaisyChain, grid: Grid, cohort: AnyCohort) -> Evaluator:
+        if isinstance(cohort, MixedCohort):  # part of a site's model is at the site alone
+            return OwnModelsEvaluator(strategy, grid, self.plan)
+        return CentralEvaluator(self.plan, self.federation, cohort)
+
+
+def _batched(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
+    from sim.engines.cohort import CohortGrid
+    from sim.engines.workers import shared_out
+
+    whole = work.cohort("auto")
+    with shared_out(whole, work.federation, **options) as cohort:
+        return work.on(CohortGrid(work.plan, work.federation, cohort), whole), whole.path
+
+
+def _in_process(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
+    from clients.client_app import app
+    from clients.site_data import give_federation
+    from sim.engines.inprocess import InProcessGrid
+
+    give_federation(work.plan, work.federation)
+    return work.on(InProcessGrid(app, len(work.federation.names)), work.cohort("auto")), "loop"
+
+
+def _ray(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
+    from sim.engines.ray import with_ray_grid
+
+    sites = len(work.federation.names)
+    return with_ray_grid(sites, lambda grid: work.on(grid, work.cohort("auto")), **options), "loop"
+
+
+ENGINES: dict[str, Callable[[_Work, dict[str, Any]], tuple[Outcome, str]]] = {
+    "cohort": _batched,
+    "inprocess": _in_process,
+    "ray": _ray,
+}
+OPTIONS = {"cohort": ("workers", "address"), "inprocess": (), "ray": ("cpus", "address")}
+
+
+def check_engine(engine: str, options: Iterable[str] = ()) -> None:
+    """Raise PlanError for an engine that does not exist, or an option that it does not have."""
+    if engine not in ENGINES:
+        raise PlanError(f"There is no engine {engine!r}. {nearest(engine, list(ENGINES))}")
+    for option in options:
+        if option not in OPTIONS[engine]:
+            able = ", ".join(name for name, known in OPTIONS.items() if option in known)
+            raise PlanError(f"{option} is not for the engine {engine!r}; it is for: {able or 'none'}.")
+
+
+def default_engine() -> str:
+    """The fastest engine on one machine."""
+    return "cohort" if "cohort" in ENGINES else "inprocess"
+
+
+def versions() -> dict[str, str]:
+    """The versions that a run's numbers may depend on."""
+    packages = ("flwr", "ray", "torch", "numpy", "scipy", "scikit-learn")
+    return {"fedsmall": __version__, "python": platform.python_version()} | {name: version(name) for name in packages}

@@ -1,0 +1,237 @@
+"""A cohort whose models train in several processes, here or across a Ray cluster.
+
+Between two aggregations models are independent of each other, so a walk is cut into parts of its rows; each worker
+holds the whole federation's samples, for a model may be sent to any site, and walks one part at a time with one thread.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from multiprocessing import get_context
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import torch
+
+from fedsmall.federation import Federation, Samples, Task
+from fedsmall.plan import Plan
+from fedsmall.training.cohort import Cohort, Leg, Trained
+from fedsmall.training.stack import Rows, Stack, Tensors
+from fedsmall.training.trees import AnyCohort
+from fedsmall.wire import Arrays, Traveller
+from sim.engines.ray import connect
+
+SMALLEST = 4  # rows; less are not worth a worker
+
+
+class Part(NamedTuple):
+    """Some rows of a stack, and where each of them goes."""
+
+    state: Arrays
+    carried: Arrays
+    legs: list[Leg]
+
+
+class Walked(NamedTuple):
+    """The rows after their walk, and what :class:`fedsmall.training.cohort.Trained` says of them."""
+
+    state: Arrays
+    carried: Arrays
+    loss: np.ndarray
+
+
+class Workers(Protocol):
+    """Processes that each hold a cohort; ``count`` of them."""
+
+    count: int
+
+    def walk(self, parts: Sequence[Part]) -> list[Walked]:
+        """Walk the parts side by side; results in their order."""
+
+    def close(self) -> None:
+        """Let the processes end."""
+
+
+class ShardedCohort:
+    """A cohort used like any other, that gives the walking of many models to ``workers``.
+
+    Plans whose sites remember something (a local rule, moments that stay) are trained in this process: their memory is
+    one for all rows. Numbers are the same as without workers up to the arithmetic of the batched path, and the same to
+    the bit for the same number of workers.
+    """
+
+    def __init__(self, cohort: Cohort, workers: Workers) -> None:
+        self.inner, self._workers = cohort, workers
+        self.plan, self.task, self.names, self.path = cohort.plan, cohort.task, cohort.names, cohort.path
+        self.reason = f"{cohort.reason}; {workers.count} workers"
+        self._alone = cohort.plan.method.rule != "none" or cohort.plan.recipe.optimizer_state == "stay"
+
+    def stack(self, travellers: Sequence[Traveller]) -> Stack:
+        """As :meth:`Cohort.stack`."""
+        return self.inner.stack(travellers)
+
+    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
+        """As :meth:`Cohort.stack_of`."""
+        return self.inner.stack_of(state, carried)
+
+    def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
+        """As :meth:`Cohort.predict`."""
+        return self.inner.predict(stack, x)
+
+    def train(self, stack: Stack, sites: Sequence[int] | np.ndarray, t: int, rounds: int, **told: Any) -> Trained:
+        """As :meth:`Cohort.train`."""
+        return self.walk(stack, [Leg(np.asarray(sites), t, rounds)], **told)
+
+    def walk(
+        self,
+        stack: Stack,
+        legs: Sequence[Leg],
+        *,
+        common: Sequence[bool] | None = None,
+        rule: Mapping[str, np.ndarray] | None = None,
+        memory: Mapping[str, np.ndarray] | None = None,
+    ) -> Trained:
+        """As :meth:`Cohort.walk`, each worker with its share of the rows."""
+        count = min(self._workers.count, len(stack) // SMALLEST)
+        if self._alone or count < 2:
+            return self.inner.walk(stack, legs, common=common, rule=rule, memory=memory)
+        edges = np.linspace(0, len(stack), count + 1).astype(int)
+        shares = [slice(int(a), int(b)) for a, b in pairwise(edges)]
+        walked = self._workers.walk([_part(stack, legs, rows) for rows in shares])
+        for rows, result in zip(shares, walked, strict=True):
+            _put(stack, rows, result)
+        return self.inner.told(np.concatenate([result.loss for result in walked]), legs[-1])
+
+
+def _part(stack: Stack, legs: Sequence[Leg], rows: slice) -> Part:
+    share = stack.rows(rows)
+    own = [leg._replace(sites=np.asarray(leg.sites)[rows]) for leg in legs]
+    return Part(Rows(share.state).arrays(), Rows(share.optimizer).arrays(), own)
+
+
+def _put(stack: Stack, rows: slice, walked: Walked) -> None:
+    for name, tensor in stack.state.items():
+        tensor[rows] = torch.from_numpy(np.array(walked.state[name]))
+    for name in list(stack.optimizer):
+        if name in walked.carried:
+            stack.optimizer[name][rows] = torch.from_numpy(np.array(walked.carried[name]))
+        else:
+            del stack.optimizer[name]  # reset after the walk: nothing travels
+
+
+# -- what happens in a worker -----------------------------------------------------------------------------------------
+
+Given = tuple[Plan, Task, tuple[str, ...], tuple[Samples, ...], str]
+_held: list[Cohort] = []
+
+
+def _begin(given: Given) -> None:
+    plan, task, names, samples, path = given
+    torch.set_num_threads(1)
+    _held[:] = [Cohort(plan, task, names, samples, path=path)]
+
+
+def _walk(part: Part) -> Walked:
+    return walk_part(_held[0], part)
+
+
+def walk_part(cohort: Cohort, part: Part) -> Walked:
+    """Walk a part with a worker's cohort."""
+    stack = cohort.stack_of(_tensors(part.state), _tensors(part.carried))
+    trained = cohort.walk(stack, part.legs)
+    return Walked(Rows(stack.state).arrays(), Rows(stack.optimizer).arrays(), trained.loss)
+
+
+def _tensors(arrays: Arrays) -> Tensors:
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+
+
+# -- where workers live -----------------------------------------------------------------------------------------------
+
+
+class LocalWorkers:
+    """Processes on this machine, one for each core that may be used."""
+
+    def __init__(self, given: Given, count: int | None = None) -> None:
+        self.count = count or os.cpu_count() or 1
+        context = get_context("spawn")
+        self._pool = ProcessPoolExecutor(self.count, context, initializer=_begin, initargs=(given,))
+
+    def walk(self, parts: Sequence[Part]) -> list[Walked]:
+        """Walk the parts side by side."""
+        return list(self._pool.map(_walk, parts))
+
+    def close(self) -> None:
+        """Let the processes end."""
+        self._pool.shutdown()
+
+
+class RayWorkers:
+    """Ray actors on whatever machines a cluster has: ``address`` of a running one, or a local one for the run."""
+
+    def __init__(self, given: Given, count: int | None = None, address: str | None = None) -> None:
+        self._started = connect(address)
+        import ray
+
+        self._ray = ray
+        self.count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        held = ray.put(given)  # the samples go once to each machine
+        self._actors = [ray.remote(_Actor).options(num_cpus=1).remote(held) for _ in range(self.count)]
+
+    def walk(self, parts: Sequence[Part]) -> list[Walked]:
+        """Walk the parts side by side; Ray gives the arrays back read-only."""
+        walking = [actor.walk.remote(part) for actor, part in zip(self._actors, parts, strict=False)]
+        walked: list[Walked] = self._ray.get(walking)
+        return walked
+
+    def nodes(self) -> set[str]:
+        """The machines on which the workers run, by Ray's ids."""
+        return set(self._ray.get([actor.node.remote() for actor in self._actors]))
+
+    def close(self) -> None:
+        """End the actors, and the connection if this made it."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        if self._started:
+            self._ray.shutdown()
+
+
+class _Actor:
+    """A worker as a Ray actor."""
+
+    def __init__(self, given: Given) -> None:
+        _begin(given)
+
+    def walk(self, part: Part) -> Walked:
+        """Walk a part."""
+        return _walk(part)
+
+    def node(self) -> str:
+        """The machine that this runs on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+
+SomeCohort: TypeAlias = "AnyCohort | ShardedCohort"
+
+
+@contextmanager
+def shared_out(
+    cohort: AnyCohort, federation: Federation, *, workers: int | None = None, address: str | None = None
+) -> Iterator[SomeCohort]:
+    """The cohort with ``workers`` processes here, or the actors of the Ray cluster at ``address``; by default alone.
+
+    Replica trees, and sites with models of their own, train in one process whatever is asked for.
+    """
+    if not isinstance(cohort, Cohort) or ((workers or 1) < 2 and address is None):
+        yield cohort
+        return
+    given = cohort.plan, cohort.task, federation.names, federation.train, cohort.path
+    pool: Workers = LocalWorkers(given, workers) if address is None else RayWorkers(given, workers, address)
+    try:
+        yield ShardedCohort(cohort, pool)
+    finally:
+        pool.close()

@@ -1,0 +1,109 @@
+"""The tables and figures that can be reproduced: what each runs in which profile, and what the papers report for it."""
+
+import csv
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import ValidationError
+
+from fedsmall.errors import PlanError
+from fedsmall.methods import explain, nearest
+from fedsmall.plan import Frozen
+from sim.runs.scenario import Scenario, assign, build, read
+from sim.runs.shipped import folder
+
+INDEX, PUBLISHED = (Path(__file__).with_name(name) for name in ("papers.toml", "published.csv"))
+PAPERS = folder() / "papers"
+SEARCHES = PAPERS / "searches"
+PROFILES = ("quick", "paper")
+
+
+class Vary(Frozen):
+    """A key of the scenario (as ``--set`` names it) and the values that it takes in turn."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+class Item(Frozen):
+    """One table or figure; the fields are explained at the top of sim/papers.toml."""
+
+    name: str
+    scenario: str
+    title: str
+    figure: Literal["curves", "bars", "periods", "growing", "hospitals"] = "bars"
+    experiment: str = ""
+    apart: str = ""
+    baseline: str
+    metric: str = "accuracy"
+    of: Literal["common", "sites"] = "common"
+    quick: tuple[str, ...] = ()
+    vary: Vary | None = None
+    search: tuple[float, ...] = ()
+    data: str = ""
+
+    def missing(self, data_root: Path | None) -> str:
+        """The file or folder that this item needs and ``data_root`` does not hold; empty where nothing is missing."""
+        there = not self.data or (data_root is not None and (data_root / self.data).exists())
+        return "" if there else self.data
+
+    def scenarios(self, profile: str) -> dict[str, Scenario]:
+        """What is run, by the value that is varied (one entry, "", where none is)."""
+        if profile not in PROFILES:
+            raise PlanError(f"There is no profile {profile!r}. {nearest(profile, list(PROFILES))}")
+        table = read(PAPERS / self.scenario)
+        for setting in self.quick if profile == "quick" else ():
+            table = assign(table, setting)
+        if self.vary is None:
+            return {"": build(table)}
+        return {_said(value): build(assign(table, f"{self.vary.key}={value!r}")) for value in self.vary.values}
+
+
+class Published(NamedTuple):
+    """A number that a paper reports: ``spread`` is the standard deviation over its ``runs`` runs, where printed."""
+
+    value: float
+    spread: float | None
+    runs: int
+    source: str
+
+
+@cache
+def items() -> dict[str, Item]:
+    """All items by name, in the order of the page."""
+    table = tomllib.loads(INDEX.read_text(encoding="utf-8"))
+    try:
+        return {name: Item(name=name, **fields) for name, fields in table.items()}
+    except ValidationError as error:
+        raise PlanError(f"papers.toml: {explain(error, list(Item.model_fields))}") from None
+
+
+def chosen(name: str) -> list[Item]:
+    """The items that a user asks for: one by name, or "all"."""
+    if name == "all":
+        return list(items().values())
+    if name not in items():
+        raise PlanError(f"There is no item {name!r}. {nearest(name, [*items(), 'all', 'list', 'study', 'page'])}")
+    return [items()[name]]
+
+
+@cache
+def published(experiment: str) -> dict[tuple[str, str], Published]:
+    """What a paper reports for an experiment, by method label and metric; empty where it reports nothing."""
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
+        return {
+            (row["label"], row["metric"]): Published(
+                float(row["value"]),
+                float(row["spread"]) if row["spread"] else None,
+                int(row["runs"] or 3),
+                row["source"],
+            )
+            for row in csv.DictReader(file)
+            if row["experiment"] == experiment
+        }
+
+
+def _said(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

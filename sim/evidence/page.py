@@ -1,0 +1,190 @@
+"""docs/evidence.md: every number beside the published one, made from the results in docs/evidence and nothing else."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedsmall.statistics import Interval
+from sim.evidence.items import Item
+from sim.evidence.rows import MARGIN, Result, Row
+from sim.report.tables import LOWER_IS_BETTER
+
+HEAD = f"""# Evidence
+
+Made by `fedsmall reproduce`; not written by hand. `fedsmall reproduce all --profile quick` makes it again.
+
+How to read it. **Measured** is the mean over seeds with its 95% interval (Student t); a seed draws anew which samples
+are held out and which lie where, the initial models and the batches, and is shared by all methods of a table.
+**Difference** is the method minus the table's baseline, paired by seed; **p** is from an exact sign-flip test,
+corrected over the whole table (Holm): with fewer than six seeds it cannot fall below .05, so look at the interval.
+**Verdict** holds the mean against the published one: "agrees" when the whole interval of their difference lies within
+{100 * MARGIN:g} points, "differs" when it lies wholly outside, "undecided" otherwise. **Claim** asks the same of the
+published difference from the baseline: undecided unless the measured interval is narrower than the difference that is
+claimed; on other data than the paper's only the sign is asked for. A value marked (sites) is the mean of the sites' own
+models, where no model is common.
+"""
+NOT_RUN = "not run"
+
+
+def page(items: Sequence[Item], results: dict[str, Result], study: str = "", findings: str = "findings.md") -> str:
+    """The whole page, from the results that there are."""
+    parts = [HEAD, f"What follows from it is on one page: [what we found]({findings}).\n", _contents(items, results)]
+    parts += [_section(item, results[item.name]) for item in items if item.name in results]
+    return "\n".join(part for part in [*parts, study] if part)
+
+
+def summary(item: Item, result: Result) -> str:
+    """A result in a few lines, for the terminal."""
+    if result.not_run:
+        return f"{item.name}: not run, {result.not_run}"
+    lines = [f"{item.name}: {item.title} ({result.about['seconds']:.0f} s)"]
+    for row in result.rows:
+        apart = f"; minus {item.baseline} {_said(row.against, sign=True)}" if row.against else ""
+        published = f"; published {_published(row)}, {row.verdict}" if row.published is not None else ""
+        lines.append(f"  {row.variant:>4} {row.label:32} {_said(row.mean)}{apart}{published}")
+    return "\n".join(lines)
+
+
+def _contents(items: Sequence[Item], results: dict[str, Result]) -> str:
+    lines = ["| item | | runs | seconds | verdicts |", "|---|---|---|---|---|"]
+    for item in items:
+        result = results.get(item.name)
+        if result is None or result.not_run:
+            why = result.not_run if result is not None else "not yet made"
+            lines.append(f"| {item.name} | {item.title} | {NOT_RUN}: {why} | | |")
+            continue
+        runs = sum(len(row.values) for row in result.rows)
+        lines.append(
+            f"| [{item.name}](#{item.name}) | {item.title} | {runs} | {result.about.get('seconds', 0):.0f} "
+            f"| {_counted([row.verdict for row in result.rows])} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _section(item: Item, result: Result) -> str:
+    if result.not_run:
+        return f'<a id="{item.name}"></a>\n## {item.title}\n\nNot run: {result.not_run}. Command: `{result.command}`\n'
+    lines = [
+        f'<a id="{item.name}"></a>\n## {item.title}\n',
+        _about(result),
+        f"![{item.title}](evidence/{item.name}.svg)\n",
+    ]
+    if item.apart:
+        lines.append(f"Not comparable with the published numbers: {item.apart}.\n")
+    lines += [_table(item, rows) for rows in _variants(result.rows)]
+    if result.hospitals:
+        lines.append(_hospitals(item, result))
+    return "\n".join(lines)
+
+
+def _about(result: Result) -> str:
+    about = result.about
+    sizes = about.get("samples_per_site", ["?", "?"])
+    samples = f"{sizes[0]}" if sizes[0] == sizes[1] else f"{sizes[0]} to {sizes[1]}"
+    lr = ", ".join(f"{label} {value:g}" for label, value in about.get("lr", {}).items())
+    return (
+        f"`{result.command}` - {about.get('about', '')} {about.get('sites')} sites with {samples} samples, "
+        f"{about.get('rounds')} rounds, {about.get('seeds')} seeds, "
+        f"tested on {about.get('test_samples')} samples; engine "
+        f"{about.get('engine')} ({about.get('path')}), {about.get('seconds', 0):.0f} s on {about.get('cores')} cores "
+        f"({about.get('machine')})." + (f" Learning rates chosen on training sites: {lr}." if lr else "") + "\n"
+    )
+
+
+def _table(item: Item, rows: Sequence[Row]) -> str:
+    variant = f"\n**{item.vary.key} = {rows[0].variant}**\n" if item.vary else ""
+    private = any(row.epsilon is not None for row in rows)
+    unit = " (x 100)" if item.metric in LOWER_IS_BETTER else ""  # an error, where others are shares in points
+    columns = ["method", f"measured {item.metric}{unit}", "n"]
+    if any(row.published is not None for row in rows):
+        columns += ["published", "verdict"]
+    columns += [f"minus {item.baseline}", "p"]
+    if any(row.claim for row in rows):
+        columns += ["claimed", "claim"]
+    columns += ["epsilon"] * private + ["MB sent"]
+    lines = [variant, f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    for row in rows:
+        cells = [row.label, _said(row.mean) + (" (sites)" if row.of == "sites" else ""), str(row.mean.n)]
+        if "published" in columns:
+            cells += [_published(row), row.verdict]
+        cells += [_said(row.against, sign=True), f"{row.p_value:.3f}" if row.p_value is not None else ""]
+        if "claim" in columns:
+            cells += [f"{100 * row.claimed:+.1f}" if row.claimed is not None else "", _claim(row)]
+        cells += ([_epsilon(row)] if private else []) + [f"{row.bytes_sent / 1e6:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _hospitals(item: Item, result: Result) -> str:
+    table = result.hospitals
+    sites = list(next(iter(table.values())))
+    lines = ["The common model on each hospital's own held-out patients, mean over seeds (sd):\n"]
+    for metric in ("auc", "accuracy"):
+        lines += [f"| {metric} | {' | '.join(sites)} |", "|" + "---|" * (len(sites) + 1)]
+        for label, by_site in table.items():
+            cells = [_spread(by_site.get(site, {}).get(metric, [])) for site in sites]
+            lines.append(f"| {label} | {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _variants(rows: Sequence[Row]) -> list[list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.variant, []).append(row)
+    return list(groups.values())
+
+
+def _said(found: Interval | None, sign: bool = False) -> str:
+    """A share in points of a hundred with its interval: 89.1 [88.0, 90.2]."""
+    if found is None:
+        return ""
+    plus = "+" if sign else ""
+    text = f"{100 * found.mean:{plus}.1f}"
+    return text + (f" [{100 * found.low:{plus}.1f}, {100 * found.high:{plus}.1f}]" if np.isfinite(found.width) else "")
+
+
+def _published(row: Row) -> str:
+    if row.published is None:
+        return ""
+    return f"{100 * row.published:.1f}" + (f" ± {100 * row.spread:.1f}" if row.spread is not None else "")
+
+
+def _claim(row: Row) -> str:
+    return f"{row.claim} ({row.seeds_needed} seeds would do)" if row.seeds_needed else row.claim
+
+
+def _epsilon(row: Row) -> str:
+    if row.epsilon is None:
+        return "no promise"
+    return f"{row.epsilon:.3g}"
+
+
+def _spread(values: Sequence[float]) -> str:
+    kept = [value for value in values if np.isfinite(value)]
+    if not kept:
+        return "-"
+    return f"{100 * np.mean(kept):.1f}" + (f" ({100 * np.std(kept, ddof=1):.1f})" if len(kept) > 1 else "")
+
+
+def _counted(words: Sequence[str]) -> str:
+    kinds = [word for word in ("agrees", "differs", "undecided", "not comparable") if word in words]
+    return ", ".join(f"{words.count(word)} {word}" for word in kinds)
+
+
+def refreshed(text: str, items: Sequence[Item], results: dict[str, Result]) -> str:
+    """A page written by hand, its tables made anew: what stands between ``<!-- table ITEM -->`` and ``<!-- end -->``.
+
+    A table whose item has no result is left as it is.
+    """
+    known = {item.name: item for item in items}
+
+    def filled(found: re.Match[str]) -> str:
+        item, result = known.get(found["item"]), results.get(found["item"])
+        if item is None or result is None or result.not_run:
+            return found[0]
+        tables = "\n".join(_table(item, rows) for rows in _variants(result.rows)).strip()
+        return f"<!-- table {item.name} -->\n{tables}\n<!-- end -->"
+
+    return re.sub(r"<!-- table (?P<item>[\w-]+) -->.*?<!-- end -->", filled, text, flags=re.DOTALL)

@@ -1,0 +1,222 @@
+"""From runs to rows: each method's mean and interval, its paired difference from the baseline, and the verdicts."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsmall.metrics import evaluate
+from fedsmall.plan import Method
+from fedsmall.privacy import epsilon
+from fedsmall.statistics import Interval, holm, interval, paired, seeds_for_width, verdict, verdict_on_difference
+from fedsmall.tasks import build_federation
+from fedsmall.training.cohort import Cohort
+from fedsmall.wire import Traveller
+from sim.evidence.items import Item, published
+from sim.report.style import Look, in_order, looks
+from sim.runs.files import read_json, write_json
+from sim.runs.folder import PlanRun, Run
+
+MARGIN = 0.02  # two points: what is called agreement with a published accuracy
+
+
+@dataclass
+class Row:
+    """One method in one variant. ``against`` and ``p_value`` are its difference from the baseline, None for itself.
+
+    ``values`` are the runs' own, in the order of ``seeds`` ("seed" or "seed.fold"). ``of`` says whose metric it is: the
+    "common" model's, or the mean over the "sites" where no model is common.
+    """
+
+    variant: str
+    label: str
+    of: str
+    seeds: list[str]
+    values: list[float]
+    mean: Interval
+    against: Interval | None = None
+    p_value: float | None = None
+    published: float | None = None
+    spread: float | None = None
+    source: str = ""
+    verdict: str = ""
+    why: str = ""
+    claimed: float | None = None
+    claim: str = ""
+    claim_why: str = ""
+    seeds_needed: int | None = None
+    bytes_sent: int = 0
+    seconds: float = 0.0
+    epsilon: float | None = None
+
+
+@dataclass
+class Result:
+    """An item, reproduced: its rows, the curves behind its figure, and what it ran on. JSON in docs/evidence."""
+
+    item: str
+    profile: str
+    command: str
+    methods: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    curves: dict[str, dict[str, list[list[float]]]] = field(default_factory=dict)
+    hospitals: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    not_run: str = ""
+
+    def looks(self) -> dict[str, Look]:
+        """The look of each method of the item, by label."""
+        return looks([Method(**method) for method in self.methods])
+
+    def save(self, folder: Path) -> None:
+        """Write the result into ``folder`` as ITEM.json."""
+        write_json(folder / f"{self.item}.json", asdict(self))
+
+
+def load(path: Path) -> Result:
+    """The result in a file that :meth:`Result.save` wrote."""
+    table = read_json(path)
+    rows = [
+        Row(**{**row, "mean": _interval(row["mean"]), "against": _interval(row["against"])}) for row in table["rows"]
+    ]
+    return Result(**{**table, "rows": rows})
+
+
+def rows_of(item: Item, runs: dict[str, Run]) -> list[Row]:
+    """The rows of all variants; p-values are corrected for their number over the whole item (Holm)."""
+    rows = [row for variant, run in runs.items() for row in _of_variant(item, variant, run)]
+    tested = [row for row in rows if row.p_value is not None]
+    for row, corrected in zip(tested, holm([row.p_value or 0.0 for row in tested]), strict=True):
+        row.p_value = float(corrected)
+    return rows
+
+
+def curves_of(item: Item, run: Run) -> dict[str, dict[str, list[list[float]]]]:
+    """For each method and for "sites" and "common": rounds, mean, low and high end of the metric over seeds.
+
+    The mean over the sites' own models and the common model are two things, and never share a curve. A point is there
+    where every seed's evaluation has the metric.
+    """
+    curves: dict[str, dict[str, list[list[float]]]] = {}
+    for label, done in _by_label(run).items():
+        whose = {"common": item.metric, "sites": f"{item.metric}_mean"}
+        for owner, name in whose.items():
+            points = []
+            for evaluations in zip(*(one.evaluations for one in done), strict=False):
+                found_in = [evaluation[owner] or {} for evaluation in evaluations]
+                values = [metrics[name] for metrics in found_in if name in metrics]
+                if len(values) == len(evaluations):
+                    found = interval(values)
+                    points.append([float(evaluations[0]["t"]), found.mean, found.low, found.high])
+            if points:
+                curves.setdefault(label, {})[owner] = [list(column) for column in zip(*points, strict=True)]
+    return curves
+
+
+def hospitals_of(run: Run, data_root: Path | None = None) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """For each method and site: every metric of the common model on the site's own held-out samples, by seed.
+
+    Where the evaluations do not hold them (central training), the model that was kept is judged anew.
+    """
+    table: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for label, done in _by_label(run).items():
+        for one in done:
+            held_out = one.evaluations[-1]["extra"].get("held_out") or _judged_at_home(run, one, data_root)
+            for site, metrics in held_out.items():
+                for name, value in metrics.items():
+                    table.setdefault(label, {}).setdefault(site, {}).setdefault(name, []).append(value)
+    return table
+
+
+def _judged_at_home(run: Run, one: PlanRun, data_root: Path | None) -> dict[str, dict[str, float]]:
+    model = run.model_of(one)
+    if model is None:
+        return {}
+    federation = build_federation(one.plan, data_root)
+    cohort = Cohort(one.plan, federation.task, federation.names, federation.train)
+    stack = cohort.stack([Traveller(model)])
+    return {
+        name: evaluate(cohort.predict(stack, held_out.x)[0], held_out.y, federation.task)
+        for name, held_out in zip(federation.names, federation.held_out, strict=True)
+        if held_out is not None and len(held_out)
+    }
+
+
+def _of_variant(item: Item, variant: str, run: Run) -> list[Row]:
+    by_label = _by_label(run)
+    rows = [_row(item, variant, label, done) for label, done in by_label.items()]
+    base = next((row for row in rows if row.label == item.baseline), None)
+    if base is None:
+        return rows
+    for row in rows:
+        if row is not base and row.seeds == base.seeds:
+            compared = paired(row.values, base.values)
+            row.against, row.p_value = compared.difference, compared.p_value
+            _judge_claim(item, row, base)
+    return rows
+
+
+def _row(item: Item, variant: str, label: str, done: Sequence[PlanRun]) -> Row:
+    judged = [_metric(item, one.evaluations[-1]) for one in done]
+    values = [value for value, _ in judged]
+    seeds = [f"{one.plan.seed}.{one.plan.fold}" if one.plan.folds else str(one.plan.seed) for one in done]
+    row = Row(variant, label, judged[0][1], seeds, values, interval(values))
+    row.bytes_sent = int(np.mean([one.row["bytes_sent"] for one in done]))
+    row.seconds = float(np.mean([one.row["seconds"] for one in done]))
+    row.epsilon = _epsilon(done[0])
+    found = published(item.experiment).get((label, item.metric)) if item.experiment and not variant else None
+    if found is not None:
+        row.published, row.spread, row.source = found.value, found.spread, found.source
+        said = verdict(row.mean, found.value, found.spread, MARGIN, found.runs)
+        row.verdict, row.why = ("not comparable", item.apart) if item.apart else (said.word, said.why)
+    return row
+
+
+def _epsilon(one: PlanRun) -> float | None:
+    """What the run has spent against the server, who knows which sites took part; None without privacy."""
+    privacy = one.plan.method.privacy
+    return None if privacy is None else epsilon(privacy.noise, privacy.delta, one.row["contacts"])
+
+
+def _judge_claim(item: Item, row: Row, base: Row) -> None:
+    """The published difference of two methods, where both are published, beside the measured one."""
+    if row.published is None or base.published is None or row.against is None:
+        return
+    row.claimed = row.published - base.published
+    if item.apart:  # on other data only the sign of a difference can be asked for
+        same = np.sign(row.against.mean) == np.sign(row.claimed)
+        row.claim = ("same sign" if same else "opposite sign") if _decided(row.against) else "undecided"
+        return
+    said = verdict_on_difference(row.against, row.claimed)
+    row.claim, row.claim_why = said.word, said.why
+    spread = float(np.std(np.subtract(row.values, base.values), ddof=1)) if len(row.values) > 1 else 0.0
+    if said.word == "undecided" and spread and row.claimed:
+        row.seeds_needed = seeds_for_width(spread, abs(row.claimed))
+
+
+def _decided(difference: Interval) -> bool:
+    return bool(np.isfinite(difference.width)) and not difference.contains(0.0)
+
+
+def _by_label(run: Run) -> dict[str, list[PlanRun]]:
+    """The finished runs by method, in the order of all tables and figures."""
+    order = in_order([one.plan.method for one in run.done])
+    groups: dict[str, list[PlanRun]] = {method.label: [] for method in order}
+    for one in run.done:
+        if not one.row["stopped"]:
+            groups[one.label].append(one)
+    return {label: done for label, done in groups.items() if done}
+
+
+def _metric(item: Item, evaluation: dict[str, Any]) -> tuple[float, str]:
+    """The metric of the common model, or its mean over the sites where that is asked for or none is common."""
+    sites = evaluation["sites"].get(f"{item.metric}_mean")
+    if evaluation["common"] is None or (item.of == "sites" and sites is not None):
+        return float(sites), "sites"
+    return float(evaluation["common"][item.metric]), "common"
+
+
+def _interval(table: dict[str, Any] | None) -> Interval | None:
+    return None if table is None else Interval(**table)

@@ -1,0 +1,124 @@
+"""Runs the papers' tables and figures, and writes docs/evidence from what came of them."""
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from fedsmall.errors import PlanError
+from sim.evidence.figures import draw
+from sim.evidence.items import Item, items
+from sim.evidence.page import page, refreshed
+from sim.evidence.rows import Result, curves_of, hospitals_of, load, rows_of
+from sim.evidence.search import tuned
+from sim.evidence.study_page import section
+from sim.runs.execute import execute
+from sim.runs.files import free_folder, write
+from sim.runs.folder import Run
+from sim.runs.progress import watcher
+from sim.runs.scenario import Scenario
+
+HERE = Path(__file__).parents[2]
+DOCS = HERE / "docs" if (HERE / "pyproject.toml").is_file() else Path("docs")  # a working copy, or wherever one is
+
+
+def reproduce(
+    item: Item,
+    profile: str = "quick",
+    *,
+    engine: str | None = None,
+    data_root: Path | None = None,
+    out: Path | None = None,
+    docs: Path = DOCS,
+    console: Console | None = None,
+    processes: int | None = 1,
+) -> Result:
+    """Run one item and write its part of the evidence into ``docs``/evidence: a JSON file and a figure.
+
+    The runs themselves are kept in folders under ``out`` (runs/ITEM...). An item whose data are not at hand is recorded
+    as not run, with what is missing; it is never an error. ``processes`` as for :func:`sim.runs.execute.execute`.
+    """
+    missing = item.missing(data_root)
+    if missing:
+        why = f"{missing} is not under the data root"
+        result = Result(item.name, profile, _command(item, profile), not_run=why)
+        if not (docs / "evidence" / f"{item.name}.json").is_file():  # what was measured elsewhere is not thrown away
+            result.save(docs / "evidence")
+        return result
+    started = time.perf_counter()
+    rates: dict[str, float] = {}
+    kept = out or free_folder(f"reproduce-{item.name}")
+    runs: dict[str, Run] = {}
+    for variant, scenario in item.scenarios(profile).items():
+        scenario, rates = tuned(item, variant, scenario)
+        told = watcher(console, scenario.plans(), f"{item.name} {variant}".strip()) if console else None
+        runs[variant] = execute(
+            scenario,
+            kept / (variant or "run"),
+            engine=engine,
+            data_root=data_root,
+            watcher=told,
+            processes=processes,
+        )
+        if runs[variant].about.get("interrupted"):
+            raise KeyboardInterrupt  # what was run stays in its folder; the page keeps what it held
+    return conclude(item, profile, runs, rates, time.perf_counter() - started, data_root, docs)
+
+
+def conclude(
+    item: Item,
+    profile: str,
+    runs: dict[str, Run],
+    rates: dict[str, float],
+    seconds: float,
+    data_root: Path | None = None,
+    docs: Path = DOCS,
+) -> Result:
+    """What finished runs (by the value that is varied) say of an item, written into ``docs``/evidence."""
+    result = Result(item.name, profile, _command(item, profile), rows=rows_of(item, runs))
+    _describe(result, item, runs, rates, seconds)
+    if item.figure == "hospitals":
+        result.hospitals = hospitals_of(next(iter(runs.values())), data_root)
+    result.save(docs / "evidence")
+    draw(item, result, docs / "evidence")
+    return result
+
+
+def rewrite(docs: Path = DOCS) -> Path:
+    """Make docs/evidence.md, and the tables in the pages beside it, anew from docs/evidence; return the page's path."""
+    folder = docs / "evidence"
+    found = {name: load(folder / f"{name}.json") for name in items() if (folder / f"{name}.json").is_file()}
+    for beside in docs.glob("*.md"):
+        text = beside.read_text(encoding="utf-8")
+        if (fresh := refreshed(text, list(items().values()), found)) != text:
+            write(beside, fresh.encode())
+    path = docs / "evidence.md"
+    write(path, page(list(items().values()), found, section(folder)).encode())
+    return path
+
+
+def listing(data_root: Path | None = None) -> list[tuple[str, str, str]]:
+    """Name, title, and what is missing, of every item."""
+    return [(item.name, item.title, item.missing(data_root)) for item in items().values()]
+
+
+def _command(item: Item, profile: str) -> str:
+    return f"fedsmall reproduce {item.name} --profile {profile}"
+
+
+def _describe(result: Result, item: Item, runs: dict[str, Run], rates: dict[str, float], seconds: float) -> None:
+    first = next(iter(runs.values()))
+    if not result.rows:
+        raise PlanError(f"{item.name}: no run was finished, so there is nothing to report")
+    scenario: Scenario = first.scenario
+    methods = {plan.method.label: plan.method for plan in first.plans}  # each once, whatever the seeds and folds
+    result.methods = [method.model_dump(mode="json") for method in methods.values()]
+    result.curves = curves_of(item, first)
+    kept = ("engine", "path", "cores", "machine", "sites", "samples_per_site", "test_samples", "versions")
+    result.about = {name: first.about[name] for name in kept if name in first.about} | {
+        "about": scenario.about,
+        "rounds": scenario.rounds,
+        "seeds": len(scenario.seeds),
+        "seconds": round(seconds, 1),
+        "lr": rates,
+    }

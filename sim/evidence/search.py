@@ -1,0 +1,232 @@
+"""`fedsmall tune`: one learning rate for every method, chosen on training sites only, with the search written down.
+
+The sites are cut into folds; the models of some sites are judged on the samples of the others (with few sites: on a
+share of every site's own samples). Test samples are never looked at. Every method gets the same rates, seeds and folds.
+Seeds are added until no method's choice is in doubt: until a choice made on resampled runs would lose less than
+``REGRET`` on average. A noisy choice of the learning rate makes false differences between methods, larger than any true
+one, so this is where the seeds are spent.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsmall.errors import PlanError
+from fedsmall.federation import Federation, Samples
+from fedsmall.methods import nearest
+from fedsmall.models.own_models import has_own_models
+from fedsmall.plan import Plan
+from fedsmall.randomness import rng_for
+from fedsmall.statistics import Interval, interval
+from fedsmall.tasks import build_federation
+from sim.engines.run import default_engine, run_plan
+from sim.evidence.items import SEARCHES, Item
+from sim.report.tables import LOWER_IS_BETTER
+from sim.runs.files import write
+from sim.runs.scenario import Scenario, assign, build
+
+FOLDS = 4
+REGRET = 0.005
+COLUMNS = ("variant", "label", "lr", "seed", "fold", "score")
+
+
+@dataclass(frozen=True)
+class Try:
+    """One run of a search: a method (its label) with a learning rate, trained and judged on training sites."""
+
+    label: str
+    lr: float
+    seed: int
+    fold: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The rate chosen for a method; ``regret`` is what a choice on resampled runs would lose on average."""
+
+    label: str
+    lr: float
+    regret: float
+    scores: dict[float, Interval]
+
+    @property
+    def at_the_edge(self) -> bool:
+        """Whether the best rate is the smallest or largest that was tried, so that a better one may lie beyond."""
+        return self.lr in (min(self.scores), max(self.scores)) and len(self.scores) > 1
+
+
+def spaced_rates(low: float, high: float, count: int, seed: int | None = None) -> tuple[float, ...]:
+    """Learning rates from ``low`` to ``high``, evenly spaced in their logarithm; with a ``seed``, drawn at random."""
+    if not 0 < low <= high:
+        raise PlanError(f"learning rates go from a positive one to a larger one; got {low:g} to {high:g}")
+    if seed is None:
+        found = np.geomspace(low, high, count)
+    else:
+        found = np.exp(np.sort(rng_for(seed, "rates").uniform(np.log(low), np.log(high), count)))
+    return tuple(float(f"{rate:.3g}") for rate in found)
+
+
+def search(
+    scenario: Scenario,
+    rates: Sequence[float],
+    *,
+    metric: str = "accuracy",
+    engine: str | None = None,
+    data_root: Path | None = None,
+    most_seeds: int = 6,
+    told: Any = None,
+) -> list[Try]:
+    """All tries of a search over ``rates`` for every method of the scenario, seed by seed until the choices are stable.
+
+    The seeds start at 1000, so that a search shares none with the runs that are reported. ``metric`` is the common
+    model's, else the mean over the sites. ``told(seed, tries)`` is called after each seed.
+    """
+    if not rates:
+        raise PlanError("a search needs learning rates to try, as in --rates 0.01,0.03,0.1")
+    if metric in LOWER_IS_BETTER:
+        raise PlanError(f"a search takes the rate with the highest score, and a low {metric} is a good one")
+    if has_own_models(scenario.plan(0, scenario.seeds[0])):
+        raise PlanError("a search judges sites on common samples, and these have models of their own; set recipe.lr")
+    engine = engine or default_engine()
+    tries: list[Try] = []
+    for seed in range(1000, 1000 + most_seeds):
+        for fold, plan, federation in _plans(scenario, seed, data_root):
+            for lr in rates:
+                rated = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
+                tries.append(Try(plan.method.label, lr, seed, fold, _score(rated, federation, metric, engine)))
+        if told is not None:
+            told(seed, tries)
+        if seed > 1000 and all(choice.regret < REGRET for choice in choose(tries).values()):
+            break
+    return tries
+
+
+def choose(tries: Sequence[Try]) -> dict[str, Choice]:
+    """The rate of each method: the best mean score, ties to the smaller rate.
+
+    A smaller rate ties with the best one when its paired shortfall is within one standard error of zero.
+    """
+    return {
+        label: _choice(label, [t for t in tries if t.label == label]) for label in dict.fromkeys(t.label for t in tries)
+    }
+
+
+def inner(federation: Federation, fold: int, folds: int, rng: np.random.Generator) -> Federation:
+    """The federation on which a search trains, its test samples drawn from the training samples alone.
+
+    With at least two sites a fold, whole sites are left out; else every site keeps back its share of samples.
+    """
+    sites = len(federation.names)
+    if sites >= 2 * folds:
+        left = set(np.array_split(rng.permutation(sites), folds)[fold].tolist())
+        kept = [k for k in range(sites) if k not in left]
+        train = tuple(federation.train[k] for k in kept)
+        return _judged_on(federation, kept, train, [federation.train[k] for k in sorted(left)])
+    halves = [_split(samples, fold, folds, rng) for samples in federation.train]
+    return _judged_on(federation, range(sites), tuple(a for a, _ in halves), [b for _, b in halves])
+
+
+def save(path: Path, tries: Mapping[str, Sequence[Try]]) -> None:
+    """Write the tries of a search, by variant, as CSV."""
+    lines = [",".join(COLUMNS)]
+    for variant, some in tries.items():
+        lines += [f'{variant},"{t.label}",{t.lr:g},{t.seed},{t.fold},{t.score:.6f}' for t in some]
+    write(path, ("\n".join(lines) + "\n").encode())
+
+
+def load(path: Path) -> dict[str, list[Try]]:
+    """The tries in a file that :func:`save` wrote, by variant."""
+    found: dict[str, list[Try]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            made = Try(row["label"], float(row["lr"]), int(row["seed"]), int(row["fold"]), float(row["score"]))
+            found.setdefault(row["variant"], []).append(made)
+    return found
+
+
+def tuned(item: Item, variant: str, scenario: Scenario) -> tuple[Scenario, dict[str, float]]:
+    """The scenario with the rates that the item's recorded search chose, and those rates."""
+    path = SEARCHES / f"{item.name}.csv"
+    tries = load(path).get(variant) if path.is_file() else None
+    if not tries:
+        return scenario, {}
+    rates = {label: choice.lr for label, choice in choose(tries).items()}
+    return with_rates(scenario, rates), rates
+
+
+def with_rates(scenario: Scenario, rates: Mapping[str, float]) -> Scenario:
+    """The scenario with each method's own learning rate, by label; methods that are not named keep theirs."""
+    table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
+    table["method"] = [dict(entry) for entry in table["method"]]
+    for index in range(len(table["method"])):
+        label = scenario.plan(index, scenario.seeds[0]).method.label
+        if label in rates:
+            table = assign(table, f"method.{index}.recipe.lr={rates[label]!r}")
+    return build(table)
+
+
+def _plans(scenario: Scenario, seed: int, data_root: Path | None) -> Iterator[tuple[int, Plan, Federation]]:
+    """Every method's plan with every fold of one seed's federation."""
+    federation = build_federation(scenario.plan(0, seed), data_root)
+    for fold in range(FOLDS):
+        part = inner(federation, fold, FOLDS, rng_for(seed, "inner folds"))
+        for index in range(len(scenario.method)):
+            plan = scenario.plan(index, seed)
+            yield fold, plan.model_copy(update={"evaluate_every": None, "sites": len(part.names)}), part
+
+
+def _score(plan: Plan, federation: Federation, metric: str, engine: str) -> float:
+    last = run_plan(plan, federation, engine).evaluations[-1]
+    known = last.common if last.common is not None else [name.removesuffix("_mean") for name in last.sites]
+    if metric not in known:
+        raise PlanError(f"This task has no metric {metric!r}. {nearest(metric, list(known))}")
+    score = last.common[metric] if last.common is not None else last.sites[f"{metric}_mean"]
+    return float(score) if np.isfinite(score) else 0.0
+
+
+def _choice(label: str, tries: Sequence[Try]) -> Choice:
+    rates = sorted({t.lr for t in tries})
+    table = np.array([[t.score for t in tries if t.lr == rate] for rate in rates])  # (rates, runs)
+    scores = {rate: interval(row) for rate, row in zip(rates, table, strict=True)}
+    return Choice(label, rates[_best(table)], _regret(table), scores)
+
+
+def _best(table: np.ndarray) -> int:
+    """The row of the rate to take; rows are in the order of the rates."""
+    best = int(np.argmax(table.mean(axis=1)))
+    shortfall = table[best] - table[: best + 1]  # (smaller rates and the best, runs)
+    runs = table.shape[1]
+    error = shortfall.std(axis=1, ddof=1) / np.sqrt(runs) if runs > 1 else np.zeros(len(shortfall))
+    return int(np.flatnonzero(shortfall.mean(axis=1) <= error)[0])
+
+
+def _regret(table: np.ndarray, draws: int = 200) -> float:
+    """What choices on resampled runs lose against the best mean of all runs, on average."""
+    rng = np.random.default_rng(0)  # the regret of given runs is one number
+    means = table.mean(axis=1)
+    runs = table.shape[1]
+    if runs < 2:
+        return float("inf")
+    picked = [_best(table[:, rng.integers(0, runs, runs)]) for _ in range(draws)]
+    return max(float(means.max() - np.mean(means[picked])), 0.0)
+
+
+def _judged_on(
+    federation: Federation, kept: Sequence[int], train: tuple[Samples, ...], left: Sequence[Samples]
+) -> Federation:
+    test = Samples(np.concatenate([s.x for s in left]), np.concatenate([s.y for s in left]))
+    names = tuple(federation.names[k] for k in kept)
+    return replace(federation, names=names, train=train, test=test, held_out=(None,) * len(names), extra=())
+
+
+def _split(samples: Samples, fold: int, folds: int, rng: np.random.Generator) -> tuple[Samples, Samples]:
+    """A site's samples without the fold's share, and that share; a site of one sample keeps it."""
+    parts = np.array_split(rng.permutation(len(samples)), folds)
+    left = parts[fold] if len(samples) > 1 else np.arange(0)
+    kept = np.setdiff1d(np.arange(len(samples)), left)
+    return Samples(samples.x[kept], samples.y[kept]), Samples(samples.x[left], samples.y[left])

@@ -1,0 +1,174 @@
+"""What a run shows, in numbers: for every method mean and interval over seeds, and paired differences between methods.
+
+The common model and the sites' own models are different things; they have a column each and never share one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedsmall.plan import Method
+from fedsmall.statistics import Comparison, Interval, interval, paired
+from sim.report.style import in_order
+from sim.runs.folder import PlanRun, Run
+
+LOWER_IS_BETTER = ("loss", "mae", "mse")
+PRIMARY = ("accuracy", "mae", "mse", "loss")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method in a table: ``common`` and ``sites`` over its runs, the mean spread over sites, traffic.
+
+    ``lead`` is the table's reference minus this method, run by run, :attr:`Table.whose` models both; None where one
+    has none.
+    ``contacts`` and ``bytes_sent`` are those of one run.
+    """
+
+    method: Method
+    runs: int
+    common: Interval | None
+    sites: Interval | None
+    spread: float | None
+    lead: Comparison | None
+    contacts: float
+    bytes_sent: float
+
+    @property
+    def label(self) -> str:
+        """The method's name in tables and figures."""
+        return self.method.label
+
+
+@dataclass(frozen=True)
+class Table:
+    """All methods of a run by one ``metric``, on the test samples or on a further set ``where``.
+
+    ``whose`` models are compared between methods: the "common" ones, or those of the "sites" where no method has a
+    common one (sites with models of their own).
+    """
+
+    metric: str
+    where: str | None
+    reference: str | None
+    lines: tuple[Line, ...]
+    whose: str = "common"
+
+    def main(self, line: Line) -> Interval | None:
+        """The numbers of a method by which it is compared with others."""
+        return line.common if self.whose == "common" else line.sites
+
+    @property
+    def models(self) -> str:
+        """What is compared, in words."""
+        return "common model" if self.whose == "common" else "sites' own models"
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether a small value is a good one."""
+        return self.metric in LOWER_IS_BETTER
+
+    @property
+    def percent(self) -> bool:
+        """Whether values are shares, shown in per cent."""
+        return not self.lower_is_better
+
+
+def table(run: Run, metric: str | None = None, where: str | None = None) -> Table:
+    """The table of a run; the metric is the task's first one where none is asked for."""
+    groups = by_label(run.done)
+    metric = metric or primary(run.done)
+    asked = run.scenario.reference
+    reference = asked if asked in groups else reference_of([group[0].plan.method for group in groups.values()])
+    whose = "common" if any(common_values(group, metric, where) for group in groups.values()) else "sites"
+    lines = [_line(group, groups.get(reference or ""), metric, where, whose) for group in groups.values()]
+    return Table(metric, where, reference, tuple(lines), whose)
+
+
+def by_label(done: Sequence[PlanRun]) -> dict[str, list[PlanRun]]:
+    """The whole runs of each method, methods in the order of all tables and figures; a run cut short counts nowhere."""
+    groups: dict[str, list[PlanRun]] = {}
+    for one in done:
+        if not one.row["stopped"] and one.evaluations:
+            groups.setdefault(one.label, []).append(one)
+    methods = in_order([group[0].plan.method for group in groups.values()])
+    return {method.label: groups[method.label] for method in methods}
+
+
+def metrics_of(done: Sequence[PlanRun]) -> list[str]:
+    """The metrics that the runs were judged by."""
+    names: dict[str, None] = {}
+    for one in done:
+        names |= dict.fromkeys(one.row["common"] or {})
+        names |= dict.fromkeys(name.removesuffix("_mean") for name in one.row["sites"] if name.endswith("_mean"))
+    return list(names)
+
+
+def primary(done: Sequence[PlanRun]) -> str:
+    """The metric of tables and figures: accuracy where there is one."""
+    known = metrics_of(done)
+    return next((name for name in PRIMARY if name in known), known[0] if known else PRIMARY[0])
+
+
+def reference_of(methods: Sequence[Method]) -> str | None:
+    """The method that others are measured against: the first that chains and averages, or else grows trees."""
+    federated = [method for method in methods if method.family == "federated"]
+    wanted = (
+        [method for method in federated if method.permute_every and method.aggregate_every],
+        [method for method in federated if method.tree],
+        [method for method in federated if method.name != "FedAvg"],
+        federated,
+    )
+    return next((group[0].label for group in wanted if group), None)
+
+
+def common_values(group: Sequence[PlanRun], metric: str, where: str | None = None) -> dict[tuple[int, int], float]:
+    """The common model's value at the end of each run, by seed and fold."""
+    return _values(group, "common", metric, where)
+
+
+def sites_values(group: Sequence[PlanRun], metric: str, where: str | None = None) -> dict[tuple[int, int], float]:
+    """The mean of the sites' own models at the end of each run, by seed and fold."""
+    return _values(group, "sites", f"{metric}_mean", where)
+
+
+def values_of(
+    whose: str, group: Sequence[PlanRun], metric: str, where: str | None = None
+) -> dict[tuple[int, int], float]:
+    """The values by which methods are compared, of the "common" models or of the "sites"."""
+    return (common_values if whose == "common" else sites_values)(group, metric, where)
+
+
+def difference(a: Mapping[tuple[int, int], float], b: Mapping[tuple[int, int], float]) -> Comparison | None:
+    """``a`` minus ``b`` over the seeds (and folds) that both have; None where they share none."""
+    shared = sorted(set(a) & set(b))
+    return paired([a[key] for key in shared], [b[key] for key in shared]) if shared else None
+
+
+def _line(
+    group: Sequence[PlanRun], reference: Sequence[PlanRun] | None, metric: str, where: str | None, whose: str
+) -> Line:
+    common, sites = common_values(group, metric, where), sites_values(group, metric, where)
+    spread = list(_values(group, "sites", f"{metric}_sd", where).values())
+    lead = None
+    if reference is not None and reference is not group:
+        lead = difference(values_of(whose, reference, metric, where), values_of(whose, group, metric, where))
+    return Line(
+        method=group[0].plan.method,
+        runs=len(group),
+        common=interval(list(common.values())) if common else None,
+        sites=interval(list(sites.values())) if sites else None,
+        spread=sum(spread) / len(spread) if spread else None,
+        lead=lead,
+        contacts=sum(one.row["contacts"] for one in group) / len(group),
+        bytes_sent=sum(one.row["bytes_sent"] for one in group) / len(group),
+    )
+
+
+def _values(group: Sequence[PlanRun], whose: str, name: str, where: str | None) -> dict[tuple[int, int], float]:
+    values = {}
+    for one in group:
+        row = one.row if where is None else one.row["extra"].get(where, {})
+        value = (row.get(whose) or {}).get(name)
+        if value is not None:
+            values[one.plan.seed, one.plan.fold] = float(value)
+    return values

@@ -1,0 +1,51 @@
+"""Runs on a terminal: the same table as in the report, and the same sentences."""
+
+from rich.console import Console
+from rich.table import Table as Grid
+
+from sim.report.sentences import named, sentences, short, with_interval
+from sim.report.tables import Table, by_label, table
+from sim.report.traffic import amount
+from sim.runs.folder import Run
+
+
+def terminal(stderr: bool = False) -> Console:
+    """Where commands write: as wide as the terminal is, and wide enough for a table in a file or a pipe."""
+    found = Console(highlight=False, soft_wrap=True, stderr=stderr)
+    return found if found.is_terminal else Console(highlight=False, soft_wrap=True, stderr=stderr, width=120)
+
+
+def print_run(console: Console, run: Run) -> None:
+    """The table of a run, two sentences on it, and what was not run."""
+    if by_label(run.done):
+        shown = table(run)
+        console.print(
+            grid(shown, f"{run.scenario.name}: {run.scenario.about}" if run.scenario.about else run.scenario.name)
+        )
+        for line in sentences(run):
+            console.print(line)
+    for note in run.about.get("notes", ()):
+        console.print(f"Note: {note}", markup=False)
+    if run.not_run:
+        whole = len(run.plans) - len(run.not_run)
+        console.print(f"[bold]This run is partial[/bold]: {whole} of {len(run.plans)} plans were run to their end.")
+
+
+def grid(shown: Table, title: str) -> Grid:
+    """A table for the terminal."""
+    made = Grid(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False)
+    made.add_column("method")
+    heads = ("common model", "sites' own models") if shown.whose == "common" else ("sites' own models",)
+    for head in (f"{heads[0]}, {named(shown.metric)}", *heads[1:], f"{shown.reference} minus this", "contacts", "sent"):
+        made.add_column(head, justify="right")
+    for line in shown.lines:
+        found = (line.common, line.sites)[-len(heads) :]
+        made.add_row(
+            line.label,
+            *(with_interval(shown, each) if each else "-" for each in found),
+            short(shown, line.lead) if line.lead else "",
+            f"{line.contacts:g}",
+            amount(line.bytes_sent) if line.bytes_sent else "nothing",
+            style="bold" if line.label == shown.reference else "",
+        )
+    return made

@@ -1,0 +1,51 @@
+"""What a run sent, and what of a site was in it, in plain words."""
+
+from fedsmall.models.own_models import has_own_models
+from sim.runs.folder import Run
+
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def amount(size: float) -> str:
+    """A number of bytes as a reader wants it: 1.2 MB."""
+    step = 0
+    while size >= 1000 and step < len(UNITS) - 1:
+        size, step = size / 1000, step + 1
+    return f"{size:.3g} {UNITS[step]}"
+
+
+def leaves_a_site(run: Run) -> list[str]:
+    """What a site sends at a contact, one sentence each; it follows from the plans and the size of the model."""
+    federated = [plan for plan in run.plans if plan.method.family == "federated"]
+    if not federated:
+        return ["Nothing: no method of this run is federated."]
+    own = any(map(has_own_models, federated))
+    trained = "the trained layers that all sites share" if own else "its trained model"
+    words = [f"At each contact a site sends {trained}{_size(run)}, the number of its samples, and its training loss."]
+    if own:
+        words.append("The other layers of its model never leave it.")
+    if any(plan.recipe.has_state and plan.recipe.optimizer_state == "travel" for plan in federated):
+        words.append("The moments of its optimizer travel with the model.")
+    if any(plan.method.rule == "scaffold" for plan in federated):
+        words.append("Under SCAFFOLD its control variate goes with it, which doubles what is sent.")
+    if any(plan.method.tree and plan.method.tree.fold_at == "server" for plan in federated):
+        words.append("Every replica's model leaves the site, for they are folded at the server.")
+    words.append(_privacy(run))
+    words.append("No sample, file name, or identity of a patient is sent. The server hands models on and sees each.")
+    return words
+
+
+def _size(run: Run) -> str:
+    model = next((found for one in run.done if (found := run.model_of(one)) is not None), None)
+    if model is None:
+        return ""
+    numbers = sum(array.size for array in model.values())
+    return f" ({numbers:,} numbers, {amount(sum(array.nbytes for array in model.values()))})"
+
+
+def _privacy(run: Run) -> str:
+    private = [plan for plan in run.plans if plan.method.privacy is not None]
+    if not private:
+        return "Nothing is added to hide the model: it is sent as it was trained."
+    labels = ", ".join(dict.fromkeys(plan.method.label for plan in private))
+    return f"What leaves is clipped and noised under {labels}; other methods send the model as it was trained."

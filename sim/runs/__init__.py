@@ -1,0 +1,1 @@
+"""A scenario, its execution, and the folder it leaves."""

@@ -1,0 +1,114 @@
+"""Runs a scenario: builds the data, runs plan after plan, and writes down what comes of each."""
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from fedsmall.plan import Plan
+from fedsmall.validation import check_run
+from fedsmall.tasks import build_federation
+from sim.engines.run import RunRecord, check_engine, default_engine, run_plan
+from sim.runs.federations import Build, Federations
+from sim.runs.files import check_free
+from sim.runs.progress import Silent, Watcher
+from sim.runs.folder import Run, start
+from sim.runs.scenario import Scenario
+from sim.runs.parallel import processes_for, run_side_by_side
+
+
+def execute(
+    scenario: Scenario,
+    folder: Path | None = None,
+    *,
+    engine: str | None = None,
+    data_root: Path | None = None,
+    watcher: Watcher | None = None,
+    data: Build | None = None,
+    options: dict[str, Any] | None = None,
+    processes: int | None = 1,
+) -> Run:
+    """Run all plans of ``scenario``; the run is in ``folder``, where one is given, after each of them.
+
+    Interrupted once (Ctrl-C), the plan that is running ends after its next contact and the rest is not run; the run
+    says so. ``data`` builds a plan's federation; without it, its task does. ``options`` are the engine's.
+    ``processes`` share the plans; None is as many as pay. With more than one, a program's own lines must stand behind
+    ``if __name__ == "__main__":``, for the processes import it anew.
+
+    Raises PlanError or DataError before anything trains or is written.
+    """
+    engine = engine or scenario.engine or default_engine()
+    check_engine(engine, options or ())
+    if folder is not None:
+        check_free(folder)
+    watcher = watcher or Silent()
+    plans = scenario.plans()
+    build = data or partial(build_federation, data_root=data_root)
+    federations = Federations(build)
+    first = federations.of(plans[0])
+    for plan in plans[: len(scenario.method)]:
+        check_run(plan, first)
+    processes = processes or processes_for(plans, engine)
+    with interruptible() as interrupted, watcher:
+        run = start(folder, scenario, first, engine)
+        if processes > 1:
+            records = run_side_by_side(plans, build, engine, options, processes, watcher.moved, interrupted)
+        else:
+            records = _one_by_one(plans, federations, engine, options, watcher, interrupted)
+        for index, record in records:
+            run.add(index, record)
+            watcher.end(plans[index])
+    run.about |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted()}
+    run.save()
+    return run
+
+
+def _one_by_one(
+    plans: Sequence[Plan],
+    federations: Federations,
+    engine: str,
+    options: dict[str, Any] | None,
+    watcher: Watcher,
+    interrupted: Callable[[], bool],
+) -> Iterator[tuple[int, RunRecord]]:
+    before = 0
+    for index, plan in enumerate(plans):
+        if interrupted():
+            return
+
+        def progress(t: int, _: int, before: int = before) -> None:
+            watcher.moved(before + t)
+
+        yield (
+            index,
+            run_plan(plan, federations.of(plan), engine, progress=progress, stop=interrupted, options=options),
+        )
+        before += plan.rounds
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Within it the first Ctrl-C is only remembered (the value given tells), and the second one interrupts as usual.
+
+    Outside the main thread, where signals cannot be caught, it tells that nothing was interrupted.
+    """
+    told = False
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        told = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    try:
+        before = signal.signal(signal.SIGINT, remember)
+    except ValueError:
+        yield lambda: False
+        return
+    try:
+        yield lambda: told
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,225 @@
+"""The folder of a run: everything in it, written whole or not at all, so that it can be read and repeated at any time.
+
+::
+
+    scenario.toml    the scenario, resolved: `fedsmall run RUN/scenario.toml` repeats the run
+    run.json         engine, versions, machine, times; how many plans were run, and which were not
+    plans.json       every plan, in the order in which they are run
+    summary.json     one row per finished plan; rounds.json and rounds.csv hold every evaluation
+    models/          the common model of each plan at its end, as safetensors
+    report.html      made from the rest by `fedsmall report RUN`
+"""
+
+import csv
+import io
+import json
+import os
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+from safetensors.numpy import load_file, save
+
+from fedsmall.errors import PlanError
+from fedsmall.federation import Federation
+from fedsmall.plan import Plan
+from fedsmall.wire import Arrays
+from sim.runs.files import check_free, read_json, write, write_json
+from sim.runs.scenario import Scenario, load
+
+if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
+    from sim.engines.run import RunRecord
+
+SINGLE = "per_site"
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """One plan's outcome as the folder holds it: its place in the scenario, its summary row, its evaluations."""
+
+    index: int
+    plan: Plan
+    row: dict[str, Any]
+    evaluations: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+
+    @property
+    def label(self) -> str:
+        """The method's name in tables and figures."""
+        return self.plan.method.label
+
+
+@dataclass
+class Run:
+    """A run, read from its folder or just made: what was asked, what came of it, with what."""
+
+    scenario: Scenario
+    plans: list[Plan]
+    folder: Path | None = None
+    done: list[PlanRun] = field(default_factory=list)
+    about: dict[str, Any] = field(default_factory=dict)
+    models: dict[int, Arrays] = field(default_factory=dict)
+
+    @property
+    def not_run(self) -> list[Plan]:
+        """The plans that were never finished."""
+        finished = {one.index for one in self.done if not one.row["stopped"]}
+        return [plan for index, plan in enumerate(self.plans) if index not in finished]
+
+    def add(self, index: int, record: "RunRecord") -> PlanRun:
+        """Take in what an engine made of the plan at ``index``, and write it down."""
+        one = finished(index, record)
+        self.done = sorted([*self.done, one], key=lambda each: each.index)
+        self.about |= {"engine": record.engine, "versions": record.versions, "path": record.path}
+        if record.model is not None:
+            self.models[one.index] = record.model
+            if self.folder is not None:
+                write(self.folder / "models" / model_name(one), save(record.model))
+        self.save()
+        return one
+
+    def model_of(self, one: PlanRun) -> Arrays | None:
+        """The common model at the end of a plan, or None where there was none."""
+        if one.index not in self.models and self.folder is not None:
+            path = self.folder / "models" / model_name(one)
+            if path.exists():
+                self.models[one.index] = load_file(path)
+        return self.models.get(one.index)
+
+    def save(self) -> None:
+        """Write what is known so far into the run's folder, where it has one; every file is replaced whole."""
+        if self.folder is None:
+            return
+        about = self.about | {
+            "planned": len(self.plans),
+            "finished": len(self.plans) - len(self.not_run),
+            "not_run": [{"label": p.method.label, "seed": p.seed, "fold": p.fold} for p in self.not_run],
+        }
+        rounds = [
+            {"index": one.index, "label": one.label, "seed": one.plan.seed, "fold": one.plan.fold}
+            | {"evaluations": one.evaluations, "events": one.events}
+            for one in self.done
+        ]
+        write_json(self.folder / "summary.json", [one.row for one in self.done])
+        write_json(self.folder / "rounds.json", rounds)
+        write(self.folder / "rounds.csv", _as_csv(self.done).encode())
+        write_json(self.folder / "run.json", about)
+
+
+def start(folder: Path | None, scenario: Scenario, federation: Federation, engine: str) -> Run:
+    """A new run: its folder, where it has one, holds what is asked and nothing else yet.
+
+    Raises PlanError where the folder holds something already: no run is ever written over another.
+    """
+    plans = scenario.plans()
+    run = Run(scenario, plans, folder, about=_about(federation, engine))
+    if folder is None:
+        return run
+    check_free(folder)
+    table = scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    write(folder / "scenario.toml", tomli_w.dumps(table).encode())
+    write_json(folder / "plans.json", [plan.model_dump(mode="json") for plan in plans])
+    run.save()
+    return run
+
+
+def read(folder: Path | str) -> Run:
+    """The run in a folder. Raises PlanError where there is none, or what is there cannot be read."""
+    folder = Path(folder)
+    if not (folder / "run.json").is_file():
+        raise PlanError(f"{folder} holds no run; a run's folder has a run.json and a scenario.toml")
+    try:
+        plans = [Plan(**plan) for plan in read_json(folder / "plans.json")]
+        rows = read_json(folder / "summary.json")
+        rounds = read_json(folder / "rounds.json")
+        about = read_json(folder / "run.json")
+    except (OSError, json.JSONDecodeError) as error:
+        raise PlanError(f"the run in {folder} cannot be read: {error}") from None
+    done = [
+        PlanRun(entry["index"], plans[entry["index"]], row, entry["evaluations"], entry["events"])
+        for row, entry in zip(rows, rounds, strict=True)
+    ]
+    return Run(load(folder / "scenario.toml"), plans, folder, done, about)
+
+
+def read_all(folder: Path) -> list[Run]:
+    """The run in a folder, or those in the folders below it: a demo is a run for each data set."""
+    if (folder / "run.json").is_file():
+        return [read(folder)]
+    below = sorted(path.parent for path in folder.glob("*/run.json"))
+    return [read(path) for path in below] or [read(folder)]
+
+
+def model_name(one: PlanRun) -> str:
+    """The name of the file that keeps the common model of a plan."""
+    words = [f"{one.index:03d}", one.label, f"seed{one.plan.seed}"] + ([f"fold{one.plan.fold}"] * bool(one.plan.folds))
+    return re.sub(r"[^A-Za-z0-9]+", "-", " ".join(words)).strip("-") + ".safetensors"
+
+
+def finished(index: int, record: "RunRecord") -> PlanRun:
+    """The summary row and the evaluations of a plan that an engine has run; numbers become plain JSON numbers."""
+    evaluations: list[dict[str, Any]] = json.loads(json.dumps([asdict(e) for e in record.evaluations], default=float))
+    last = evaluations[-1] if evaluations else {"common": None, "sites": {}, "extra": {}}
+    row = {
+        "method": record.plan.method.name,
+        "label": record.plan.method.label,
+        "seed": record.plan.seed,
+        "engine": record.engine,
+        "common": last["common"],
+        "sites": {name: value for name, value in last["sites"].items() if isinstance(value, float)},
+        "rounds": record.rounds,
+        "contacts": record.contacts,
+        "bytes_sent": record.bytes_sent,
+        "seconds": round(record.seconds, 4),
+        "client_updates_per_second": round(record.client_updates / max(record.seconds, 1e-9), 1),
+        "fold": record.plan.fold,
+        "stopped": record.stopped,
+        "extra": _without_singles(last["extra"]),
+    }
+    return PlanRun(index, record.plan, row, evaluations, list(record.events))
+
+
+def _about(federation: Federation, engine: str) -> dict[str, Any]:
+    sizes = [len(samples) for samples in federation.train]
+    return {
+        "engine": engine,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cores": os.cpu_count(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "task": asdict(federation.task),
+        "sites": len(sizes),
+        "samples_per_site": [min(sizes), max(sizes)],
+        "test_samples": federation.test_samples,
+        "notes": list(federation.notes),
+    }
+
+
+def _without_singles(tree: Any) -> Any:
+    """A tree of metrics without the value of every single site: those are in rounds.json."""
+    if not isinstance(tree, dict):
+        return tree
+    return {name: _without_singles(value) for name, value in tree.items() if name != SINGLE}
+
+
+def _as_csv(done: Sequence[PlanRun]) -> str:
+    lines: list[dict[str, Any]] = []
+    for one in done:
+        for evaluation in one.evaluations:
+            line: dict[str, Any] = {"label": one.label, "seed": one.plan.seed, "fold": one.plan.fold}
+            line["round"] = evaluation["t"]
+            for whose in ("common", "sites"):
+                for name, value in (evaluation[whose] or {}).items():
+                    if isinstance(value, float):
+                        line[f"{whose}_{name}"] = value
+            lines.append(line)
+    columns = list(dict.fromkeys(name for line in lines for name in line))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns or ["label"], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()

@@ -1,0 +1,108 @@
+"""Plans on several cores: one process for each core, one plan at a time in each, one thread in each.
+
+Plans of a scenario do not depend on each other, and small models gain nothing from threads, so this is the whole speed
+of a machine. Results do not depend on it: every draw has its own stream.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fedsmall.plan import Plan
+from sim.runs.federations import Build, Federations
+
+if TYPE_CHECKING:
+    from sim.engines.run import RunRecord
+
+POLL_S = 0.2
+ENOUGH = 8  # fewer plans are done before a second process has imported what it needs
+
+
+def processes_for(plans: Sequence[Plan], engine: str) -> int:
+    """How many processes serve a run: one for each core, but one for a short run, and where Ray has its own."""
+    return 1 if engine == "ray" or len(plans) < ENOUGH else os.cpu_count() or 1
+
+
+def run_side_by_side(
+    plans: Sequence[Plan],
+    build: Build,
+    engine: str,
+    options: dict[str, Any] | None,
+    processes: int,
+    moved: Callable[[int], None],
+    interrupted: Callable[[], bool],
+) -> Iterator[tuple[int, "RunRecord"]]:
+    """The record of each plan with its place, as they are done; those not begun are left out once interrupted.
+
+    ``moved`` is told how many rounds all plans have done so far. ``build`` must be picklable.
+    """
+    context = multiprocessing.get_context("spawn")
+    rounds = context.Array("l", len(plans), lock=False)
+    stop = context.Event()
+    pool = ProcessPoolExecutor(processes, context, _prepare, (build, rounds, stop))
+    try:
+        with _deaf_to_ctrl_c():
+            waiting = {pool.submit(_work, index, plan, engine, options): index for index, plan in enumerate(plans)}
+        while waiting:
+            ended, _ = wait(waiting, POLL_S, FIRST_COMPLETED)
+            moved(sum(rounds))
+            if interrupted():
+                stop.set()
+                for future in waiting:
+                    future.cancel()
+            for future in ended:
+                yield from _record(waiting.pop(future), future)
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes begun within it ignore Ctrl-C, which reaches the whole group: the first process tells the others."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # where signals cannot be set, nobody presses Ctrl-C either
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _record(index: int, future: "Future[RunRecord | None]") -> Iterator[tuple[int, "RunRecord"]]:
+    record = None if future.cancelled() else future.result()
+    if record is not None:
+        yield index, record
+
+
+class _Worker:
+    """What a process remembers from plan to plan: how to build data, where to count rounds, whether to stop."""
+
+    build: Build
+    rounds: Any
+    stop: Any
+
+
+def _prepare(build: Build, rounds: Any, stop: Any) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    _Worker.build, _Worker.rounds, _Worker.stop = Federations(build).of, rounds, stop
+
+
+def _work(index: int, plan: Plan, engine: str, options: dict[str, Any] | None) -> "RunRecord | None":
+    from sim.engines.run import run_plan
+
+    def progress(t: int, _: int) -> None:
+        _Worker.rounds[index] = t
+
+    if _Worker.stop.is_set():
+        return None
+    federation = _Worker.build(plan)
+    return run_plan(plan, federation, engine, progress=progress, stop=_Worker.stop.is_set, options=options)

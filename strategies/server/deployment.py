@@ -1,0 +1,178 @@
+"""The ServerApp of a federation of real sites: a run from its sheet, through a journal, to a model and a record.
+
+The folder of a run holds ``sheet.json`` (what it is), ``journal/``, ``log.jsonl`` (every order and answer, chained),
+``progress.json``, and at the end ``outcome.json`` and ``model.safetensors``, or ``failure.json`` with one line. A run
+that is started again in its folder goes on from its journal.
+"""
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from fedsmall.audit_log import Logbook
+from fedsmall.data.standardise import Scaling, Sums, agree
+from fedsmall.errors import PlanError, ReplyError
+from fedsmall.models.registry import initial_model
+from fedsmall.run_sheet import RUN_NAME, SCALING, SUMS, RunSheet
+from fedsmall.validation import check_plan
+from fedsmall.wire import CONFIG, PLAN
+from strategies.build import strategy_for
+from strategies.checks import read_array
+from strategies.daisy_chain import DaisyChain
+from strategies.server.journal import FileJournal, put
+from strategies.server.remote import evaluator_for, task_from_roll
+from strategies.server.retrying_grid import PatientGrid
+from strategies.server.run_loop import Conductor, Outcome
+from strategies.server.server_app import write_outcome
+
+RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Conduct the run that the run's config names; what ends it early is told in one line in ``failure.json``."""
+    name = str(context.run_config.get("run", ""))
+    if not RUN_NAME.fullmatch(name):
+        raise PlanError("this bundle runs what `fedsmall start` has prepared; use that")
+    folder = Path(os.environ[RUNS]) / name
+    (folder / "failure.json").unlink(missing_ok=True)
+    sheet = RunSheet.model_validate_json((folder / "sheet.json").read_text())
+    log = Logbook(folder / "log.jsonl")
+    lock = (folder / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the death of this process lets it go
+        outcome = conduct(sheet, folder, PatientGrid(grid, sheet, log), log)
+    except Exception as error:
+        line = " ".join(str(error).split())[:2000] or type(error).__name__
+        log.write("failed", reason=line)
+        put(folder / "failure.json", json.dumps({"reason": line, "time": time.time()}).encode())
+        raise
+    write_outcome(folder, sheet.plan, outcome)
+    log.write("finished", contacts=outcome.contacts, rounds=outcome.rounds)
+
+
+def conduct(sheet: RunSheet, folder: Path, grid: PatientGrid, log: Logbook) -> Outcome:
+    """Meet the sites, agree on the scaling, and walk the contacts that the journal does not hold yet."""
+    plan, journal = sheet.plan, FileJournal(folder / "journal")
+    wait_for_sites(sheet, grid)
+    strategy = strategy_for(plan)
+    greet(strategy, sheet, grid)
+    agree_on_scaling(strategy, sheet, grid, folder)
+    task = task_from_roll(strategy.roster, grid, plan)
+    check_plan(plan, task, len(sheet.sites))
+    begun = time.time()
+
+    def note(t: int, rounds: int) -> None:
+        now = {"t": t, "rounds": rounds, "seconds": time.time() - begun, "events": strategy.events[-20:]}
+        put(folder / "progress.json", json.dumps(now).encode())
+
+    conductor = Conductor(
+        strategy=strategy,
+        grid=grid,
+        plan=plan,
+        initial=lambda site: initial_model(plan, task, site),
+        evaluator=evaluator_for(strategy, grid, plan),
+        progress=note,
+        journal=journal,
+        timeout_s=sheet.round_deadline_s,
+        looks=False,
+    )
+    outcome = conductor.run()
+    for fault in journal.faults:
+        log.write("journal", fault=fault)
+    return outcome
+
+
+def wait_for_sites(sheet: RunSheet, grid: PatientGrid) -> None:
+    """Wait until every site of the sheet is connected under its registered name; PlanError names those that are not."""
+    deadline = grid.clock() + sheet.start_deadline_s
+    while True:
+        missing = set(sheet.sites) - {node.name for node in grid.get_nodes()}
+        if not missing:
+            return
+        if grid.clock() > deadline:
+            raise PlanError(
+                f"{', '.join(sorted(missing))} did not connect within {sheet.start_deadline_s:g} s. "
+                f"Start the sites, then `fedsmall resume {sheet.run}`; or start a run without them."
+            )
+        time.sleep(1.0)
+
+
+def greet(strategy: DaisyChain, sheet: RunSheet, grid: PatientGrid) -> None:
+    """Call the roll. A site is who its registered key says; PlanError names every site that refuses, and why."""
+    config = ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
+    answers = _ask(sheet, grid, MessageType.QUERY, RecordDict({CONFIG: config}))
+    for site, (node, content) in answers.items():
+        answer = dict(content.config_records.get(CONFIG, {}))
+        if answer.get("site") != site:
+            raise PlanError(f"the program that is registered as {site!r} calls itself {str(answer.get('site'))[:63]!r}")
+        strategy.roster.nodes[site] = node
+        strategy.roster.answers[site] = answer
+
+
+def agree_on_scaling(strategy: DaisyChain, sheet: RunSheet, grid: PatientGrid, folder: Path) -> None:
+    """Gather the sites' sums and send every site the same scaling; kept in the folder, so that a resumed run has it."""
+    if not all(answer.get("scaled") for answer in strategy.roster.answers.values()):
+        return
+    config = ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
+    path = folder / "scaling.json"
+    if path.exists():
+        scaling = Scaling(**{name: np.array(values) for name, values in json.loads(path.read_text()).items()})
+    else:
+        answers = _ask(sheet, grid, f"{MessageType.QUERY}.{SUMS}", RecordDict({CONFIG: config}))
+        sums = {site: _sums(site, answers[site][1]) for site in sorted(answers)}
+        features = {site: len(told.count) for site, told in sums.items()}
+        if len(set(features.values())) > 1:
+            told = ", ".join(f"{site} has {count}" for site, count in features.items())
+            raise PlanError(f"Sites differ in their number of features: {told}. All must hold the same.")
+        scaling = agree(list(sums.values()))
+        put(path, json.dumps({name: values.tolist() for name, values in vars(scaling).items()}).encode())
+    record = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
+    _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", RecordDict({SCALING: record, CONFIG: config}))
+
+
+def _ask(sheet: RunSheet, grid: PatientGrid, kind: str, content: RecordDict) -> dict[str, tuple[int, RecordDict]]:
+    """The answers of all sites of the sheet to one question, by name; PlanError where one refuses or is silent."""
+    nodes = {node.name: node.node_id for node in grid.get_nodes() if node.name in sheet.sites}
+    orders = {site: Message(content, nodes[site], kind) for site in sorted(nodes)}
+    replies = list(grid.send_and_receive(orders.values()))
+    by_order = {reply.metadata.reply_to_message_id: reply for reply in replies}
+    answers, faults = {}, []
+    for site in sheet.sites:
+        reply = by_order.get(orders[site].metadata.message_id) if site in orders else None
+        if reply is None:
+            faults.append(f"{site}: no answer within {sheet.round_deadline_s:g} s")
+        elif reply.has_error():
+            faults.append(_named(site, reply.error.reason))
+        else:
+            answers[site] = (nodes[site], reply.content)
+    if faults:
+        raise PlanError("Not every site takes part. " + "; ".join(faults))
+    return answers
+
+
+def _named(site: str, reason: str | None) -> str:
+    line = " ".join((reason or "no reason given").split())[:300]
+    return line if line.startswith(f"{site}:") else f"{site}: {line}"
+
+
+def _sums(site: str, content: RecordDict) -> Sums:
+    record: Any = content.array_records.get(SUMS, {})
+    try:
+        told = {name: read_array(name, record[name]) for name in ("count", "total", "squares")}
+    except (KeyError, ReplyError):
+        raise PlanError(f"{site}: its sums cannot be read") from None
+    if any(values.dtype != np.float64 or not np.isfinite(values).all() for values in told.values()):
+        raise PlanError(f"{site}: its sums hold a number that is not finite")
+    if len({values.shape for values in told.values()}) > 1 or told["count"].ndim != 1 or (told["count"] < 0).any():
+        raise PlanError(f"{site}: its sums are not three numbers for each feature")
+    return Sums(**told)

@@ -1,0 +1,94 @@
+"""The run's journal: the whole state on disk after every contact; a run that was killed goes on to the same bits.
+
+A state is two files: ``000012.safetensors`` with the arrays, then ``000012.json`` with everything else and the digest
+of both. Each is written beside, flushed to the disk and put in place by a rename, the JSON last: a state without a JSON
+that fits was never finished. The last ``keep`` states stay, so the disk holds at most ``keep`` + 1 times the models of
+all sites, the common model and the optimizer state that travels.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedsmall.wire import Arrays
+
+KEEP = 3
+
+
+class FileJournal:
+    """A journal in a folder of its own. ``faults`` says, after :meth:`latest`, what was passed over and why."""
+
+    def __init__(self, folder: Path, keep: int = KEEP) -> None:
+        self.folder = folder
+        self.keep = keep
+        self.faults: list[str] = []
+
+    def save(self, contact: int, arrays: Arrays, meta: dict[str, Any]) -> None:
+        """Write the state after ``contact`` contacts, all or nothing; then let the oldest go.
+
+        ``meta`` must be what JSON can hold; numbers come back with the same bits.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        content = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
+        card = {"contact": contact, "sha256": hashlib.sha256(content).hexdigest(), "meta": meta}
+        text = json.dumps(card, separators=(",", ":"))
+        put(self._path(contact, "safetensors"), content)
+        put(self._path(contact, "json"), f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}".encode())
+        _flush_folder(self.folder)
+        self._forget(contact)
+
+    def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
+        """The last state that was written whole and is still whole: contacts done, arrays, meta. None without one."""
+        self.faults = []
+        for path in sorted(self.folder.glob("*.json"), reverse=True):
+            try:
+                return _read(path)
+            except (OSError, ValueError, KeyError, SafetensorError) as error:
+                self.faults.append(f"contact {int(path.stem)}: {error}")
+        return None
+
+    def _path(self, contact: int, ending: str) -> Path:
+        return self.folder / f"{contact:06d}.{ending}"
+
+    def _forget(self, contact: int) -> None:
+        for path in self.folder.iterdir():
+            number = int(path.name.split(".")[0])
+            # a run that was taken back to an older state writes its later contacts anew
+            if number <= contact - self.keep or number > contact:
+                path.unlink()
+
+
+def _read(path: Path) -> tuple[int, Arrays, dict[str, Any]]:
+    told, _, text = path.read_bytes().partition(b"\n")
+    if hashlib.sha256(text).hexdigest().encode() != told:
+        raise ValueError("its record is damaged")
+    card = json.loads(text)
+    content = path.with_suffix(".safetensors").read_bytes()
+    if hashlib.sha256(content).hexdigest() != card["sha256"]:
+        raise ValueError("its arrays are damaged")
+    return card["contact"], load(content), card["meta"]
+
+
+def put(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, though the machine lose its power meanwhile."""
+    beside = path.with_name(path.name + ".new")
+    with open(beside, "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(beside, path)
+
+
+def _flush_folder(folder: Path) -> None:
+    # the renames themselves must reach the disk before an older state is let go
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

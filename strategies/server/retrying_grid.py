@@ -1,0 +1,232 @@
+"""A grid that waits for sites, but not for ever: the deadline and the quorum of a contact, and its line in the log.
+
+It stands between a strategy and Flower's own grid. An order whose site went away before it answered is sent again when
+the site is back: training is a function of the order alone, so the answer has the same bits. What is still missing at
+the deadline is left out, and the strategy counts the site as silent; below the quorum the run stops and can be resumed.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flwr.app import ConfigRecord, Error, Message, MessageType
+from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError
+
+from fedsmall.audit_log import Logbook
+from fedsmall.run_sheet import RUN, SITES, RunSheet
+from fedsmall.wire import CONFIG, ROUND
+from strategies.records import described
+
+# Flower's ErrorCode: the message or its reply was lost, the node went away, the ClientApp's process was killed
+LOST = {3: "its order was lost", 4: "its answer was lost", 5: "its program went away", 8: "its ClientApp was killed"}
+# what Flower raises while it unpacks an answer that a site made up; a lost connection raises none of these
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, DecodeError)
+REFUSED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+MOST_SENDINGS = 5
+RESEND_S = 2.0  # times the sendings so far: a site that comes up and falls over is given time
+POLL_S = 0.25
+
+
+class QuorumError(RuntimeError):
+    """Fewer sites answered than the run sheet asks for; the run can be resumed when they are back."""
+
+
+class PatientGrid(Grid):
+    """Flower's ``grid`` for one run; ``log`` gets a line for every order, every answer and every silence."""
+
+    def __init__(self, grid: Grid, sheet: RunSheet, log: Logbook, clock: Callable[[], float] = time.monotonic) -> None:
+        self.grid = grid
+        self.sheet = sheet
+        self.log = log
+        self.clock = clock
+        self.away: set[int] = set()  # nodes that were waited for in vain, until they are back
+        self.names: dict[int, str] = {}
+
+    def get_nodes(self) -> Iterable[Any]:
+        """The nodes that are connected now."""
+        nodes = list(self.grid.get_nodes())
+        self.names |= {node.node_id: node.name for node in nodes if node.name}
+        return nodes
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The connected nodes, after a wait of at most the deadline for those that were there before.
+
+        Raises QuorumError where fewer than the quorum are there then.
+        """
+        deadline = self.clock() + self.sheet.round_deadline_s
+        while True:
+            here = {node.node_id for node in self.get_nodes()}
+            self.away -= here
+            missing = set(self.names) - here - self.away
+            if not missing and len(here) >= self.sheet.least_answers:
+                return sorted(here)
+            if self.clock() > deadline:
+                break
+            time.sleep(POLL_S)
+        for node in missing:
+            self.log.write("away", site=self.names[node])
+        self.away |= missing
+        if len(here) < self.sheet.least_answers:
+            raise QuorumError(self._too_few("are connected", len(here), set(self.names) - here))
+        return sorted(here)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Send the orders and return the answers that came before the deadline; see the module's own words."""
+        orders = list(messages)
+        for order in orders:
+            config = order.content.config_records.setdefault(CONFIG, ConfigRecord())
+            config[RUN], config[SITES] = self.sheet.run, list(self.sheet.sites)
+        replies = self._exchange(orders, self.clock() + self.sheet.round_deadline_s)
+        answered = {reply.metadata.reply_to_message_id for reply in replies if not reply.has_error()}
+        silent = {o.metadata.dst_node_id for o in orders if o.metadata.message_id not in answered}
+        training = [order for order in orders if order.metadata.message_type.startswith(MessageType.TRAIN)]
+        least = min(self.sheet.least_answers, len(training))
+        if training and len(answered) < least:
+            raise QuorumError(self._too_few("answered", len(answered), silent) + self._reasons(replies))
+        return replies
+
+    def _exchange(self, orders: list[Message], deadline: float) -> list[Message]:
+        waiting = self._push(orders)
+        again: dict[int, tuple[Message, float]] = {}  # what was lost, and from when on it may be sent again
+        sendings = dict.fromkeys(map(id, orders), 1)
+        replies: list[Message] = []
+        while (waiting or again) and self.clock() <= deadline:
+            for key, order in list(waiting.items()):
+                reply = self._answer_to(order)
+                if reply is None:
+                    continue
+                del waiting[key]
+                if self._is_lost(reply) and sendings[id(order)] < MOST_SENDINGS:
+                    self._note("lost", order, reason=LOST[reply.error.code])
+                    again[id(order)] = (order, self.clock() + RESEND_S * sendings[id(order)])
+                else:
+                    self._note_answer(order, reply)
+                    replies.append(reply)
+            back = [order for order, due in again.values() if self.clock() >= due and self._is_here(order)]
+            for order in back:
+                del again[id(order)]
+                sendings[id(order)] += 1
+            waiting |= self._push_again(back)
+            if waiting or again:
+                time.sleep(POLL_S)
+        for order in [*waiting.values(), *(order for order, _ in again.values())]:
+            self._note("silent", order)
+            self.away.add(order.metadata.dst_node_id)
+        return replies
+
+    def _answer_to(self, order: Message) -> Message | None:
+        """What came for one order, or None.
+
+        Each is asked for alone: Flower unpacks answers together, so that one nobody can read would take the others
+        with it; and what an answer says of itself, the order that it answers too, is only its sender's word.
+        """
+        key = order.metadata.message_id
+        try:
+            for reply in self.grid.pull_messages([key]):
+                if reply.metadata.reply_to_message_id == key:
+                    return reply
+                return Message(Error(REFUSED, "its answer says that it is to another order"), reply_to=order)
+        except UNREADABLE as error:
+            return Message(Error(REFUSED, f"its answer cannot be read ({type(error).__name__})"), reply_to=order)
+        return None
+
+    def _push(self, orders: list[Message]) -> dict[str, Message]:
+        self.grid.push_messages(orders)  # gives each order its id
+        for order in orders:
+            self._note("order", order)
+        return {order.metadata.message_id: order for order in orders}
+
+    def _push_again(self, orders: list[Message]) -> dict[str, Message]:
+        """The strategy knows an order by its id: the one it holds takes the id of the copy that is sent."""
+        sent: dict[str, Message] = {}
+        for order in orders:
+            copy = Message(order.content, order.metadata.dst_node_id, order.metadata.message_type)
+            sent |= self._push([copy])
+            order.metadata.__dict__["_message_id"] = copy.metadata.message_id
+        return dict(zip(sent, orders, strict=True))
+
+    def _is_here(self, order: Message) -> bool:
+        return order.metadata.dst_node_id in {node.node_id for node in self.get_nodes()}
+
+    @staticmethod
+    def _is_lost(reply: Message) -> bool:
+        return reply.has_error() and reply.error.code in LOST
+
+    def _note_answer(self, order: Message, reply: Message) -> None:
+        if reply.has_error():
+            self._note("failed", order, reason=_line(reply.error.reason))
+            return
+        size, digest = _digest(reply)
+        self._note("answer", order, bytes=size, sha256=digest)
+
+    def _note(self, event: str, order: Message, **fields: Any) -> None:
+        config: Mapping[str, Any] = order.content.config_records.get(CONFIG, {})
+        site = self.name_of(order.metadata.dst_node_id)
+        self.log.write(event, kind=order.metadata.message_type, site=site, t=config.get(ROUND), **fields)
+
+    def name_of(self, node: int) -> str:
+        """The name under which a node was registered, or its number."""
+        return self.names.get(node, str(node))
+
+    def _too_few(self, what: str, count: int, missing: set[int]) -> str:
+        names = ", ".join(sorted(self.name_of(node) for node in missing)) or "none"
+        return (
+            f"{count} of {len(self.sheet.sites)} sites {what} within {self.sheet.round_deadline_s:g} s; the run asks "
+            f"for {self.sheet.least_answers}. Missing: {names}. `fedsmall resume {self.sheet.run}` goes on from here."
+        )
+
+    @staticmethod
+    def _reasons(replies: list[Message]) -> str:
+        reasons = sorted({_line(reply.error.reason) for reply in replies if reply.has_error()})
+        return "".join(f" [{reason}]" for reason in reasons)[:1000]
+
+    # -- the rest is Flower's own ----------------------------------------------------------------------------------
+
+    def set_run(self, run: Any) -> None:
+        """As Flower's grid."""
+        self.grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """As Flower's grid."""
+        return self.grid.run
+
+    def create_message(self, *args: Any, **options: Any) -> Message:
+        """As Flower's grid."""
+        return self.grid.create_message(*args, **options)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """As Flower's grid."""
+        return self.grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """As Flower's grid."""
+        return self.grid.pull_messages(message_ids)
+
+
+def _digest(reply: Message) -> tuple[int, str]:
+    """Bytes and digest of an answer's arrays: what :func:`fedsmall.audit_log.digest_of` gave at the site.
+
+    An answer that is not checked yet may be anything: its arrays' bytes are taken as they came, and none is made.
+    """
+    total, size = hashlib.sha256(), 0
+    records = reply.content.array_records.items()
+    arrays = {f"{part}/{name}": array for part, record in records for name, array in record.items()}
+    for name, array in sorted(arrays.items()):
+        named = described(array)
+        if named is None:
+            return size, "unreadable"
+        shape, dtype = named
+        count = math.prod(shape) * dtype.itemsize
+        total.update(json.dumps([name, dtype.str, list(shape)]).encode())
+        total.update(memoryview(array.data)[-count:] if count else b"")  # what follows the header
+        size += len(array.data)
+    return size, total.hexdigest()
+
+
+def _line(text: str | None) -> str:
+    return " ".join((text or "no reason given").split())[:300]

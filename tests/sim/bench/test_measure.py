@@ -1,0 +1,105 @@
+"""The benchmark compares only what does the same."""
+
+import time
+from dataclasses import replace
+
+import pytest
+import typer
+
+from clients.client_app import app
+from clients.site_data import give_federation
+from sim.bench import contenders
+from sim.bench.figure import figure
+from sim.bench.measure import _keys, measure
+from sim.bench.timing import Measured, Timing
+from sim.bench.workloads import WORKLOADS, Workload, small_mlps
+from sim.engines.inprocess import InProcessGrid
+
+PLAIN = ("cohort", "bare loop", "vmap", "modules")
+
+
+def little(work: Workload, names: tuple[str, ...], sites: int = 4) -> Workload:
+    """A workload of which nothing is left but its kind."""
+    return replace(work, sites=sites, samples=3, rounds=dict.fromkeys(names, 3), check=3)
+
+
+def test_all_ways_to_train_small_networks_come_to_the_same_loss() -> None:
+    measured = measure(little(small_mlps(), PLAIN), 2, "cpu")
+
+    assert [m.contender for m in measured] == list(PLAIN)
+    assert max(m.loss for m in measured) - min(m.loss for m in measured) < 1e-5
+    assert all(len(m.rates) == 2 and min(m.rates) > 0 for m in measured)
+
+
+def test_all_ways_meet_at_the_same_radon_point() -> None:
+    work = little(WORKLOADS["B"], PLAIN, sites=21)
+
+    measured = measure(work, 1, "cpu")
+
+    assert max(m.loss for m in measured) - min(m.loss for m in measured) < 1e-5
+
+
+@pytest.mark.parametrize("key", ["C", "D"])
+def test_modules_and_the_packed_network_come_to_the_same_loss(key: str) -> None:
+    work = replace(little(WORKLOADS[key], ("cohort", "modules"), sites=2), check=1)
+
+    measured = measure(replace(work, rounds={"cohort": 1, "modules": 1}), 1, "cpu")
+
+    assert measured[0].loss == pytest.approx(measured[1].loss, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["FedLab", "pfl-research"])
+def test_other_frameworks_average_to_the_same_loss(name: str) -> None:
+    pytest.importorskip(contenders.NEEDED[name], reason=f"{name} is not installed")
+
+    measured = measure(little(WORKLOADS["E"], ("cohort", name)), 1, "cpu")
+
+    assert measured[0].loss == pytest.approx(measured[1].loss, abs=1e-5)
+
+
+def test_the_pace_of_later_contacts_stands_for_the_first() -> None:
+    work = little(WORKLOADS["E"], ("cohort",))
+    federation = work.federation()
+    plan = work.plan.model_copy(update={"rounds": 6})
+    give_federation(plan, federation)
+
+    class SlowStart(InProcessGrid):
+        contacts = 0
+
+        def send_and_receive(self, messages, *, timeout=None):  # type: ignore[no-untyped-def]
+            orders = list(messages)
+            if orders[0].metadata.message_type.startswith("train"):
+                self.contacts += 1
+                time.sleep(0.5 if self.contacts <= 2 else 0)
+            return super().send_and_receive(orders, timeout=timeout)
+
+    whole = contenders._conducted(plan, federation, SlowStart(app, len(federation.names)))
+    paced = contenders._conducted(plan, federation, SlowStart(app, len(federation.names)), warm=2)
+
+    assert whole.seconds > 1
+    assert paced.seconds < whole.seconds - 0.5
+
+
+def test_a_contender_that_does_something_else_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def idle(plan, federation, device):  # type: ignore[no-untyped-def]
+        return Timing(0.001, 0.001, contenders.initial_model(plan, federation.task))
+
+    monkeypatch.setitem(contenders.CONTENDERS, "bare loop", idle)
+
+    with pytest.raises(ValueError, match=r"after 3 rounds bare loop has a loss of .* cannot be compared"):
+        measure(little(small_mlps(), ("cohort", "bare loop")), 1, "cpu")
+
+
+def test_an_unknown_workload_is_named() -> None:
+    with pytest.raises(typer.BadParameter, match="letters of ABCDE"):
+        _keys("AX")
+
+
+def test_the_figure_has_a_panel_for_each_workload_and_each_quantity() -> None:
+    measured = [Measured("A", "cohort", 0.5, [100.0]), Measured("A", "modules", 0.5, [5.0])]
+    growth = [{"varied": "sites", "sites": n, "rate": 1000.0} for n in (50, 500)]
+
+    drawn = figure(measured, growth)
+
+    titles = [axes.get_title(loc="left") or axes.get_title() for axes in drawn.axes]
+    assert titles == ["A: client updates a second", "microseconds per client update"]

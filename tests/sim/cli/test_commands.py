@@ -1,0 +1,290 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sim.cli.app import COMMANDS, main
+from tests import ROOT
+from tests.sim.runs.scenarios import SMALL, write
+
+FAST = SMALL.replace("seeds = [0, 1]", "seeds = [0]").replace("rounds = 6", "rounds = 3")
+
+
+def table(folder: Path, rows: str, header: str = "a,b,y") -> Path:
+    (folder / "mine.csv").write_text(f"{header}\n{rows}")
+    return write(folder, FAST.replace('"breast_cancer"', '{csv = "mine.csv", label = "y"}'))
+
+
+GOOD_ROWS = "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(60))
+
+
+def test_a_run_prints_its_table_and_writes_its_report(fedsmall, tmp_path):
+    code, said, complained = fedsmall("run", write(tmp_path, FAST), "--engine", "inprocess", "--out", "out")
+
+    assert code == 0
+    assert complained == ""
+    assert "FedAvg, b = 3" in said
+    assert "A site alone reaches accuracy" in said
+    assert "Report: out/report.html" in said
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert len(json.loads((tmp_path / "out" / "summary.json").read_text())) == 5
+
+
+def test_a_run_without_out_gets_a_folder_of_its_own_each_time(fedsmall, tmp_path):
+    path = write(tmp_path, FAST)
+
+    fedsmall("run", path, "--set", "rounds=1", "--engine", "inprocess")
+    fedsmall("run", path, "--set", "rounds=1", "--engine", "inprocess")
+
+    assert sorted(folder.name for folder in (tmp_path / "runs").iterdir()) == ["small", "small-2"]
+
+
+def test_a_report_is_made_again_and_runs_are_compared(fedsmall, small_run, tmp_path):
+    code, said, _ = fedsmall("compare", small_run.folder, "--out", "both")
+
+    assert code == 0
+    assert "FedDC is" in said
+    assert "small" in (tmp_path / "both" / "report.html").read_text()
+
+
+def test_ones_own_csv_runs(fedsmall, tmp_path):
+    code, said, _ = fedsmall("run", table(tmp_path, GOOD_ROWS), "--engine", "inprocess")
+
+    assert code == 0
+    assert "FedDC" in said
+
+
+def test_a_model_of_ones_own_is_found_beside_the_scenario(fedsmall, tmp_path):
+    (tmp_path / "my_models.py").write_text(
+        "from torch import nn\n\ndef tiny(task):\n    return nn.Linear(task.input_shape[0], task.outputs)\n"
+    )
+    path = write(tmp_path, FAST.replace('model = "linear"', 'model = "my_models:tiny"'))
+
+    code, said, _ = fedsmall("run", path, "--engine", "inprocess")
+
+    assert code == 0
+    assert "FedDC" in said
+
+
+def test_one_class_only_at_a_site_is_a_note_and_no_error(fedsmall, tmp_path):
+    path = write(tmp_path, FAST.replace("samples_per_site = 4", "samples_per_site = 1"))
+
+    code, said, _ = fedsmall("run", path, "--engine", "inprocess")
+
+    assert code == 0
+    assert "samples of one class only" in said
+
+
+def test_workers_share_the_sites_of_a_plan(fedsmall, tmp_path):
+    path = write(tmp_path, FAST)
+
+    alone, together = (fedsmall("run", path, *more) for more in ((), ("--workers", "2")))
+
+    assert together[0] == 0
+    table_of = [line for line in together[1].splitlines() if "FedDC" in line]
+    assert table_of == [line for line in alone[1].splitlines() if "FedDC" in line]
+
+
+def test_an_option_of_another_engine_is_refused(fedsmall, tmp_path):
+    code, _, complained = fedsmall("run", write(tmp_path, FAST), "--engine", "inprocess", "--workers", "2")
+
+    assert (code, complained.count("\n")) == (2, 1)
+    assert "workers is not for the engine 'inprocess'; it is for: cohort." in complained
+
+
+@pytest.mark.slow
+def test_a_cluster_that_does_not_answer_is_one_line(fedsmall, tmp_path):
+    code, _, complained = fedsmall("run", write(tmp_path, FAST), "--address", "auto")
+
+    assert (code, complained.count("\n")) == (2, 1)
+    assert "No Ray cluster answers at 'auto'" in complained
+
+
+def case(change: str, becomes: str) -> str:
+    assert change in FAST
+    return FAST.replace(change, becomes)
+
+
+MISTAKES = {
+    "unknown key": (case("rounds = 3", "roundz = 3"), "unknown key 'roundz'. Did you mean 'rounds'?"),
+    "unknown method": (case('"FedDC"', '"FedDD"'), "There is no method 'FedDD'. Did you mean 'FedDC'?"),
+    "unknown task": (case('"breast_cancer"', '"brest_cancer"'), "'brest_cancer'. Did you mean 'breast_cancer'?"),
+    "unknown model": (case('"linear"', '"linaer"'), "There is no model 'linaer'. Did you mean 'linear'?"),
+    "too many samples": (case("sites = 5", "sites = 500"), "and there are 427"),
+    "too few for radon": (case('name = "FedDC"', 'name = "RadonMachine"'), "sites"),
+    "period of zero": (case("aggregate_every = 3\nrecipe", "aggregate_every = 0\nrecipe"), "aggregate_every"),
+    "unknown engine": (case("rounds = 3", 'rounds = 3\nengine = "rey"'), "no engine 'rey'. Did you mean 'ray'?"),
+    "not toml": ("name = ", "is not TOML"),
+    "unknown partition": (case("sites = 5", 'sites = 5\npartition = {classes = 2}'), "classes"),
+    "no such csv": (case('"breast_cancer"', '{csv = "absent.csv", label = "y"}'), "absent.csv"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_code_2_and_nothing_is_written(fedsmall, tmp_path, mistake):
+    text, words = MISTAKES[mistake]
+    path = write(tmp_path, text)
+
+    code, said, complained = fedsmall("run", path, "--out", "out")
+
+    assert code == 2
+    assert words in complained
+    assert complained.startswith("fedsmall: ")
+    assert complained.count("\n") == 1
+    assert "Traceback" not in complained + said
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["small.toml"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "words"),
+    [
+        (GOOD_ROWS + "old,3,1\n", "a,b,y", "'a'"),
+        (GOOD_ROWS, "a,b,outcome", "'y'"),
+        (GOOD_ROWS + "1,3,\n", "a,b,y", "y"),
+        ("".join(f"{i},3,1\n" for i in range(60)), "a,b,y", "one label"),
+    ],
+    ids=["a text cell", "no such label column", "a row without a label", "one class everywhere"],
+)
+def test_data_that_cannot_be_used_are_named_by_column_never_by_value(fedsmall, tmp_path, rows, header, words):
+    path = table(tmp_path, rows, header)
+
+    code, _, complained = fedsmall("run", path, "--out", "out", "--engine", "inprocess")
+
+    assert code == 2
+    assert words in complained
+    assert "old" not in complained
+    assert complained.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_nan_in_an_npz_is_refused(fedsmall, tmp_path):
+    x = np.ones((40, 3))
+    x[5, 1] = np.nan
+    np.savez(tmp_path / "mine.npz", x=x, y=np.arange(40) % 2)
+    path = write(tmp_path, FAST.replace('"breast_cancer"', '{npz = "mine.npz"}'))
+
+    code, _, complained = fedsmall("run", path, "--out", "out")
+
+    assert code == 2
+    assert "1 of 40 samples hold NaN" in complained
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_another_run_is_left_as_it_was(fedsmall, small_run, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in small_run.folder.rglob("*")}
+
+    code, _, complained = fedsmall("run", write(tmp_path, FAST), "--out", small_run.folder)
+
+    assert code == 2
+    assert "holds another run; choose another with --out" in complained
+    assert {path: path.stat().st_mtime_ns for path in small_run.folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["rum"], "There is no command 'rum'. Did you mean 'run'?"),
+        (["run"], "Missing argument"),
+        (["run", "absent.toml"], "There is no scenario absent.toml"),
+        (["run", "."], "is a folder; a scenario is a .toml file"),
+        (["run", "demo_digits", "--egnine", "x"], "No such option"),
+        (["run", "demo_digits", "--set", "rounds"], "--set takes key=value"),
+        (["report", "."], "holds no run"),
+        (["compare"], "Missing argument"),
+        (["plan", "--sites", "0", "--samples", "2"], "0 is not in the range"),
+        (["plan", "--sites", "5", "--samples", "2"], "5 sites with 2 samples hold 10"),
+        (["list", "metods"], "metods"),
+    ],
+)
+def test_a_wrong_word_on_the_command_line_is_named(fedsmall, tmp_path, arguments, words):
+    code, _, complained = fedsmall(*arguments)
+
+    assert code == 2
+    assert words in complained
+    assert "Traceback" not in complained
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
+    def broken(*_):
+        return np.zeros(3).reshape(2, 2)  # a ValueError, but not one that a user can mend
+
+    monkeypatch.setattr("fedsmall.theory.advise", broken)
+    monkeypatch.setattr("sim.cli.plan.advise", broken)
+
+    with pytest.raises(ValueError, match="reshape"):
+        main(["plan", "--sites", "5", "--samples", "9"])
+
+
+def test_plan_prints_the_bound_of_the_paper(fedsmall):
+    code, said, _ = fedsmall("plan", "--sites", "441", "--samples", "2")
+
+    assert code == 0
+    assert "24.778" in said
+    assert "49.898" in said
+    assert "aggregate_every = 25" in said
+
+
+@pytest.mark.parametrize(("what", "words"), [("methods", "FedDC"), ("tasks", "digits"), ("scenarios", "demo_digits")])
+def test_list_names_what_comes_along(fedsmall, what, words):
+    code, said, _ = fedsmall("list", what)
+
+    assert code == 0
+    assert words in said
+
+
+def test_help_is_there_at_once_without_the_heavy_libraries():
+    code = (
+        "import sys; sys.argv = ['fedsmall', '--help']\nfrom sim.cli.app import main\ntry:\n    main()\nfinally:\n"
+        + (
+            "    heavy = {'torch', 'flwr', 'ray', 'sklearn', 'scipy', 'matplotlib', 'pandas'} & set(sys.modules)\n"
+            "    assert not heavy, heavy"
+        )
+    )
+    root = ROOT
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+
+    assert "demo" in done.stdout
+
+
+def test_every_command_of_the_table_can_be_asked_for_help(fedsmall):
+    from sim.cli.app import Commands, app
+
+    for name in Commands(commands={}, name="x").list_commands(None):
+        code, said, complained = fedsmall(name, "--help")
+        assert code == 0, complained
+        assert "Usage: fedsmall" in said
+    assert set(COMMANDS) >= {"demo", "run", "compare", "plan", "list", "report"}
+    assert app.registered_callback is not None
+
+
+def test_ctrl_c_leaves_a_readable_partial_run(tmp_path):
+    path = write(tmp_path, FAST.replace("rounds = 3", "rounds = 4000"))
+    root = ROOT
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, "-m", "sim.cli.app", "run", str(path), "--engine", "inprocess", "--out", "out"]
+    program = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    began = time.monotonic()
+    while not (tmp_path / "out" / "run.json").exists() and time.monotonic() < began + 300:
+        time.sleep(0.1)
+    time.sleep(1)
+
+    program.send_signal(signal.SIGINT)
+    said, complained = program.communicate(timeout=300)
+
+    assert program.returncode == 130
+    assert "This run is partial" in said
+    assert "Traceback" not in complained
+    about = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert about["interrupted"]
+    assert len(about["not_run"]) > 0
+    assert "This run is partial" in (tmp_path / "out" / "report.html").read_text()

@@ -1,0 +1,79 @@
+import csv
+
+import pytest
+
+from sim.cli.app import main
+from sim.evidence.search import FOLDS, choose, load
+
+SCENARIO = """
+name = "small"
+task = "breast_cancer"
+sites = 8
+samples_per_site = 4
+rounds = 2
+[[method]]
+name = "FedDC"
+[[method]]
+name = "FedAvg"
+"""
+
+
+def told(capsys, *arguments):
+    """What a command prints, its errors, and its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    said = capsys.readouterr()
+    return said.out, said.err, ended.value.code
+
+
+def test_the_list_names_every_item_and_what_it_needs(capsys):
+    out, _, code = told(capsys, "reproduce", "list")
+
+    assert code == 0
+    assert "fig4" in out
+    assert "study" in out
+    assert "heart_disease" in out
+
+
+def test_an_unknown_item_is_one_line_with_the_nearest_name(capsys, tmp_path):
+    _, err, code = told(capsys, "reproduce", "fig44", "--docs", str(tmp_path))
+
+    assert code == 2
+    assert err.strip().count("\n") == 0
+    assert "'fig4'" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_profile_stops_before_anything_is_run(capsys, tmp_path):
+    _, err, code = told(capsys, "reproduce", "fig4", "--profile", "fast", "--docs", str(tmp_path))
+
+    assert code == 2
+    assert "There is no profile 'fast'" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_search_is_written_down_whole_and_every_method_had_the_same_budget(capsys, tmp_path):
+    (tmp_path / "small.toml").write_text(SCENARIO)
+    search = tmp_path / "search.csv"
+
+    out, _, code = told(
+        capsys, "tune", str(tmp_path / "small.toml"), "--rates", "0.1,0.01", "--seeds", "2", "--out", str(search)
+    )
+
+    assert code == 0
+    assert "a resampled choice loses" in out
+    rows = list(csv.DictReader(search.open()))
+    for label in ("FedDC", "FedAvg"):
+        assert sum(row["label"] == label for row in rows) == 2 * 2 * FOLDS
+    assert set(choose(load(search)[""])) == {"FedDC", "FedAvg"}
+    assert (tmp_path / "lr-search.svg").is_file()
+
+
+@pytest.mark.parametrize(("rates", "message"), [("0.1,fast", "numbers separated by commas"), ("0,0.1", "positive")])
+def test_rates_that_are_none_are_one_line(capsys, tmp_path, rates, message):
+    (tmp_path / "small.toml").write_text(SCENARIO)
+
+    _, err, code = told(capsys, "tune", str(tmp_path / "small.toml"), "--rates", rates)
+
+    assert code == 2
+    assert message in err

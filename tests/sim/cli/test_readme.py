@@ -1,0 +1,160 @@
+"""What the README shows works as it stands there."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+
+from fedsmall.audit_log import Logbook
+from sim import run
+from sim.cli.app import Commands, LazyCommand
+from sim.cli.commands import COMMANDS
+from sim.consortium import server
+from sim.consortium import site as sites
+from sim.consortium.flower_cli import port_is_free
+from sim.runs.scenario import build
+from strategies import DaisyChain
+from tests import ROOT
+from tests.strategies.toy import toy_grid
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def test_the_two_commands_at_the_top_are_in_the_makefile():
+    makefile = (ROOT / "Makefile").read_text()
+    first = blocks("bash")[0]
+
+    asked = re.findall(r"^make (\S+)", first, re.MULTILINE)
+
+    assert asked == ["demo", "test"]
+    for target in asked:
+        assert re.search(rf"^{target}: \$\(READY\)", makefile, re.MULTILINE)
+
+
+def test_the_scenario_for_ones_own_table_runs(fedsmall, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [f"{a:.2f},{b:.2f},{'ill' if a + b > 0 else 'well'}" for a, b in rng.normal(size=(160, 2))]
+    (tmp_path / "patients.csv").write_text("\n".join(["age,marker,outcome", *rows]))
+    (tmp_path / "mine.toml").write_text(blocks("toml")[0])
+
+    ended = [fedsmall("run", "mine.toml", "--set", "rounds=20", "--set", "seeds=[0]")]
+    ended += [fedsmall("run", "mine.toml", "--set", "rounds=20", "--set", "seeds=[0]", "--set", "recipe.lr=0.1")]
+    ended += [fedsmall("compare", "runs/mine", "runs/mine-2")]
+
+    assert [(code, complained) for code, _, complained in ended] == [(0, "")] * 3
+    assert "FedAvg, same traffic" in ended[0][1]
+    assert (tmp_path / "runs" / "mine-2" / "report.html").is_file()
+
+
+def test_the_scenario_says_what_its_comments_say():
+    scenario = build(tomllib.loads(blocks("toml")[0]))
+    methods = [plan.method for plan in scenario.plans()[:5]]
+
+    assert len(scenario.seeds) >= 5
+    assert [method.name for method in methods] == ["Standalone", "FedAvg", "FedAvg", "FedDC", "Central"]
+    assert methods[2].aggregate_every == methods[3].aggregate_every == 20
+
+
+def test_the_lines_for_python_run():
+    rng = np.random.default_rng(0)
+    given = {f"x{k}": rng.normal(size=(12, 3)) for k in (1, 2)} | {f"y{k}": np.arange(12) % 2 for k in (1, 2)}
+    code = blocks("python")[0].replace("seeds=[0, 1, 2]", "seeds=[0], rounds=4, progress=False")
+
+    exec(code, scope := {**given})
+
+    assert list(scope["result"].table().index) == ["Standalone", "FedAvg", "FedDC"]
+    assert scope["run"] is run
+
+
+def test_a_daisy_chain_around_fedadam_runs_under_flowers_own_start(monkeypatch):
+    ended = []
+    real = DaisyChain.start
+    monkeypatch.setattr(DaisyChain, "start", lambda self, *given, **named: ended.append(real(self, *given, **named)))
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+    exec(blocks("python")[1], scope := {"__name__": "server_app"})
+
+    torch.manual_seed(0)
+    before = torch.nn.Linear(30, 2).state_dict()
+    torch.manual_seed(0)
+    scope["app"](toy_grid(4), context)
+
+    after = {name: array.numpy() for name, array in ended[0].arrays.items()}
+    assert list(after) == ["weight", "bias"]
+    # the sites pull every number towards 1, 2, 3 or 4, and FedAdam has taken four steps of about 0.03 that way
+    assert all(np.all(after[name] > before[name].numpy() + 0.05) for name in after)
+
+
+PORTS = (8443, 18443, 9101, 9102, 9103)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not shutil.which("nginx", path="/usr/sbin:/usr/bin"), reason="the gate needs nginx")
+def test_three_hospitals_on_one_machine_come_to_a_first_contact_within_five_minutes(tmp_path_factory):
+    if not all(port_is_free("127.0.0.1", port) for port in PORTS):
+        pytest.skip("a port that the README names is taken on this machine")
+    here = tmp_path_factory.mktemp("r")
+    lines = next(block for block in blocks("bash") if "--host localhost" in block)
+    variables = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    begun = datetime.now(UTC)
+
+    try:
+        done = subprocess.run(
+            ["bash", "-ec", lines], cwd=here, env=variables, capture_output=True, text=True, check=False
+        )
+    finally:
+        for site in ("bonn", "essen", "ulm"):
+            sites.down(sites.Site(here / "consortium/kits" / site, here / "consortium/kits" / site / "state"))
+        server.down(here / "consortium")
+
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "finished after 8 contacts" in done.stdout
+    assert "lines hold" in done.stdout
+    entries = Logbook(here / "consortium/runs/consortium-demo/log.jsonl").entries()
+    first = next(entry for entry in entries if entry["event"] == "answer" and entry["kind"] == "train")
+    assert (datetime.fromisoformat(first["time"]) - begun).total_seconds() < 300
+
+
+@pytest.mark.parametrize("name", re.findall(r"^\| `fedsmall (\S+?)[ `]", README, re.MULTILINE))
+def test_every_command_of_the_table_exists(name):
+    assert name in COMMANDS
+    assert name in Commands(commands={}, name="fedsmall").list_commands(None)
+
+
+@pytest.mark.parametrize(
+    "line", re.findall(r"^(?:\.venv/bin/)?fedsmall ([^#\n]+)", "\n".join(blocks("bash")), re.MULTILINE)
+)
+def test_every_line_for_the_terminal_has_words_and_options_that_exist(line):
+    words = line.split()
+    command: click.Command = LazyCommand(words[0], COMMANDS[words[0]]).real()
+    while isinstance(command, click.Group):
+        words = words[1:]
+        command = command.commands[words[0]]
+
+    known = {option for parameter in command.params for option in parameter.opts}
+
+    assert {word for word in words if word.startswith("-")} <= known
+
+
+def test_every_file_that_is_linked_exists():
+    for target in re.findall(r"\]\(\s*([^)\s]+)\)", README):
+        if not target.startswith("http"):
+            assert (ROOT / target).is_file(), target
+
+
+def test_no_line_shows_where_it_was_made():
+    assert not re.search(r"/(work|root|home|tmp)/", README)

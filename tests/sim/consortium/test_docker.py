@@ -1,0 +1,84 @@
+"""The compose file of a consortium: what it promises, and, where there is an engine, that it comes up and finishes."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from tests import ROOT
+
+SERVICES = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+
+
+def engine():
+    try:
+        return subprocess.run(["docker", "info"], capture_output=True, timeout=20, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_container_can_write_its_root_or_gain_rights(name):
+    service = SERVICES[name]
+
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in service
+    assert "ports" not in service
+
+
+@pytest.mark.parametrize("site", ["essen", "bonn", "ulm"])
+def test_data_have_no_network_and_the_network_has_no_data(site):
+    station, link = SERVICES[f"{site}-station"], SERVICES[site]
+
+    assert station["network_mode"] == "none"
+    assert any(volume.startswith(f"{site}-data:") and volume.endswith(":ro") for volume in station["volumes"])
+    assert not any("-data" in volume for volume in link["volumes"])
+    assert link["networks"] == [site]
+    assert [name for name, other in SERVICES.items() if site in other.get("networks", ())] == ["gate", site]
+
+
+def test_only_the_gate_and_the_coordinator_reach_the_superlink():
+    inside = {name for name, service in SERVICES.items() if "inside" in service.get("networks", ())}
+
+    assert inside == {"superlink", "gate", "coordinator"}
+
+
+def needs_an_engine(test):
+    asked = pytest.mark.skipif(
+        not os.environ.get("FEDSMALL_DOCKER"), reason="set FEDSMALL_DOCKER=1 (and BASE) to build and run"
+    )
+    for mark in (pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(5400), asked):
+        test = mark(test)
+    return test
+
+
+@needs_an_engine
+def test_a_build_without_network_and_wheels_says_so_in_one_line(tmp_path):
+    if not shutil.which("docker") or not engine():
+        pytest.skip("there is no Docker engine here")
+    kept_back = shutil.ignore_patterns(".*", "*.whl", "*.tar.gz", "tests", "runs")
+    context = shutil.copytree(ROOT, tmp_path / "context", ignore=kept_back)
+    (context / "docker" / "wheels").mkdir(exist_ok=True)
+    base = f"BASE={os.environ.get('BASE', 'debian:bookworm-slim')}"
+    command = ["docker", "build", "--network", "none", "-f", "docker/Dockerfile", "--build-arg", base, "."]
+
+    done = subprocess.run(command, cwd=context, capture_output=True, text=True, check=False)
+
+    assert done.returncode != 0
+    assert "No package can be had: no index is reached" in done.stdout + done.stderr
+    assert "Retrying" not in done.stdout + done.stderr
+
+
+@needs_an_engine
+def test_the_demonstration_comes_up_and_finishes():
+    if not shutil.which("docker") or not engine():
+        pytest.skip("there is no Docker engine here")
+
+    done = subprocess.run([str(ROOT / "docker" / "demo.sh")], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "finished after" in done.stdout + done.stderr

@@ -1,0 +1,253 @@
+"""A consortium of real processes on the loopback: TLS, node authentication and the gate on. Minutes, so marked slow."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from ssl import create_default_context
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from examples import endurance
+from examples.loopback import Trial, free_ports
+from fedsmall.audit_log import Logbook, verify
+from fedsmall.errors import PlanError
+from fedsmall.tasks import build_federation
+from sim.consortium import flower_cli, keys, members, runs, sample_data, server, site
+from sim.engines.run import run_plan
+from sim.runs import scenario
+from tests import ROOT
+
+NAMES = ("bonn", "essen", "ulm")
+PATIENCE = {"round_deadline_s": 300.0, "start_deadline_s": 300.0}
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(not shutil.which("nginx", path="/usr/sbin:/usr/bin"), reason="the gate needs nginx"),
+]
+
+
+def plan_of(rounds=4, **settings):
+    path = ROOT / "scenarios" / "consortium_demo.toml"
+    words = {
+        "rounds": rounds,
+        "method.0.permute_every": 1,
+        "method.0.aggregate_every": 2,
+        "evaluate_every": 4,
+        **settings,
+    }
+    return scenario.load(path, [f"{key}={value}" for key, value in words.items()]).plans()[0]
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("t")
+    data = {name: folder / "data" / f"{name}.csv" for name in NAMES}
+    sample_data.write(list(data.values()))
+    with Trial(folder, data, "least_sites = 3\n") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def finished(trial):
+    trial.finish("first", trial.start("first", plan_of(), **PATIENCE))
+    return trial.home("first")
+
+
+def in_process(trial, plan):
+    folder = next(iter(trial.data.values())).parent
+    plan = plan.model_copy(update={"task": {**plan.task, "csv": str(folder)}})
+    return run_plan(plan, build_federation(plan), "inprocess").model
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def test_real_sites_give_the_bits_of_the_engine_in_this_process(trial, finished):
+    model = load_file(finished / "model.safetensors")
+
+    assert same(model, in_process(trial, plan_of()))
+    assert not any(event["kind"] for event in json.loads((finished / "outcome.json").read_text())["events"])
+
+
+def test_what_left_the_sites_is_what_the_coordinator_got(trial, finished):
+    came = [e for e in Logbook(finished / "log.jsonl").entries() if e["event"] == "answer" and e["kind"] == "train"]
+
+    for name in NAMES:
+        book = trial.kit(name).home / "log.jsonl"
+        left = [e for e in Logbook(book).entries() if e["event"] == "sent" and e["kind"] == "train"]
+        assert verify(book).fault is None
+        assert [e["sha256"] for e in left] == [e["sha256"] for e in came if e["site"] == name]
+    assert verify(finished / "log.jsonl").fault is None
+
+
+def test_no_path_and_no_column_is_in_what_the_coordinator_holds(trial, finished):
+    for path in finished.rglob("*.json*"):
+        text = path.read_text()
+        assert str(trial.data["essen"].parent) not in text
+        assert "essen.csv" not in text
+
+
+def as_a_site_would(trial, *words):
+    """A ``flwr`` command by somebody who holds a site's kit and key, and can reach the public port."""
+    home = trial.folder.parent / "intruder"
+    record = members.load(trial.folder)
+    flower_cli.write_connection(home, record.address, trial.kit("essen").kit / "ca.crt")
+    with pytest.raises(RuntimeError) as told:
+        flower_cli.call(home, *words)
+    return str(told.value)
+
+
+def test_a_kit_cannot_command_the_server(trial, tmp_path):
+    keys.new_site_key(tmp_path / "own")
+    commands = [
+        ("supernode", "register", str(tmp_path / "own.pub"), flower_cli.CONNECTION),
+        ("supernode", "list", flower_cli.CONNECTION),
+        ("ls", flower_cli.CONNECTION),
+        ("run", str(runs.SOURCE), flower_cli.CONNECTION),
+        ("stop", "1", flower_cli.CONNECTION),
+    ]
+
+    for words in commands:
+        assert "403" in as_a_site_would(trial, *words)
+
+
+PATHS = ["/", "/health", "/v1/control/list-runs", "/v1/runtime/acquire-task", "/v1/fleet/register-node"]
+TRICKS = [
+    "/v1/fleet/../control/list-runs",
+    "/v1/fleet/%2e%2e/control/list-runs",
+    "/v1/fleet/..%2fcontrol%2flist-runs",
+    "//v1/control/list-runs",
+    "/v1/fleet/get-run/../../control/list-runs",
+    "/v1/fleet/get-run;/../../control/list-runs",
+    "/V1/CONTROL/list-runs",
+]
+
+
+@pytest.mark.parametrize("path", PATHS + TRICKS)
+def test_the_gate_passes_no_other_path(trial, path):
+    record = members.load(trial.folder)
+    context = create_default_context(cafile=str(trial.folder / "ca" / "ca.crt"))
+    with (
+        socket.create_connection((record.host, record.port), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname=record.host) as line,
+    ):
+        line.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+        first = line.recv(64).split(b"\r\n")[0]
+
+    assert first.split()[1] in (b"403", b"400"), first
+
+
+def test_plain_text_is_not_answered(trial):
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        urllib.request.urlopen(f"http://{members.load(trial.folder).address}/v1/fleet/get-run", data=b"", timeout=30)
+
+
+def copy_of(trial, name, folder):
+    kit = folder / name
+    shutil.copytree(trial.kit("essen").kit, kit, ignore=shutil.ignore_patterns("state"))
+    return site.Site(kit, kit / "state")
+
+
+def test_a_wrong_authority_another_name_or_no_server_is_said_in_words(trial, tmp_path):
+    members.create(tmp_path / "o", "other", "127.0.0.1", 1, listen="127.0.0.1", inner_port=2, days=1)
+    stranger = copy_of(trial, "stranger", tmp_path)
+    shutil.copy(tmp_path / "o" / "ca" / "ca.crt", stranger.kit / "ca.crt")
+    authority, address = trial.folder / "ca" / "ca.crt", members.load(trial.folder).address
+
+    with pytest.raises(ValueError, match="does not trust"):
+        site.up(stranger, None, 1, print)
+    with pytest.raises(ValueError, match=r"does not trust: .*mismatch"):
+        site.check_server(
+            address.replace("127.0.0.1", "127.1"), authority
+        )  # the same place, by a name it does not hold
+    with pytest.raises(ValueError, match="cannot be reached"):
+        site.check_server(f"127.0.0.1:{free_ports(1)[0]}", authority)
+
+
+def test_a_site_with_an_unknown_key_is_kept_out(trial, tmp_path):
+    stranger = copy_of(trial, "s", tmp_path)
+    stranger.key.unlink()
+    stranger.key.with_name("site.key.pub").unlink()
+    keys.new_site_key(stranger.key)
+    command = [
+        *(flower_cli.tool("flower-supernode"), "--superlink", members.load(trial.folder).address),
+        *("--root-certificates", str(stranger.kit / "ca.crt"), "--auth-supernode-private-key", str(stranger.key)),
+        *("--isolation", "process", "--host", "127.0.0.1", "--port", str(free_ports(1)[0])),
+    ]
+    environment = {**os.environ, **flower_cli.environment(tmp_path / "home")}
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+
+    assert "Failed to activate SuperNode" in done.stdout + done.stderr
+
+
+def test_a_policy_that_refuses_ends_the_run_with_the_sites_name_and_reason(trial):
+    policy = trial.kit("essen").kit / "policy.toml"
+    before = policy.read_text()
+    policy.write_text("least_sites = 3\nmost_rounds = 2\n")
+    try:
+        with pytest.raises(RuntimeError, match=r"essen: the plan has 4 rounds; the policy here allows 2"):
+            trial.finish("refused", trial.start("refused", plan_of(), **PATIENCE))
+    finally:
+        policy.write_text(before)
+    assert any(e["event"] == "refused" for e in Logbook(trial.kit("essen").home / "log.jsonl").entries())
+
+
+def test_a_bundle_that_nobody_approved_is_not_loaded(trial, tmp_path, monkeypatch):
+    foreign = tmp_path / "foreign"
+    shutil.copytree(runs.SOURCE, foreign)
+    mark = tmp_path / "was-loaded"
+    own = (runs.SOURCE / "bundle_client.py").read_text()
+    (foreign / "bundle_client.py").write_text(f"{own}\nopen({str(mark)!r}, 'w')\n")
+    monkeypatch.setattr(runs, "SOURCE", foreign)
+
+    with pytest.raises(RuntimeError, match=r"fedsmall/fedsmall-site .* not among those approved here; no code of"):
+        trial.finish("foreign", trial.start("foreign", plan_of(), **PATIENCE))
+
+    assert not mark.exists()
+
+
+def test_a_killed_run_is_resumed_to_the_same_bits(trial, finished):
+    plan = plan_of(rounds=6)
+    number = trial.start("killed", plan, **PATIENCE)
+    home = trial.home("killed")
+    assert flower_cli.wait_until(lambda: (home / "journal" / "000002.json").exists(), 600)
+    kinds = [kind for kind, _ in endurance.victims(trial)]
+    assert all(kinds.count(f"site {name}") == 3 for name in ("station", "supernode", "superexec"))
+    os.kill(dict(endurance.victims(trial))["ServerApp"], signal.SIGKILL)
+    assert flower_cli.wait_until(lambda: not runs.is_running(home), 30)
+    assert not (home / "outcome.json").exists()
+
+    trial.finish("killed", runs.resume(trial.folder, "killed", print))
+
+    assert number
+    assert same(load_file(home / "model.safetensors"), in_process(trial, plan))
+    with pytest.raises(PlanError, match="is finished"):
+        runs.resume(trial.folder, "killed", print)
+
+
+def test_a_revoked_site_is_gone_at_once_and_nothing_is_left_behind(trial):
+    members.revoke(trial.folder, "ulm")
+
+    server.register(trial.folder, print)
+
+    assert sorted(server.registered(trial.folder)) == ["bonn", "essen"]
+    with pytest.raises(PlanError, match="asks for 3 sites; 2 are admitted"):
+        runs.site_names(trial.folder, (), plan_of(sites=3))
+
+
+def test_killed_at_random_it_ends_in_the_same_model(capsys):
+    assert endurance.main(kills=4, rounds=4) == 0
+
+    report = json.loads(capsys.readouterr().out.rpartition("\n{")[2].join(["{", ""]))
+    assert report["same_model"]
+    assert report["kills"] >= 1
+    assert np.isfinite(report["wild_seconds"])

@@ -1,0 +1,97 @@
+"""The supervisor starts, restarts and stops real processes, and leaves none behind."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sim.consortium import supervisor
+from sim.consortium.supervisor import Program
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+FAMILY = [
+    sys.executable,
+    "-c",
+    "import subprocess, sys, time, pathlib\n"
+    "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+    "pathlib.Path(sys.argv[1]).write_text(str(p.pid)); time.sleep(600)",
+]
+
+
+def wait_for(truth, timeout_s=15.0):
+    deadline = time.monotonic() + timeout_s
+    while not (value := truth()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+    return value
+
+
+def gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.fixture
+def household(tmp_path):
+    yield tmp_path / "run"
+    supervisor.stop(tmp_path / "run")
+
+
+def test_programs_run_until_stopped(household):
+    supervisor.start(household, [Program("a", SLEEP), Program("b", SLEEP)])
+    pids = wait_for(lambda: (found := supervisor.pids(household)) and len(found) == 2 and found)
+
+    assert supervisor.stop(household)
+
+    assert all(gone(pid) for pid in pids.values())
+    assert supervisor.running(household) is None
+
+
+def test_a_killed_program_is_started_again(household):
+    supervisor.start(household, [Program("a", SLEEP)])
+    first = wait_for(lambda: supervisor.pids(household).get("a"))
+
+    os.kill(first, signal.SIGKILL)
+
+    second = wait_for(lambda: (pid := supervisor.pids(household).get("a")) and pid != first and pid)
+    assert second != first
+
+
+def test_what_a_program_started_goes_with_it(household, tmp_path):
+    supervisor.start(household, [Program("family", [*FAMILY, str(tmp_path / "grandchild")])])
+    grandchild = int(wait_for(lambda: (tmp_path / "grandchild").exists() and (tmp_path / "grandchild").read_text()))
+
+    supervisor.stop(household)
+
+    wait_for(lambda: gone(grandchild))
+
+
+def test_a_killed_supervisor_takes_its_programs_along(household):
+    process = supervisor.start(household, [Program("a", SLEEP)])
+    child = wait_for(lambda: supervisor.pids(household).get("a"))
+
+    process.kill()
+    process.wait()
+
+    wait_for(lambda: gone(child))
+
+
+def test_a_second_supervisor_is_refused(household):
+    supervisor.start(household, [Program("a", SLEEP)])
+    wait_for(lambda: supervisor.running(household))
+
+    with pytest.raises(ValueError, match="already running"):
+        supervisor.start(household, [Program("a", SLEEP)])
+
+
+def test_a_number_used_again_is_not_taken_for_ours(household):
+    household.mkdir()
+    (household / "a.pid").write_text(f"{os.getpid()} 1\n")
+
+    assert supervisor.pids(household) == {}
+    assert supervisor.stop(household) is False  # and this test is still alive

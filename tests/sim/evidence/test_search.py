@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+
+from fedsmall.errors import PlanError
+from fedsmall.federation import Federation, Samples, Task
+from sim.evidence.search import REGRET, Try, choose, inner, load, save, search, spaced_rates, with_rates
+from sim.runs.scenario import build
+
+
+def tries(scores, label="FedDC"):
+    """Tries of one method: ``scores`` maps a rate to its scores, one a seed."""
+    return [Try(label, lr, seed, 0, score) for lr, row in scores.items() for seed, score in enumerate(row)]
+
+
+def federation(sites, samples):
+    parts = [
+        Samples(np.full((samples, 1), 100.0 * k) + np.arange(samples)[:, None], np.zeros(samples)) for k in range(sites)
+    ]
+    test = Samples(np.full((5, 1), -1.0), np.zeros(5))
+    names = tuple(f"s{k:02d}" for k in range(sites))
+    return Federation(Task("t", (1,), 2), names, tuple(parts), test, held_out=(None,) * sites, extra=(("more", test),))
+
+
+def test_the_best_mean_is_chosen():
+    found = choose(tries({0.01: [0.5, 0.6], 0.1: [0.8, 0.9], 1.0: [0.1, 0.2]}))
+
+    assert found["FedDC"].lr == 0.1
+    assert not found["FedDC"].at_the_edge
+
+
+def test_a_tie_goes_to_the_smaller_rate():
+    found = choose(tries({0.01: [0.8, 0.9], 0.1: [0.8, 0.9]}))
+
+    assert found["FedDC"].lr == 0.01
+
+
+def test_a_shortfall_within_one_standard_error_is_a_tie_and_a_steady_one_is_not():
+    noisy = tries({0.01: [0.80, 0.90, 0.86, 0.84], 0.1: [0.90, 0.80, 0.87, 0.85]})
+    steady = tries({0.01: [0.80, 0.81, 0.80, 0.81], 0.1: [0.82, 0.83, 0.82, 0.83]})
+
+    assert choose(noisy)["FedDC"].lr == 0.01
+    assert choose(steady)["FedDC"].lr == 0.1
+
+
+def test_a_tie_never_goes_to_the_larger_rate():
+    found = choose(tries({0.1: [0.9, 0.9], 1.0: [0.89, 0.9]}))
+
+    assert found["FedDC"].lr == 0.1
+
+
+def test_regret_is_large_where_seeds_disagree_and_none_where_they_agree():
+    rates = [0.01, 0.03, 0.1, 0.3]
+    unsure = choose(tries({0.01: [0.5, 0.5, 0.5], 0.03: [0.9, 0.3, 0.6], 0.1: [0.4, 0.95, 0.55]}))
+    sure = choose(tries({lr: [0.5 + 0.1 * k + 0.01 * s for s in range(3)] for k, lr in enumerate(rates)}))
+
+    assert unsure["FedDC"].regret > REGRET
+    assert sure["FedDC"].regret == pytest.approx(0, abs=1e-9)
+
+
+def test_more_seeds_make_a_choice_stable():
+    def regret(seeds):
+        rng = np.random.default_rng(1)
+        return choose(tries({lr: list(rng.normal(mean, 0.1, seeds)) for lr, mean in ((0.1, 0.6), (0.3, 0.7))}))[
+            "FedDC"
+        ].regret
+
+    assert regret(100) < REGRET < regret(3)
+
+
+def test_one_seed_is_never_stable():
+    assert choose(tries({0.1: [0.9], 0.3: [0.5]}))["FedDC"].regret == float("inf")
+
+
+def test_every_method_has_its_own_choice():
+    found = choose(tries({0.1: [0.9, 0.8], 0.3: [0.5, 0.6]}) + tries({0.1: [0.1, 0.2], 0.3: [0.5, 0.6]}, "FedAvg"))
+
+    assert {label: choice.lr for label, choice in found.items()} == {"FedDC": 0.1, "FedAvg": 0.3}
+    assert all(choice.at_the_edge for choice in found.values())
+
+
+def test_left_out_sites_are_all_sites_once_and_never_trained_on():
+    whole = federation(sites=10, samples=3)
+
+    parts = [inner(whole, fold, 4, np.random.default_rng(0)) for fold in range(4)]
+
+    judged = np.concatenate([part.test.x for part in parts]).ravel()
+    assert sorted(judged) == sorted(np.concatenate([s.x for s in whole.train]).ravel())
+    for part in parts:
+        trained = np.concatenate([samples.x for samples in part.train]).ravel()
+        assert not set(trained) & set(part.test.x.ravel())
+        assert len(part.names) == len(part.train) == len(part.held_out)
+
+
+@pytest.mark.parametrize("sites", [1, 4, 30])
+def test_test_samples_are_never_seen_by_a_search(sites):
+    whole = federation(sites=sites, samples=6)
+
+    for fold in range(4):
+        part = inner(whole, fold, 4, np.random.default_rng(0))
+        assert not np.any(part.test.x == -1.0)
+        assert part.extra == ()
+
+
+def test_few_sites_all_train_and_keep_back_their_share():
+    whole = federation(sites=4, samples=8)
+
+    part = inner(whole, 0, 4, np.random.default_rng(0))
+
+    assert part.names == whole.names
+    assert [len(samples) for samples in part.train] == [6] * 4
+    assert len(part.test) == 8
+
+
+def test_a_site_of_one_sample_keeps_it():
+    whole = federation(sites=3, samples=1)
+
+    assert [len(s) for s in inner(whole, 0, 4, np.random.default_rng(0)).train] == [1, 1, 1]
+
+
+def test_a_search_is_read_back_as_it_was_written(tmp_path):
+    made = {"": tries({0.1: [0.5, 0.25]}), "8": tries({0.3: [0.75]}, "FedAvg, equal period")}
+
+    save(tmp_path / "s.csv", made)
+
+    assert load(tmp_path / "s.csv") == made
+
+
+def test_rates_are_even_in_their_logarithm_or_drawn_and_named_by_a_seed():
+    assert spaced_rates(0.01, 1, 3) == (0.01, 0.1, 1.0)
+    drawn = spaced_rates(0.01, 1, 5, seed=3)
+    assert drawn == spaced_rates(0.01, 1, 5, seed=3) != spaced_rates(0.01, 1, 5, seed=4)
+    assert list(drawn) == sorted(drawn)
+    assert drawn[0] >= 0.01
+    with pytest.raises(PlanError, match="positive"):
+        spaced_rates(0, 1, 3)
+
+
+def test_each_method_gets_its_own_rate_and_keeps_the_rest():
+    scenario = build(
+        {
+            "name": "s",
+            "task": "digits",
+            "sites": 4,
+            "recipe": {"lr": 0.5, "momentum": 0.9},
+            "method": [
+                {"name": "FedDC"},
+                {"name": "FedAvg", "label": "rare", "recipe": {"batch": 2}},
+                {"name": "Central"},
+            ],
+        }
+    )
+
+    recipes = [plan.recipe for plan in with_rates(scenario, {"FedDC": 0.1, "rare": 0.03}).plans()]
+
+    assert [recipe.lr for recipe in recipes] == [0.1, 0.03, 0.5]
+    assert [recipe.batch for recipe in recipes] == [None, 2, None]
+    assert {recipe.momentum for recipe in recipes} == {0.9}
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"), [("mae", "a low mae is a good one"), ("accurracy", "Did you mean 'accuracy'")]
+)
+def test_a_metric_that_no_rate_can_be_chosen_by_is_refused(metric, said):
+    keys = {"name": "s", "task": "breast_cancer", "sites": 4, "samples_per_site": 4, "rounds": 1, "seeds": [0]}
+    scenario = build({**keys, "method": [{"name": "FedAvg"}]})
+
+    with pytest.raises(PlanError, match=said):
+        search(scenario, (0.1,), metric=metric)

@@ -1,0 +1,163 @@
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from sim.cli.compare import merge
+from sim.report import figures
+from sim.report.html import page, shown_scenario, write_report
+from sim.report.sentences import sentences
+from sim.runs.execute import execute
+from sim.runs.folder import read
+from sim.runs.scenario import load
+from tests.sim.runs.scenarios import SMALL, write
+
+VOID = {"meta", "br", "path", "use", "image", "rect", "line", "circle"}
+
+
+class Nesting(HTMLParser):
+    """Fails where a tag is closed that is not the last one opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+
+@pytest.fixture(scope="module")
+def html(small_run) -> str:
+    return (small_run.folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_report_is_one_well_formed_file_that_fetches_nothing(html):
+    parser = Nesting()
+    parser.feed(html)
+
+    assert parser.open == []
+    assert not re.search(r'(src|href)="(?!#)', html.replace('xlink:href="#', ""))
+    assert "@import" not in html
+    assert "<script" not in html
+
+
+def test_a_report_of_one_seed_is_well_formed_too(small_run):
+    run = read(small_run.folder)
+    run.done = [one for one in run.done if one.plan.seed == 0]
+    parser = Nesting()
+
+    parser.feed(page([run], "one seed"))
+
+    assert parser.open == []
+
+
+def test_the_report_holds_what_it_promises(html, small_run):
+    for words in (
+        *sentences(small_run),
+        *("Communication, and what leaves a site", "How to read this", "Further metrics", "/scenario.toml --engine"),
+        *("Every site answered every order", "FedAvg, b = 1", "sites' own models", "torch"),
+    ):
+        assert words.replace("'", "&#x27;") in html or words in html
+    assert html.count("<svg") == 3
+
+
+def test_figures_take_the_ink_of_the_page(html):
+    assert "currentColor" in html
+    assert "var(--rule)" in html
+    assert figures.INK not in re.sub(r"<style>.*?</style>", "", html, count=1, flags=re.DOTALL)
+    assert "prefers-color-scheme: dark" in html
+    assert "@media print" in html
+
+
+def test_the_report_is_made_again_from_the_folder_alone(small_run, html):
+    again = page([read(small_run.folder)], "small")
+
+    assert again == html
+
+
+def test_words_of_a_scenario_cannot_break_the_page(small_run):
+    scenario = small_run.scenario.model_copy(update={"name": "<script>", "about": "a & b < c"})
+
+    html = page([read(small_run.folder).__class__(**{**vars(small_run), "scenario": scenario})], "<b>")
+
+    assert "<script>" not in html
+    assert "a &amp; b &lt; c" in html
+
+
+def test_a_partial_run_says_what_was_not_run(small_run):
+    run = read(small_run.folder)
+    run.done = run.done[:7]
+
+    html = page([run], "partial")
+
+    assert "This run is partial" in html
+    assert "7 of 10 plans were run" in html
+    assert "FedAvg, b = 1 (seed 1), FedDC (seed 1), Central (seed 1)" in html
+
+
+def test_a_run_without_a_finished_plan_still_has_a_report(small_run):
+    run = read(small_run.folder)
+    run.done = []
+
+    assert "0 of 10 plans were run" in page([run], "nothing")
+
+
+def test_events_are_listed_by_site(small_run):
+    run = read(small_run.folder)
+    run.done[3].events.append({"t": 2, "site": "site-001", "kind": "silent", "reason": "no answer in time"})
+
+    html = page([run], "events")
+
+    assert "<summary>1 event</summary>" in html
+    assert "no answer in time" in html
+
+
+def test_names_of_files_are_not_in_a_report(tmp_path):
+    (tmp_path / "patients-of-ward-7.csv").write_text("a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(40)))
+    text = SMALL.replace('"breast_cancer"', '{csv = "patients-of-ward-7.csv", label = "y"}').replace("[0, 1]", "[0]")
+    run = execute(load(write(tmp_path, text)), tmp_path / "run", engine="inprocess")
+
+    html = write_report(tmp_path / "run", [run], "own").read_text()
+
+    assert "ward-7" not in html
+    assert str(tmp_path) not in html
+    assert shown_scenario(run)["task"] == {"csv": "(your files)", "label": "y"}
+
+
+def test_the_chain_replays_the_permutations_of_the_run(small_run):
+    plan = next(plan for plan in small_run.plans if plan.method.permute_every)
+
+    rounds, places, averages = figures.journeys(plan, 5)
+
+    assert rounds.tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert averages == [3, 6]
+    assert all(sorted(at) == [0, 1, 2, 3, 4] for at in places.tolist())
+    assert places[3].tolist() == places[2].tolist()
+    assert places[1].tolist() != places[0].tolist() or places[2].tolist() != places[1].tolist()
+
+
+def test_runs_on_the_same_data_are_merged_and_keep_their_names(small_run, tmp_path):
+    path = write(tmp_path, SMALL.replace("lr = 0.05", "lr = 0.2").replace("seeds = [0, 1]", "seeds = [1]"))
+    other = execute(load(path), tmp_path / "other", engine="inprocess")
+
+    (merged,) = merge([small_run, other])
+
+    labels = {one.label for one in merged.done}
+    assert {"FedDC (run)", "FedDC (other)"} <= labels
+    assert len(merged.done) == 15
+    assert merged.not_run == []
+
+
+def test_runs_on_other_data_stay_apart(small_run, tmp_path):
+    path = write(tmp_path, SMALL.replace("sites = 5", "sites = 4").replace("seeds = [0, 1]", "seeds = [1]"))
+    other = execute(load(path), tmp_path / "other", engine="inprocess")
+
+    assert len(merge([small_run, other])) == 2

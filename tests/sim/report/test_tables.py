@@ -1,0 +1,223 @@
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedsmall.methods import method
+from sim.report.sentences import sentences
+from sim.report.style import LOOKS, SPARE, in_order, looks
+from sim.report.tables import by_label, reference_of, table
+from sim.report.traffic import amount, leaves_a_site
+from sim.runs.folder import PlanRun, Run
+from sim.runs.scenario import build
+
+METHODS = [
+    {"name": "Standalone"},
+    {"name": "FedAvg", "label": "rare", "aggregate_every": 10},
+    {"name": "FedAvg", "label": "often"},
+    {"name": "FedDC", "aggregate_every": 10},
+    {"name": "Central"},
+]
+
+
+def made(values: dict[str, list[float]], metric: str = "accuracy", methods: list | None = None) -> Run:
+    """A run with given results: a value for each seed, of the common model (or of the sites', for Standalone)."""
+    seeds = list(range(len(next(iter(values.values())))))
+    scenario = build({"name": "made", "task": "digits", "rounds": 20, "seeds": seeds, "method": methods or METHODS})
+    plans = scenario.plans()
+    contacts = {"rare": 2, "often": 20, "often, 4x epochs": 20, "FedDC": 20}
+    done = []
+    for index, plan in enumerate(plans):
+        label = plan.method.label
+        alone = plan.method.family == "standalone"
+        value = values[label][plan.seed]
+        sites = {f"{metric}_mean": value, f"{metric}_sd": 0.1} if alone else {}
+        row = {"common": None if alone else {metric: value}, "sites": sites, "stopped": False, "extra": {}}
+        row |= {"contacts": contacts.get(label, 0), "bytes_sent": 1000 * contacts.get(label, 0)}
+        evaluation = {"t": 20, "common": row["common"], "sites": sites, "extra": {}}
+        done.append(PlanRun(index, plan, row, [evaluation], []))
+    return Run(scenario, plans, None, done, {"sites": 4})
+
+
+GOOD = {
+    "Standalone": [0.2, 0.22, 0.21],
+    "rare": [0.6, 0.61, 0.59],
+    "often": [0.90, 0.91, 0.89],
+    "FedDC": [0.905, 0.908, 0.896],
+    "Central": [0.9, 0.9, 0.9],
+}
+
+
+def test_means_and_intervals_are_over_seeds():
+    shown = table(made(GOOD))
+    line = next(line for line in shown.lines if line.label == "rare")
+
+    assert line.common.mean == pytest.approx(0.6)
+    assert line.common.low == pytest.approx(0.6 - 4.302653 * 0.01 / np.sqrt(3), abs=1e-6)
+    assert line.sites is None
+
+
+def test_common_and_site_models_never_share_a_column():
+    shown = table(made(GOOD))
+    alone = next(line for line in shown.lines if line.method.family == "standalone")
+
+    assert alone.common is None
+    assert alone.lead is None
+    assert alone.sites.mean == pytest.approx(0.21)
+    assert alone.spread == pytest.approx(0.1)
+
+
+def test_differences_are_paired_by_seed_not_between_means():
+    run = made({**GOOD, "FedDC": [0.5, 0.7, 0.9], "often": [0.49, 0.69, 0.89]})
+
+    lead = next(line.lead for line in table(run).lines if line.label == "often")
+
+    assert lead.difference.mean == pytest.approx(0.01)
+    assert lead.difference.width == pytest.approx(0, abs=1e-9)
+    assert lead.decided
+
+
+def test_a_run_cut_short_counts_nowhere():
+    run = made(GOOD)
+    run.done[1] = replace(run.done[1], row={**run.done[1].row, "stopped": True})
+
+    line = next(line for line in table(run).lines if line.label == "rare")
+
+    assert line.runs == 2
+    assert line.lead.difference.n == 2
+    assert [plan.method.label for plan in run.not_run] == ["rare"]
+
+
+def test_the_sentences_say_what_the_intervals_carry():
+    federation, travelling = sentences(made(GOOD))
+
+    assert federation.startswith("A site alone reaches accuracy 21.0% on average, the common model of FedDC 90.3%")
+    assert "training on all data pooled gives 90.0%" in federation
+    assert "FedDC is better than FedAvg with the same time between averages (b = 10) (+30.3 points" in travelling
+    assert "it is not shown to differ from FedAvg with the same traffic (b = 1)" in travelling
+
+
+def test_a_worse_method_is_called_worse():
+    _, travelling = sentences(made({**GOOD, "FedDC": [0.5, 0.5, 0.5], "often": [0.9, 0.91, 0.92]}))
+
+    assert "is worse than FedAvg with the same traffic" in travelling
+
+
+def test_equal_numbers_are_called_equal():
+    _, travelling = sentences(made({**GOOD, "often": GOOD["FedDC"]}))
+
+    assert "it does as well as FedAvg with the same traffic (b = 1) (the same number with all 3 seeds)" in travelling
+
+
+def test_one_seed_claims_nothing():
+    _, travelling = sentences(made({label: values[:1] for label, values in GOOD.items()}))
+
+    assert "one seed cannot tell this from chance" in travelling
+    assert not re.search(r"better|worse|interval", travelling)
+
+
+def test_two_in_one_role_go_by_their_names():
+    longer = {**METHODS[2], "label": "often, 4x epochs"}
+    values = {**GOOD, "often, 4x epochs": [0.95, 0.95, 0.95]}
+
+    _, travelling = sentences(made(values, methods=(*METHODS, longer)))
+
+    assert "same traffic" not in travelling
+    assert "is not shown to differ from often (" in travelling
+    assert "is worse than often, 4x epochs (" in travelling
+
+
+def test_small_errors_are_better_than_large_ones():
+    values = {"rare": [0.60, 0.61, 0.62], "often": [0.3, 0.3, 0.3], "FedDC": [0.3, 0.31, 0.32]}
+    methods = METHODS[1:4]
+
+    _, travelling = sentences(made(values, "mae", methods))
+
+    assert "FedDC is better than FedAvg with the same time between averages" in travelling
+    assert "points" not in travelling
+
+
+def test_the_reference_is_what_the_scenario_says_or_the_chaining_method():
+    plain = [method("FedAvg"), method("FedProx"), method("FedDC")]
+
+    assert reference_of(plain) == "FedDC"
+    assert reference_of(plain[:2]) == "FedProx"
+    assert reference_of([method("Standalone"), method("FedAvg")]) == "FedAvg"
+    assert reference_of([method("Standalone")]) is None
+    run = made(GOOD)
+    run.scenario = run.scenario.model_copy(update={"reference": "rare"})
+    assert table(run).reference == "rare"
+
+
+def test_methods_stand_in_one_order_and_look_the_same_whoever_is_beside_them():
+    everyone = [method(name) for name in ("Central", "FedDC", "RepTreeFL", "DaisyChain", "FedAvg", "Standalone")]
+    rare = method("FedAvg", aggregate_every=50, label="rare")
+
+    order = [each.label for each in in_order([*everyone, rare])]
+
+    assert order == ["Standalone", "rare", "FedAvg", "DaisyChain", "FedDC", "RepTreeFL", "Central"]
+    assert looks(everyone)["FedDC"] == looks([everyone[1]])["FedDC"] == LOOKS["FedDC"]
+    assert looks([rare])["rare"] == LOOKS["FedAvg, equal period"]
+
+
+def test_no_two_methods_of_a_run_look_alike_in_grey():
+    everyone = [method(name) for name in ("FedAvg", "FedDC", "SCAFFOLD", "FedNova", "FedDyn", "Krum")]
+    twice = [*everyone, method("FedDC", label="other period", aggregate_every=99)]
+
+    drawn = looks(twice)
+
+    assert len({(look.marker, look.line) for look in drawn.values()}) == len(twice)
+    assert len({(look.marker, look.line) for look in [*LOOKS.values()]}) == len(LOOKS)
+    assert len(set(SPARE)) == len(SPARE)
+
+
+def test_groups_keep_every_finished_run():
+    assert {label: len(group) for label, group in by_label(made(GOOD).done).items()} == dict.fromkeys(GOOD, 3)
+
+
+@pytest.mark.parametrize(("size", "words"), [(0, "0 B"), (999, "999 B"), (24_448, "24.4 kB"), (3.2e9, "3.2 GB")])
+def test_bytes_are_told_as_a_reader_wants_them(size, words):
+    assert amount(size) == words
+
+
+def test_what_leaves_a_site_names_what_travels(small_run):
+    words = " ".join(leaves_a_site(small_run))
+
+    assert "62 numbers, 248 B" in words
+    assert "moments" not in words
+    assert "No sample" in words
+
+
+def with_sites_alone(run: Run) -> Run:
+    """The same results as of sites that have models of their own: nobody has a common one."""
+    for place, one in enumerate(run.done):
+        sites = one.row["sites"] or {f"{name}_mean": value for name, value in one.row["common"].items()}
+        run.done[place] = replace(one, row={**one.row, "common": None, "sites": sites})
+    return run
+
+
+def test_sites_with_models_of_their_own_are_compared_by_these():
+    values = {"Standalone": [0.6, 0.62, 0.61], "rare": [0.5, 0.51, 0.52], "often": [0.4, 0.4, 0.4]}
+    run = with_sites_alone(made({**values, "FedDC": [0.3, 0.31, 0.32]}, "mae", METHODS[:4]))
+
+    shown = table(run)
+    federation, travelling = sentences(run)
+
+    assert (shown.whose, shown.models) == ("sites", "sites' own models")
+    assert {line.label: round(line.lead.difference.mean, 2) for line in shown.lines if line.lead} == {
+        "Standalone": -0.3,
+        "rare": -0.2,
+        "often": -0.09,
+    }
+    assert federation.startswith(
+        "A site alone reaches mean absolute error 0.61 on average, the sites' own models of FedDC 0.31 (-0.3, 95%"
+    )
+    assert "FedDC is better than FedAvg with the same time between averages" in travelling
+
+
+def test_the_best_of_errors_is_the_smallest():
+    values = {"first": [0.2, 0.2], "second": [0.1, 0.1]}
+    run = made(values, "mae", [{"name": "Standalone", "label": label} for label in values])
+
+    assert sentences(run)[0].startswith("The sites' own models of second reach mean absolute error 0.1")

@@ -1,0 +1,91 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsmall.plan import Plan
+from sim.runs.execute import execute
+from sim.runs.scenario import load
+from sim.runs.parallel import processes_for
+from tests.sim.runs.scenarios import SMALL, write
+
+
+class Counting:
+    """A watcher that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+        self.ended: list[str] = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.closed = True
+
+    def moved(self, rounds: int) -> None:
+        self.rounds.append(rounds)
+
+    def end(self, plan: Plan) -> None:
+        self.ended.append(plan.method.label)
+
+
+def test_two_processes_give_the_bits_of_one(small_run, tmp_path):
+    watcher = Counting()
+
+    run = execute(load(write(tmp_path)), tmp_path / "run", engine="inprocess", processes=2, watcher=watcher)
+
+    assert [one.index for one in run.done] == list(range(10))
+    assert sorted(watcher.ended) == sorted(one.label for one in small_run.done)
+    assert watcher.rounds == sorted(watcher.rounds)
+    for mine, theirs in zip(run.done, small_run.done, strict=True):
+        assert mine.evaluations == theirs.evaluations
+        model, other = run.model_of(mine), small_run.model_of(theirs)
+        assert all(np.array_equal(model[name], other[name]) for name in model or {})
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_all_processes_and_keeps_what_was_done(tmp_path):
+    path = write(tmp_path, SMALL.replace("rounds = 6", "rounds = 3000"))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "sim.cli.app", "run", str(path), "--engine", "inprocess", "--out", "out"]
+    program = subprocess.Popen(
+        [*command, "--processes", "2"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    began = time.monotonic()
+    while not (tmp_path / "out" / "run.json").exists() and time.monotonic() < began + 300:
+        time.sleep(0.1)
+    time.sleep(2)
+
+    os.killpg(program.pid, signal.SIGINT)  # a terminal sends it to the whole group
+    said, complained = program.communicate(timeout=300)
+
+    assert program.returncode == 130, complained
+    assert "This run is partial" in said
+    assert "Traceback" not in complained
+    about = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert about["interrupted"]
+    assert len(about["not_run"]) > 0
+    with pytest.raises(ProcessLookupError):
+        os.killpg(program.pid, 0)  # no process of the group is left
+
+
+@pytest.mark.parametrize(("count", "engine"), [(7, "cohort"), (100, "ray")])
+def test_a_short_run_and_ray_have_one_process(count, engine, small_run):
+    assert processes_for(small_run.plans[:1] * count, engine) == 1
+
+
+def test_a_long_run_has_a_process_for_each_core(small_run):
+    assert processes_for(small_run.plans, "cohort") == os.cpu_count()

@@ -1,0 +1,47 @@
+from io import StringIO
+
+from rich.console import Console
+
+from sim.runs.federations import Federations
+from sim.runs.progress import Bars, Lines, watcher
+
+
+def test_lines_say_what_is_done_and_what_is_left(small_run):
+    console = Console(file=StringIO(), width=120)
+    plans = small_run.plans[:2]
+
+    with Lines(console, plans, "small") as lines:
+        lines.end(plans[0])
+        lines.end(plans[1])
+
+    first, second = console.file.getvalue().splitlines()
+    assert first.startswith("small: Standalone, seed 0 done, 50%")
+    assert second.startswith("small: FedAvg, b = 3, seed 0 done, 100%")
+    assert second.endswith("about 0 s left")
+
+
+def test_bars_name_the_plan_that_was_done_last_and_the_share(small_run):
+    console = Console(file=StringIO(), width=120, force_terminal=True)
+
+    with Bars(console, small_run.plans[:2], "small") as bars:
+        bars.moved(6)
+        bars.end(small_run.plans[0])
+
+    shown = console.file.getvalue()
+    assert "Standalone, seed 0" in shown
+    assert "50%" in shown
+
+
+def test_a_pipe_gets_lines_and_no_bars(small_run):
+    assert isinstance(watcher(Console(file=StringIO()), small_run.plans, "small"), Lines)
+
+
+def test_plans_that_differ_in_their_method_share_their_federation(small_run):
+    built = []
+    federations = Federations(lambda plan: built.append(plan) or object())
+
+    same = {id(federations.of(plan)) for plan in small_run.plans[:5]}
+    federations.of(small_run.plans[5])
+
+    assert len(same) == 1
+    assert [plan.seed for plan in built] == [0, 1]

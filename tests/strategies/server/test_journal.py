@@ -1,0 +1,130 @@
+"""The journal gives back the last whole state, bit for bit, whatever a kill or a fault left on the disk."""
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from strategies.server.journal import FileJournal
+
+DTYPES = st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.bool_])
+ARRAYS = st.dictionaries(
+    st.text("abc/._0", min_size=1, max_size=8),
+    DTYPES.flatmap(lambda d: hnp.arrays(d, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))),
+    max_size=4,
+)
+META = st.dictionaries(st.text(max_size=5), st.one_of(st.floats(allow_nan=False), st.integers(), st.text(), st.none()))
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(
+        one[k].dtype == other[k].dtype and one[k].shape == other[k].shape and one[k].tobytes() == other[k].tobytes()
+        for k in one
+    )
+
+
+@given(ARRAYS, META)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+def test_a_state_comes_back_to_the_bit(tmp_path, arrays, meta):
+    journal = FileJournal(tmp_path / "j")
+
+    journal.save(1, arrays, meta)
+
+    contact, back, told = journal.latest()
+    assert contact == 1
+    assert same(arrays, back)
+    assert told == meta
+
+
+def filled(folder, contacts=3):
+    journal = FileJournal(folder)
+    for contact in range(1, contacts + 1):
+        journal.save(contact, {"w": np.full(4, float(contact))}, {"contact": contact})
+    return journal
+
+
+def test_an_empty_journal_has_no_state(tmp_path):
+    assert FileJournal(tmp_path / "none").latest() is None
+
+
+def test_only_the_last_states_stay_on_the_disk(tmp_path):
+    filled(tmp_path, contacts=20)
+
+    assert len(list(tmp_path.iterdir())) == 2 * 3
+
+
+@pytest.mark.parametrize("ending", ["json", "safetensors"])
+@pytest.mark.parametrize("harm", ["cut", "flip", "empty", "remove"])
+def test_a_damaged_state_is_passed_over_and_named(tmp_path, ending, harm):
+    journal = filled(tmp_path)
+    path = tmp_path / f"000003.{ending}"
+    content = bytearray(path.read_bytes())
+    match harm:
+        case "cut":
+            path.write_bytes(content[: len(content) // 2])
+        case "flip":
+            content[len(content) // 2] ^= 1
+            path.write_bytes(content)
+        case "empty":
+            path.write_bytes(b"")
+        case "remove":
+            path.unlink()
+
+    contact, arrays, _ = journal.latest()
+
+    assert contact == 2
+    assert arrays["w"].tolist() == [2.0] * 4
+    assert bool(journal.faults) == (not (harm == "remove" and ending == "json"))
+
+
+def test_every_cut_of_every_file_leaves_an_older_state(tmp_path):
+    journal = filled(tmp_path)
+    for ending in ("json", "safetensors"):
+        path = tmp_path / f"000003.{ending}"
+        content = path.read_bytes()
+        for length in range(len(content)):
+            path.write_bytes(content[:length])
+            assert journal.latest()[0] == 2
+        path.write_bytes(content)
+    assert journal.latest()[0] == 3
+
+
+def test_a_run_taken_back_writes_its_later_contacts_anew(tmp_path):
+    journal = filled(tmp_path)
+
+    journal.save(2, {"w": np.zeros(1)}, {})
+
+    assert journal.latest()[0] == 2
+
+
+WRITER = """
+import sys, itertools, numpy as np
+from pathlib import Path
+from strategies.server.journal import FileJournal
+journal = FileJournal(Path(sys.argv[1]))
+for contact in itertools.count(1):
+    journal.save(contact, {"w": np.full(20000, float(contact))}, {"contact": contact})
+"""
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_state(tmp_path):
+    for delay in (0.05, 0.11, 0.17):
+        folder = tmp_path / str(delay)
+        process = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], env={**os.environ, "PYTHONPATH": "."})
+        while not (folder.exists() and any(folder.glob("*.json"))):
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+
+        contact, arrays, meta = FileJournal(folder).latest()
+
+        assert meta == {"contact": contact}
+        assert (arrays["w"] == contact).all()

@@ -1,0 +1,105 @@
+"""What sites say besides models: evaluations and sums, read as carefully as the models are."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fedsmall.errors import PlanError
+from fedsmall.plan import Method, Plan
+from fedsmall.run_sheet import SUMS, RunSheet
+from fedsmall.wire import METRICS
+from sim.engines.inprocess import InProcessGrid
+from strategies import FedDC
+from strategies.server.deployment import _sums, agree_on_scaling
+from strategies.server.remote import SiteEvaluator
+from tests.strategies.toy import toy_grid, weights
+
+PLAN = Plan(name="p", task="t", method=Method(name="FedDC"))
+
+
+class SpoilingGrid(InProcessGrid):
+    """One site's evaluation is replaced by ``spoilt``."""
+
+    spoilt = RecordDict()
+
+    def send_and_receive(self, messages, *, timeout=None):
+        orders = list(messages)
+        replies = super().send_and_receive(orders)
+        if orders[0].metadata.message_type == "evaluate":
+            replies[0].content = self.spoilt
+        return replies
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"num-examples": 5, "mean": float("nan")},
+        {"num-examples": 5, "mean": float("inf")},
+        {"num-examples": -5, "mean": 1.0},
+        {"num-examples": [5, 6], "mean": 1.0},
+        {"num-examples": 10**12, "mean": 1.0},
+    ],
+)
+def test_an_evaluation_that_is_no_number_is_set_aside_with_its_site(spoilt):
+    chain = FedDC(1, 2)
+    grid = SpoilingGrid(toy_grid(3).app, 3)
+    grid.spoilt = RecordDict({METRICS: MetricRecord(spoilt)})
+    chain.meet(grid, weights(0.0), ConfigRecord())
+
+    judged = SiteEvaluator(chain, grid, PLAN)(4, {"w": np.array([2.0])}, {})
+
+    assert judged.common == {"mean": 2.0}
+    assert sorted(judged.extra["held_out"]) == ["site-1", "site-2"]
+    assert [(e["t"], e["site"], e["kind"]) for e in chain.events] == [(4, "site-0", "set aside")]
+
+
+@pytest.mark.parametrize("spoilt", [RecordDict(), RecordDict({METRICS: ConfigRecord({"num-examples": ""})})])
+def test_an_answer_without_an_evaluation_is_left_out(spoilt):
+    chain = FedDC(1, 2)
+    grid = SpoilingGrid(toy_grid(3).app, 3)
+    grid.spoilt = spoilt
+    chain.meet(grid, weights(0.0), ConfigRecord())
+
+    judged = SiteEvaluator(chain, grid, PLAN)(4, {"w": np.array([2.0])}, {})
+
+    assert sorted(judged.extra["held_out"]) == ["site-1", "site-2"]
+
+
+def sums(count, total=None, squares=None):
+    arrays = {"count": count, "total": count if total is None else total}
+    arrays["squares"] = count if squares is None else squares
+    held = {name: a if isinstance(a, Array) else Array(np.array(a)) for name, a in arrays.items()}
+    return RecordDict({SUMS: ArrayRecord(held)})
+
+
+PROMISE = Array("float64", (10**9,), "numpy.ndarray", b"\x93NUMPY")
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (RecordDict(), "cannot be read"),
+        (sums(Array("", (2,), "numpy.ndarray", b"")), "cannot be read"),
+        (sums(PROMISE), "cannot be read"),
+        (sums([5.0, np.nan]), "not finite"),
+        (sums([5, 6]), "not finite"),
+        (sums([5.0, -1.0]), "not three numbers for each feature"),
+        (sums([5.0, 6.0], [1.0]), "not three numbers for each feature"),
+        (sums([[5.0, 6.0]]), "not three numbers for each feature"),
+    ],
+)
+def test_sums_that_cannot_be_used_name_their_site(content, line):
+    with pytest.raises(PlanError, match=f"essen: its sums .*{line}|essen: its sums {line}"):
+        _sums("essen", content)
+
+
+def test_sites_with_different_features_are_told_apart_before_anything_is_scaled(tmp_path, monkeypatch):
+    chain = FedDC(1, 2)
+    chain.roster.answers = {"bonn": {"scaled": True}, "essen": {"scaled": True}}
+    told = {"bonn": (1, sums([5.0, 6.0])), "essen": (2, sums([5.0]))}
+    monkeypatch.setattr("strategies.server.deployment._ask", lambda *_: told)
+
+    with pytest.raises(PlanError, match="number of features: bonn has 2, essen has 1"):
+        agree_on_scaling(chain, RunSheet(run="r", plan=PLAN, sites=("bonn", "essen")), None, tmp_path)
+
+    assert not (tmp_path / "scaling.json").exists()
