@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from clients.hospital import HospitalClient
 from clients.memory import ContextMemory
 from clients.records import joined, parted
-from clients.site_data import Home, simulated_home
+from clients.site_data import SiteData, simulated_site
 from fedsmall import __version__
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import plan_at
@@ -61,7 +61,7 @@ def _metrics(examples: int, metrics: dict[str, Any]) -> MetricRecord:
 def _client(message: Message, context: Context) -> HospitalClient:
     text = str(message.content.config_records[CONFIG][PLAN])
     plan = _plan(text)
-    home = simulated_home(plan, context)
+    home = simulated_site(plan, context)
     cohort = _cohort(text, home.site, _Held(home))
     return HospitalClient(home, cohort.plan, cohort, ContextMemory(context))  # its own part of the plan
 
@@ -74,7 +74,7 @@ def _plan(text: str) -> Plan:
 class _Held:
     """A home as part of a cache's key: by the identity of its data, which are not hashable."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: SiteData) -> None:
         self.home = home
 
     def __eq__(self, other: object) -> bool:

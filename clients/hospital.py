@@ -10,7 +10,7 @@ from flwr.client import NumPyClient
 from flwr.common import Scalar
 
 from clients.memory import Memory
-from clients.site_data import Home
+from clients.site_data import SiteData
 from fedsmall.metrics import evaluate
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
@@ -46,7 +46,7 @@ class HospitalClient(NumPyClient):
     "arrays/0.weight" and the like.
     """
 
-    def __init__(self, home: Home, plan: Plan, cohort: AnyCohort, memory: Memory) -> None:
+    def __init__(self, home: SiteData, plan: Plan, cohort: AnyCohort, memory: Memory) -> None:
         self.home = home
         self.plan = plan
         self.cohort = cohort

@@ -14,7 +14,7 @@ from fedsmall.tasks import build_federation
 
 
 @dataclass(frozen=True)
-class Home:
+class SiteData:
     """A site as its own program knows it; ``place`` is its number among the ``sites``, in the order of their names.
 
     A site that is not ``simulated`` draws its noise from its own system.
@@ -59,16 +59,16 @@ class _Build:
         return hash(self.plan.data_key)
 
 
-def simulated_home(plan: Plan, context: Context) -> Home:
+def simulated_site(plan: Plan, context: Context) -> SiteData:
     """The site that the node's partition number means, in the order of names.
 
     Raises DataError where the federation has no such site.
     """
     federation = _given.get(plan.data_key) or _built(plan.data_key, _Build(plan))
-    return home_in(federation, plan, int(context.node_config["partition-id"]))
+    return site_in(federation, plan, int(context.node_config["partition-id"]))
 
 
-def home_in(federation: Federation, plan: Plan, index: int) -> Home:
+def site_in(federation: Federation, plan: Plan, index: int) -> SiteData:
     """The site at ``index`` of a simulation's federation, in the order of names."""
     if plan.method.family == "central":
         federation = federation.pooled()
@@ -78,4 +78,4 @@ def home_in(federation: Federation, plan: Plan, index: int) -> Home:
     if held_out is None and has_own_models(plan):
         held_out = federation.test  # nobody else has all of this site's model, so it judges for itself
     names = federation.names
-    return Home(names[index], task_at(federation.task, train.y), train, held_out, place=index, sites=len(names))
+    return SiteData(names[index], task_at(federation.task, train.y), train, held_out, place=index, sites=len(names))

@@ -20,10 +20,10 @@ from safetensors.numpy import load, save
 from clients import socket_frames
 from clients.hospital import HospitalClient
 from clients.policy import Policy, load_policy
-from clients.site_data import Home
+from clients.site_data import SiteData
 from clients.versions import RoundMemory, put, run_folder
 from fedsmall import __version__
-from fedsmall.audit_log import Logbook, digest_of, manifest
+from fedsmall.audit_log import AuditLog, digest_of, manifest
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError, PolicyError
@@ -39,7 +39,7 @@ CALL_S = 60.0  # how long a caller may take to say what it wants
 TOLD = (PlanError, DataError, PolicyError)  # errors whose words were written to leave the site
 
 
-class Order(NamedTuple):
+class SiteRequest(NamedTuple):
     """One message, read: the plan, the policy of this moment, the site's samples, and the message itself."""
 
     plan: Plan
@@ -62,10 +62,10 @@ class Station:
     policy_file: Path
 
     def __post_init__(self) -> None:
-        self.log = Logbook(self.home / "log.jsonl")
+        self.log = AuditLog(self.home / "log.jsonl")
         self._spent = [entry["noise"] for entry in self.log.entries() if entry["event"] == "spent"]
         self._held: tuple[Any, RawSite, str] | None = None
-        self._core: tuple[Any, Home, AnyCohort] | None = None
+        self._core: tuple[Any, SiteData, AnyCohort] | None = None
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
@@ -92,14 +92,14 @@ class Station:
         _, sites = self._place(config)
         policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=sites)
         self._check_same_data(config, digest)
-        return handlers[kind](Order(plan, policy, raw, config, arrays))
+        return handlers[kind](SiteRequest(plan, policy, raw, config, arrays))
 
-    def _roll(self, order: Order) -> Answer:
+    def _roll(self, order: SiteRequest) -> Answer:
         told = self._client(order, scaled=False).get_properties({})
         told[EXAMPLES] = max(int(told[EXAMPLES]), order.policy.count_floor)
         return {"config": {**told, "version": __version__, "scaled": order.raw.scaled}}, {}
 
-    def _sums(self, order: Order) -> Answer:
+    def _sums(self, order: SiteRequest) -> Answer:
         raw = replace(order.raw, floor=max(order.raw.floor, order.policy.count_floor))
         sums = raw.sums()
         if sums is None:
@@ -107,12 +107,12 @@ class Station:
         told = {"count": sums.count, "total": sums.total, "squares": sums.squares}
         return {"config": {}}, {f"{SUMS}/{name}": array for name, array in told.items()}
 
-    def _take_scaling(self, order: Order) -> Answer:
+    def _take_scaling(self, order: SiteRequest) -> Answer:
         agreed = {name: order.arrays[f"{SCALING}/{name}"] for name in ("mean", "scale")}
         put(self._run_folder(order.config) / "scaling", save(agreed))
         return {"config": {}}, {}
 
-    def _train(self, order: Order) -> Answer:
+    def _train(self, order: SiteRequest) -> Answer:
         self._spend(order)
         client = self._client(order)
         leaving, examples, metrics = client.fit(list(order.arrays.values()), {**order.config, **_named(order)})
@@ -120,20 +120,20 @@ class Station:
         sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
         return {"metrics": told, "order": client.sent_names}, sent
 
-    def _evaluate(self, order: Order) -> Answer:
+    def _evaluate(self, order: SiteRequest) -> Answer:
         held = 0 if order.raw.held_out is None else len(order.raw.held_out)
         if held < order.policy.count_floor:  # a share of three patients is as good as their labels
             return {"metrics": {EXAMPLES: 0}}, {}
         _, examples, metrics = self._client(order, after=True).evaluate(list(order.arrays.values()), _named(order))
         return {"metrics": {EXAMPLES: examples, **metrics}}, {}
 
-    def _client(self, order: Order, *, scaled: bool = True, after: bool = False) -> HospitalClient:
+    def _client(self, order: SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:
         """Who trains and judges here; with the memory that the site has before the order's round, or ``after`` it."""
         scaling = self._scaling(order.config) if order.raw.scaled and scaled else None
         key = (order.plan, id(order.raw), None if scaling is None else digest_of(vars(scaling)))
         if self._core is None or self._core[0] != key:
             train, held_out = order.raw.samples(scaling)
-            home = Home(self.name, order.raw.task, train, held_out, False, *self._place(order.config))
+            home = SiteData(self.name, order.raw.task, train, held_out, False, *self._place(order.config))
             plan = plan_at(order.plan, home.place, home.sites)
             self._core = (key, home, cohort_for(plan, home.task, [self.name], [train], path="loop"))
         _, home, cohort = self._core
@@ -173,7 +173,7 @@ class Station:
         elif path.read_text() != digest:
             raise DataError("the site's data have changed since this run began; start a new run")
 
-    def _spend(self, order: Order) -> None:
+    def _spend(self, order: SiteRequest) -> None:
         """Count the contact against the budget before anything is trained.
 
         An answer that is asked for twice counts twice, for its noise is drawn anew. All are counted at the least noise
@@ -195,10 +195,10 @@ class Station:
 
 def serve(station: Station, path: Path) -> None:
     """Answer one caller after the other at the socket ``path``, for ever; a caller that fails harms only itself."""
-    with socket_frames.listen(path) as door:
+    with socket_frames.listen(path) as listening:
         print(f"station {station.name}: ready", flush=True)
         while True:
-            caller, _ = door.accept()
+            caller, _ = listening.accept()
             with caller:
                 _attend(station, caller)
 
@@ -214,7 +214,7 @@ def _attend(station: Station, caller: socket.socket) -> None:
         print(f"a caller went away: {type(error).__name__}", flush=True)
 
 
-def _named(order: Order) -> dict[str, Any]:
+def _named(order: SiteRequest) -> dict[str, Any]:
     return {NAMES: list(order.arrays)}
 
 

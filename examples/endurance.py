@@ -20,7 +20,7 @@ from pathlib import Path
 
 from safetensors.numpy import load_file
 
-from examples.loopback import Trial
+from examples.loopback import LoopbackConsortium
 from fedsmall.audit_log import digest_of, verify
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
@@ -39,11 +39,11 @@ def trial_plan(rounds: int) -> Plan:
     return scenario.load(path, settings).plans()[0]
 
 
-def victims(trial: Trial) -> list[tuple[str, int]]:
+def victims(trial: LoopbackConsortium) -> list[tuple[str, int]]:
     """The processes that may be killed now, of the server and of every site: what each is, and its number."""
-    found = [(f"server {name}", pid) for name, pid in supervisor.pids(server.household(trial.folder)).items()]
+    found = [(f"server {name}", pid) for name, pid in supervisor.pids(server.process_folder(trial.folder)).items()]
     for site in trial.data:
-        found += [(f"site {name}", pid) for name, pid in supervisor.pids(trial.kit(site).household).items()]
+        found += [(f"site {name}", pid) for name, pid in supervisor.pids(trial.kit(site).process_folder).items()]
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         words = _read(path).split(b"\0")
         ours = str(trial.folder).encode() in _read(path.with_name("environ"))  # only what this trial started
@@ -60,7 +60,7 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def disturb(trial: Trial, run: str, kills: int, rng: random.Random, log: Counter[str]) -> None:
+def disturb(trial: LoopbackConsortium, run: str, kills: int, rng: random.Random, log: Counter[str]) -> None:
     """Kill at random moments until ``kills`` are done, resuming whenever the run has ended; then let it finish."""
     home = trial.home(run)
     while not (home / "outcome.json").exists():
@@ -81,7 +81,7 @@ def disturb(trial: Trial, run: str, kills: int, rng: random.Random, log: Counter
             _resume(trial, run)
 
 
-def _resume(trial: Trial, run: str) -> None:
+def _resume(trial: LoopbackConsortium, run: str) -> None:
     """Resume as a coordinator would: again, until the server is back."""
     for _ in range(60):
         try:
@@ -109,7 +109,7 @@ def main(kills: int, rounds: int, seed: int = 0) -> int:
     with tempfile.TemporaryDirectory(prefix="fe") as scratch:
         data = {name: Path(scratch) / f"{name}.csv" for name in SITES}
         sample_data.write(list(data.values()))
-        with Trial(Path(scratch), data, POLICY) as trial:
+        with LoopbackConsortium(Path(scratch), data, POLICY) as trial:
             started = time.monotonic()
             trial.finish("calm", trial.start("calm", plan, **PATIENCE))
             calm = time.monotonic() - started

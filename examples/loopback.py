@@ -17,7 +17,7 @@ def silent(_: str) -> None:
     """Say nothing."""
 
 
-class Trial:
+class LoopbackConsortium:
     """A consortium in ``folder`` whose sites hold the given data; TLS, node authentication and the gate are all on.
 
     ``policy`` is the text of every site's policy. Use it as a context: whatever it started ends with it.

@@ -15,8 +15,8 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
-from examples.loopback import Trial
-from fedsmall.audit_log import Logbook
+from examples.loopback import LoopbackConsortium
+from fedsmall.audit_log import AuditLog
 from sim.consortium import runs, sample_data
 from sim.consortium.bundles import SOURCE, own_digest
 from sim.runs import scenario
@@ -40,16 +40,16 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
 from fedsmall.run_sheet import RunSheet
-from fedsmall.audit_log import Logbook
+from fedsmall.audit_log import AuditLog
 from strategies.server.deployment import wait_for_sites
-from strategies.server.retrying_grid import PatientGrid
+from strategies.server.retrying_grid import RetryingGrid
 app = ServerApp()
 
 @app.main()
 def main(grid, context):
     folder = Path(os.environ["FEDSMALL_RUNS"]) / context.run_config["run"]
     sheet = RunSheet.model_validate_json((folder / "sheet.json").read_text())
-    patient = PatientGrid(grid, sheet, Logbook(folder / "log.jsonl"))
+    patient = RetryingGrid(grid, sheet, AuditLog(folder / "log.jsonl"))
     wait_for_sites(sheet, patient)
     shapes = {"0.weight": (16, 30), "0.bias": (16,), "2.weight": (2, 16), "2.bias": (2,)}
     model = ArrayRecord({name: Array(np.zeros(shape, np.float32)) for name, shape in shapes.items()})
@@ -89,7 +89,7 @@ def seconds_per_contact(home: Path) -> list[float]:
     """From the first order of a contact to its last answer, for every training contact of a run but the first."""
     orders: dict[int, datetime] = {}
     answers: dict[int, datetime] = {}
-    for entry in Logbook(home / "log.jsonl").entries():
+    for entry in AuditLog(home / "log.jsonl").entries():
         time, t = datetime.fromisoformat(entry["time"]), entry.get("t")
         if entry.get("kind") == "train" and entry["event"] == "order":
             orders.setdefault(t, time)
@@ -114,7 +114,7 @@ def main(contacts: int) -> None:
             "cold": bundle(folder / "cold", COLD_CLIENT, own_server),
         }
         digests = ", ".join(f'"{own_digest(source)}"' for source in bundles.values())
-        with Trial(folder, data, f"bundles = [{digests}]\n", say=print) as trial:
+        with LoopbackConsortium(folder, data, f"bundles = [{digests}]\n", say=print) as trial:
             for name, source in bundles.items():
                 runs.SOURCE = source
                 trial.finish(name, trial.start(name, plan))

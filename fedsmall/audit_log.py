@@ -21,7 +21,7 @@ TAIL_BYTES = 16_384
 OWN = ("n", "time", "event", "before", "digest")
 
 
-class Finding(NamedTuple):
+class LogCheck(NamedTuple):
     """What :func:`verify` found: how many lines hold, the last digest, and the first fault in one line, or None."""
 
     lines: int
@@ -29,7 +29,7 @@ class Finding(NamedTuple):
     fault: str | None
 
 
-class Logbook:
+class AuditLog:
     """A log at ``path``; made, readable by its owner alone, at the first entry. Safe for several processes at once."""
 
     def __init__(self, path: Path) -> None:
@@ -65,19 +65,19 @@ class Logbook:
             yield from (json.loads(line) for line in self.path.read_bytes().splitlines(keepends=True) if _whole(line))
 
 
-def verify(path: Path) -> Finding:
+def verify(path: Path) -> LogCheck:
     """Check every line of a log against the one before. Raises ValueError where there is no log."""
     if not path.is_file():
         raise ValueError("there is no log yet: nothing has been sent or refused here")
     head, lines = FIRST, 0
     for raw in path.read_bytes().splitlines(keepends=True):
         if not _whole(raw):
-            return Finding(lines, head, f"line {lines + 1} is half-written: the program ended while it wrote")
+            return LogCheck(lines, head, f"line {lines + 1} is half-written: the program ended while it wrote")
         fault = _fault(raw, head, lines + 1)
         if fault:
-            return Finding(lines, head, f"line {lines + 1} {fault}")
+            return LogCheck(lines, head, f"line {lines + 1} {fault}")
         head, lines = json.loads(raw)["digest"], lines + 1
-    return Finding(lines, head, None)
+    return LogCheck(lines, head, None)
 
 
 def digest_of(arrays: Mapping[str, np.ndarray]) -> str:

@@ -14,7 +14,7 @@ from fedsmall.errors import PlanError
 from fedsmall.plan import Method
 
 
-class Row(NamedTuple):
+class MethodRow(NamedTuple):
     """A named method: one sentence for the user, the paper, and the parts that differ from plain averaging.
 
     ``recipe`` holds the settings of the local training that belong to the method itself.
@@ -26,109 +26,111 @@ class Row(NamedTuple):
     recipe: Mapping[str, Any] = {}
 
 
-METHODS: dict[str, Row] = {
-    "FedAvg": Row("Average the sites' models.", "McMahan et al. 2017", {"aggregate_every": 1}),
-    "FedDC": Row(
+METHODS: dict[str, MethodRow] = {
+    "FedAvg": MethodRow("Average the sites' models.", "McMahan et al. 2017", {"aggregate_every": 1}),
+    "FedDC": MethodRow(
         "Hand models on to random sites, average them now and then.",
         "Kamp, Fischer & Vreeken 2023, Algorithm 1",
         {"permute_every": 1, "aggregate_every": 10},
     ),
-    "DaisyChain": Row(
+    "DaisyChain": MethodRow(
         "Hand models on to random sites; average once, at the end.",
         "Kamp, Fischer & Vreeken 2023, Table 1",
         {"permute_every": 1},
     ),
-    "FedProx": Row(
+    "FedProx": MethodRow(
         "FedAvg with a pull towards the common model during local training.",
         "Li et al. 2020",
         {"aggregate_every": 1, "rule": "proximal", "proximal_mu": 0.1},
     ),
-    "FedSGD": Row(
+    "FedSGD": MethodRow(
         "One full-batch gradient step at every site, averaged each round.",
         "McMahan et al. 2017",
         {"aggregate_every": 1, "weighted": True},
         {"local_steps": 1, "batch": None, "momentum": 0.0},
     ),
-    "FedAvgM": Row("Server momentum.", "Hsu et al. 2019", {"aggregate_every": 1, "server": "momentum"}),
-    "FedAdagrad": Row("Adagrad at the server.", "Reddi et al. 2021", {"aggregate_every": 1, "server": "adagrad"}),
-    "FedAdam": Row("Adam at the server.", "Reddi et al. 2021", {"aggregate_every": 1, "server": "adam"}),
-    "FedYogi": Row("Yogi at the server.", "Reddi et al. 2021", {"aggregate_every": 1, "server": "yogi"}),
-    "SCAFFOLD": Row(
+    "FedAvgM": MethodRow("Server momentum.", "Hsu et al. 2019", {"aggregate_every": 1, "server": "momentum"}),
+    "FedAdagrad": MethodRow("Adagrad at the server.", "Reddi et al. 2021", {"aggregate_every": 1, "server": "adagrad"}),
+    "FedAdam": MethodRow("Adam at the server.", "Reddi et al. 2021", {"aggregate_every": 1, "server": "adam"}),
+    "FedYogi": MethodRow("Yogi at the server.", "Reddi et al. 2021", {"aggregate_every": 1, "server": "yogi"}),
+    "SCAFFOLD": MethodRow(
         "Control variates correct the drift of local training.",
         "Karimireddy et al. 2020, Algorithm 1, option II",
         {"aggregate_every": 1, "rule": "scaffold", "server": "scaffold"},
     ),
-    "FedNova": Row(
+    "FedNova": MethodRow(
         "Averages updates normalised by the local steps taken.",
         "Wang et al. 2020",
         {"aggregate_every": 1, "server": "fednova", "weighted": True},
     ),
-    "FedDyn": Row(
+    "FedDyn": MethodRow(
         "A dynamic regulariser aligns local and common optima.",
         "Acar et al. 2021",
         {"aggregate_every": 1, "rule": "feddyn", "server": "feddyn", "feddyn_alpha": 0.01},
     ),
-    "FedMedian": Row(
+    "FedMedian": MethodRow(
         "The coordinate median of the models.", "Yin et al. 2018", {"aggregate_every": 1, "aggregator": "median"}
     ),
-    "FedTrimmedAvg": Row(
+    "FedTrimmedAvg": MethodRow(
         "The coordinate mean without the extremes.",
         "Yin et al. 2018",
         {"aggregate_every": 1, "aggregator": "trimmed_mean"},
     ),
-    "GeometricMedian": Row(
+    "GeometricMedian": MethodRow(
         "The geometric median of the models.",
         "Pillutla et al. 2022",
         {"aggregate_every": 1, "aggregator": "geometric_median"},
     ),
-    "Krum": Row(
+    "Krum": MethodRow(
         "The model closest to its neighbours.", "Blanchard et al. 2017", {"aggregate_every": 1, "aggregator": "krum"}
     ),
-    "RadonMachine": Row(
+    "RadonMachine": MethodRow(
         "The iterated Radon point of the models.", "Kamp et al. 2017", {"aggregate_every": 1, "aggregator": "radon"}
     ),
-    "FedDC+Radon": Row(
+    "FedDC+Radon": MethodRow(
         "FedDC with the iterated Radon point.",
         "Kamp, Fischer & Vreeken 2023, section 5",
         {"permute_every": 1, "aggregate_every": 50, "aggregator": "radon"},
     ),
-    "FedDC+FedProx": Row(
+    "FedDC+FedProx": MethodRow(
         "FedDC with a pull towards the last common model.",
         "Kamp, Fischer & Vreeken 2023, Table 2",
         {"permute_every": 1, "aggregate_every": 10, "rule": "proximal", "proximal_mu": 0.1},
     ),
-    "RepFL": Row(
+    "RepFL": MethodRow(
         "Replicas of each site's model on perturbed data, equally averaged.",
         "Ghilea & Rekik, RepFL",
         {"aggregate_every": 1, "tree": {"fanout": 3, "depth": 1, "drop": 0.1, "fold": "simple"}},
     ),
-    "RepTreeFL": Row(
+    "RepTreeFL": MethodRow(
         "A tree of replicas at each site, folded by diversity.",
         "Ghilea & Rekik, RepTreeFL, Algorithms 1 and 2",
         {"aggregate_every": 1, "tree": {"fanout": 3, "depth": 1, "drop": 0.1}},
     ),
-    "RepTreeFL+FedProx": Row(
+    "RepTreeFL+FedProx": MethodRow(
         "Replica trees with a pull towards the common model.",
         "a composition of the parts",
         {"aggregate_every": 1, "tree": {"fanout": 3, "depth": 1, "drop": 0.1}, "rule": "proximal", "proximal_mu": 0.1},
     ),
-    "RepTreeFL+GeometricMedian": Row(
+    "RepTreeFL+GeometricMedian": MethodRow(
         "Replica trees, the geometric median at the server.",
         "a composition of the parts",
         {"aggregate_every": 1, "tree": {"fanout": 3, "depth": 1, "drop": 0.1}, "aggregator": "geometric_median"},
     ),
-    "FedDC+RepTreeFL": Row(
+    "FedDC+RepTreeFL": MethodRow(
         "Anchors travel; every site grows its replicas from the traveller.",
         "a composition of the parts",
         {"permute_every": 1, "aggregate_every": 10, "tree": {"fanout": 3, "depth": 1, "drop": 0.1}},
     ),
-    "FedDC+Trees": Row(
+    "FedDC+Trees": MethodRow(
         "Whole replica trees travel.",
         "a composition of the parts",
         {"permute_every": 1, "aggregate_every": 10, "tree": {"fanout": 3, "depth": 1, "drop": 0.1, "travel": "trees"}},
     ),
-    "Standalone": Row("Every site alone: no federation.", "the comparator", {"family": "standalone"}),
-    "Central": Row("One model on all data pooled: what privacy forbids.", "the comparator", {"family": "central"}),
+    "Standalone": MethodRow("Every site alone: no federation.", "the comparator", {"family": "standalone"}),
+    "Central": MethodRow(
+        "One model on all data pooled: what privacy forbids.", "the comparator", {"family": "central"}
+    ),
 }
 
 

@@ -29,7 +29,7 @@ class Contact(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Timetable(ABC):
+class AbstractSchedule(ABC):
     """What the schedules share: two periods in rounds (the papers' d and b), either of which may be None for never.
 
     Raises ValueError for a period below 1.
@@ -76,7 +76,7 @@ class Timetable(ABC):
 
 @final
 @dataclass(frozen=True)
-class Schedule(Timetable):
+class Schedule(AbstractSchedule):
     """Permute every d rounds and aggregate every b rounds.
 
     With d alone it is daisy-chaining, with b alone federated averaging, with both FedDC (Kamp et al. 2023, Alg. 1).
@@ -98,7 +98,7 @@ class Schedule(Timetable):
 
 @final
 @dataclass(frozen=True)
-class RandomSchedule(Timetable):
+class RandomSchedule(AbstractSchedule):
     """Permute and aggregate in random rounds, each as often as :class:`Schedule` on average.
 
     A site that is sent a model then cannot tell from the round alone whether it is a neighbour's or the aggregate

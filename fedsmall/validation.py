@@ -11,7 +11,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.models.shared_part import agreed_part
 from fedsmall.plan import Plan
 from fedsmall.privacy import check_private
-from fedsmall.schedule import RandomSchedule, Schedule, Timetable
+from fedsmall.schedule import AbstractSchedule, RandomSchedule, Schedule
 
 
 def check_plan(plan: Plan, task: Task, sites: int) -> None:
@@ -48,7 +48,7 @@ def check_run(plan: Plan, federation: Federation) -> None:
         )
 
 
-def schedule_for(plan: Plan) -> Timetable:
+def schedule_for(plan: Plan) -> AbstractSchedule:
     """The schedule of the plan's method: periods, or the random one with the same expected counts."""
     method = plan.method
     if method.random_schedule:

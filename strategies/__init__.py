@@ -4,15 +4,15 @@ from strategies.build import strategy_for
 from strategies.combine import Averaging, RadonMachine
 from strategies.daisy_chain import DaisyChain
 from strategies.feddc import FedDC
-from strategies.server.run_loop import Conductor, Evaluation, Outcome
+from strategies.server.run_loop import Evaluation, Outcome, RunLoop
 
 __all__ = [
     "Averaging",
-    "Conductor",
     "DaisyChain",
     "Evaluation",
     "FedDC",
     "Outcome",
     "RadonMachine",
+    "RunLoop",
     "strategy_for",
 ]

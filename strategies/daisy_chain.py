@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedsmall.errors import ReplyError
 from fedsmall.randomness import rng_for
-from fedsmall.schedule import Action, Contact, Schedule, Timetable, permutation
+from fedsmall.schedule import AbstractSchedule, Action, Contact, Schedule, permutation
 from fedsmall.wire import (
     CARRIED,
     COMMON,
@@ -54,7 +54,7 @@ class DaisyChain(Strategy):
     def __init__(
         self,
         strategy: Strategy,
-        schedule: Timetable | None = None,
+        schedule: AbstractSchedule | None = None,
         *,
         seed: int = 0,
         fraction: float = 1.0,
@@ -62,7 +62,7 @@ class DaisyChain(Strategy):
         alone: bool = False,
     ) -> None:
         self.strategy = strategy
-        self.schedule: Timetable = schedule or Schedule(permute_every=1, aggregate_every=10)
+        self.schedule: AbstractSchedule = schedule or Schedule(permute_every=1, aggregate_every=10)
         self.seed = seed
         self.fraction = fraction
         self.weighted = weighted

@@ -152,7 +152,7 @@ def feddyn(common: Arrays, memory: Arrays, returns: Returns, options: Options) -
 
 
 @dataclass(frozen=True)
-class Row:
+class ServerRow:
     """A server optimizer: its step, and its settings with the values they have by default."""
 
     step: Step
@@ -160,15 +160,15 @@ class Row:
 
 
 # Defaults are Flower's, and where it has none the paper's.
-SERVERS: dict[str, Row] = {
-    "none": Row(plain),
-    "momentum": Row(momentum, {"lr": 1.0, "beta": 0.9}),
-    "adagrad": Row(_adaptive(_second_adagrad), {"lr": 0.1, "tau": 1e-3}),
-    "adam": Row(_adaptive(_second_adam, corrected=True), {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
-    "yogi": Row(_adaptive(_second_yogi), {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
-    "fednova": Row(fednova, {"momentum": 0.0}),
-    "scaffold": Row(scaffold, {"lr": 1.0}),
-    "feddyn": Row(feddyn, {"alpha": 0.01}),
+SERVERS: dict[str, ServerRow] = {
+    "none": ServerRow(plain),
+    "momentum": ServerRow(momentum, {"lr": 1.0, "beta": 0.9}),
+    "adagrad": ServerRow(_adaptive(_second_adagrad), {"lr": 0.1, "tau": 1e-3}),
+    "adam": ServerRow(_adaptive(_second_adam, corrected=True), {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
+    "yogi": ServerRow(_adaptive(_second_yogi), {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
+    "fednova": ServerRow(fednova, {"momentum": 0.0}),
+    "scaffold": ServerRow(scaffold, {"lr": 1.0}),
+    "feddyn": ServerRow(feddyn, {"alpha": 0.01}),
 }
 
 

@@ -17,7 +17,7 @@ from fedsmall.training.gradients import LOSSES, Batch, MlpGradients, choose, mea
 from fedsmall.training.gradients.prepare import MaskedDropout, dropout_shapes, prepared
 from fedsmall.training.local_rules import pulled
 from fedsmall.training.optimizers import fresh_state, learning_rate, step
-from fedsmall.training.site_memory import Memory
+from fedsmall.training.site_memory import SiteMemory
 from fedsmall.training.stack import Rows, Stack, Tensors, stacked
 from fedsmall.validation import schedule_for
 from fedsmall.wire import Arrays, Traveller
@@ -142,7 +142,7 @@ class Cohort:
         first, last = legs[0], legs[-1]
         if not stack.optimizer and self.plan.recipe.optimizer_state != "stay":
             stack.optimizer = fresh_state(stack.parameters, self.plan.recipe)
-        remembered = Memory(self.plan, stack.parameters, len(self.names), memory)
+        remembered = SiteMemory(self.plan, stack.parameters, len(self.names), memory)
         losses = torch.zeros(len(stack), dtype=torch.float64, device=self.device)
         with torch.no_grad():
             remembered.receive(first.sites, stack.parameters, common, rule)
@@ -195,7 +195,7 @@ class Cohort:
         bytes_per_model = 2 * Rows(stack.parameters).bytes_per_row + Rows(stack.optimizer).bytes_per_row
         return max(1, (CACHE_BYTES if self.device.type == "cpu" else DEVICE_BYTES) // bytes_per_model)
 
-    def _leg(self, models: Stack, leg: Leg, memory: Memory, losses: Tensor | None) -> None:
+    def _leg(self, models: Stack, leg: Leg, memory: SiteMemory, losses: Tensor | None) -> None:
         """Train through one leg; ``losses`` (rows,) is filled where given. Unequal sites are brought into order."""
         order = self._batches.order(leg.sites, self._gradients.pads)
         if order is None:
@@ -207,7 +207,7 @@ class Cohort:
         if losses is not None:
             losses.copy_(losses[torch.from_numpy(np.argsort(order)).to(losses.device)])
 
-    def _rounds(self, models: Stack, leg: Leg, memory: Memory, losses: Tensor | None) -> None:
+    def _rounds(self, models: Stack, leg: Leg, memory: SiteMemory, losses: Tensor | None) -> None:
         staying = memory.moments(leg.sites)
         state = models.optimizer if staying is None else staying
         if self.plan.recipe.optimizer_state == "reset" and self._travelled(leg.t - leg.rounds):

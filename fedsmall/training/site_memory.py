@@ -13,7 +13,7 @@ from fedsmall.training.stack import Rows, Tensors
 from fedsmall.wire import Arrays
 
 
-class Memory:
+class SiteMemory:
     """The memory of all sites of a cohort, {name: (sites, ...)}, and how training reads and writes it.
 
     The names are those of :mod:`fedsmall.training.local_rules` ("reference/<parameter>", ..., "known", "rate"), and

@@ -21,7 +21,7 @@ from fedsmall.wire import Arrays
 from sim.bench.rivals import by_fedlab, by_pfl
 from sim.bench.timing import Clock, Timing
 from strategies.build import strategy_for
-from strategies.server.run_loop import Conductor
+from strategies.server.run_loop import RunLoop
 
 Contender = Callable[[Plan, Federation, str], Timing]
 
@@ -60,7 +60,7 @@ def _conducted(plan: Plan, federation: Federation, grid: object, warm: int = 0) 
         if len(begun) <= warm < rounds:
             begun.append((t, Clock("cpu")))
 
-    conductor = Conductor(
+    conductor = RunLoop(
         strategy_for(plan),
         grid,  # type: ignore[arg-type]
         plan,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedsmall.audit_log import Logbook
+from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
 from sim.cli.consortium import HERE, Folder
 from sim.consortium import flower_cli, runs, server
@@ -69,7 +69,7 @@ def stop(run: Run, folder: Folder = HERE) -> None:
 def logs(run: Run, folder: Folder = HERE, last: Annotated[int, typer.Option(min=1)] = 30) -> None:
     """The last orders and answers of a run, with every silence and every answer set aside."""
     home = runs.run_home(folder, run)
-    for entry in list(Logbook(home / "log.jsonl").entries())[-last:]:
+    for entry in list(AuditLog(home / "log.jsonl").entries())[-last:]:
         said = entry.get("reason") or (f"{entry['bytes']} bytes" if "bytes" in entry else "")
         where = f"round {entry['t']}" if entry.get("t") else ""
         console.print(f"{entry['time']}  {entry['event']:8} {entry.get('site', ''):16} {where:12} {said}")

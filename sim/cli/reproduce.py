@@ -61,9 +61,9 @@ def _items(name: str, profile: str, engine: str | None, data_root: Path | None, 
 
 
 def _study(docs: Path, minutes: float | None) -> None:
-    from sim.evidence.study import Cell, Outcome, study
+    from sim.evidence.study import Cell, CellOutcome, study
 
-    def told(cell: Cell, outcome: Outcome, held: int, count: int) -> None:
+    def told(cell: Cell, outcome: CellOutcome, held: int, count: int) -> None:
         said = f"{cell.model}, {cell.optimizer}, {cell.sites} x {cell.samples}, {cell.classes} classes a site"
         console.print(f"{held}/{count} {said}: {100 * outcome.same_mean:+.1f} points, {outcome.seconds:.0f} s")
 

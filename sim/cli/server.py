@@ -24,7 +24,7 @@ def up(
     record = members.load(folder)
     console.print(f"The server is up: sites dial {record.address}; only this machine may command it.")
     if not detach:
-        stay(server.household(folder, only), console.print)
+        stay(server.process_folder(folder, only), console.print)
 
 
 @app.command("down")
@@ -39,7 +39,7 @@ def down(
 @app.command("status")
 def status(folder: Folder = HERE) -> None:
     """Which programs run, and which sites are connected."""
-    running = supervisor.pids(server.household(folder))
+    running = supervisor.pids(server.process_folder(folder))
     for name in ("superlink", "superexec", "gate"):
         console.print(f"{name}: {'runs' if name in running else 'does not run'}")
     if not running:

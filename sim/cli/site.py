@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedsmall.audit_log import Logbook, verify
+from fedsmall.audit_log import AuditLog, verify
 from sim.consortium import keys, supervisor
 from sim.consortium import site as sites
 from sim.consortium.site import Site
@@ -51,9 +51,9 @@ def up(
     """Join the federation: start station, SuperNode and SuperExec; all connections go out."""
     site = _site(kit, home)
     sites.up(site, data, port, console.print, insecure=insecure, only=only)
-    console.print(f"{site.card.site} is up; logs in {site.household}. What leaves is in {site.home / 'log.jsonl'}")
+    console.print(f"{site.card.site} is up; logs in {site.process_folder}. What leaves is in {site.home / 'log.jsonl'}")
     if not detach:
-        stay(site.household, console.print)
+        stay(site.process_folder, console.print)
 
 
 @app.command("check")
@@ -89,7 +89,7 @@ def down(kit: Kit = HERE, home: Home = None) -> None:
 def status(kit: Kit = HERE, home: Home = None) -> None:
     """Which of the site's programs run."""
     site = _site(kit, home)
-    running = supervisor.pids(site.household)
+    running = supervisor.pids(site.process_folder)
     for name in ("station", "supernode", "superexec"):
         console.print(f"{name}: {'runs' if name in running else 'does not run'}")
     if not running:
@@ -114,6 +114,6 @@ def log(
             raise typer.Exit(1)
         console.print(f"{found.lines} lines hold; the last is {found.head}")
         return
-    for entry in list(Logbook(path).entries())[-last:]:
+    for entry in list(AuditLog(path).entries())[-last:]:
         said = entry.get("reason") or f"{len(entry.get('arrays', {}))} arrays, {entry.get('bytes', 0)} bytes"
         console.print(f"{entry['time']}  {entry['event']:8} {entry.get('kind', ''):9} {entry.get('run', '')}  {said}")

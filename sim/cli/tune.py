@@ -10,7 +10,7 @@ from rich.table import Table
 from sim.cli.options import DATA_ROOT, ENGINE, SET
 
 if TYPE_CHECKING:
-    from sim.evidence.search import Choice
+    from sim.evidence.search import RateChoice
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -84,7 +84,7 @@ def numbers(text: str) -> tuple[float, ...]:
     return found
 
 
-def _show(choices: "dict[str, Choice]") -> None:
+def _show(choices: "dict[str, RateChoice]") -> None:
     table = Table("method", "rate", "score on left-out sites", "note", box=None, header_style="dim", pad_edge=False)
     for label, choice in choices.items():
         score = choice.scores[choice.lr]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsmall.audit_log import Logbook
+from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import check_own_models
@@ -48,7 +48,7 @@ def prepare(folder: Path, run: str, plan: Plan, sites: tuple[str, ...], **patien
     sheet = RunSheet(run=run, plan=_without_paths(plan), sites=sites, **patience)
     home.mkdir(parents=True, mode=0o700)
     _put(home / "sheet.json", sheet.model_dump_json(exclude_defaults=True, indent=1))
-    Logbook(home / "log.jsonl").write("prepared", sites=list(sites), method=plan.method.label, seed=plan.seed)
+    AuditLog(home / "log.jsonl").write("prepared", sites=list(sites), method=plan.method.label, seed=plan.seed)
     return home
 
 
@@ -85,7 +85,7 @@ def stop(folder: Path, run: str, say: Say) -> None:
     if not known or not is_running(home):
         raise PlanError(f"{run!r} does not run now")
     flower_cli.call(folder / "flwr", "stop", str(known[-1]), flower_cli.CONNECTION, say=say)
-    Logbook(home / "log.jsonl").write("stopped")
+    AuditLog(home / "log.jsonl").write("stopped")
 
 
 def watch(folder: Path, run: str, number: int, progress: Callable[[dict[str, Any]], None]) -> dict[str, Any]:

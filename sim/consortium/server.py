@@ -17,7 +17,7 @@ START_S = 300.0  # a busy machine takes its time to import Flower
 Say = Callable[[str], None]
 
 
-def household(folder: Path, only: str = "") -> Path:
+def process_folder(folder: Path, only: str = "") -> Path:
     """Where the server's processes keep their numbers and logs; each has its own where it runs alone (a container)."""
     return folder / "log" / ("server" if not only else f"server-{only}")
 
@@ -54,7 +54,7 @@ def up(folder: Path, say: Say, only: str = "") -> None:
     Raises ValueError for what a coordinator can mend: an expired certificate, a name it does not hold, a busy port.
     """
     record = members.load(folder)
-    if supervisor.running(household(folder, only)):
+    if supervisor.running(process_folder(folder, only)):
         raise ValueError("the server runs already; `fedsmall server down` stops it")
     _check(folder, record, only)
     _write_secret(folder)
@@ -62,11 +62,11 @@ def up(folder: Path, say: Say, only: str = "") -> None:
     commands = [program for program in programs(folder, record) if only in ("", program.name)]
     for program in commands:
         say(flower_cli.shown(program.command))
-    supervisor.start(household(folder, only), commands)
+    supervisor.start(process_folder(folder, only), commands)
     if only in ("", "superexec"):
         if not flower_cli.wait_until(lambda: is_up(folder), START_S):
-            supervisor.stop(household(folder, only))
-            raise ValueError(f"the server did not come up within {START_S:.0f} s; see {household(folder, only)}")
+            supervisor.stop(process_folder(folder, only))
+            raise ValueError(f"the server did not come up within {START_S:.0f} s; see {process_folder(folder, only)}")
         register(folder, say)
 
 
@@ -116,7 +116,7 @@ class Node(NamedTuple):
 
 def down(folder: Path, only: str = "") -> bool:
     """Stop the server's programs; False where none ran."""
-    return supervisor.stop(household(folder, only))
+    return supervisor.stop(process_folder(folder, only))
 
 
 def is_up(folder: Path) -> bool:

@@ -23,7 +23,7 @@ DIAL_S = 10.0
 HALVES = {"station": ("station",), "network": ("supernode", "superexec")}
 
 
-class Card(Frozen):
+class KitInfo(Frozen):
     """What a kit says: whose it is, and where to dial."""
 
     consortium: str
@@ -39,12 +39,12 @@ class Site(NamedTuple):
     home: Path
 
     @property
-    def card(self) -> Card:
+    def card(self) -> KitInfo:
         """The kit's card. Raises ValueError where the folder is no kit."""
         path = self.kit / "site.json"
         if not path.is_file():
             raise ValueError("this folder is no kit: it has no site.json. The coordinator makes kits, with add-site")
-        return Card.model_validate_json(path.read_text())
+        return KitInfo.model_validate_json(path.read_text())
 
     @property
     def key(self) -> Path:
@@ -52,12 +52,12 @@ class Site(NamedTuple):
         return self.kit / "site.key"
 
     @property
-    def household(self) -> Path:
+    def process_folder(self) -> Path:
         """Where the processes keep their numbers and logs."""
         return self.home / "run"
 
     @property
-    def door(self) -> Path:
+    def socket_path(self) -> Path:
         """The station's socket."""
         return self.home / "door" / "station"
 
@@ -66,7 +66,15 @@ def programs(site: Site, data: Path | None, port: int, *, insecure: bool) -> lis
     """The three programs of a site; ``port`` is the SuperNode's own, on the loopback: no port is open to others."""
     card, home = site.card, site.home.absolute()
     policy = (site.kit / "policy.toml").absolute()
-    station = [sys.executable, "-m", "clients.station", card.site, str(home), str(policy), str(site.door.absolute())]
+    station = [
+        sys.executable,
+        "-m",
+        "clients.station",
+        card.site,
+        str(home),
+        str(policy),
+        str(site.socket_path.absolute()),
+    ]
     secret = ["--superexec-auth-secret-file", str(home / "superexec.secret")]
     trust = ["--insecure"] if insecure else ["--root-certificates", str((site.kit / "ca.crt").absolute())]
     trust += [] if insecure else ["--auth-supernode-private-key", str(site.key.absolute())]
@@ -83,7 +91,7 @@ def programs(site: Site, data: Path | None, port: int, *, insecure: bool) -> lis
     ]
     variables = flower_cli.environment(home / "flwr")
     approved = ",".join(own_digest() if word == OWN else word for word in load_policy(policy).bundles)
-    relay = {SOCKET: str(site.door.absolute()), APPROVED: approved}
+    relay = {SOCKET: str(site.socket_path.absolute()), APPROVED: approved}
     relay["PATH"] = f"{home / 'bin'}:{variables['PATH']}"  # our flwr-clientapp comes before Flower's
     return [
         Program("station", [*station, *([str(data.absolute())] if data else [])]),
@@ -110,13 +118,15 @@ def up(site: Site, data: Path | None, port: int, say: Say, *, insecure: bool = F
         if not site.key.exists():
             raise ValueError("the kit has no key yet; `fedsmall site keygen` makes one, here and only here")
         check_server(card.address, site.kit / "ca.crt")
-    socket_frames.check_length(site.door)  # the station would say so only in its own log, and start again for ever
+    socket_frames.check_length(
+        site.socket_path
+    )  # the station would say so only in its own log, and start again for ever
     _prepare(site)
     names = HALVES.get(only, ("station", "supernode", "superexec"))
     commands = [program for program in programs(site, data, port, insecure=insecure) if program.name in names]
     for program in commands:
         say(flower_cli.shown(program.command))
-    supervisor.start(site.household, commands)
+    supervisor.start(site.process_folder, commands)
 
 
 def check_server(address: str, authority: Path) -> None:
@@ -141,7 +151,7 @@ def check_server(address: str, authority: Path) -> None:
 
 def down(site: Site) -> bool:
     """Stop a site's programs; False where none ran."""
-    return supervisor.stop(site.household)
+    return supervisor.stop(site.process_folder)
 
 
 def _prepare(site: Site) -> None:

@@ -1,6 +1,6 @@
 """Keeps one side's programs running: starts them, restarts what ends, stops them all; nothing outlives it.
 
-A folder holds one household: ``programs.json`` (what to run), ``supervisor.pid``, and a log per program. Every program
+A process folder holds ``programs.json`` (what to run), ``supervisor.pid``, and a log per program. Every program
 is the leader of its own process group, so that what it started goes with it.
 """
 

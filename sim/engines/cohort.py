@@ -15,7 +15,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
 from clients.hospital import HospitalClient
-from clients.site_data import home_in
+from clients.site_data import site_in
 from fedsmall import __version__
 from fedsmall.federation import Federation
 from fedsmall.plan import Plan
@@ -45,7 +45,7 @@ from fedsmall.wire import (
 from sim.engines.allocator import keep_freed_memory
 from sim.engines.local_grid import LocalGrid, number_message
 from sim.engines.row_record import RowRecord
-from sim.engines.workers import ShardedCohort, SomeCohort
+from sim.engines.workers import ParallelCohort, SomeCohort
 from strategies.daisy_chain import DaisyChain
 from strategies.records import record_bytes, to_arrays
 from strategies.slots import Seen, Slot
@@ -152,7 +152,7 @@ class CohortGrid(LocalGrid):
 
     def _stack(self, models: Sequence[ArrayRecord | None], carried: Sequence[ArrayRecord | None]) -> Stack:
         """A stack of its own for models that came as records; rows of one stack are never read one by one."""
-        if isinstance(self.cohort, Cohort | ShardedCohort):
+        if isinstance(self.cohort, Cohort | ParallelCohort):
             return self.cohort.stack_of(_tensors(models), _tensors(carried))
         pairs = zip(models, carried, strict=True)
         return self.cohort.stack([Traveller(to_arrays(m), to_arrays(c) if c else {}) for m, c in pairs if m])
@@ -166,8 +166,8 @@ class CohortGrid(LocalGrid):
         return dict(self._client(0).get_properties({}))
 
     def _client(self, site: int) -> HospitalClient:
-        home = home_in(self.federation, self.plan, site)
-        cohort = self.cohort.inner if isinstance(self.cohort, ShardedCohort) else self.cohort
+        home = site_in(self.federation, self.plan, site)
+        cohort = self.cohort.inner if isinstance(self.cohort, ParallelCohort) else self.cohort
         return HospitalClient(home, plan_at(self.plan, home.place, home.sites), cohort, _Known(self._memory))
 
     def _told(self, order: Message) -> RecordDict:

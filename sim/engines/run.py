@@ -22,7 +22,7 @@ from sim.engines.evaluation import CentralEvaluator
 from strategies.build import strategy_for
 from strategies.daisy_chain import DaisyChain
 from strategies.server.remote import OwnModelsEvaluator
-from strategies.server.run_loop import Conductor, Evaluation, Evaluator, Outcome
+from strategies.server.run_loop import Evaluation, Evaluator, Outcome, RunLoop
 
 Progress = Callable[[int, int], None]
 Stop = Callable[[], bool]
@@ -105,7 +105,7 @@ class _Work:
 
     def on(self, grid: Grid, cohort: AnyCohort) -> Outcome:
         task, strategy = self.federation.task, strategy_for(self.plan)
-        return Conductor(
+        return RunLoop(
             strategy=strategy,
             grid=grid,
             plan=self.plan,

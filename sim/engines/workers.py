@@ -26,7 +26,7 @@ from sim.engines.ray import connect
 SMALLEST = 4  # rows; less are not worth a worker
 
 
-class Part(NamedTuple):
+class StackPart(NamedTuple):
     """Some rows of a stack, and where each of them goes."""
 
     state: Arrays
@@ -47,14 +47,14 @@ class Workers(Protocol):
 
     count: int
 
-    def walk(self, parts: Sequence[Part]) -> list[Walked]:
+    def walk(self, parts: Sequence[StackPart]) -> list[Walked]:
         """Walk the parts side by side; results in their order."""
 
     def close(self) -> None:
         """Let the processes end."""
 
 
-class ShardedCohort:
+class ParallelCohort:
     """A cohort used like any other, that gives the walking of many models to ``workers``.
 
     Plans whose sites remember something (a local rule, moments that stay) are trained in this process: their memory is
@@ -105,10 +105,10 @@ class ShardedCohort:
         return self.inner.told(np.concatenate([result.loss for result in walked]), legs[-1])
 
 
-def _part(stack: Stack, legs: Sequence[Leg], rows: slice) -> Part:
+def _part(stack: Stack, legs: Sequence[Leg], rows: slice) -> StackPart:
     share = stack.rows(rows)
     own = [leg._replace(sites=np.asarray(leg.sites)[rows]) for leg in legs]
-    return Part(Rows(share.state).arrays(), Rows(share.optimizer).arrays(), own)
+    return StackPart(Rows(share.state).arrays(), Rows(share.optimizer).arrays(), own)
 
 
 def _put(stack: Stack, rows: slice, walked: Walked) -> None:
@@ -133,11 +133,11 @@ def _begin(given: Given) -> None:
     _held[:] = [Cohort(plan, task, names, samples, path=path)]
 
 
-def _walk(part: Part) -> Walked:
+def _walk(part: StackPart) -> Walked:
     return walk_part(_held[0], part)
 
 
-def walk_part(cohort: Cohort, part: Part) -> Walked:
+def walk_part(cohort: Cohort, part: StackPart) -> Walked:
     """Walk a part with a worker's cohort."""
     stack = cohort.stack_of(_tensors(part.state), _tensors(part.carried))
     trained = cohort.walk(stack, part.legs)
@@ -159,7 +159,7 @@ class LocalWorkers:
         context = get_context("spawn")
         self._pool = ProcessPoolExecutor(self.count, context, initializer=_begin, initargs=(given,))
 
-    def walk(self, parts: Sequence[Part]) -> list[Walked]:
+    def walk(self, parts: Sequence[StackPart]) -> list[Walked]:
         """Walk the parts side by side."""
         return list(self._pool.map(_walk, parts))
 
@@ -180,7 +180,7 @@ class RayWorkers:
         held = ray.put(given)  # the samples go once to each machine
         self._actors = [ray.remote(_Actor).options(num_cpus=1).remote(held) for _ in range(self.count)]
 
-    def walk(self, parts: Sequence[Part]) -> list[Walked]:
+    def walk(self, parts: Sequence[StackPart]) -> list[Walked]:
         """Walk the parts side by side; Ray gives the arrays back read-only."""
         walking = [actor.walk.remote(part) for actor, part in zip(self._actors, parts, strict=False)]
         walked: list[Walked] = self._ray.get(walking)
@@ -204,7 +204,7 @@ class _Actor:
     def __init__(self, given: Given) -> None:
         _begin(given)
 
-    def walk(self, part: Part) -> Walked:
+    def walk(self, part: StackPart) -> Walked:
         """Walk a part."""
         return _walk(part)
 
@@ -215,7 +215,7 @@ class _Actor:
         return str(ray.get_runtime_context().get_node_id())
 
 
-SomeCohort: TypeAlias = "AnyCohort | ShardedCohort"
+SomeCohort: TypeAlias = "AnyCohort | ParallelCohort"
 
 
 @contextmanager
@@ -232,6 +232,6 @@ def shared_out(
     given = cohort.plan, cohort.task, federation.names, federation.train, cohort.path
     pool: Workers = LocalWorkers(given, workers) if address is None else RayWorkers(given, workers, address)
     try:
-        yield ShardedCohort(cohort, pool)
+        yield ParallelCohort(cohort, pool)
     finally:
         pool.close()

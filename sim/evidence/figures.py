@@ -12,9 +12,9 @@ from fedsmall.plan import Method
 from fedsmall.statistics import interval
 from sim.evidence.items import Item
 from sim.evidence.rows import Result, Row
-from sim.evidence.search import Choice
+from sim.evidence.search import RateChoice
 from sim.report.figures import STYLE
-from sim.report.style import LOOKS, Look, looks
+from sim.report.style import LOOKS, Style, looks
 
 WIDTH = 6.8  # inches: a text column of the page
 NAMES = {"accuracy": "test accuracy", "auc": "ROC-AUC", "samples_per_site": "samples per site"}
@@ -134,7 +134,7 @@ def hospitals(item: Item, result: Result) -> Figure:
     return figure
 
 
-def sensitivity(choices: Mapping[str, Choice], methods: Sequence[Method]) -> Figure:
+def sensitivity(choices: Mapping[str, RateChoice], methods: Sequence[Method]) -> Figure:
     """Validation score against the learning rate, one curve a method, the chosen rate ringed."""
     drawn = looks(methods)
     with mpl.rc_context(STYLE | WHITE):
@@ -174,12 +174,12 @@ def _named(name: str) -> str:
     return NAMES.get(name, name.replace("_", " "))
 
 
-def _line(axes: Any, label: str, look: Look, x: Sequence[float], mean: Any, low: Any, high: Any) -> None:
+def _line(axes: Any, label: str, look: Style, x: Sequence[float], mean: Any, low: Any, high: Any) -> None:
     axes.plot(x, mean, label=label, color=look.colour, ls=look.line, marker=look.marker, ms=5, lw=1.5)
     axes.fill_between(x, low, high, color=look.colour, alpha=0.13, linewidth=0)
 
 
-def _dots(axes: Any, look: Look, values: Sequence[float], place: float) -> None:
+def _dots(axes: Any, look: Style, values: Sequence[float], place: float) -> None:
     found = interval(values)
     offsets = np.linspace(-0.22, 0.22, len(values)) if len(values) > 1 else np.zeros(1)
     axes.plot(values, place + offsets, ".", color=look.colour, alpha=0.45, ms=5, mew=0, zorder=2)
@@ -188,7 +188,7 @@ def _dots(axes: Any, look: Look, values: Sequence[float], place: float) -> None:
     axes.plot(found.mean, place, look.marker, color=look.colour, mec="black", mew=0.5, ms=6.5, zorder=4)
 
 
-def _series(axes: Any, label: str, look: Look, points: Sequence[tuple[float, Row]]) -> None:
+def _series(axes: Any, label: str, look: Style, points: Sequence[tuple[float, Row]]) -> None:
     points = sorted(points, key=lambda point: point[0])
     ends = [[getattr(row.mean, end) for _, row in points] for end in ("mean", "low", "high")]
     _line(axes, label, look, [value for value, _ in points], *ends)

@@ -15,7 +15,7 @@ from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.wire import Traveller
 from sim.evidence.items import Item, published
-from sim.report.style import Look, in_order, looks
+from sim.report.style import Style, in_order, looks
 from sim.runs.files import read_json, write_json
 from sim.runs.folder import PlanRun, Run
 
@@ -66,7 +66,7 @@ class Result:
     about: dict[str, Any] = field(default_factory=dict)
     not_run: str = ""
 
-    def looks(self) -> dict[str, Look]:
+    def looks(self) -> dict[str, Style]:
         """The look of each method of the item, by label."""
         return looks([Method(**method) for method in self.methods])
 

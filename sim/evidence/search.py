@@ -46,7 +46,7 @@ class Try:
 
 
 @dataclass(frozen=True)
-class Choice:
+class RateChoice:
     """The rate chosen for a method; ``regret`` is what a choice on resampled runs would lose on average."""
 
     label: str
@@ -106,7 +106,7 @@ def search(
     return tries
 
 
-def choose(tries: Sequence[Try]) -> dict[str, Choice]:
+def choose(tries: Sequence[Try]) -> dict[str, RateChoice]:
     """The rate of each method: the best mean score, ties to the smaller rate.
 
     A smaller rate ties with the best one when its paired shortfall is within one standard error of zero.
@@ -189,11 +189,11 @@ def _score(plan: Plan, federation: Federation, metric: str, engine: str) -> floa
     return float(score) if np.isfinite(score) else 0.0
 
 
-def _choice(label: str, tries: Sequence[Try]) -> Choice:
+def _choice(label: str, tries: Sequence[Try]) -> RateChoice:
     rates = sorted({t.lr for t in tries})
     table = np.array([[t.score for t in tries if t.lr == rate] for rate in rates])  # (rates, runs)
     scores = {rate: interval(row) for rate, row in zip(rates, table, strict=True)}
-    return Choice(label, rates[_best(table)], _regret(table), scores)
+    return RateChoice(label, rates[_best(table)], _regret(table), scores)
 
 
 def _best(table: np.ndarray) -> int:

@@ -112,7 +112,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """What a cell showed: FedDC minus FedAvg in accuracy, at equal communication (``same``) and period (``rare``)."""
 
     feddc: float
@@ -143,14 +143,14 @@ def cells() -> list[Cell]:
     return listed
 
 
-def run_cell(cell: Cell) -> Outcome:
+def run_cell(cell: Cell) -> CellOutcome:
     """Search each method's learning rate, then compare the three on further seeds."""
     started = time.perf_counter()
     scenario = cell.scenario()
     choices = choose(_search(cell, scenario))
     scores = _scores(with_rates(scenario, {label: one.lr for label, one in choices.items()}))
     same, rare = (paired(scores["FedDC"], scores[label]) for label in ("equal communication", "equal period"))
-    return Outcome(
+    return CellOutcome(
         feddc=sum(scores["FedDC"]) / len(scenario.seeds),
         same_mean=same.difference.mean,
         same_low=same.difference.low,
@@ -174,7 +174,7 @@ def study(
     path: Path,
     *,
     minutes: float | None = None,
-    told: Callable[[Cell, Outcome, int, int], None] | None = None,
+    told: Callable[[Cell, CellOutcome, int, int], None] | None = None,
     processes: int = 1,
 ) -> int:
     """Run the cells that ``path`` does not hold yet, until ``minutes`` have passed; return how many it holds then.
@@ -195,7 +195,7 @@ def study(
     return len(held)
 
 
-def _outcomes(todo: Sequence[Cell], until: float, processes: int) -> Iterator[tuple[Cell, Outcome]]:
+def _outcomes(todo: Sequence[Cell], until: float, processes: int) -> Iterator[tuple[Cell, CellOutcome]]:
     """The cells as they are done; none is begun after ``until``, and those begun are waited for."""
     if processes == 1:
         for cell in todo:
@@ -203,7 +203,7 @@ def _outcomes(todo: Sequence[Cell], until: float, processes: int) -> Iterator[tu
                 return
             yield cell, run_cell(cell)
         return
-    left, running = list(todo), dict[Future[Outcome], Cell]()
+    left, running = list(todo), dict[Future[CellOutcome], Cell]()
     with ProcessPoolExecutor(processes, get_context("spawn"), set_num_threads, (1,)) as pool:
         while True:
             while left and len(running) < processes and time.monotonic() <= until:
@@ -215,11 +215,11 @@ def _outcomes(todo: Sequence[Cell], until: float, processes: int) -> Iterator[tu
                 yield running.pop(done), done.result()
 
 
-def read(path: Path) -> Iterator[tuple[Cell, Outcome]]:
+def read(path: Path) -> Iterator[tuple[Cell, CellOutcome]]:
     """The cells and outcomes in a file that :func:`study` wrote."""
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            yield _record(Cell, row), _record(Outcome, row)
+            yield _record(Cell, row), _record(CellOutcome, row)
 
 
 def _shuffled(design: dict[str, Any], stream: str) -> list[Cell]:
@@ -257,8 +257,8 @@ def _with_rate(plan: Plan, lr: float) -> Plan:
     return plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
 
 
-def _write(path: Path, held: dict[Cell, Outcome]) -> None:
-    names = [field.name for kind in (Cell, Outcome) for field in fields(kind)]
+def _write(path: Path, held: dict[Cell, CellOutcome]) -> None:
+    names = [field.name for kind in (Cell, CellOutcome) for field in fields(kind)]
     lines = [",".join(names)]
     for cell, outcome in held.items():
         values = asdict(cell) | asdict(outcome)

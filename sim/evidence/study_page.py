@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from fedsmall.statistics import interval
 from sim.evidence.figures import WHITE, save
-from sim.evidence.study import FULL, IMAGES, PERIOD, Cell, Outcome, cells, read
+from sim.evidence.study import FULL, IMAGES, PERIOD, Cell, CellOutcome, cells, read
 from sim.report.figures import STYLE
 
 MARGIN = 0.01  # one point: a difference within it is none that anybody would act on
@@ -47,7 +47,7 @@ def section(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def judge(found: Sequence[tuple[Cell, Outcome]], key: str) -> list[Judged]:
+def judge(found: Sequence[tuple[Cell, CellOutcome]], key: str) -> list[Judged]:
     """What each cell says: "pays", "costs", "no difference" within a point, else "undecided".
 
     "pays" and "costs" need both an interval that leaves out zero and, over all cells together, false discoveries held
@@ -69,7 +69,7 @@ def judge(found: Sequence[tuple[Cell, Outcome]], key: str) -> list[Judged]:
     return judged
 
 
-def draw(found: Sequence[tuple[Cell, Outcome]], folder: Path, kind: str = "svg") -> None:
+def draw(found: Sequence[tuple[Cell, CellOutcome]], folder: Path, kind: str = "svg") -> None:
     """Both maps, as files in ``folder``."""
     for key in AGAINST:
         with mpl.rc_context(STYLE | WHITE):
@@ -120,7 +120,7 @@ def _panel(axes: Any, judged: Sequence[Judged], rows: Sequence[str], columns: Se
     return image
 
 
-def _head(found: Sequence[tuple[Cell, Outcome]]) -> str:
+def _head(found: Sequence[tuple[Cell, CellOutcome]]) -> str:
     outcomes = [outcome for _, outcome in found]
     edge = sum(outcome.at_the_edge for outcome in outcomes) / (3 * len(outcomes))
     return (

@@ -15,7 +15,7 @@ from fedsmall.plan import Plan
 from fedsmall.schedule import Action, RandomSchedule, Schedule, permutation
 from fedsmall.statistics import interval
 from sim.report.sentences import named
-from sim.report.style import LOOKS, Look, looks
+from sim.report.style import LOOKS, Style, looks
 from sim.report.tables import LOWER_IS_BETTER, by_label, primary, table
 from sim.report.traffic import amount
 from sim.runs.folder import PlanRun, Run
@@ -193,7 +193,7 @@ def svg(figure: Figure, title: str) -> str:
     return body
 
 
-def _curve(axes: Axes, points: Points, look: Look, label: str) -> None:
+def _curve(axes: Axes, points: Points, look: Style, label: str) -> None:
     if not points:
         return
     x = [at for at, _ in points]

@@ -10,7 +10,7 @@ from fedsmall.methods import METHODS
 from fedsmall.plan import Method
 
 
-class Look(NamedTuple):
+class Style(NamedTuple):
     """How a method is drawn: a colour that stands out on white and on black, a matplotlib marker, a line style."""
 
     colour: str
@@ -21,28 +21,28 @@ class Look(NamedTuple):
 DASHED, DOTTED, DASHDOT = (0, (5.0, 2.0)), (0, (1.2, 1.6)), (0, (6.0, 1.8, 1.2, 1.8))
 LONG = (0, (9.0, 2.0))
 
-LOOKS: dict[str, Look] = {
-    "Standalone": Look("#8a8f98", "x", DOTTED),
-    "FedAvg, equal period": Look("#56a5d8", "v", DASHED),
-    "FedAvg": Look("#2f74c0", "o", DASHED),
-    "FedProx": Look("#b07cc6", "s", DASHDOT),
-    "FedSGD": Look("#a0783c", "<", DOTTED),
-    "DaisyChain": Look("#d9a200", "D", DASHDOT),
-    "FedDC": Look("#d9541e", "^", "-"),
-    "RadonMachine": Look("#3aa6a6", "h", DASHED),
-    "FedDC+Radon": Look("#12876f", "P", "-"),
-    "RepFL": Look("#c9689a", ">", DASHED),
-    "RepTreeFL": Look("#b3246f", "p", "-"),
-    "FedDC+RepTreeFL": Look("#7d3fbf", "*", "-"),
-    "Central": Look("#5c6470", "d", LONG),
+LOOKS: dict[str, Style] = {
+    "Standalone": Style("#8a8f98", "x", DOTTED),
+    "FedAvg, equal period": Style("#56a5d8", "v", DASHED),
+    "FedAvg": Style("#2f74c0", "o", DASHED),
+    "FedProx": Style("#b07cc6", "s", DASHDOT),
+    "FedSGD": Style("#a0783c", "<", DOTTED),
+    "DaisyChain": Style("#d9a200", "D", DASHDOT),
+    "FedDC": Style("#d9541e", "^", "-"),
+    "RadonMachine": Style("#3aa6a6", "h", DASHED),
+    "FedDC+Radon": Style("#12876f", "P", "-"),
+    "RepFL": Style("#c9689a", ">", DASHED),
+    "RepTreeFL": Style("#b3246f", "p", "-"),
+    "FedDC+RepTreeFL": Style("#7d3fbf", "*", "-"),
+    "Central": Style("#5c6470", "d", LONG),
 }
 SPARE = (
-    Look("#2f8f4e", "s", DASHDOT),
-    Look("#c0392b", "X", DASHED),
-    Look("#6a7fdb", "8", DOTTED),
-    Look("#9aa52b", "H", DASHDOT),
-    Look("#e07aa0", "<", LONG),
-    Look("#4fb0c6", ">", DASHDOT),
+    Style("#2f8f4e", "s", DASHDOT),
+    Style("#c0392b", "X", DASHED),
+    Style("#6a7fdb", "8", DOTTED),
+    Style("#9aa52b", "H", DASHDOT),
+    Style("#e07aa0", "<", LONG),
+    Style("#4fb0c6", ">", DASHDOT),
 )
 
 
@@ -60,9 +60,9 @@ def in_order(methods: Sequence[Method]) -> list[Method]:
     return sorted(methods, key=place)
 
 
-def looks(methods: Sequence[Method]) -> dict[str, Look]:
+def looks(methods: Sequence[Method]) -> dict[str, Style]:
     """The look of each method, by its label; of two settings of one method the second gets a spare look."""
-    chosen: dict[str, Look] = {}
+    chosen: dict[str, Style] = {}
     for method in in_order(methods):
         spare = (look for look in SPARE if look not in chosen.values())
         own = _own(method)
@@ -70,7 +70,7 @@ def looks(methods: Sequence[Method]) -> dict[str, Look]:
     return chosen
 
 
-def _own(method: Method) -> Look:
+def _own(method: Method) -> Style:
     rare = method.name == "FedAvg" and (method.aggregate_every or 0) > 1
     return LOOKS.get("FedAvg, equal period" if rare else method.name, SPARE[_listed(method) % len(SPARE)])
 

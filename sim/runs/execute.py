@@ -10,15 +10,15 @@ from types import FrameType
 from typing import Any
 
 from fedsmall.plan import Plan
-from fedsmall.validation import check_run
 from fedsmall.tasks import build_federation
+from fedsmall.validation import check_run
 from sim.engines.run import RunRecord, check_engine, default_engine, run_plan
 from sim.runs.federations import Build, Federations
 from sim.runs.files import check_free
-from sim.runs.progress import Silent, Watcher
 from sim.runs.folder import Run, start
-from sim.runs.scenario import Scenario
 from sim.runs.parallel import processes_for, run_side_by_side
+from sim.runs.progress import Silent, Watcher
+from sim.runs.scenario import Scenario
 
 
 def execute(

@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from fedsmall.audit_log import Logbook
+from fedsmall.audit_log import AuditLog
 from fedsmall.data.standardise import Scaling, Sums, agree
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.models.registry import initial_model
@@ -28,8 +28,8 @@ from strategies.checks import read_array
 from strategies.daisy_chain import DaisyChain
 from strategies.server.journal import FileJournal, put
 from strategies.server.remote import evaluator_for, task_from_roll
-from strategies.server.retrying_grid import PatientGrid
-from strategies.server.run_loop import Conductor, Outcome
+from strategies.server.retrying_grid import RetryingGrid
+from strategies.server.run_loop import Outcome, RunLoop
 from strategies.server.server_app import write_outcome
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
@@ -46,11 +46,11 @@ def main(grid: Grid, context: Context) -> None:
     folder = Path(os.environ[RUNS]) / name
     (folder / "failure.json").unlink(missing_ok=True)
     sheet = RunSheet.model_validate_json((folder / "sheet.json").read_text())
-    log = Logbook(folder / "log.jsonl")
+    log = AuditLog(folder / "log.jsonl")
     lock = (folder / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the death of this process lets it go
-        outcome = conduct(sheet, folder, PatientGrid(grid, sheet, log), log)
+        outcome = conduct(sheet, folder, RetryingGrid(grid, sheet, log), log)
     except Exception as error:
         line = " ".join(str(error).split())[:2000] or type(error).__name__
         log.write("failed", reason=line)
@@ -60,7 +60,7 @@ def main(grid: Grid, context: Context) -> None:
     log.write("finished", contacts=outcome.contacts, rounds=outcome.rounds)
 
 
-def conduct(sheet: RunSheet, folder: Path, grid: PatientGrid, log: Logbook) -> Outcome:
+def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) -> Outcome:
     """Meet the sites, agree on the scaling, and walk the contacts that the journal does not hold yet."""
     plan, journal = sheet.plan, FileJournal(folder / "journal")
     wait_for_sites(sheet, grid)
@@ -75,7 +75,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: PatientGrid, log: Logbook) -> O
         now = {"t": t, "rounds": rounds, "seconds": time.time() - begun, "events": strategy.events[-20:]}
         put(folder / "progress.json", json.dumps(now).encode())
 
-    conductor = Conductor(
+    conductor = RunLoop(
         strategy=strategy,
         grid=grid,
         plan=plan,
@@ -92,7 +92,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: PatientGrid, log: Logbook) -> O
     return outcome
 
 
-def wait_for_sites(sheet: RunSheet, grid: PatientGrid) -> None:
+def wait_for_sites(sheet: RunSheet, grid: RetryingGrid) -> None:
     """Wait until every site of the sheet is connected under its registered name; PlanError names those that are not."""
     deadline = grid.clock() + sheet.start_deadline_s
     while True:
@@ -107,7 +107,7 @@ def wait_for_sites(sheet: RunSheet, grid: PatientGrid) -> None:
         time.sleep(1.0)
 
 
-def greet(strategy: DaisyChain, sheet: RunSheet, grid: PatientGrid) -> None:
+def greet(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid) -> None:
     """Call the roll. A site is who its registered key says; PlanError names every site that refuses, and why."""
     config = ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
     answers = _ask(sheet, grid, MessageType.QUERY, RecordDict({CONFIG: config}))
@@ -119,7 +119,7 @@ def greet(strategy: DaisyChain, sheet: RunSheet, grid: PatientGrid) -> None:
         strategy.roster.answers[site] = answer
 
 
-def agree_on_scaling(strategy: DaisyChain, sheet: RunSheet, grid: PatientGrid, folder: Path) -> None:
+def agree_on_scaling(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, folder: Path) -> None:
     """Gather the sites' sums and send every site the same scaling; kept in the folder, so that a resumed run has it."""
     if not all(answer.get("scaled") for answer in strategy.roster.answers.values()):
         return
@@ -140,7 +140,7 @@ def agree_on_scaling(strategy: DaisyChain, sheet: RunSheet, grid: PatientGrid, f
     _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", RecordDict({SCALING: record, CONFIG: config}))
 
 
-def _ask(sheet: RunSheet, grid: PatientGrid, kind: str, content: RecordDict) -> dict[str, tuple[int, RecordDict]]:
+def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) -> dict[str, tuple[int, RecordDict]]:
     """The answers of all sites of the sheet to one question, by name; PlanError where one refuses or is silent."""
     nodes = {node.name: node.node_id for node in grid.get_nodes() if node.name in sheet.sites}
     orders = {site: Message(content, nodes[site], kind) for site in sorted(nodes)}

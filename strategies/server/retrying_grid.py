@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Error, Message, MessageType
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 
-from fedsmall.audit_log import Logbook
+from fedsmall.audit_log import AuditLog
 from fedsmall.run_sheet import RUN, SITES, RunSheet
 from fedsmall.wire import CONFIG, ROUND
 from strategies.records import described
@@ -35,10 +35,10 @@ class QuorumError(RuntimeError):
     """Fewer sites answered than the run sheet asks for; the run can be resumed when they are back."""
 
 
-class PatientGrid(Grid):
+class RetryingGrid(Grid):
     """Flower's ``grid`` for one run; ``log`` gets a line for every order, every answer and every silence."""
 
-    def __init__(self, grid: Grid, sheet: RunSheet, log: Logbook, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, grid: Grid, sheet: RunSheet, log: AuditLog, clock: Callable[[], float] = time.monotonic) -> None:
         self.grid = grid
         self.sheet = sheet
         self.log = log

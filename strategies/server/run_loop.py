@@ -74,7 +74,7 @@ class Journal(Protocol):
 
 
 @dataclass
-class Conductor:
+class RunLoop:
     """Runs a plan with a strategy over a grid. ``initial`` gives each site its own model, or all one under None."""
 
     strategy: DaisyChain

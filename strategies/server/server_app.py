@@ -17,7 +17,7 @@ from strategies.build import strategy_for
 from strategies.roster import await_sites
 from strategies.server.journal import put
 from strategies.server.remote import evaluator_for, task_from_roll
-from strategies.server.run_loop import Conductor, Outcome
+from strategies.server.run_loop import Outcome, RunLoop
 
 app = ServerApp()
 
@@ -38,7 +38,7 @@ def conduct(plan: Plan, grid: Grid) -> Outcome:
     await_sites(grid, plan.sites or 1)
     task: Task = task_from_roll(strategy.roster, grid, plan)
     check_plan(plan, task, len(strategy.sites))
-    return Conductor(
+    return RunLoop(
         strategy=strategy,
         grid=grid,
         plan=plan,

@@ -22,13 +22,13 @@ def station(tmp_path, monkeypatch):
     """A station that answers with whatever the test gives it, and keeps what it was asked."""
     asked, answers = [], []
     path = tmp_path / "door" / "s"
-    door = socket_frames.listen(path)
+    listening = socket_frames.listen(path)
     monkeypatch.setenv(relay.SOCKET, str(path))
 
     def attend():
         while True:
             try:
-                caller, _ = door.accept()
+                caller, _ = listening.accept()
             except OSError:
                 return
             with caller:
@@ -38,7 +38,7 @@ def station(tmp_path, monkeypatch):
     thread = threading.Thread(target=attend, daemon=True)
     thread.start()
     yield asked, answers
-    door.close()
+    listening.close()
 
 
 def order():

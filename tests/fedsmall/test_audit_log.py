@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedsmall.audit_log import FIRST, Logbook, digest_of, manifest, verify
+from fedsmall.audit_log import FIRST, AuditLog, digest_of, manifest, verify
 
 
 @pytest.fixture
 def book(tmp_path):
-    book = Logbook(tmp_path / "log.jsonl")
+    book = AuditLog(tmp_path / "log.jsonl")
     for t in range(1, 6):
         book.write("sent", run="r", t=t, bytes=10 * t)
     return book
@@ -56,7 +56,7 @@ def test_lines_cannot_be_removed_moved_or_put_in(book, harm):
         case "repeat":
             lines.insert(2, lines[1])
         case "forge":  # a line of its own right digest, but of no chain
-            other = Logbook(book.path.with_name("other.jsonl"))
+            other = AuditLog(book.path.with_name("other.jsonl"))
             other.write("sent", run="r", t=3, bytes=1)
             lines[2] = other.path.read_bytes()
     book.path.write_bytes(b"".join(lines))
@@ -80,7 +80,7 @@ def test_a_half_written_line_is_cut_off_and_the_next_says_so(book):
 
 def _write(path):
     for _ in range(25):
-        Logbook(path).write("sent")
+        AuditLog(path).write("sent")
 
 
 def test_two_processes_may_write_at_once(tmp_path):

@@ -14,7 +14,7 @@ from fedsmall.training.gradients.mapped import LARGEST, SLOW, MappedGradients
 from fedsmall.training.gradients.mlp import MlpGradients
 from fedsmall.training.gradients.packed import PackedGradients
 
-__all__ = ["LOSSES", "PATHS", "Batch", "Choice", "Gradients", "MlpGradients", "choose", "mean_loss"]
+__all__ = ["LOSSES", "PATHS", "Batch", "Gradients", "MlpGradients", "PathChoice", "choose", "mean_loss"]
 
 PATHS: dict[str, Callable[[nn.Module, Loss], Gradients]] = {
     "mlp": MlpGradients,
@@ -31,14 +31,14 @@ _WHY = {
 }
 
 
-class Choice(NamedTuple):
+class PathChoice(NamedTuple):
     """A way of computing gradients, and in one line why this one."""
 
     gradients: Gradients
     reason: str
 
 
-def choose(model: nn.Module, loss: Loss, path: str = "auto") -> Choice:
+def choose(model: nn.Module, loss: Loss, path: str = "auto") -> PathChoice:
     """The way for a prepared model: the fastest that fits, or the one named by ``path``.
 
     A model that no batched path fits takes the loop, with one warning that names what stood in the way.
@@ -49,25 +49,25 @@ def choose(model: nn.Module, loss: Loss, path: str = "auto") -> Choice:
     if path not in PATHS:
         raise PlanError(f'path is one of {", ".join(["auto", *PATHS])}; got "{path}"')
     try:
-        return Choice(PATHS[path](model, loss), f"{path}: as asked")
+        return PathChoice(PATHS[path](model, loss), f"{path}: as asked")
     except ValueError as reason:
         raise PlanError(f'path = "{path}" does not fit this model: {reason}; use path = "auto"') from reason
 
 
-def _automatic(model: nn.Module, loss: Loss) -> Choice:
+def _automatic(model: nn.Module, loss: Loss) -> PathChoice:
     """The first path that fits and is worth it; the loop, with a warning where a layer stands in the way."""
     parameters = sum(tensor.numel() for tensor in model.parameters())
     if parameters > WIDEST:
-        return Choice(LoopGradients(model, loss), f"loop: at {parameters} parameters batching is slower")
+        return PathChoice(LoopGradients(model, loss), f"loop: at {parameters} parameters batching is slower")
     against: dict[str, str] = {}
     for path, why in _WHY.items():
         try:
             _check_worth(path, model, parameters)
-            return Choice(PATHS[path](model, loss), f"{path}: {why}")
+            return PathChoice(PATHS[path](model, loss), f"{path}: {why}")
         except ValueError as reason:
             against[path] = str(reason)
     warnings.warn(f"this model trains one site at a time: {against['conv']}; {against['vmap']}", stacklevel=4)
-    return Choice(LoopGradients(model, loss), f"loop: {against['conv']}")
+    return PathChoice(LoopGradients(model, loss), f"loop: {against['conv']}")
 
 
 def _check_worth(path: str, model: nn.Module, parameters: int) -> None:

@@ -23,7 +23,7 @@ from fedsmall.training.gradients.prepare import MaskedDropout
 from fedsmall.training.stack import Tensors
 
 
-class Run(NamedTuple):
+class ForwardPass(NamedTuple):
     """What a layer finds in one pass: the K models' arrays, dropout masks, and whether this is training."""
 
     models: int
@@ -37,14 +37,14 @@ class Run(NamedTuple):
         return None if array is None else array.flatten(0, 1)
 
 
-def _models_first(run: Run, x: Tensor) -> Tensor:
+def _models_first(run: ForwardPass, x: Tensor) -> Tensor:
     return x.view(x.shape[0], run.models, -1, *x.shape[2:]).transpose(0, 1)  # (models, samples, channels, ...)
 
 
-Layer = Callable[[Run, str, Any, Tensor], Tensor]
+Layer = Callable[[ForwardPass, str, Any, Tensor], Tensor]
 
 
-def _convolution(run: Run, name: str, layer: nn.Conv2d, x: Tensor) -> Tensor:
+def _convolution(run: ForwardPass, name: str, layer: nn.Conv2d, x: Tensor) -> Tensor:
     weight = run.side_by_side(f"{name}.weight")
     assert weight is not None
     assert not isinstance(layer.padding, str)
@@ -53,12 +53,12 @@ def _convolution(run: Run, name: str, layer: nn.Conv2d, x: Tensor) -> Tensor:
     return F.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups * run.models)
 
 
-def _linear(run: Run, name: str, layer: nn.Linear, x: Tensor) -> Tensor:
+def _linear(run: ForwardPass, name: str, layer: nn.Linear, x: Tensor) -> Tensor:
     weight, bias = run.arrays[f"{name}.weight"].mT, run.arrays.get(f"{name}.bias")
     return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
 
 
-def _batch_norm(run: Run, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
+def _batch_norm(run: ForwardPass, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
     images = x if x.dim() == 4 else x.transpose(0, 1).flatten(1)  # (samples, models * channels, ...)
     mean, var = run.side_by_side(f"{name}.running_mean"), run.side_by_side(f"{name}.running_var")
     learns = run.training and has_spread(images.shape)
@@ -69,23 +69,23 @@ def _batch_norm(run: Run, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
     return y if x.dim() == 4 else _models_first(run, y)
 
 
-def _group_norm(run: Run, name: str, layer: nn.GroupNorm, x: Tensor) -> Tensor:
+def _group_norm(run: ForwardPass, name: str, layer: nn.GroupNorm, x: Tensor) -> Tensor:
     weight, bias = run.side_by_side(f"{name}.weight"), run.side_by_side(f"{name}.bias")
     return F.group_norm(x, layer.num_groups * run.models, weight, bias, layer.eps)
 
 
-def _dropout(run: Run, name: str, layer: MaskedDropout, x: Tensor) -> Tensor:
+def _dropout(run: ForwardPass, name: str, layer: MaskedDropout, x: Tensor) -> Tensor:
     if not run.training:
         return x
     mask = run.masks[name]
     return x * (mask.transpose(0, 1).flatten(1, 2) if x.dim() == 4 else mask)
 
 
-def _flatten(run: Run, name: str, layer: nn.Module | None, x: Tensor) -> Tensor:
+def _flatten(run: ForwardPass, name: str, layer: nn.Module | None, x: Tensor) -> Tensor:
     return _models_first(run, x).flatten(2) if x.dim() == 4 else x.flatten(2)
 
 
-def _apart(run: Run, name: str, layer: nn.Module, x: Tensor) -> Tensor:
+def _apart(run: ForwardPass, name: str, layer: nn.Module, x: Tensor) -> Tensor:
     result: Tensor = layer(x)  # acts on every channel, or every number, by itself
     return result
 
@@ -147,7 +147,7 @@ class PackedGradients:
         """The outputs and gradients of all models."""
         mine = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
         with torch.enable_grad():
-            outputs = self._run(Run(len(batch.x), mine | buffers, batch.masks, True), batch.x)
+            outputs = self._run(ForwardPass(len(batch.x), mine | buffers, batch.masks, True), batch.x)
             loss = mean_loss(self._loss, outputs, batch).sum()
         gradients = torch.autograd.grad(loss, list(mine.values()), allow_unused=True, materialize_grads=True)
         return outputs.detach(), dict(zip(mine, gradients, strict=True))
@@ -155,9 +155,9 @@ class PackedGradients:
     def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """The outputs of all models."""
         models = len(next(iter(parameters.values())))
-        return self._run(Run(models, parameters | buffers, {}, False), x.expand(models, *x.shape))
+        return self._run(ForwardPass(models, parameters | buffers, {}, False), x.expand(models, *x.shape))
 
-    def _run(self, run: Run, x: Tensor) -> Tensor:
+    def _run(self, run: ForwardPass, x: Tensor) -> Tensor:
         if x.dim() == 5:  # images of all models side by side
             x = x.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
         values: dict[fx.Node, Tensor] = {}

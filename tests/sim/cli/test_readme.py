@@ -15,7 +15,7 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
-from fedsmall.audit_log import Logbook
+from fedsmall.audit_log import AuditLog
 from sim import run
 from sim.cli.app import Commands, LazyCommand
 from sim.cli.commands import COMMANDS
@@ -124,7 +124,7 @@ def test_three_hospitals_on_one_machine_come_to_a_first_contact_within_five_minu
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "finished after 8 contacts" in done.stdout
     assert "lines hold" in done.stdout
-    entries = Logbook(here / "consortium/runs/consortium-demo/log.jsonl").entries()
+    entries = AuditLog(here / "consortium/runs/consortium-demo/log.jsonl").entries()
     first = next(entry for entry in entries if entry["event"] == "answer" and entry["kind"] == "train")
     assert (datetime.fromisoformat(first["time"]) - begun).total_seconds() < 300
 

@@ -15,8 +15,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from examples import endurance
-from examples.loopback import Trial, free_ports
-from fedsmall.audit_log import Logbook, verify
+from examples.loopback import LoopbackConsortium, free_ports
+from fedsmall.audit_log import AuditLog, verify
 from fedsmall.errors import PlanError
 from fedsmall.tasks import build_federation
 from sim.consortium import flower_cli, keys, members, runs, sample_data, server, site
@@ -50,7 +50,7 @@ def trial(tmp_path_factory):
     folder = tmp_path_factory.mktemp("t")
     data = {name: folder / "data" / f"{name}.csv" for name in NAMES}
     sample_data.write(list(data.values()))
-    with Trial(folder, data, "least_sites = 3\n") as running:
+    with LoopbackConsortium(folder, data, "least_sites = 3\n") as running:
         yield running
 
 
@@ -78,11 +78,11 @@ def test_real_sites_give_the_bits_of_the_engine_in_this_process(trial, finished)
 
 
 def test_what_left_the_sites_is_what_the_coordinator_got(trial, finished):
-    came = [e for e in Logbook(finished / "log.jsonl").entries() if e["event"] == "answer" and e["kind"] == "train"]
+    came = [e for e in AuditLog(finished / "log.jsonl").entries() if e["event"] == "answer" and e["kind"] == "train"]
 
     for name in NAMES:
         book = trial.kit(name).home / "log.jsonl"
-        left = [e for e in Logbook(book).entries() if e["event"] == "sent" and e["kind"] == "train"]
+        left = [e for e in AuditLog(book).entries() if e["event"] == "sent" and e["kind"] == "train"]
         assert verify(book).fault is None
         assert [e["sha256"] for e in left] == [e["sha256"] for e in came if e["site"] == name]
     assert verify(finished / "log.jsonl").fault is None
@@ -198,7 +198,7 @@ def test_a_policy_that_refuses_ends_the_run_with_the_sites_name_and_reason(trial
             trial.finish("refused", trial.start("refused", plan_of(), **PATIENCE))
     finally:
         policy.write_text(before)
-    assert any(e["event"] == "refused" for e in Logbook(trial.kit("essen").home / "log.jsonl").entries())
+    assert any(e["event"] == "refused" for e in AuditLog(trial.kit("essen").home / "log.jsonl").entries())
 
 
 def test_a_bundle_that_nobody_approved_is_not_loaded(trial, tmp_path, monkeypatch):

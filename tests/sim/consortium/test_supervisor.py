@@ -37,43 +37,43 @@ def gone(pid):
 
 
 @pytest.fixture
-def household(tmp_path):
+def process_folder(tmp_path):
     yield tmp_path / "run"
     supervisor.stop(tmp_path / "run")
 
 
-def test_programs_run_until_stopped(household):
-    supervisor.start(household, [Program("a", SLEEP), Program("b", SLEEP)])
-    pids = wait_for(lambda: (found := supervisor.pids(household)) and len(found) == 2 and found)
+def test_programs_run_until_stopped(process_folder):
+    supervisor.start(process_folder, [Program("a", SLEEP), Program("b", SLEEP)])
+    pids = wait_for(lambda: (found := supervisor.pids(process_folder)) and len(found) == 2 and found)
 
-    assert supervisor.stop(household)
+    assert supervisor.stop(process_folder)
 
     assert all(gone(pid) for pid in pids.values())
-    assert supervisor.running(household) is None
+    assert supervisor.running(process_folder) is None
 
 
-def test_a_killed_program_is_started_again(household):
-    supervisor.start(household, [Program("a", SLEEP)])
-    first = wait_for(lambda: supervisor.pids(household).get("a"))
+def test_a_killed_program_is_started_again(process_folder):
+    supervisor.start(process_folder, [Program("a", SLEEP)])
+    first = wait_for(lambda: supervisor.pids(process_folder).get("a"))
 
     os.kill(first, signal.SIGKILL)
 
-    second = wait_for(lambda: (pid := supervisor.pids(household).get("a")) and pid != first and pid)
+    second = wait_for(lambda: (pid := supervisor.pids(process_folder).get("a")) and pid != first and pid)
     assert second != first
 
 
-def test_what_a_program_started_goes_with_it(household, tmp_path):
-    supervisor.start(household, [Program("family", [*FAMILY, str(tmp_path / "grandchild")])])
+def test_what_a_program_started_goes_with_it(process_folder, tmp_path):
+    supervisor.start(process_folder, [Program("family", [*FAMILY, str(tmp_path / "grandchild")])])
     grandchild = int(wait_for(lambda: (tmp_path / "grandchild").exists() and (tmp_path / "grandchild").read_text()))
 
-    supervisor.stop(household)
+    supervisor.stop(process_folder)
 
     wait_for(lambda: gone(grandchild))
 
 
-def test_a_killed_supervisor_takes_its_programs_along(household):
-    process = supervisor.start(household, [Program("a", SLEEP)])
-    child = wait_for(lambda: supervisor.pids(household).get("a"))
+def test_a_killed_supervisor_takes_its_programs_along(process_folder):
+    process = supervisor.start(process_folder, [Program("a", SLEEP)])
+    child = wait_for(lambda: supervisor.pids(process_folder).get("a"))
 
     process.kill()
     process.wait()
@@ -81,17 +81,17 @@ def test_a_killed_supervisor_takes_its_programs_along(household):
     wait_for(lambda: gone(child))
 
 
-def test_a_second_supervisor_is_refused(household):
-    supervisor.start(household, [Program("a", SLEEP)])
-    wait_for(lambda: supervisor.running(household))
+def test_a_second_supervisor_is_refused(process_folder):
+    supervisor.start(process_folder, [Program("a", SLEEP)])
+    wait_for(lambda: supervisor.running(process_folder))
 
     with pytest.raises(ValueError, match="already running"):
-        supervisor.start(household, [Program("a", SLEEP)])
+        supervisor.start(process_folder, [Program("a", SLEEP)])
 
 
-def test_a_number_used_again_is_not_taken_for_ours(household):
-    household.mkdir()
-    (household / "a.pid").write_text(f"{os.getpid()} 1\n")
+def test_a_number_used_again_is_not_taken_for_ours(process_folder):
+    process_folder.mkdir()
+    (process_folder / "a.pid").write_text(f"{os.getpid()} 1\n")
 
-    assert supervisor.pids(household) == {}
-    assert supervisor.stop(household) is False  # and this test is still alive
+    assert supervisor.pids(process_folder) == {}
+    assert supervisor.stop(process_folder) is False  # and this test is still alive

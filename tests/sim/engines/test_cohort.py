@@ -21,7 +21,7 @@ from sim.engines.inprocess import InProcessGrid
 from sim.engines.row_record import RowRecord
 from strategies.build import strategy_for
 from strategies.daisy_chain import DaisyChain
-from strategies.server.run_loop import Conductor, Outcome
+from strategies.server.run_loop import Outcome, RunLoop
 
 METHODS = [
     ("FedDC", {"permute_every": 1, "aggregate_every": 4}),
@@ -70,7 +70,7 @@ def run(plan: Plan, walks: bool = True, engine: str = "cohort") -> tuple[Outcome
         grid = InProcessGrid(app, len(federation.names))
     strategy = strategy_for(plan)
     evaluator = CentralEvaluator(plan, federation, cohort)
-    conductor = Conductor(strategy, grid, plan, lambda site: initial_model(plan, federation.task, site), evaluator)
+    conductor = RunLoop(strategy, grid, plan, lambda site: initial_model(plan, federation.task, site), evaluator)
     return conductor.run(), strategy
 
 

@@ -16,7 +16,7 @@ from fedsmall.training.cohort import Cohort, Leg
 from fedsmall.training.stack import Stack
 from fedsmall.wire import Traveller
 from sim.engines.run import run_plan
-from sim.engines.workers import Given, LocalWorkers, Part, ShardedCohort, Walked, walk_part
+from sim.engines.workers import Given, LocalWorkers, ParallelCohort, StackPart, Walked, walk_part
 from tests import ROOT
 from tests.fedsmall.training.cohorts import TABLE, plan_for, samples_for
 
@@ -31,7 +31,7 @@ class InTurn:
         self.count, self._cohort = count, Cohort(plan, task, names, samples, path=path)
         self.parts: list[int] = []
 
-    def walk(self, parts: list[Part]) -> list[Walked]:
+    def walk(self, parts: list[StackPart]) -> list[Walked]:
         self.parts.append(len(parts))
         return [walk_part(self._cohort, part) for part in parts]
 
@@ -44,7 +44,7 @@ def given_for(plan: Plan) -> Given:
     return plan, TABLE, tuple(names), tuple(samples), "auto"
 
 
-def walked(cohort: Cohort | ShardedCohort, plan: Plan) -> tuple[Stack, Any]:
+def walked(cohort: Cohort | ParallelCohort, plan: Plan) -> tuple[Stack, Any]:
     rng = np.random.default_rng(3)
     legs = [Leg(rng.permutation(len(SIZES)), t, 1) for t in range(1, 5)]
     stack = cohort.stack([Traveller(initial_model(plan, TABLE, name)) for name in cohort.names])
@@ -54,7 +54,7 @@ def walked(cohort: Cohort | ShardedCohort, plan: Plan) -> tuple[Stack, Any]:
 def assert_alike(plan: Plan, workers: Any) -> None:
     cohort = Cohort(*given_for(plan)[:4])
     one, told = walked(cohort, plan)
-    several, told_in_parts = walked(ShardedCohort(cohort, workers), plan)
+    several, told_in_parts = walked(ParallelCohort(cohort, workers), plan)
     for name, tensor in one.state.items():
         np.testing.assert_allclose(several.state[name], tensor, rtol=0, atol=1e-12)
     assert several.optimizer.keys() == one.optimizer.keys()

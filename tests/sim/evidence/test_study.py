@@ -8,11 +8,11 @@ from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.tasks import build_federation
 from sim.engines.run import run_plan
-from sim.evidence.study import FULL, METHODS, Cell, Outcome, _write, cells, read, study
+from sim.evidence.study import FULL, METHODS, Cell, CellOutcome, _write, cells, read, study
 from sim.evidence.study_page import _discovered, judge, section
 from sim.evidence.study_walk import final_accuracies, side_by_side, train
 
-OUTCOME = Outcome(0.9, 0.0, -0.1, 0.1, 1.0, 0.0, -0.1, 0.1, 1.0, 0.1, 0.1, 0.1, 0.0, 0, 10, 1.0)
+OUTCOME = CellOutcome(0.9, 0.0, -0.1, 0.1, 1.0, 0.0, -0.1, 0.1, 1.0, 0.1, 0.1, 0.1, 0.0, 0, 10, 1.0)
 
 
 def outcome(mean, reach, p):

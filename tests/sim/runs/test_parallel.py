@@ -11,8 +11,8 @@ import pytest
 
 from fedsmall.plan import Plan
 from sim.runs.execute import execute
-from sim.runs.scenario import load
 from sim.runs.parallel import processes_for
+from sim.runs.scenario import load
 from tests.sim.runs.scenarios import SMALL, write
 
 

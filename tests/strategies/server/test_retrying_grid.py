@@ -9,12 +9,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from flwr.supercore.task_identity import TaskIdentity
 from google.protobuf.message import DecodeError
 
-from fedsmall.audit_log import Logbook, digest_of, verify
+from fedsmall.audit_log import AuditLog, digest_of, verify
 from fedsmall.plan import Method, Plan
 from fedsmall.run_sheet import RUN, SITES, RunSheet
 from fedsmall.wire import CONFIG, METRICS, MODEL, ROUND
 from strategies.server import retrying_grid
-from strategies.server.retrying_grid import PatientGrid, QuorumError
+from strategies.server.retrying_grid import QuorumError, RetryingGrid
 
 NAMES = {2: "bonn", 3: "essen", 4: "ulm"}
 PLAN = Plan(name="p", task="t", method=Method(name="FedDC"))
@@ -74,7 +74,7 @@ def grid_of(tmp_path, monkeypatch, script, online=None, **settings):
     clock = Clock(monkeypatch)
     sheet = RunSheet(run="r", plan=PLAN, sites=tuple(NAMES.values()), **{"round_deadline_s": 60, **settings})
     fleet = Fleet(clock, script, online or (lambda now: set(NAMES)))
-    grid = PatientGrid(fleet, sheet, Logbook(tmp_path / "log.jsonl"), clock)
+    grid = RetryingGrid(fleet, sheet, AuditLog(tmp_path / "log.jsonl"), clock)
     grid.get_nodes()  # as every run does first: names come from Flower's register
     return grid, fleet
 
