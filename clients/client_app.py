@@ -17,7 +17,8 @@ from clients.site_data import SiteData, simulated_site
 from fedsmall import __version__
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import plan_at
-from fedsmall.training.trees import AnyCohort, cohort_for
+from fedsmall.training.trainer import Trainer
+from fedsmall.training.trees import cohort_for
 from fedsmall.wire import CONFIG, EXAMPLES, METRICS, NAMES, PLAN
 
 app = ClientApp()
@@ -85,7 +86,7 @@ class _Held:
 
 
 @lru_cache(maxsize=1024)
-def _cohort(text: str, site: str, held: _Held) -> AnyCohort:
+def _cohort(text: str, site: str, held: _Held) -> Trainer:
     home = held.home
     plan = plan_at(_plan(text), home.place, home.sites)
     return cohort_for(plan, home.task, [site], [home.train], path="loop")

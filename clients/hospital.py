@@ -15,8 +15,8 @@ from fedsmall.metrics import evaluate
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy import noise_rng, privatise_one
-from fedsmall.training.mixed import MixedCohort
-from fedsmall.training.trees import AnyCohort
+from fedsmall.training.stack import leaving
+from fedsmall.training.trainer import Trainer
 from fedsmall.wire import (
     CARRIED,
     COMMON,
@@ -41,15 +41,15 @@ class HospitalClient(NumPyClient):
     """Trains and judges the models that come to one site; holds the site's data, and nothing of them leaves it.
 
     ``home`` is the site as its own program knows it, ``plan`` what the consortium has agreed that this site does,
-    ``cohort`` the training core in which it is, alone or among others, ``memory`` what outlives a contact. The lists of
-    arrays of ``fit`` and ``evaluate`` hold a model and what travels with it; ``config["names"]`` names them,
+    ``trainer`` the training core in which it is, alone or among others, ``memory`` what outlives a contact. The lists
+    of arrays of ``fit`` and ``evaluate`` hold a model and what travels with it; ``config["names"]`` names them,
     "arrays/0.weight" and the like.
     """
 
-    def __init__(self, home: SiteData, plan: Plan, cohort: AnyCohort, memory: Memory) -> None:
+    def __init__(self, home: SiteData, plan: Plan, trainer: Trainer, memory: Memory) -> None:
         self.home = home
         self.plan = plan
-        self.cohort = cohort
+        self.trainer = trainer
         self.memory = memory
         self.sent_names: list[str] = []
 
@@ -69,24 +69,19 @@ class HospitalClient(NumPyClient):
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Train for ``config["rounds"]`` rounds up to ``config["round"]``; ``sent_names`` names what goes back."""
         received = dict(zip(_names(config), parameters, strict=True))
-        stack = self.cohort.stack([Traveller(split(received, MODEL), split(received, CARRIED))])
-        trained = self.cohort.train(
-            stack,
-            [0],
-            int(config[ROUND]),
-            int(config[ROUNDS]),
-            common=[bool(config[COMMON])],
-            rule=split(received, RULE),
-            memory=self.memory.read(),
-        )
+        stack = self.trainer.stack([Traveller(split(received, MODEL), split(received, CARRIED))])
+        signals = {"common": [bool(config[COMMON])], "rule": split(received, RULE), "memory": self.memory.read()}
+        trained = self.trainer.train(stack, [0], int(config[ROUND]), int(config[ROUNDS]), **signals)
         if trained.memory:
             self.memory.write(trained.memory)
         traveller = stack.traveller(0)
         model = self._leaving(traveller.model, split(received, MODEL), config)
-        leaving = join(**{MODEL: model, CARRIED: traveller.carried, RULE: _row(trained.rule)})
-        self.sent_names = list(leaving)
+        stays = not config.get(LEAVES, True)
+        carried = traveller.carried if stays else leaving(self.plan.recipe, traveller.carried)
+        sent = join(**{MODEL: model, CARRIED: carried, RULE: _row(trained.rule)})
+        self.sent_names = list(sent)
         metrics: dict[str, Scalar] = {LOSS: float(trained.loss[0]), STEPS: int(trained.steps[0])}
-        return list(leaving.values()), len(self.home.train), metrics
+        return list(sent.values()), len(self.home.train), metrics
 
     def _leaving(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
         """The model as it may leave the site: clipped and noised where the plan asks for privacy."""
@@ -103,16 +98,10 @@ class HospitalClient(NumPyClient):
         if held_out is None or len(held_out) == 0:
             return 0.0, 0, {}
         received = dict(zip(_names(config), parameters, strict=True))
-        outputs = self._predict(split(received, MODEL), held_out.x)
+        site = self.trainer.names.index(self.home.site)
+        outputs = self.trainer.predict_at(site, split(received, MODEL), held_out.x, self.memory.read())
         metrics = evaluate(outputs, held_out.y, self.home.task)
         return float(metrics["loss"]), len(held_out), {name: float(value) for name, value in metrics.items()}
-
-    def _predict(self, model: Arrays, x: np.ndarray) -> np.ndarray:
-        """Outputs, (samples, width); a model that is shared in part is completed with the layers the site remembers."""
-        if isinstance(self.cohort, MixedCohort):
-            return self.cohort.predict_at(self.cohort.names.index(self.home.site), model, x, self.memory.read())
-        outputs: np.ndarray = self.cohort.predict(self.cohort.stack([Traveller(model)]), x)[0]
-        return outputs
 
 
 def signature_of(model: Arrays) -> str:

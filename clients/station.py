@@ -32,7 +32,8 @@ from fedsmall.privacy import epsilon
 from fedsmall.replicas.tree import plan_at
 from fedsmall.run_sheet import RUN, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site
-from fedsmall.training.trees import AnyCohort, cohort_for
+from fedsmall.training.trainer import Trainer
+from fedsmall.training.trees import cohort_for
 from fedsmall.wire import EXAMPLES, NAMES, PLAN, ROUND, Arrays
 
 CALL_S = 60.0  # how long a caller may take to say what it wants
@@ -65,7 +66,7 @@ class Station:
         self.log = AuditLog(self.home / "log.jsonl")
         self._spent = [entry["noise"] for entry in self.log.entries() if entry["event"] == "spent"]
         self._held: tuple[Any, RawSite, str] | None = None
-        self._core: tuple[Any, SiteData, AnyCohort] | None = None
+        self._core: tuple[Any, SiteData, Trainer] | None = None
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""

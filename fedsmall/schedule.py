@@ -1,31 +1,50 @@
 """When models travel, and how: the part that makes federated averaging, daisy-chaining and FedDC one algorithm."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
 from math import lcm
-from typing import NamedTuple, final
+from typing import NamedTuple, TypeVar, final
 
+import numpy as np
+
+from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+
+Site = TypeVar("Site", str, int)  # its name, or its number in the order of names
 
 
 class Action(StrEnum):
     """What follows the local update of a round."""
 
     TRAIN = "train"  # nothing: no contact
-    LOOK = "look"  # models are seen where they are, as a simulation's evaluation does; nothing travels
     PERMUTE = "permute"  # every model goes to a site drawn at random
     AGGREGATE = "aggregate"  # the models become one, which goes to every site
 
 
 class Contact(NamedTuple):
-    """A round ``t`` after which models travel (or are looked at), and the local rounds since the contact before it."""
+    """A round ``t`` after which models travel, and the local rounds since the contact before it.
+
+    A communication round, as others say. A simulation cuts it in pieces where it evaluates models between two contacts
+    (:func:`pieces`): a piece's action is TRAIN, and ``leads_to`` is the round of the contact to which it belongs.
+    """
 
     t: int
     rounds: int
     action: Action
+    leads_to: int = 0  # 0: to its own round
+
+    @property
+    def travels(self) -> bool:
+        """Whether models leave the sites after it."""
+        return self.action is not Action.TRAIN
+
+    @property
+    def due(self) -> int:
+        """The round of the contact that ends these local rounds."""
+        return self.leads_to or self.t
 
 
 @dataclass(frozen=True)
@@ -46,29 +65,26 @@ class AbstractSchedule(ABC):
     def action(self, t: int) -> Action:
         """What is due after round ``t`` = 1, 2, ... of a run that goes on after it."""
 
-    def contacts(self, rounds: int | None = None, look_every: int | None = None) -> Iterator[Contact]:
+    def contacts(self, rounds: int | None = None) -> Iterator[Contact]:
         """The contacts of a run, in order; every local round belongs to exactly one of them.
 
         A run of ``rounds`` rounds ends with an aggregation, due or not. ``rounds=None`` is a run whose end nobody knows
-        yet: contacts go on for ever and none is forced. ``look_every`` adds LOOK contacts where nothing else is due.
+        yet: contacts go on for ever and none is forced.
 
         Raises ValueError for a number below 1, and where an endless run would never come to a contact.
         """
         _check_period("rounds", rounds)
-        _check_period("look_every", look_every)
-        if not (rounds or look_every or self.permute_every or self.aggregate_every):
+        if not (rounds or self.permute_every or self.aggregate_every):
             raise ValueError(
                 "a schedule without periods has a contact only at the end of the run; "
                 "give permute_every, aggregate_every or the number of rounds"
             )
-        return self._contacts(rounds, look_every)
+        return self._contacts(rounds)
 
-    def _contacts(self, rounds: int | None, look_every: int | None) -> Iterator[Contact]:
+    def _contacts(self, rounds: int | None) -> Iterator[Contact]:
         before = 0
         for t in count(1) if rounds is None else range(1, rounds + 1):
             action = Action.AGGREGATE if t == rounds else self.action(t)
-            if action is Action.TRAIN and look_every and t % look_every == 0:
-                action = Action.LOOK
             if action is not Action.TRAIN:
                 yield Contact(t, t - before, action)
                 before = t
@@ -116,6 +132,61 @@ class RandomSchedule(AbstractSchedule):
         return Schedule(self.permute_every, self.aggregate_every).action(drawn)
 
 
+def schedule_for(plan: Plan) -> AbstractSchedule:
+    """The schedule of the plan's method: periods, or the random one with the same expected counts."""
+    method = plan.method
+    if method.random_schedule:
+        return RandomSchedule(method.permute_every, method.aggregate_every, plan.seed)
+    return Schedule(method.permute_every, method.aggregate_every)
+
+
+def pieces(contacts: Iterable[Contact], every: int | None) -> Iterator[Contact]:
+    """The contacts, cut after each ``every`` rounds of the run: there models can be evaluated where they are.
+
+    Cutting changes no number: what follows a piece is TRAIN, nothing travels, and no message is due.
+    Raises ValueError for a number below 1.
+    """
+    _check_period("evaluate_every", every)
+    for contact in contacts:
+        start = contact.t - contact.rounds
+        for t in range(start - start % every + every, contact.t, every) if every else ():
+            yield Contact(t, t - start, Action.TRAIN, contact.t)
+            start = t
+        yield contact._replace(rounds=contact.t - start)
+
+
+def planned(
+    schedule: AbstractSchedule, rounds: int, evaluate_every: int | None = None, alone: bool = False
+) -> list[Contact]:
+    """The contacts of a run, cut after each ``evaluate_every`` rounds; nothing travels where all train ``alone``."""
+    cut = pieces(schedule.contacts(rounds), evaluate_every)
+    return [contact._replace(action=Action.TRAIN) if alone else contact for contact in cut]
+
+
+def contacts_of(plan: Plan, in_pieces: bool = False) -> list[Contact]:
+    """The contacts of a plan's run; ``in_pieces`` where models are evaluated between them, too."""
+    alone = plan.method.family != "federated"
+    return planned(schedule_for(plan), plan.rounds, piece_length(plan) if in_pieces else None, alone)
+
+
+def piece_length(plan: Plan) -> int | None:
+    """After how many rounds contacts may be cut for an evaluation: not at all where updates are clipped and noised.
+
+    A site clips what it has learnt since a model came, and a piece would begin a new update.
+    """
+    return plan.evaluate_every if plan.method.privacy is None else None
+
+
+def participants(seed: int, t: int, sites: Iterable[Site], fraction: float = 1.0) -> list[Site]:
+    """The sites that take part in the contact after round ``t``, in name order; a ``fraction`` of them is drawn."""
+    names = sorted(sites)
+    if fraction >= 1:
+        return names
+    count = max(1, round(fraction * len(names)))
+    drawn = rng_for(seed, "participants", t).choice(len(names), count, replace=False)
+    return [names[i] for i in sorted(drawn)]
+
+
 def permutation(seed: int, t: int, sites: Sequence[str]) -> dict[str, str]:
     """Where the models go at contact ``t``: from the site whose model it is to the site that gets it, in name order.
 
@@ -124,11 +195,26 @@ def permutation(seed: int, t: int, sites: Sequence[str]) -> dict[str, str]:
     Raises ValueError where two sites have the same name.
     Source: Kamp et al. 2023, Algorithm 1.
     """
-    names = sorted(sites)
-    if len(set(names)) < len(names):
+    return handed_on(seed, t, sites, sites)
+
+
+def handed_on(seed: int, t: int, here: Sequence[str], there: Sequence[str]) -> dict[str, str]:
+    """:func:`permutation` where other sites take part next: a uniformly random bijection from ``here`` to ``there``.
+
+    So every model goes to a site that will train it, and none waits at a site that was not drawn.
+    Raises ValueError where they are not equally many, or two sites have the same name.
+    """
+    sources, targets = sorted(here), sorted(there)
+    if len(set(sources)) < len(sources) or len(set(targets)) < len(targets):
         raise ValueError("two sites have the same name; every site needs a name of its own")
-    targets = rng_for(seed, "permute", t).permutation(len(names))
-    return {name: names[target] for name, target in zip(names, targets, strict=True)}
+    drawn = bijection(seed, t, len(sources))
+    return {source: targets[place] for source, place in zip(sources, drawn, strict=True)}
+
+
+def bijection(seed: int, t: int, models: int) -> np.ndarray:
+    """The permutation of contact ``t`` as numbers: the model at the i-th site, by name, goes to the drawn[i]-th."""
+    drawn: np.ndarray = rng_for(seed, "permute", t).permutation(models)
+    return drawn
 
 
 def _check_period(name: str, value: int | None) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from fedsmall.aggregation.aggregate import check_aggregator, is_buffer
+from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.compositions import check_composition
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Task
@@ -11,7 +12,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.models.shared_part import agreed_part
 from fedsmall.plan import Plan
 from fedsmall.privacy import check_private
-from fedsmall.schedule import AbstractSchedule, RandomSchedule, Schedule
+from fedsmall.schedule import contacts_of
 
 
 def check_plan(plan: Plan, task: Task, sites: int) -> None:
@@ -21,9 +22,8 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     if method.family != "federated":
         return
     check_composition(plan)
-    if method.server in ("none", "scaffold", "feddyn"):
-        count = parameter_count(plan, task)
-        check_aggregator(method.aggregator, sites, count, method.weighted, method.aggregator_options)
+    check_aggregator(method.aggregator, sites, parameter_count(plan, task), method.weighted, method.aggregator_options)
+    combiner_for(plan)  # which knows its own settings
     if method.privacy is not None:
         check_private(plan, leaving_contacts(plan), [name for name in initial_model(plan, task) if is_buffer(name)])
     if method.server == "none" and method.server_options:
@@ -48,17 +48,9 @@ def check_run(plan: Plan, federation: Federation) -> None:
         )
 
 
-def schedule_for(plan: Plan) -> AbstractSchedule:
-    """The schedule of the plan's method: periods, or the random one with the same expected counts."""
-    method = plan.method
-    if method.random_schedule:
-        return RandomSchedule(method.permute_every, method.aggregate_every, plan.seed)
-    return Schedule(method.permute_every, method.aggregate_every)
-
-
 def leaving_contacts(plan: Plan) -> int:
     """How many times models leave the sites in the whole run."""
-    return sum(1 for _ in schedule_for(plan).contacts(plan.rounds))
+    return len(contacts_of(plan))
 
 
 def parameter_count(plan: Plan, task: Task) -> int:

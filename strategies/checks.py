@@ -24,9 +24,6 @@ Signature = dict[str, tuple[tuple[int, ...], str]]
 
 def signature(record: ArrayRecord) -> Signature:
     """Names, shapes and dtypes of a record, read without its numbers."""
-    if hasattr(record, "stack_row"):
-        read: Signature = record.stack_row()[0].signature
-        return read
     return {name: (tuple(array.shape), str(array.dtype)) for name, array in record.items()}
 
 
@@ -64,8 +61,6 @@ def companions(reply: Message) -> dict[str, Signature]:
 
 
 def _check_headers(record: ArrayRecord) -> None:
-    if hasattr(record, "stack_row"):
-        return
     for name, array in record.items():
         if described(array) is None:
             raise ReplyError(f"array {_cut(name)}: names no shape and dtype that numpy knows")
@@ -94,11 +89,6 @@ def _check_companion(record: ArrayRecord, expected: Signature) -> None:
 
 
 def _check_numbers(record: ArrayRecord) -> None:
-    if hasattr(record, "stack_row"):
-        stack, row = record.stack_row()
-        if not stack.finite(row):
-            raise ReplyError("the model holds a number that is not finite (NaN or Inf)")
-        return
     for name, array in record.items():
         values = read_array(name, array)
         if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():

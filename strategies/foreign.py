@@ -15,40 +15,69 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedsmall.aggregation.aggregate import aggregate
+from fedsmall.aggregation.combiners import Combiner, Updates
 from fedsmall.errors import ReplyError
 from fedsmall.wire import EXAMPLES, METRICS, MODEL, Arrays
-from strategies.combine import Updates
 from strategies.records import parameters_of, to_arrays, to_record
 
-
-def config_told(strategy: Strategy, aggregation: int, common: Arrays, config: ConfigRecord, sites: int) -> ConfigRecord:
-    """The config of the strategy's own orders; asking tells server optimizers which model the sites set out from.
-
-    ``aggregation`` counts from 1 and is the strategy's server round.
-    """
-    told = ConfigRecord(dict(config))
-    model = to_record(parameters_of(common))
-    with _quietly():
-        orders = list(strategy.configure_train(aggregation, model, told, _NoSites(sites)))
-    records = list(orders[0].content.config_records.values()) if orders else []
-    return records[0] if records else told
+FEW: dict[str, Any] = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 
 
-def combine_with(strategy: Strategy, aggregation: int, common: Arrays, updates: Updates) -> Arrays:
-    """The new common model by a Flower strategy, whose hook :func:`config_told` has been called before.
+class FlowerCombiner(Combiner):
+    """A Flower strategy's aggregation as a combiner; its own server rounds are the aggregations, from 1 on."""
 
-    Raises ReplyError where the strategy returns no model.
-    """
-    with _quietly():
-        arrays, _ = strategy.aggregate_train(aggregation, _replies(strategy, updates))
-    if not arrays:
-        raise ReplyError(f"{type(strategy).__name__} returned no model from {len(updates.sites)} sites.")
-    moved = to_arrays(arrays)
-    rest = aggregate(updates.stack, "mean", updates.weights)
-    return {
-        name: np.asarray(moved[name], dtype=before.dtype) if name in moved else rest[name]
-        for name, before in common.items()
-    }
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy = strategy
+        self.aggregations = 0
+
+    def config(self, common: Arrays, config: ConfigRecord, sites: int) -> ConfigRecord:
+        """The config of the strategy's own orders; asking tells it which model the sites set out from."""
+        own = ConfigRecord(dict(config))
+        model = to_record(parameters_of(common))
+        with _quietly():
+            orders = list(self.strategy.configure_train(self.aggregations + 1, model, own, _NoSites(sites)))
+        records = list(orders[0].content.config_records.values()) if orders else []
+        return records[0] if records else own
+
+    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+        """The new common model; :meth:`config` has been called before. Raises ReplyError where none is returned."""
+        self.aggregations += 1
+        with _quietly():
+            arrays, _ = self.strategy.aggregate_train(self.aggregations, _replies(self.strategy, updates))
+        if not arrays:
+            raise ReplyError(f"{type(self.strategy).__name__} returned no model from {len(updates.sites)} sites.")
+        moved = to_arrays(arrays)
+        rest = aggregate(updates.stack, "mean", updates.weights)
+        return {
+            name: np.asarray(moved[name], dtype=before.dtype) if name in moved else rest[name]
+            for name, before in common.items()
+        }
+
+    def state(self) -> tuple[Arrays, dict[str, float]]:
+        """What the strategy remembers between rounds: its attributes that are arrays by name, and its numbers."""
+        arrays: Arrays = {}
+        numbers: dict[str, float] = {}
+        for attribute, value in vars(self.strategy).items():
+            if isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):
+                arrays |= {f"{attribute}/{name}": array for name, array in value.items()}
+            elif isinstance(value, ArrayRecord):
+                arrays |= {f"{attribute}/{name}": array for name, array in to_arrays(value).items()}
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                numbers[attribute] = value
+        return arrays, numbers
+
+    def restore(self, arrays: Arrays, numbers: Mapping[str, float]) -> None:
+        """Take up what :meth:`state` gave."""
+        read: dict[str, Arrays] = {}
+        for key, array in arrays.items():
+            attribute, name = key.split("/", 1)
+            read.setdefault(attribute, {})[name] = array
+        for attribute, value in read.items():
+            is_record = isinstance(getattr(self.strategy, attribute, None), ArrayRecord)
+            setattr(self.strategy, attribute, to_record(value) if is_record else value)
+        for attribute, number in numbers.items():
+            kind = int if isinstance(getattr(self.strategy, attribute, 0.0), int) else float
+            setattr(self.strategy, attribute, kind(number))
 
 
 @contextmanager
@@ -109,31 +138,3 @@ class _NoSites(Grid):
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
         raise NotImplementedError
-
-
-def foreign_state(strategy: Strategy) -> tuple[Arrays, dict[str, float]]:
-    """What a Flower strategy remembers between rounds: its attributes that are arrays by name, and its numbers."""
-    arrays: Arrays = {}
-    numbers: dict[str, float] = {}
-    for attribute, value in vars(strategy).items():
-        if isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):
-            arrays |= {f"{attribute}/{name}": array for name, array in value.items()}
-        elif isinstance(value, ArrayRecord):
-            arrays |= {f"{attribute}/{name}": array for name, array in to_arrays(value).items()}
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            numbers[attribute] = value
-    return arrays, numbers
-
-
-def restore_foreign(strategy: Strategy, arrays: Arrays, numbers: Mapping[str, float]) -> None:
-    """Take up what :func:`foreign_state` gave."""
-    held: dict[str, Arrays] = {}
-    for key, array in arrays.items():
-        attribute, name = key.split("/", 1)
-        held.setdefault(attribute, {})[name] = array
-    for attribute, value in held.items():
-        is_record = isinstance(getattr(strategy, attribute, None), ArrayRecord)
-        setattr(strategy, attribute, to_record(value) if is_record else value)
-    for attribute, number in numbers.items():
-        kind = int if isinstance(getattr(strategy, attribute, 0.0), int) else float
-        setattr(strategy, attribute, kind(number))

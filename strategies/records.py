@@ -1,8 +1,4 @@
-"""Between Flower's records and plain named arrays, and the stack of several travellers.
-
-A record may stand for a row of a stack that an engine holds (it offers ``stack_row() -> (stack, row)``, where the stack
-offers ``arrays(rows) -> {name: (rows, ...)}``); such rows are stacked without being read one by one.
-"""
+"""Between Flower's records and plain named arrays, and the stack of several travellers."""
 
 import math
 import re
@@ -29,10 +25,6 @@ def to_arrays(record: ArrayRecord) -> Arrays:
 
 def stacked(records: Sequence[ArrayRecord]) -> Arrays:
     """The records' arrays with a leading axis, {name: (records, ...)}; all must have the same names and shapes."""
-    rows = [record.stack_row() for record in records if hasattr(record, "stack_row")]
-    if len(rows) == len(records) and all(stack is rows[0][0] for stack, _ in rows):
-        taken: Arrays = rows[0][0].arrays([row for _, row in rows])
-        return taken
     read = [to_arrays(record) for record in records]
     return {name: np.stack([arrays[name] for arrays in read]) for name in read[0]}
 
@@ -71,8 +63,6 @@ def described(array: Array) -> tuple[tuple[int, ...], np.dtype] | None:
 
 def record_bytes(record: ArrayRecord) -> int:
     """Bytes of the record's arrays as numbers (an array's npy header is not counted)."""
-    if hasattr(record, "stack_row"):
-        return int(record.stack_row()[0].bytes_per_row)
     return sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values())
 
 

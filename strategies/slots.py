@@ -1,24 +1,27 @@
-"""What the server holds for each site: the traveller it is sent next, and what its last reply said."""
+"""What the server holds for each traveller: the model, what goes with it, and what its last training said."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from flwr.app import ArrayRecord
 
 
+class Report(NamedTuple):
+    """The numbers of a traveller's last training: they are its own, wherever it goes."""
+
+    examples: float
+    steps: float
+    rule: ArrayRecord | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """The traveller that a site is sent next. ``common``: it is the last common model, untouched since."""
+    """The traveller that a site is sent next. ``common``: it is the last common model, untouched since.
+
+    ``report`` is there if it was trained since the last aggregation; then it counts in the next, wherever it is.
+    """
 
     model: ArrayRecord
     carried: ArrayRecord | None = None
     common: bool = False
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a site's last reply said beside its model."""
-
-    model: ArrayRecord
-    examples: float
-    steps: float
-    rule: ArrayRecord | None = None
+    report: Report | None = None

@@ -172,6 +172,16 @@ SERVERS: dict[str, ServerRow] = {
 }
 
 
+# Flower's names for the same settings, so that a scenario may use either
+ALIASES = {
+    "eta": "lr",
+    "server_learning_rate": "lr",
+    "server_momentum": "beta",
+    "beta_1": "beta1",
+    "beta_2": "beta2",
+}
+
+
 def server_step(
     name: str, common: Arrays, memory: Arrays, returns: Returns, options: Options | None = None
 ) -> tuple[Arrays, Arrays]:
@@ -180,17 +190,18 @@ def server_step(
     Raises PlanError for a setting that the optimizer does not have.
     """
     row = SERVERS[name]
-    check_options(name, options or {})
-    return row.step(common, memory, returns, {**row.defaults, **(options or {})})
+    return row.step(common, memory, returns, {**row.defaults, **known_options(name, options or {})})
 
 
-def check_options(name: str, options: Options) -> None:
-    """Raise PlanError for a setting that the server optimizer ``name`` does not have."""
+def known_options(name: str, options: Options) -> dict[str, float]:
+    """The settings under our names; PlanError for one that the server optimizer ``name`` does not have."""
     known = SERVERS[name].defaults
-    for option in options:
+    renamed = {option if option in known else ALIASES.get(option, option): value for option, value in options.items()}
+    for option in renamed:
         if option not in known:
             had = ", ".join(known) or "no settings"
             raise PlanError(f"The server optimizer {name!r} has no setting {option!r}; it has {had}.")
+    return renamed
 
 
 def _deltas(common: Arrays, returns: Returns) -> list[tuple[str, np.ndarray, np.ndarray]]:

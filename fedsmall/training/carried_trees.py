@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from fedsmall.training.stack import Stack, Tensors
-
-REPLICA = "replica"
+from fedsmall.training.stack import REPLICA, Stack, Tensors
 
 
 def is_replica(name: str) -> bool:

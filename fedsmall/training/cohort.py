@@ -1,7 +1,6 @@
-"""Cohort: local training of many sites at once, with K = 1 at a hospital and K = all of them in a simulation."""
+"""The trainer of sites that all have one architecture: K = 1 at a hospital, K = all of them in a simulation."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,16 +10,14 @@ from fedsmall.federation import Samples, Task
 from fedsmall.models.registry import build_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.schedule import Action
 from fedsmall.training.batches import Batches
 from fedsmall.training.gradients import LOSSES, Batch, MlpGradients, choose, mean_loss
 from fedsmall.training.gradients.prepare import MaskedDropout, dropout_shapes, prepared
 from fedsmall.training.local_rules import pulled
 from fedsmall.training.optimizers import fresh_state, learning_rate, step
 from fedsmall.training.site_memory import SiteMemory
-from fedsmall.training.stack import Rows, Stack, Tensors, stacked
-from fedsmall.validation import schedule_for
-from fedsmall.wire import Arrays, Traveller
+from fedsmall.training.stack import Rows, Stack, Tensors
+from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained
 
 CACHE_BYTES = 4 * 2**20  # what a chunk of small models, with their gradients and moments, may take
 DEVICE_BYTES = 2 * 2**30  # the same on an accelerator
@@ -28,30 +25,7 @@ PREDICTED_MODELS = 64  # models that predict at a time
 PREDICTED_NUMBERS = 2**20  # numbers that go into them at a time, models times samples times features
 
 
-class Leg(NamedTuple):
-    """A stretch of a walk: row k trains at ``sites[k]`` in rounds t - rounds + 1 .. t."""
-
-    sites: np.ndarray
-    t: int
-    rounds: int
-
-
-class Trained(NamedTuple):
-    """What training gives besides the models.
-
-    For each row: ``loss``, the mean over the steps of the last round; ``steps``, the optimizer steps of the last leg;
-    ``examples``, the samples of the last site; ``rule``, what the local rule sends to the server, {"word/parameter":
-    (rows, ...)}. ``memory`` is what the sites remember, {name: (sites of the cohort, ...)}, empty for nothing.
-    """
-
-    loss: np.ndarray
-    steps: np.ndarray
-    examples: np.ndarray
-    rule: Arrays
-    memory: Arrays
-
-
-class Cohort:
+class Cohort(OneModelTrainer):
     """Some sites of a federation, and all that their models need to be trained together.
 
     ``names`` and ``samples`` are the sites'; the same sites in any company get the same numbers. ``path`` is "auto" or
@@ -84,20 +58,11 @@ class Cohort:
         shapes = dropout_shapes(model, torch.zeros(1, *task.input_shape, dtype=dtype, device=self.device))
         masks = {name: (shape, _probability(model, name)) for name, shape in shapes.items()}
         self._batches = Batches(plan, names, samples, masks, self.device)
-        self._schedule = schedule_for(plan)
         recipe = plan.recipe
         self._plain = not recipe.has_state and not recipe.weight_decay and plan.method.rule == "none"
 
-    def stack(self, travellers: Sequence[Traveller]) -> Stack:
-        """The travellers' models as one stack on the device; moments that did not come start at zero."""
-        stack = self.stack_of(stacked([traveller.model for traveller in travellers], self._names))
-        for row, traveller in enumerate(travellers):
-            for name, array in traveller.carried.items():
-                stack.optimizer[name][row] = torch.from_numpy(np.array(array))
-        return stack
-
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
-        """A stack of tensors with a leading axis of models, which it takes for its own; without moments, zeros."""
+        """As :meth:`Trainer.stack_of`."""
         held = {name: tensor.to(self.device) for name, tensor in state.items()}
         parameters = {name: held[name] for name in self._parameters}
         stack = Stack(self._names, parameters, {n: held[n] for n in self._names if n not in parameters})
@@ -106,64 +71,35 @@ class Cohort:
             stack.optimizer = fresh_state(parameters, self.plan.recipe) | moments
         return stack
 
-    def train(
-        self,
-        stack: Stack,
-        sites: Sequence[int] | np.ndarray,
-        t: int,
-        rounds: int,
-        *,
-        common: Sequence[bool] | None = None,
-        rule: Mapping[str, np.ndarray] | None = None,
-        memory: Mapping[str, np.ndarray] | None = None,
-    ) -> Trained:
-        """Train in place: row k at site number ``sites[k]`` (no site twice) in rounds t - rounds + 1 .. t.
-
-        ``common`` says which rows are the last common model, untouched; ``rule`` is what the server sends for the local
-        rule; ``memory`` is what the sites remember from the training before (``Trained.memory``), nothing at first.
-        """
-        return self.walk(stack, [Leg(np.asarray(sites), t, rounds)], common=common, rule=rule, memory=memory)
-
-    def walk(
-        self,
-        stack: Stack,
-        legs: Sequence[Leg],
-        *,
-        common: Sequence[bool] | None = None,
-        rule: Mapping[str, np.ndarray] | None = None,
-        memory: Mapping[str, np.ndarray] | None = None,
-    ) -> Trained:
-        """Train in place through several contacts that only move models between sites, as :meth:`train` leg by leg.
+    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+        """As :meth:`Trainer.walk`.
 
         Between two aggregations models are independent of each other, so a few walk all legs before the next few start,
-        and stay in the cache meanwhile. ``common`` and ``rule`` belong to the first leg.
+        and stay in the cache meanwhile.
         """
-        legs = [leg._replace(sites=np.asarray(leg.sites, dtype=np.int64)) for leg in legs]
         first, last = legs[0], legs[-1]
         if not stack.optimizer and self.plan.recipe.optimizer_state != "stay":
             stack.optimizer = fresh_state(stack.parameters, self.plan.recipe)
-        remembered = SiteMemory(self.plan, stack.parameters, len(self.names), memory)
+        remembered = SiteMemory(self.plan, stack.parameters, len(self.names), signals.memory)
         losses = torch.zeros(len(stack), dtype=torch.float64, device=self.device)
         with torch.no_grad():
-            remembered.receive(first.sites, stack.parameters, common, rule)
+            remembered.receive(first.sites, stack.parameters, signals.common, signals.rule)
             for rows in self._chunks(stack, first.sites):
                 part = stack.rows(rows)
                 for leg in legs:
-                    told = torch.zeros(len(part), dtype=torch.float64, device=self.device) if leg is last else None
-                    self._leg(part, leg._replace(sites=leg.sites[rows]), remembered, told)
-                assert told is not None
-                losses[rows] = told
+                    of_last = torch.zeros(len(part), dtype=torch.float64, device=self.device) if leg is last else None
+                    self._leg(part, leg._replace(sites=leg.sites[rows]), remembered, of_last)
+                assert of_last is not None
+                losses[rows] = of_last
                 if isinstance(rows, np.ndarray):
                     stack.put(rows, part)
-            sent = remembered.close(last.sites, stack.parameters) if self._aggregates(last.t) else {}
-            if self.plan.recipe.optimizer_state == "reset" and self._travelled(last.t):
-                stack.optimizer = {}  # the next contact starts afresh: nothing needs to travel
+            sent = remembered.close(last.sites, stack.parameters) if last.closes else {}
         rule_sends = {name: tensor.cpu().numpy() for name, tensor in sent.items()}
-        return self.told(losses.cpu().numpy(), last)._replace(rule=rule_sends, memory=remembered.arrays())
+        return self.report(losses.cpu().numpy(), last)._replace(rule=rule_sends, memory=remembered.arrays())
 
-    def told(self, losses: np.ndarray, leg: Leg) -> Trained:
-        """What training says of its rows besides their losses, where nothing is remembered or sent for a rule."""
-        sites = np.asarray(leg.sites)
+    def report(self, losses: np.ndarray, leg: Leg) -> Trained:
+        """What training gives where nothing is remembered or sent for a rule."""
+        sites = leg.sites
         return Trained(losses, self._batches.steps[sites] * leg.rounds, self._batches.examples[sites], {}, {})
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
@@ -210,48 +146,45 @@ class Cohort:
     def _rounds(self, models: Stack, leg: Leg, memory: SiteMemory, losses: Tensor | None) -> None:
         staying = memory.moments(leg.sites)
         state = models.optimizer if staying is None else staying
-        if self.plan.recipe.optimizer_state == "reset" and self._travelled(leg.t - leg.rounds):
+        if self.plan.recipe.optimizer_state == "reset" and leg.arrived:
             for tensor in state.values():
                 tensor.zero_()
-        words = memory.words(leg.sites)
+        variables = memory.variables(leg.sites)
         for t in range(leg.t - leg.rounds + 1, leg.t + 1):
             lr = learning_rate(self.plan.recipe, t, self.plan.rounds)
-            self._round(models, state, words, leg.sites, t, lr, losses if t == leg.t else None)
-            if words:
+            self._round(models, state, variables, leg.sites, t, lr, losses if t == leg.t else None)
+            if variables:
                 memory.count(leg.sites, lr * self._batches.steps[leg.sites])
         if staying is not None:
             memory.keep(leg.sites, staying)
 
     def _round(
-        self, models: Stack, state: Tensors, words: Tensors, sites: np.ndarray, t: int, lr: float, losses: Tensor | None
+        self,
+        models: Stack,
+        state: Tensors,
+        variables: Tensors,
+        sites: np.ndarray,
+        t: int,
+        lr: float,
+        losses: Tensor | None,
     ) -> None:
         """One round in place; where ``losses`` is given, each row's mean loss over its steps is added."""
         for rows, batch in self._batches.round(sites, t, self._gradients.pads):
             active = models if rows.stop == len(models) and rows.start == 0 else models.rows(rows)
-            outputs = self._step(active, _cut(state, rows), _cut(words, rows), batch, lr)
+            outputs = self._step(active, _cut(state, rows), _cut(variables, rows), batch, lr)
             if losses is not None:
                 share = mean_loss(self._loss, outputs, batch).double()
                 losses[rows] += share / torch.from_numpy(self._batches.steps[sites[rows]]).to(share.device)
 
-    def _step(self, models: Stack, state: Tensors, words: Tensors, batch: Batch, lr: float) -> Tensor:
+    def _step(self, models: Stack, state: Tensors, variables: Tensors, batch: Batch, lr: float) -> Tensor:
         """One optimizer step in place; the outputs before it."""
         if self._plain and isinstance(self._gradients, MlpGradients):
             return self._gradients.descend(models.parameters, batch, lr)
         outputs, gradients = self._gradients(models.parameters, models.buffers, batch)
-        if words:
-            gradients = pulled(gradients, models.parameters, words, self.plan.method)
+        if variables:
+            gradients = pulled(gradients, models.parameters, variables, self.plan.method)
         step(models.parameters, gradients, state, self.plan.recipe, lr)
         return outputs
-
-    def _aggregates(self, t: int) -> bool:
-        return self._travelled(t) and (t >= self.plan.rounds or self._schedule.action(t) is Action.AGGREGATE)
-
-    def _travelled(self, t: int) -> bool:
-        """Whether models travel after round t; a look, which only a simulation takes, must not change a number."""
-        if self.plan.method.family != "federated":
-            return False
-        due = self._schedule.action(t) in (Action.PERMUTE, Action.AGGREGATE) if t > 0 else True
-        return due or t >= self.plan.rounds
 
 
 def _cut(tensors: Tensors, rows: slice) -> Tensors:

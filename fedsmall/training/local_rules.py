@@ -4,7 +4,7 @@ A rule is a row of :data:`RULES`, made of pure functions on arrays with a leadin
 by the same code. Its arrays are named by words: "reference", the last common model that the site received; "control"
 and "server", SCAFFOLD's c_i and c; "history", FedDyn's h_i. A site's memory holds them as "<word>/<parameter>", and two
 numbers: "known", 1 once a common model has been received, and "rate", the sum of the learning rates of the steps since.
-On the wire (:data:`fedsmall.wire.RULE`) an order brings the words in ``needs`` and a reply the words in ``sends``.
+On the wire (:data:`fedsmall.wire.RULE`) an order brings SCAFFOLD's "server" and a reply its "control".
 """
 
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from torch import Tensor
 from fedsmall.plan import Method
 from fedsmall.training.stack import Tensors
 
-Words = dict[str, Tensor]  # one parameter's arrays by word, and "known" and "rate", (models, 1, ...)
-Pull = Callable[[Tensor, Tensor, Words, Method], Tensor]
-Close = Callable[[Tensor, Words, Method], tuple[Words, Words]]
+Variables = dict[str, Tensor]  # one parameter's arrays by word, and "known" and "rate", (models, 1, ...)
+Pull = Callable[[Tensor, Tensor, Variables, Method], Tensor]
+Close = Callable[[Tensor, Variables, Method], tuple[Variables, Variables]]
 
 
 class Rule(NamedTuple):
@@ -26,52 +26,48 @@ class Rule(NamedTuple):
     pull: Pull
     close: Close
     remembers: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-    sends: tuple[str, ...] = ()
 
 
-def proximal(gradient: Tensor, parameter: Tensor, words: Words, method: Method) -> Tensor:
+def proximal(gradient: Tensor, parameter: Tensor, variables: Variables, method: Method) -> Tensor:
     """FedProx (Li et al. 2020, eq. 2): the gradient of mu / 2 |w - reference|^2 is added."""
-    return gradient + method.proximal_mu * words["known"] * (parameter - words["reference"])
+    return gradient + method.proximal_mu * variables["known"] * (parameter - variables["reference"])
 
 
-def scaffold(gradient: Tensor, parameter: Tensor, words: Words, method: Method) -> Tensor:
+def scaffold(gradient: Tensor, parameter: Tensor, variables: Variables, method: Method) -> Tensor:
     """SCAFFOLD (Karimireddy et al. 2020, algorithm 1, line 10): the client's drift c_i gives way to the server's c."""
-    return gradient - words["control"] + words["server"]
+    return gradient - variables["control"] + variables["server"]
 
 
-def close_scaffold(parameter: Tensor, words: Words, method: Method) -> tuple[Words, Words]:
+def close_scaffold(parameter: Tensor, variables: Variables, method: Method) -> tuple[Variables, Variables]:
     """Option II of line 12, c_i+ = c_i - c + (x - y_i) / (K lr), with K lr the sum of the learning rates since x.
 
     A site that has not received a common model leaves its control as it is.
     """
-    moved = (words["reference"] - parameter) / words["rate"].clamp_min(1e-30)
-    delta = words["known"] * (moved - words["server"])
-    return {"control": words["control"] + delta}, {"control": delta}
+    moved = (variables["reference"] - parameter) / variables["rate"].clamp_min(1e-30)
+    delta = variables["known"] * (moved - variables["server"])
+    return {"control": variables["control"] + delta}, {"control": delta}
 
 
-def feddyn(gradient: Tensor, parameter: Tensor, words: Words, method: Method) -> Tensor:
+def feddyn(gradient: Tensor, parameter: Tensor, variables: Variables, method: Method) -> Tensor:
     """FedDyn (Acar et al. 2021, eq. 1): the gradient of -<h_i, w> + alpha / 2 |w - reference|^2 is added."""
-    pull = method.feddyn_alpha * words["known"] * (parameter - words["reference"])
-    return gradient - words["history"] + pull
+    pull = method.feddyn_alpha * variables["known"] * (parameter - variables["reference"])
+    return gradient - variables["history"] + pull
 
 
-def close_feddyn(parameter: Tensor, words: Words, method: Method) -> tuple[Words, Words]:
+def close_feddyn(parameter: Tensor, variables: Variables, method: Method) -> tuple[Variables, Variables]:
     """The first-order condition: h_i+ = h_i - alpha (w_end - reference)."""
-    pull = method.feddyn_alpha * words["known"] * (parameter - words["reference"])
-    return {"history": words["history"] - pull}, {}
+    pull = method.feddyn_alpha * variables["known"] * (parameter - variables["reference"])
+    return {"history": variables["history"] - pull}, {}
 
 
-def _nothing(parameter: Tensor, words: Words, method: Method) -> tuple[Words, Words]:
+def _nothing(parameter: Tensor, variables: Variables, method: Method) -> tuple[Variables, Variables]:
     return {}, {}
 
 
 RULES: dict[str, Rule] = {
-    "none": Rule(lambda gradient, parameter, words, method: gradient, _nothing),
+    "none": Rule(lambda gradient, parameter, variables, method: gradient, _nothing),
     "proximal": Rule(proximal, _nothing, remembers=("reference",)),
-    "scaffold": Rule(
-        scaffold, close_scaffold, ("reference", "control", "server"), needs=("server",), sends=("control",)
-    ),
+    "scaffold": Rule(scaffold, close_scaffold, ("reference", "control", "server")),
     "feddyn": Rule(feddyn, close_feddyn, remembers=("reference", "history")),
 }
 
@@ -80,7 +76,7 @@ def pulled(gradients: Tensors, parameters: Tensors, memory: Tensors, method: Met
     """The gradients with the method's rule added; ``memory`` has a row per model."""
     rule = RULES[method.rule]
     return {
-        name: rule.pull(gradient, parameters[name], _words(rule, memory, name, gradient), method)
+        name: rule.pull(gradient, parameters[name], _variables(rule, memory, name, gradient), method)
         for name, gradient in gradients.items()
     }
 
@@ -91,13 +87,13 @@ def closed(parameters: Tensors, memory: Tensors, method: Method) -> tuple[Tensor
     remembered: Tensors = {}
     sent: Tensors = {}
     for name, parameter in parameters.items():
-        keep, send = rule.close(parameter, _words(rule, memory, name, parameter), method)
+        keep, send = rule.close(parameter, _variables(rule, memory, name, parameter), method)
         remembered |= {f"{word}/{name}": tensor for word, tensor in keep.items()}
         sent |= {f"{word}/{name}": tensor for word, tensor in send.items()}
     return remembered, sent
 
 
-def _words(rule: Rule, memory: Tensors, name: str, like: Tensor) -> Words:
-    words = {word: memory[f"{word}/{name}"] for word in rule.remembers}
+def _variables(rule: Rule, memory: Tensors, name: str, like: Tensor) -> Variables:
+    variables = {word: memory[f"{word}/{name}"] for word in rule.remembers}
     numbers = {word: memory[word].reshape(-1, *[1] * (like.dim() - 1)) for word in ("known", "rate")}
-    return words | numbers
+    return variables | numbers

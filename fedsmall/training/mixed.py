@@ -8,7 +8,6 @@ Source: Ghilea and Rekik, section 3 (hospitals with different architectures shar
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,15 +18,16 @@ from fedsmall.models.own_models import Kind, check_own_models, is_shared, kinds_
 from fedsmall.models.registry import initial_model
 from fedsmall.models.shared_part import agreed_part
 from fedsmall.plan import Plan
-from fedsmall.training.cohort import Cohort, Leg, Trained
+from fedsmall.training.cohort import Cohort
 from fedsmall.training.optimizers import fresh_state
-from fedsmall.training.stack import Stack, Tensors, stacked
+from fedsmall.training.stack import Stack, Tensors
+from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
 from fedsmall.wire import Arrays, Traveller
 
 PRIVATE, MOMENTS, INNER = "private", "private-moments", "inner"  # first words of the names in a site's memory
 KNOWN = f"{PRIVATE}-known"  # 1 for a site that has trained
 
-MakeCohort = Callable[[Plan, Task, Sequence[str], Sequence[Samples]], Any]
+MakeCohort = Callable[[Plan, Task, Sequence[str], Sequence[Samples]], Trainer]
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class _Group:
 
     number: int
     sites: np.ndarray
-    cohort: Any
+    cohort: Trainer
     private: tuple[Arrays, ...]
 
 
-class MixedCohort:
+class MixedCohort(Trainer):
     """Sites with models of their own; used as a :class:`Cohort` whose models are the shared part.
 
     ``make`` builds the cohort of the sites that have one architecture. Their private layers are in ``memory``, and
@@ -65,14 +65,6 @@ class MixedCohort:
         self.device = self._groups[0].cohort.device
         self.reason = f"{len(self._groups)} architectures share {len(self._like)} arrays; each trains by itself"
 
-    def stack(self, travellers: Sequence[Traveller]) -> Stack:
-        """The shared parts as one stack; moments that did not come start at zero."""
-        stack = self.stack_of(stacked([traveller.model for traveller in travellers], list(self._like)))
-        for row, traveller in enumerate(travellers):
-            for name, array in traveller.carried.items():
-                stack.optimizer[name][row] = torch.from_numpy(np.array(array))
-        return stack
-
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """A stack of the shared parts' tensors, as :meth:`Cohort.stack_of`."""
         held = {name: tensor.to(self.device) for name, tensor in state.items()}
@@ -84,51 +76,29 @@ class MixedCohort:
             stack.optimizer = fresh_state(parameters, self.plan.recipe) | moments
         return stack
 
-    def train(
-        self,
-        stack: Stack,
-        sites: Sequence[int] | np.ndarray,
-        t: int,
-        rounds: int,
-        *,
-        common: Sequence[bool] | None = None,
-        rule: Mapping[str, np.ndarray] | None = None,
-        memory: Mapping[str, np.ndarray] | None = None,
-    ) -> Trained:
-        """Train in place, as :meth:`Cohort.train`: every row is completed with the layers of the site it is at."""
-        sites = np.asarray(sites, dtype=np.int64)
-        kept = dict(memory or {})
-        told = {name: np.zeros(len(sites), dtype=np.float64) for name in ("loss", "steps", "examples")}
-        flags = None if common is None else np.asarray(common)
-        for group in self._groups:
-            rows = np.flatnonzero(np.isin(sites, group.sites))
-            if len(rows):
-                trained, kept = self._train_group(group, stack, rows, sites[rows], (t, rounds), flags, kept)
-                for name, column in told.items():
-                    column[rows] = getattr(trained, name)
-        return Trained(told["loss"], told["steps"].astype(int), told["examples"].astype(int), {}, kept)
-
-    def walk(
-        self,
-        stack: Stack,
-        legs: Sequence[Leg],
-        *,
-        common: Sequence[bool] | None = None,
-        rule: Mapping[str, np.ndarray] | None = None,
-        memory: Mapping[str, np.ndarray] | None = None,
-    ) -> Trained:
-        """Train in place through several contacts that only move models between sites, leg by leg."""
+    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+        """As :meth:`Trainer.walk`: every row is completed with the layers of the site it is at."""
         for leg in legs:
-            trained = self.train(stack, leg.sites, leg.t, leg.rounds, common=common, memory=memory)
-            common, memory = None, trained.memory
+            trained = self._leg(stack, leg, signals)
+            signals = Signals(memory=trained.memory)
         return trained
 
-    def predict_at(self, site: int, shared: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _leg(self, stack: Stack, leg: Leg, signals: Signals) -> Trained:
+        report = {name: np.zeros(len(leg.sites), dtype=np.float64) for name in ("loss", "steps", "examples")}
+        flags, memory = signals.flags(len(stack)), dict(signals.memory)
+        for group in self._groups:
+            rows = np.flatnonzero(np.isin(leg.sites, group.sites))
+            if len(rows):
+                own = leg._replace(sites=leg.sites[rows])
+                trained, memory = self._train_group(group, stack, rows, own, flags[rows], memory)
+                for name, column in report.items():
+                    column[rows] = getattr(trained, name)
+        return Trained(report["loss"], report["steps"].astype(int), report["examples"].astype(int), {}, memory)
+
+    def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
         """Outputs, (samples, width), of a shared part completed with the layers that site number ``site`` remembers."""
         group = next(group for group in self._groups if site in group.sites)
-        traveller = self._completed(group, Traveller(shared), site, memory)
-        outputs: np.ndarray = group.cohort.predict(group.cohort.stack([Traveller(traveller.model)]), x)[0]
-        return outputs
+        return group.cohort.predict_at(site, self._completed(group, Traveller(model), site, memory).model, x, {})
 
     # -- one architecture ----------------------------------------------------------------------------------------
 
@@ -149,20 +119,18 @@ class MixedCohort:
         group: _Group,
         stack: Stack,
         rows: np.ndarray,
-        sites: np.ndarray,
-        when: tuple[int, int],
-        common: np.ndarray | None,
+        leg: Leg,
+        common: np.ndarray,
         memory: Arrays,
     ) -> tuple[Trained, Arrays]:
-        inner = group.cohort
+        inner, sites = group.cohort, leg.sites
         pairs = zip(rows, sites, strict=True)
         travellers = [self._completed(group, stack.traveller(row), site, memory) for row, site in pairs]
         models = inner.stack(travellers)
-        local = np.searchsorted(group.sites, sites)
+        local = leg._replace(sites=np.searchsorted(group.sites, sites))
         prefix = f"{INNER}/{group.number}/"
         own = {key.removeprefix(prefix): a[group.sites] for key, a in memory.items() if key.startswith(prefix)}
-        flags = None if common is None else common[rows]
-        trained = inner.train(models, local, *when, common=flags, memory=own)
+        trained = inner.walk(models, [local], Signals(common, memory=own))
         kept = {name: array.copy() if name.startswith(PRIVATE) else array for name, array in memory.items()}
         kept |= {f"{prefix}{key}": self._spread(group, array) for key, array in trained.memory.items()}
         kept.setdefault(KNOWN, np.zeros(len(self.names)))[sites] = 1

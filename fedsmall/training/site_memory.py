@@ -43,7 +43,7 @@ class SiteMemory:
         self,
         sites: np.ndarray,
         parameters: Tensors,
-        common: Sequence[bool] | None,
+        common: Sequence[bool] | np.ndarray | None,
         rule: Mapping[str, np.ndarray] | None,
     ) -> None:
         """Take note, before training, of the common models among the rows and of what the server sends for the rule."""
@@ -58,7 +58,7 @@ class SiteMemory:
         for name, array in (rule or {}).items():
             self._held[name][torch.from_numpy(sites)] = torch.from_numpy(np.array(array)).to(self._held[name])
 
-    def words(self, sites: np.ndarray) -> Tensors:
+    def variables(self, sites: np.ndarray) -> Tensors:
         """What the rule needs to know at these sites, a row for each; empty for no rule."""
         return self._rows(sites, [name for name in self._held if name not in self._moments])
 
@@ -81,7 +81,7 @@ class SiteMemory:
         """End the stretch since the last common model; returns what the rule sends to the server, a row per model."""
         if not self._rule.remembers:
             return {}
-        remembered, sent = closed(parameters, self.words(sites), self._method)
+        remembered, sent = closed(parameters, self.variables(sites), self._method)
         for name, tensor in remembered.items():
             self._held[name][torch.from_numpy(sites)] = tensor
         return sent

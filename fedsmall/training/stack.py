@@ -3,23 +3,23 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedsmall.plan import Recipe
 from fedsmall.wire import Arrays, Traveller
 
 Tensors = dict[str, Tensor]
+Held = TypeVar("Held")
+REPLICA = "replica"  # first word of the names of what travels as a tree with its anchor
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Named tensors with a leading axis of models, as someone reads them who must not write.
-
-    A record that stands for one row offers ``stack_row() -> (Rows, row)``; who knows that reduces the rows themselves
-    and never reads a record.
-    """
+    """Named tensors with a leading axis of models, as someone reads them who must not write."""
 
     tensors: Tensors
 
@@ -34,28 +34,19 @@ class Rows:
         """The arrays of one row, on the CPU views that cannot be written."""
         return {name: _view(tensor[row]) for name, tensor in self.tensors.items()}
 
-    def finite(self, row: int) -> bool:
-        """Whether all numbers of a row are finite; all rows are looked at once, when the first is asked for."""
-        return bool(self._finite[row])
-
-    @cached_property
-    def signature(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """{name: (shape, dtype)} of a row, dtypes in numpy's words."""
-        return {name: (tuple(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for name, t in self.tensors.items()}
-
     @cached_property
     def bytes_per_row(self) -> int:
         """The bytes of a row's numbers."""
         return sum(tensor[0].numel() * tensor.element_size() for tensor in self.tensors.values())
 
-    @cached_property
-    def _finite(self) -> list[bool]:
+    def finite(self) -> np.ndarray:
+        """For each row, whether all its numbers are finite."""
         floats = [t.flatten(1) for t in self.tensors.values() if t.is_floating_point()]
         # zero times a number is zero unless the number is not finite; one pass, no array of booleans
         sums = [torch.mv(t, t.new_zeros(t.shape[1])) for t in floats if t.shape[1]]
         if not sums:
-            return [True] * len(self)
-        finite: list[bool] = torch.isfinite(torch.stack(sums).sum(0)).tolist()
+            return np.ones(len(self), dtype=bool)
+        finite: np.ndarray = torch.isfinite(torch.stack(sums).sum(0)).cpu().numpy()
         return finite
 
     def __len__(self) -> int:
@@ -111,6 +102,13 @@ class Stack:
 
     def _parts(self) -> tuple[Tensors, Tensors, Tensors]:
         return self.parameters, self.buffers, self.optimizer
+
+
+def leaving(recipe: Recipe, optimizer: Mapping[str, Held]) -> dict[str, Held]:
+    """What of a model's optimizer state goes along when it leaves a site: nothing that starts afresh on arrival."""
+    if recipe.optimizer_state != "reset":
+        return dict(optimizer)
+    return {name: held for name, held in optimizer.items() if name.startswith(f"{REPLICA}/")}
 
 
 def stacked(arrays: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]) -> Tensors:

@@ -11,8 +11,7 @@ the anchors. Two settings show more:
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -23,16 +22,12 @@ from fedsmall.models.own_models import has_own_models, is_shared, shared_layers
 from fedsmall.plan import Plan, Tree
 from fedsmall.replicas.fold import Shared, fold_trees
 from fedsmall.replicas.tree import ANCHOR, forest, row_name, split_row, subsets
-from fedsmall.schedule import Action
 from fedsmall.training.carried_trees import carry, is_replica, planted, put_anchors, put_replicas
-from fedsmall.training.cohort import Cohort, Leg, Trained
+from fedsmall.training.cohort import Cohort
 from fedsmall.training.mixed import MixedCohort
 from fedsmall.training.stack import Rows, Stack, Tensors
-from fedsmall.validation import schedule_for
+from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained, Trainer
 from fedsmall.wire import Arrays, Traveller
-
-OneModelCohort: TypeAlias = "Cohort | TreeCohort"
-AnyCohort: TypeAlias = "Cohort | TreeCohort | MixedCohort"
 
 
 def cohort_for(
@@ -43,8 +38,8 @@ def cohort_for(
     *,
     path: str = "auto",
     device: str | torch.device | None = None,
-) -> AnyCohort:
-    """The cohort of a plan's sites: with trees where the method has them, with models of their own where they have."""
+) -> Trainer:
+    """The trainer of a plan's sites: with trees where the method has them, with models of their own where they have."""
 
     if has_own_models(plan):
         return _mixed_cohort(plan, task, names, samples, path, device)
@@ -66,7 +61,7 @@ def _mixed_cohort(
     def shared(name: str) -> bool:
         return is_shared(name, layers)
 
-    def of_one_kind(plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples]) -> OneModelCohort:
+    def of_one_kind(plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples]) -> OneModelTrainer:
         with warnings.catch_warnings():  # that a few sites of a kind train one by one is nothing to be warned of
             warnings.simplefilter("ignore", UserWarning)
             if plan.method.tree is None:
@@ -76,7 +71,7 @@ def _mixed_cohort(
     return MixedCohort(plan, task, names, samples, of_one_kind)
 
 
-class TreeCohort:
+class TreeCohort(OneModelTrainer):
     """Sites, each with its tree of replicas; used exactly as a :class:`Cohort` of the same sites.
 
     A row's loss, steps and examples are the anchor's. ``shared`` names the layers on which diversity is measured, all
@@ -114,20 +109,9 @@ class TreeCohort:
         self._inner = Cohort(plan, task, self._rows, parts, path=path, device=device)
         self.path, self.device = self._inner.path, self._inner.device
         self.reason = f"{self._inner.reason}; {len(nodes)} models in {len(names)} trees"
-        self._schedule = schedule_for(plan)
-
-    def stack(self, travellers: Sequence[Traveller]) -> Stack:
-        """The travellers' anchors as one stack; with whole trees that travel, their replicas in its optimizer part."""
-        own = [Traveller(t.model, {k: a for k, a in t.carried.items() if not is_replica(k)}) for t in travellers]
-        stack = self._with_replicas(self._inner.stack(own))
-        for row, traveller in enumerate(travellers):
-            for name, array in traveller.carried.items():
-                if is_replica(name):
-                    stack.optimizer[name][row] = torch.from_numpy(np.array(array))
-        return stack
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
-        """A stack of tensors with a leading axis of anchors, as :meth:`Cohort.stack_of`; without replicas, copies."""
+        """As :meth:`Trainer.stack_of`, of anchors; with whole trees that travel, replicas are in its optimizer part."""
         mine = {name: tensor for name, tensor in (carried or {}).items() if not is_replica(name)}
         stack = self._with_replicas(self._inner.stack_of(state, mine))
         stack.optimizer |= {
@@ -140,35 +124,12 @@ class TreeCohort:
             carry(stack, stack, self._nodes[1:])
         return stack
 
-    def train(
-        self,
-        stack: Stack,
-        sites: Sequence[int] | np.ndarray,
-        t: int,
-        rounds: int,
-        *,
-        common: Sequence[bool] | None = None,
-        rule: Mapping[str, np.ndarray] | None = None,
-        memory: Mapping[str, np.ndarray] | None = None,
-    ) -> Trained:
-        """Train in place, as :meth:`Cohort.train`: the anchors come back folded, unless the server is to fold them."""
-        sites = np.asarray(sites, dtype=np.int64)
-        walk = self._keep if self.tree.travel == "trees" else self._grow_and_fold
-        return walk(stack, sites, t, rounds, common, rule, dict(memory or {}))
-
-    def walk(
-        self,
-        stack: Stack,
-        legs: Sequence[Leg],
-        *,
-        common: Sequence[bool] | None = None,
-        rule: Mapping[str, np.ndarray] | None = None,
-        memory: Mapping[str, np.ndarray] | None = None,
-    ) -> Trained:
-        """Train in place through several contacts that only move models between sites, leg by leg."""
+    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+        """As :meth:`Trainer.walk`: the anchors come back folded, unless the server is to fold them."""
+        take = self._keep if self.tree.travel == "trees" else self._grow_and_fold
         for leg in legs:
-            trained = self.train(stack, leg.sites, leg.t, leg.rounds, common=common, rule=rule, memory=memory)
-            common, rule, memory = None, None, trained.memory
+            trained = take(stack, leg, signals)
+            signals = Signals(memory=trained.memory)
         return trained
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
@@ -177,31 +138,23 @@ class TreeCohort:
 
     # -- a tree that lives for one round -------------------------------------------------------------------------
 
-    def _grow_and_fold(
-        self,
-        stack: Stack,
-        sites: np.ndarray,
-        t: int,
-        rounds: int,
-        common: Sequence[bool] | None,
-        rule: Mapping[str, np.ndarray] | None,
-        memory: Arrays,
-    ) -> Trained:
-        rows, parents = self._spread(sites)
-        for now in range(t - rounds + 1, t + 1):
+    def _grow_and_fold(self, stack: Stack, leg: Leg, signals: Signals) -> Trained:
+        rows, parents = self._spread(leg.sites)
+        signals = self._to_nodes(signals, parents)
+        for t in range(leg.t - leg.rounds + 1, leg.t + 1):
+            first, last = t == leg.t - leg.rounds + 1, t == leg.t
             nodes = stack.rows(parents)
-            shared = None if common is None else np.asarray(common)[parents]
-            trained = self._inner.train(nodes, rows, now, 1, common=shared, rule=rule, memory=self._widened(memory))
-            common, rule = None, None
-            memory = self._narrowed(trained.memory)
+            one = Leg(rows, t, 1, leg.arrived and first, leg.closes and last)
+            trained = self._inner.walk(nodes, [one], signals)
+            signals = self._to_nodes(Signals(memory=self._narrowed(trained.memory)), parents)
             put_anchors(stack, nodes, self._anchor_places(rows))
-            sent = self._end_round(stack, nodes, rows, parents, now)
-        return self._anchors(trained, rows, memory, sent, rounds)
+            sent = self._end_round(stack, nodes, rows, parents, one.closes)
+        return self._anchors(trained, rows, sent, leg.rounds)
 
-    def _end_round(self, stack: Stack, nodes: Stack, rows: np.ndarray, parents: np.ndarray, t: int) -> Arrays:
+    def _end_round(self, stack: Stack, nodes: Stack, rows: np.ndarray, parents: np.ndarray, closes: bool) -> Arrays:
         """Fold trained nodes into the stack's anchors; or leave these as they are, and return what the server folds."""
         models = Rows(nodes.state).arrays()
-        if self.tree.fold_at == "server" and self._aggregates(t):
+        if self.tree.fold_at == "server" and closes:
             return self._sent(models, parents)
         if len(nodes) > len(stack):
             self._write(stack, self._fold(models, rows))
@@ -219,26 +172,15 @@ class TreeCohort:
 
     # -- a tree that lives until it is aggregated ----------------------------------------------------------------
 
-    def _keep(
-        self,
-        stack: Stack,
-        sites: np.ndarray,
-        t: int,
-        rounds: int,
-        common: Sequence[bool] | None,
-        rule: Mapping[str, np.ndarray] | None,
-        memory: Arrays,
-    ) -> Trained:
-        rows, parents = self._spread(sites)
-        young = np.zeros(len(stack), dtype=bool) if common is None else np.asarray(common)
-        nodes = planted(stack, self._nodes, young)
-        shared = None if common is None else young[parents]
-        trained = self._inner.train(nodes, rows, t, rounds, common=shared, rule=rule, memory=self._widened(memory))
+    def _keep(self, stack: Stack, leg: Leg, signals: Signals) -> Trained:
+        rows, parents = self._spread(leg.sites)
+        nodes = planted(stack, self._nodes, signals.flags(len(stack)))
+        trained = self._inner.walk(nodes, [leg._replace(sites=rows)], self._to_nodes(signals, parents))
         anchors = self._anchor_places(rows)
         put_replicas(stack, nodes, anchors, self._nodes)
         put_anchors(stack, nodes, anchors)
-        sent = self._end_round(stack, nodes, rows, parents, t) if self._aggregates(t) else {}
-        return self._anchors(trained, rows, self._narrowed(trained.memory), sent, rounds)
+        sent = self._end_round(stack, nodes, rows, parents, True) if leg.closes else {}
+        return self._anchors(trained, rows, sent, 1)
 
     # -- between sites and nodes ---------------------------------------------------------------------------------
 
@@ -250,10 +192,11 @@ class TreeCohort:
     def _anchor_places(self, rows: np.ndarray) -> np.ndarray:
         return np.flatnonzero([split_row(self._rows[row])[1] == ANCHOR for row in rows])
 
-    def _widened(self, memory: Arrays) -> Arrays:
-        """What sites remember, as all their nodes know it: a site's memory is one, for its whole tree."""
+    def _to_nodes(self, signals: Signals, parents: np.ndarray) -> Signals:
+        """What the nodes are told: a flag of their anchor's, and their site's memory, which is one for its tree."""
         owner = np.repeat(np.arange(len(self.names)), [len(rows) for rows in self._of_site])
-        return {name: array[owner] for name, array in memory.items()}
+        common = None if signals.common is None else np.asarray(signals.common)[parents]
+        return Signals(common, signals.rule, {name: array[owner] for name, array in signals.memory.items()})
 
     def _narrowed(self, memory: Arrays) -> Arrays:
         anchors = np.array([rows[0] for rows in self._of_site])
@@ -273,14 +216,11 @@ class TreeCohort:
         for name, tensor in stack.state.items():
             tensor.copy_(torch.from_numpy(anchors[name]))
 
-    def _anchors(self, trained: Trained, rows: np.ndarray, memory: Arrays, sent: Arrays, rounds: int) -> Trained:
-        """What training says of the anchors alone."""
+    def _anchors(self, trained: Trained, rows: np.ndarray, sent: Arrays, times: int) -> Trained:
+        """What training gives for the anchors alone, whose last leg was walked ``times`` times."""
         anchors = self._anchor_places(rows)
-        steps = trained.steps[anchors] * (1 if self.tree.travel == "trees" else rounds)
-        return Trained(trained.loss[anchors], steps, trained.examples[anchors], sent, memory)
-
-    def _aggregates(self, t: int) -> bool:
-        return t >= self.plan.rounds or self._schedule.action(t) is Action.AGGREGATE
+        losses, steps, examples = trained.loss[anchors], trained.steps[anchors] * times, trained.examples[anchors]
+        return Trained(losses, steps, examples, sent, self._narrowed(trained.memory))
 
 
 def _part(samples: Samples, rows: np.ndarray) -> Samples:

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fedsmall.aggregation.aggregate import aggregate
+from fedsmall.daisy_chain import journey
 from fedsmall.federation import Federation
 from fedsmall.models.registry import build_model, initial_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.schedule import Action, Schedule, permutation
+from fedsmall.schedule import Action
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import Arrays
 from sim.bench.rivals import by_fedlab, by_pfl
@@ -27,11 +28,14 @@ Contender = Callable[[Plan, Federation, str], Timing]
 
 
 def by_cohort(plan: Plan, federation: Federation, device: str) -> Timing:
-    """The cohort engine: strategy, schedule, records and progress included."""
-    from sim.engines.cohort import CohortGrid
+    """The cohort engine: schedule, aggregation and all else included."""
+    from sim.engines.cohort import run_cohort
 
-    cohort = cohort_for(plan, federation.task, federation.names, federation.train, device=device)
-    return _conducted(plan, federation, CohortGrid(plan, federation, cohort))
+    trainer = cohort_for(plan, federation.task, federation.names, federation.train, device=device)
+    clock = Clock("cpu")  # the model comes back as numbers, so a device has finished
+    model = run_cohort(plan, trainer, lambda site: initial_model(plan, federation.task, site)).model
+    assert model is not None
+    return Timing(*clock.read(), model)
 
 
 def one_by_one(plan: Plan, federation: Federation, device: str) -> Timing:
@@ -56,19 +60,19 @@ def _conducted(plan: Plan, federation: Federation, grid: object, warm: int = 0) 
     """Run the plan on a grid; its first ``warm`` contacts are taken to have cost what the later ones do."""
     begun: list[tuple[int, Clock]] = [(0, Clock("cpu"))]  # the models come back as numbers, so a device has finished
 
-    def told(t: int, rounds: int) -> None:
+    def progress(t: int, rounds: int) -> None:
         if len(begun) <= warm < rounds:
             begun.append((t, Clock("cpu")))
 
-    conductor = RunLoop(
+    loop = RunLoop(
         strategy_for(plan),
         grid,  # type: ignore[arg-type]
         plan,
         lambda site: initial_model(plan, federation.task, site),
-        progress=told,
-        looks=False,
+        progress=progress,
+        in_pieces=False,
     )
-    outcome = conductor.run()
+    outcome = loop.run()
     assert outcome.model is not None
     before, clock = begun[-1]
     share = plan.rounds / (plan.rounds - before)
@@ -183,18 +187,9 @@ def pooled_loss(plan: Plan, federation: Federation, model: Arrays) -> float:
 
 def _stretches(plan: Plan, federation: Federation) -> Iterator[tuple[np.ndarray, bool]]:
     """For every round: at which site each model trains, and whether the models are aggregated after it."""
-    names = list(federation.names)
-    number = {name: site for site, name in enumerate(names)}
-    where = np.arange(len(names))
-    schedule = Schedule(plan.method.permute_every, plan.method.aggregate_every)
-    for contact in schedule.contacts(plan.rounds):
+    for contact, at in journey(plan, len(federation.names)):
         for left in range(contact.rounds, 0, -1):
-            yield where, left == 1 and contact.action is Action.AGGREGATE
-        if contact.action is Action.PERMUTE:
-            route = permutation(plan.seed, contact.t, names)
-            where = np.array([number[route[name]] for name in names])[where]
-        else:
-            where = np.arange(len(names))
+            yield at, left == 1 and contact.action is Action.AGGREGATE
 
 
 def _stacked(plan: Plan, federation: Federation, device: str) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:

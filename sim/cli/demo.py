@@ -30,7 +30,7 @@ def demo(
 
     Prints a table for each with 95% intervals over seeds and two plain sentences, and writes report.html.
     """
-    from sim.engines.run import default_engine
+    from sim.engines.run import DEFAULT_ENGINE
     from sim.report.html import write_report
     from sim.report.terminal import print_run
     from sim.runs.execute import execute
@@ -40,7 +40,7 @@ def demo(
     from sim.runs.shipped import scenarios
 
     started = time.monotonic()
-    engine = engine or default_engine()
+    engine = engine or DEFAULT_ENGINE
     folder = out or free_folder("demo")
     check_free(folder)
     asked = [load(scenarios()[name]) for name in NAMES]

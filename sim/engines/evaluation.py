@@ -5,14 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
+import torch
 
+from clients.site_data import site_in
+from fedsmall.daisy_chain import Moment
 from fedsmall.federation import Federation, Samples, Task
+from fedsmall.metrics import evaluate
 from fedsmall.metrics_at_once import evaluate_many
 from fedsmall.plan import Plan
-from fedsmall.training.trees import OneModelCohort
-from fedsmall.wire import Arrays, Traveller
-from strategies.records import stacked
+from fedsmall.training.trainer import OneModelTrainer, Trainer
+from fedsmall.wire import EXAMPLES, Arrays
+from strategies.server.remote import Answers
 from strategies.server.run_loop import Evaluation
 
 ON_THE_WAY = ("accuracy", "mae", "loss")
@@ -21,54 +24,54 @@ ON_THE_WAY = ("accuracy", "mae", "loss")
 class CentralEvaluator:
     """Judges models where all test samples are at hand, as only a simulation can; K models go through at once."""
 
-    def __init__(self, plan: Plan, federation: Federation, cohort: OneModelCohort) -> None:
+    def __init__(self, plan: Plan, federation: Federation, trainer: OneModelTrainer) -> None:
         self.plan = plan
         self.federation = federation
-        self.cohort = cohort
+        self.trainer = trainer
 
-    def __call__(self, t: int, common: Arrays | None, models: Mapping[str, ArrayRecord]) -> Evaluation:
-        """The evaluation after round ``t``; ``models`` are the sites' own, by name."""
+    def __call__(self, moment: Moment) -> Evaluation:
+        """The evaluation after a moment: of the common model if there is one, and of what the sites have trained."""
+        t, common, models = moment.contact.t, moment.common, moment.models()
         if self.plan.method.family == "central":
             return self._of_one(t, models)
-        sites = sorted(models)
-        stack = stacked([models[site] for site in sites])
         task = self.federation.task
         if t < self.plan.rounds:  # on the way the sites' own models are judged by what a curve shows, at the end by all
             task = replace(task, metrics=tuple(name for name in task.metrics if name in ON_THE_WAY))
-        of_common, of_sites = self._judge(common, stack, self.federation.test, task)
+        of_common, of_sites = self._judge(common, models, self.federation.test, task)
         extra = {}
         for name, samples in self.federation.extra:
-            extra[name] = dict(zip(("common", "sites"), self._judge(common, stack, samples, task), strict=True))
-        of_sites["names"] = sites
-        of_held_out = self._held_out(common, sites)
+            extra[name] = dict(zip(("common", "sites"), self._judge(common, models, samples, task), strict=True))
+        of_sites["names"] = list(moment.sites)
+        of_held_out = self._held_out(common)
         return Evaluation(t, of_common, of_sites, extra | ({"held_out": of_held_out} if of_held_out else {}))
 
-    def _of_one(self, t: int, models: Mapping[str, ArrayRecord]) -> Evaluation:
-        stack = stacked(list(models.values()))
-        model = {name: array[0] for name, array in stack.items()}
-        of_model = self._metrics(model, self.federation.test)
+    def _of_one(self, t: int, models: Arrays) -> Evaluation:
+        model = {name: array[0] for name, array in models.items()}
         extra = {
             name: {"common": self._metrics(model, samples), "sites": {}} for name, samples in self.federation.extra
         }
-        return Evaluation(t, of_model, {}, extra)
+        return Evaluation(t, self._metrics(model, self.federation.test), {}, extra)
 
     def _judge(
-        self, common: Arrays | None, stack: Arrays, samples: Samples, task: Task
+        self, common: Arrays | None, models: Arrays, samples: Samples, task: Task
     ) -> tuple[dict[str, float] | None, dict[str, Any]]:
         of_common = self._metrics(common, samples) if common is not None else None
-        rows = len(next(iter(stack.values())))
-        travellers = [Traveller({name: array[row] for name, array in stack.items()}) for row in range(rows)]
-        outputs = self.cohort.predict(self.cohort.stack(travellers), samples.x)
+        outputs = self._predict(models, samples.x)
         return of_common, _spread(evaluate_many(outputs, samples.y, task))
 
     def _metrics(self, model: Arrays, samples: Samples) -> dict[str, float]:
-        outputs = self.cohort.predict(self.cohort.stack([Traveller(model)]), samples.x)
-        found = {
+        outputs = self._predict({name: np.asarray(array)[None] for name, array in model.items()}, samples.x)
+        metrics = {
             name: float(of_one) for name, (of_one,) in evaluate_many(outputs, samples.y, self.federation.task).items()
         }
-        return {name: value for name, value in found.items() if not np.isnan(value)}
+        return {name: value for name, value in metrics.items() if not np.isnan(value)}
 
-    def _held_out(self, common: Arrays | None, sites: list[str]) -> dict[str, Any]:
+    def _predict(self, models: Arrays, x: np.ndarray) -> np.ndarray:
+        """Outputs, (models, samples, outputs), of stacked models."""
+        state = {name: torch.from_numpy(np.array(array)) for name, array in models.items()}
+        return self.trainer.predict(self.trainer.stack_of(state), x)
+
+    def _held_out(self, common: Arrays | None) -> dict[str, Any]:
         """The common model on each site's own held-out samples, where sites have such."""
         if common is None or not any(self.federation.held_out):
             return {}
@@ -77,6 +80,25 @@ class CentralEvaluator:
             for site, held_out in zip(self.federation.names, self.federation.held_out, strict=True)
             if held_out is not None and len(held_out)
         }
+
+
+class LocalJudges:
+    """What sites would say of models on their held-out samples, where sites have layers of their own in memory here."""
+
+    def __init__(self, plan: Plan, federation: Federation, trainer: Trainer) -> None:
+        self.plan, self.federation, self.trainer = plan, federation, trainer
+
+    def __call__(self, moment: Moment, models: Mapping[str, Arrays]) -> Answers:
+        """The metrics of each site's model, and the number of samples, by site in order."""
+        answers: Answers = {}
+        for site, model in sorted(models.items()):
+            number = self.federation.names.index(site)
+            home = site_in(self.federation, self.plan, number)
+            if home.held_out is not None and len(home.held_out):
+                outputs = self.trainer.predict_at(number, model, home.held_out.x, moment.memory)
+                metrics = evaluate(outputs, home.held_out.y, home.task)
+                answers[site] = {EXAMPLES: len(home.held_out), **{name: float(v) for name, v in metrics.items()}}
+        return answers
 
 
 def _spread(each: dict[str, np.ndarray]) -> dict[str, Any]:

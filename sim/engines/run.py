@@ -1,4 +1,4 @@
-"""Engines: what one plan is run on. They differ only in the Flower grid that the strategy is given."""
+"""Engines: what one plan is run on. Those that work site by site differ only in the Flower grid of the strategy."""
 
 import platform
 from collections.abc import Callable, Iterable
@@ -14,18 +14,14 @@ from fedsmall.federation import Federation
 from fedsmall.methods import nearest
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.training.mixed import MixedCohort
-from fedsmall.training.trees import AnyCohort, cohort_for
+from fedsmall.training.trainer import OneModelTrainer, Trainer
+from fedsmall.training.trees import cohort_for
 from fedsmall.validation import check_run
 from fedsmall.wire import Arrays
-from sim.engines.evaluation import CentralEvaluator
+from sim.engines.evaluation import CentralEvaluator, LocalJudges
 from strategies.build import strategy_for
-from strategies.daisy_chain import DaisyChain
-from strategies.server.remote import OwnModelsEvaluator
-from strategies.server.run_loop import Evaluation, Evaluator, Outcome, RunLoop
-
-Progress = Callable[[int, int], None]
-Stop = Callable[[], bool]
+from strategies.server.remote import Ask, Judges, OwnModelsEvaluator
+from strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, RunLoop, Stop
 
 
 @dataclass
@@ -99,35 +95,34 @@ class _Work:
     progress: Progress | None
     stop: Stop | None
 
-    def cohort(self, path: str) -> AnyCohort:
+    def trainer(self) -> Trainer:
         federation = self.federation
-        return cohort_for(self.plan, federation.task, federation.names, federation.train, path=path)
+        return cohort_for(self.plan, federation.task, federation.names, federation.train)
 
-    def on(self, grid: Grid, cohort: AnyCohort) -> Outcome:
-        task, strategy = self.federation.task, strategy_for(self.plan)
-        return RunLoop(
-            strategy=strategy,
-            grid=grid,
-            plan=self.plan,
-            initial=lambda site: initial_model(self.plan, task, site),
-            evaluator=self._evaluator(strategy, grid, cohort),
-            progress=self.progress,
-            stop=self.stop,
-        ).run()
+    def initial(self, site: str | None) -> Arrays:
+        return initial_model(self.plan, self.federation.task, site)
 
-    def _evaluator(self, strategy: DaisyChain, grid: Grid, cohort: AnyCohort) -> Evaluator:
-        if isinstance(cohort, MixedCohort):  # part of a site's model is at the site alone
-            return OwnModelsEvaluator(strategy, grid, self.plan)
-        return CentralEvaluator(self.plan, self.federation, cohort)
+    def on(self, grid: Grid) -> Outcome:
+        """Over a Flower grid, message by message."""
+        strategy, trainer = strategy_for(self.plan), self.trainer()
+        evaluator = self.evaluator(trainer, Judges(strategy, grid, self.plan))
+        return RunLoop(strategy, grid, self.plan, self.initial, evaluator, progress=self.progress, stop=self.stop).run()
+
+    def evaluator(self, trainer: Trainer, judges: Ask | None = None) -> Evaluator:
+        if isinstance(trainer, OneModelTrainer):
+            return CentralEvaluator(self.plan, self.federation, trainer)
+        # part of a site's model is at the site alone
+        return OwnModelsEvaluator(judges or LocalJudges(self.plan, self.federation, trainer))
 
 
 def _batched(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
-    from sim.engines.cohort import CohortGrid
+    from sim.engines.cohort import run_cohort
     from sim.engines.workers import shared_out
 
-    whole = work.cohort("auto")
-    with shared_out(whole, work.federation, **options) as cohort:
-        return work.on(CohortGrid(work.plan, work.federation, cohort), whole), whole.path
+    whole = work.trainer()
+    with shared_out(whole, work.federation, **options) as trainer:
+        evaluator = work.evaluator(whole)
+        return run_cohort(work.plan, trainer, work.initial, evaluator, work.progress, work.stop), whole.path
 
 
 def _in_process(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
@@ -136,16 +131,17 @@ def _in_process(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
     from sim.engines.inprocess import InProcessGrid
 
     give_federation(work.plan, work.federation)
-    return work.on(InProcessGrid(app, len(work.federation.names)), work.cohort("auto")), "loop"
+    return work.on(InProcessGrid(app, len(work.federation.names))), "loop"
 
 
 def _ray(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
     from sim.engines.ray import with_ray_grid
 
     sites = len(work.federation.names)
-    return with_ray_grid(sites, lambda grid: work.on(grid, work.cohort("auto")), **options), "loop"
+    return with_ray_grid(sites, work.on, **options), "loop"
 
 
+DEFAULT_ENGINE = "cohort"  # the fastest on one machine
 ENGINES: dict[str, Callable[[_Work, dict[str, Any]], tuple[Outcome, str]]] = {
     "cohort": _batched,
     "inprocess": _in_process,
@@ -162,11 +158,6 @@ def check_engine(engine: str, options: Iterable[str] = ()) -> None:
         if option not in OPTIONS[engine]:
             able = ", ".join(name for name, known in OPTIONS.items() if option in known)
             raise PlanError(f"{option} is not for the engine {engine!r}; it is for: {able or 'none'}.")
-
-
-def default_engine() -> str:
-    """The fastest engine on one machine."""
-    return "cohort" if "cohort" in ENGINES else "inprocess"
 
 
 def versions() -> dict[str, str]:

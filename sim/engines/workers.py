@@ -5,22 +5,22 @@ holds the whole federation's samples, for a model may be sent to any site, and w
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from multiprocessing import get_context
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
-from fedsmall.training.cohort import Cohort, Leg, Trained
+from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Rows, Stack, Tensors
-from fedsmall.training.trees import AnyCohort
-from fedsmall.wire import Arrays, Traveller
+from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained, Trainer
+from fedsmall.wire import Arrays
 from sim.engines.ray import connect
 
 SMALLEST = 4  # rows; less are not worth a worker
@@ -54,7 +54,7 @@ class Workers(Protocol):
         """Let the processes end."""
 
 
-class ParallelCohort:
+class ParallelCohort(OneModelTrainer):
     """A cohort used like any other, that gives the walking of many models to ``workers``.
 
     Plans whose sites remember something (a local rule, moments that stay) are trained in this process: their memory is
@@ -64,61 +64,43 @@ class ParallelCohort:
 
     def __init__(self, cohort: Cohort, workers: Workers) -> None:
         self.inner, self._workers = cohort, workers
-        self.plan, self.task, self.names, self.path = cohort.plan, cohort.task, cohort.names, cohort.path
+        self.plan, self.task, self.names = cohort.plan, cohort.task, cohort.names
+        self.path, self.device = cohort.path, cohort.device
         self.reason = f"{cohort.reason}; {workers.count} workers"
         self._alone = cohort.plan.method.rule != "none" or cohort.plan.recipe.optimizer_state == "stay"
 
-    def stack(self, travellers: Sequence[Traveller]) -> Stack:
-        """As :meth:`Cohort.stack`."""
-        return self.inner.stack(travellers)
-
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
-        """As :meth:`Cohort.stack_of`."""
+        """As :meth:`Trainer.stack_of`."""
         return self.inner.stack_of(state, carried)
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
         """As :meth:`Cohort.predict`."""
         return self.inner.predict(stack, x)
 
-    def train(self, stack: Stack, sites: Sequence[int] | np.ndarray, t: int, rounds: int, **told: Any) -> Trained:
-        """As :meth:`Cohort.train`."""
-        return self.walk(stack, [Leg(np.asarray(sites), t, rounds)], **told)
-
-    def walk(
-        self,
-        stack: Stack,
-        legs: Sequence[Leg],
-        *,
-        common: Sequence[bool] | None = None,
-        rule: Mapping[str, np.ndarray] | None = None,
-        memory: Mapping[str, np.ndarray] | None = None,
-    ) -> Trained:
-        """As :meth:`Cohort.walk`, each worker with its share of the rows."""
+    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+        """As :meth:`Trainer.walk`, each worker with its share of the rows."""
         count = min(self._workers.count, len(stack) // SMALLEST)
         if self._alone or count < 2:
-            return self.inner.walk(stack, legs, common=common, rule=rule, memory=memory)
+            return self.inner.walk(stack, legs, signals)
         edges = np.linspace(0, len(stack), count + 1).astype(int)
         shares = [slice(int(a), int(b)) for a, b in pairwise(edges)]
         walked = self._workers.walk([_part(stack, legs, rows) for rows in shares])
         for rows, result in zip(shares, walked, strict=True):
             _put(stack, rows, result)
-        return self.inner.told(np.concatenate([result.loss for result in walked]), legs[-1])
+        return self.inner.report(np.concatenate([result.loss for result in walked]), legs[-1])
 
 
 def _part(stack: Stack, legs: Sequence[Leg], rows: slice) -> StackPart:
     share = stack.rows(rows)
-    own = [leg._replace(sites=np.asarray(leg.sites)[rows]) for leg in legs]
+    own = [leg._replace(sites=leg.sites[rows]) for leg in legs]
     return StackPart(Rows(share.state).arrays(), Rows(share.optimizer).arrays(), own)
 
 
 def _put(stack: Stack, rows: slice, walked: Walked) -> None:
     for name, tensor in stack.state.items():
         tensor[rows] = torch.from_numpy(np.array(walked.state[name]))
-    for name in list(stack.optimizer):
-        if name in walked.carried:
-            stack.optimizer[name][rows] = torch.from_numpy(np.array(walked.carried[name]))
-        else:
-            del stack.optimizer[name]  # reset after the walk: nothing travels
+    for name, tensor in stack.optimizer.items():
+        tensor[rows] = torch.from_numpy(np.array(walked.carried[name]))
 
 
 # -- what happens in a worker -----------------------------------------------------------------------------------------
@@ -140,7 +122,7 @@ def _walk(part: StackPart) -> Walked:
 def walk_part(cohort: Cohort, part: StackPart) -> Walked:
     """Walk a part with a worker's cohort."""
     stack = cohort.stack_of(_tensors(part.state), _tensors(part.carried))
-    trained = cohort.walk(stack, part.legs)
+    trained = cohort.walk(stack, part.legs, Signals())
     return Walked(Rows(stack.state).arrays(), Rows(stack.optimizer).arrays(), trained.loss)
 
 
@@ -215,13 +197,10 @@ class _Actor:
         return str(ray.get_runtime_context().get_node_id())
 
 
-SomeCohort: TypeAlias = "AnyCohort | ParallelCohort"
-
-
 @contextmanager
 def shared_out(
-    cohort: AnyCohort, federation: Federation, *, workers: int | None = None, address: str | None = None
-) -> Iterator[SomeCohort]:
+    cohort: Trainer, federation: Federation, *, workers: int | None = None, address: str | None = None
+) -> Iterator[Trainer]:
     """The cohort with ``workers`` processes here, or the actors of the Ray cluster at ``address``; by default alone.
 
     Replica trees, and sites with models of their own, train in one process whatever is asked for.

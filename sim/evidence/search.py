@@ -23,7 +23,7 @@ from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.statistics import Interval, interval
 from fedsmall.tasks import build_federation
-from sim.engines.run import default_engine, run_plan
+from sim.engines.run import DEFAULT_ENGINE, run_plan
 from sim.evidence.items import SEARCHES, Item
 from sim.report.tables import LOWER_IS_BETTER
 from sim.runs.files import write
@@ -92,7 +92,7 @@ def search(
         raise PlanError(f"a search takes the rate with the highest score, and a low {metric} is a good one")
     if has_own_models(scenario.plan(0, scenario.seeds[0])):
         raise PlanError("a search judges sites on common samples, and these have models of their own; set recipe.lr")
-    engine = engine or default_engine()
+    engine = engine or DEFAULT_ENGINE
     tries: list[Try] = []
     for seed in range(1000, 1000 + most_seeds):
         for fold, plan, federation in _plans(scenario, seed, data_root):

@@ -1,7 +1,7 @@
 """A short simulation of plain averaging and daisy-chaining: what the study runs tens of thousands of times.
 
-The same mathematics as every engine, to rounding (a test holds it to them), without strategies, messages and metrics:
-Algorithm 1 of Kamp et al. 2023 on a stack of models, read from top to bottom. Several federations, one a seed, run side
+The same mathematics as every engine, to rounding (a test holds it to them), by the routes and stretches of
+:mod:`fedsmall.daisy_chain`, without metrics and records. Several federations, one a seed, run side
 by side in one stack, for a few sites of small models do not fill a processor.
 """
 
@@ -11,13 +11,15 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+from fedsmall.daisy_chain import moved, stretches
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.schedule import Action, Schedule, permutation
-from fedsmall.training.cohort import Cohort, Leg
+from fedsmall.schedule import Contact, contacts_of
+from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
+from fedsmall.training.trainer import Leg, Signals
 from fedsmall.wire import Traveller
 
 
@@ -64,26 +66,21 @@ def side_by_side(plans: Sequence[Plan], federations: Sequence[Federation]) -> tu
 
 def train(cohort: Cohort, stack: Stack, sides: Sequence[Side]) -> None:
     """Train in place until the last aggregation, which makes the models of each side equal."""
-    plan = sides[0].plan
-    where = np.arange(len(stack))  # row k is at site where[k]
-    legs: list[Leg] = []
-    schedule = Schedule(plan.method.permute_every, plan.method.aggregate_every)
-    for contact in schedule.contacts(plan.rounds):
-        legs.append(Leg(where, contact.t, contact.rounds))
-        if contact.action is Action.AGGREGATE:
-            cohort.walk(stack, legs)
-            _average(stack, sides)
-            legs = []
-        else:
-            where = np.concatenate([_route(side, contact.t) for side in sides])[where]
+    at = np.arange(len(stack))  # row k is at site at[k]
+    for stretch in stretches(contacts_of(sides[0].plan), lambda contact: False):
+        legs = []
+        for contact in stretch:
+            legs.append(Leg(at, contact.t, contact.rounds))
+            at = np.concatenate([_moved(side, at, contact) for side in sides])
+        cohort.walk(stack, legs, Signals())
+        _average(stack, sides)
 
 
-def _route(side: Side, t: int) -> np.ndarray:
-    """To which site the model goes that is at each of the side's sites now."""
-    names = side.federation.names
-    route = permutation(side.plan.seed, t, names)
-    place = {name: side.rows.start + number for number, name in enumerate(names)}
-    return np.array([place[route[name]] for name in names])
+def _moved(side: Side, at: np.ndarray, contact: Contact) -> np.ndarray:
+    """Where a side's models train after a contact, by the routes of its own seed."""
+    first, sites = side.rows.start, len(side.federation.names)
+    own: np.ndarray = moved(side.plan, sites, at[side.rows] - first, contact, contact) + first
+    return own
 
 
 def _average(stack: Stack, sides: Sequence[Side]) -> None:

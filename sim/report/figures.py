@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
+from fedsmall.daisy_chain import journey
 from fedsmall.plan import Plan
-from fedsmall.schedule import Action, RandomSchedule, Schedule, permutation
+from fedsmall.schedule import Action, contacts_of
 from fedsmall.statistics import interval
 from sim.report.sentences import named
 from sim.report.style import LOOKS, Style, looks
@@ -113,43 +114,31 @@ def chain(run: Run, followed: int = 3) -> Figure | None:
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10.2, 3.1), layout="constrained")
         paths, seen = figure.subplots(1, 2, width_ratios=(2.2, 1))
-        _paths(paths, rounds[:contacts], places[:contacts], followed)
+        _paths(paths, rounds[:contacts], places[:contacts], sites, followed)
         shown = [t for t in averages if t <= rounds[:contacts][-1]]
         for t in shown:
             paths.axvline(t, color=INK, lw=1.1, ls=(0, (4, 2)))
         paths.set_xlabel("round" + " (dashed upright line: all models are averaged)" * bool(shown))
         paths.set_title(f"{plan.method.label}, seed {plan.seed}: where {min(followed, sites)} of {sites} models were")
-        _seen(seen, rounds, places)
+        _seen(seen, rounds, places, sites)
     return figure
 
 
 def journeys(plan: Plan, sites: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Where each model is after each contact: rounds (contacts,), sites (contacts, models), and rounds of averaging.
 
-    Sites stand for their names in order. Replays the run's own permutations; a silent site's wait is not in it.
+    Sites stand for their names in order. Replays the run's own routes; a silent site's wait is not in it.
     """
-    method = plan.method
-    periods = (method.permute_every, method.aggregate_every)
-    schedule = RandomSchedule(*periods, plan.seed) if method.random_schedule else Schedule(*periods)
-    names = [f"{index:06d}" for index in range(sites)]
-    at = np.arange(sites)
-    rounds, places, averages = [0], [at], []
-    for contact in schedule.contacts(plan.rounds):
-        if contact.action is Action.AGGREGATE:
-            averages.append(contact.t)
-        else:
-            moved = permutation(plan.seed, contact.t, names)
-            at = np.array([int(moved[names[place]]) for place in at])
-        rounds.append(contact.t)
-        places.append(at)
-    return np.array(rounds), np.array(places), averages
+    contacts, places = zip(*journey(plan, sites), strict=True)
+    averages = [contact.t for contact in contacts if contact.action is Action.AGGREGATE]
+    return np.array([0, *(contact.t for contact in contacts)]), np.array([*places, places[-1]]), averages
 
 
-def _paths(axes: Axes, rounds: np.ndarray, places: np.ndarray, followed: int) -> None:
-    sites = places.shape[1]
+def _paths(axes: Axes, rounds: np.ndarray, places: np.ndarray, sites: int, followed: int) -> None:
+    models = places.shape[1]
     grid_x, grid_y = np.meshgrid(rounds, np.arange(sites))
     axes.scatter(grid_x, grid_y, s=2.5, color=RULE, linewidths=0)
-    chosen = np.linspace(0, sites - 1, min(followed, sites)).astype(int)
+    chosen = np.linspace(0, models - 1, min(followed, models)).astype(int)
     for look, model in zip((LOOKS[name] for name in MODELS), chosen, strict=False):
         path = places[:, model]
         axes.plot(rounds, path, color=look.colour, ls=look.line, marker=look.marker, ms=5, lw=1.6)
@@ -159,10 +148,10 @@ def _paths(axes: Axes, rounds: np.ndarray, places: np.ndarray, followed: int) ->
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
-def _seen(axes: Axes, rounds: np.ndarray, places: np.ndarray) -> None:
+def _seen(axes: Axes, rounds: np.ndarray, places: np.ndarray, sites: int) -> None:
     """Sites that a model has trained at, over the models: the fewest, the mean, the most."""
     models = places.shape[1]
-    been = np.zeros((models, models), bool)
+    been = np.zeros((models, sites), bool)
     counts = []
     for at in places[:-1]:
         been[np.arange(models), at] = True
@@ -171,9 +160,9 @@ def _seen(axes: Axes, rounds: np.ndarray, places: np.ndarray) -> None:
     look = LOOKS["FedDC"]
     axes.plot(rounds[1:], seen.mean(axis=1), color=look.colour, lw=1.8)
     axes.fill_between(rounds[1:], seen.min(axis=1), seen.max(axis=1), color=look.colour, alpha=0.15, lw=0)
-    axes.axhline(models, color=INK, lw=0.8, ls=(0, (1, 2)))
+    axes.axhline(sites, color=INK, lw=0.8, ls=(0, (1, 2)))
     axes.set_title("sites that a model has seen")
-    axes.set(xlabel="round", ylim=(0, models * 1.06))
+    axes.set(xlabel="round", ylim=(0, sites * 1.06))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
 
 
@@ -225,10 +214,7 @@ def _round(one: PlanRun, t: int) -> float:
 
 def _bytes(one: PlanRun, t: int) -> float:
     """Bytes sent up to round ``t``: contacts of one run all cost the same."""
-    method = one.plan.method
-    contacts = [
-        contact.t for contact in Schedule(method.permute_every, method.aggregate_every).contacts(one.plan.rounds)
-    ]
+    contacts = [contact.t for contact in contacts_of(one.plan)]
     return float(one.row["bytes_sent"] * sum(due <= t for due in contacts) / len(contacts))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_run
-from sim.engines.run import RunRecord, check_engine, default_engine, run_plan
+from sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from sim.runs.federations import Build, Federations
 from sim.runs.files import check_free
 from sim.runs.folder import Run, start
@@ -41,7 +41,7 @@ def execute(
 
     Raises PlanError or DataError before anything trains or is written.
     """
-    engine = engine or scenario.engine or default_engine()
+    engine = engine or scenario.engine or DEFAULT_ENGINE
     check_engine(engine, options or ())
     if folder is not None:
         check_free(folder)

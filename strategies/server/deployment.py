@@ -84,7 +84,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
         progress=note,
         journal=journal,
         timeout_s=sheet.round_deadline_s,
-        looks=False,
+        in_pieces=False,
     )
     outcome = conductor.run()
     for fault in journal.faults:

@@ -1,15 +1,16 @@
 """What a server can only learn from the sites: the task's shapes at the roll call, and what a model is worth there."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
+from fedsmall.daisy_chain import Moment
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
@@ -22,7 +23,8 @@ from strategies.roster import Roster
 from strategies.server.run_loop import Evaluation, Evaluator
 
 EVALUATE = MessageType.EVALUATE
-Told = dict[str, dict[str, Any]]  # what each site said of a model: metrics, and the number of samples
+Answers = dict[str, dict[str, Any]]  # what each site said of a model: metrics, and the number of samples
+Ask = Callable[[Moment, Mapping[str, Arrays]], Answers]
 
 
 def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
@@ -62,68 +64,69 @@ def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> Any:
 
 def evaluator_for(strategy: DaisyChain, grid: Grid, plan: Plan) -> Evaluator:
     """Who judges models over real sites: the sites do, each a common model or its own."""
-    return (OwnModelsEvaluator if has_own_models(plan) else SiteEvaluator)(strategy, grid, plan)
+    judges = Judges(strategy, grid, plan)
+    return OwnModelsEvaluator(judges) if has_own_models(plan) else SiteEvaluator(judges)
 
 
 class SiteEvaluator:
     """Sends the common model to every site, to be judged on what the site has held out; reports means and spreads."""
 
-    def __init__(self, strategy: DaisyChain, grid: Grid, plan: Plan, timeout_s: float = 600.0) -> None:
-        self._ask = _Judges(strategy, grid, plan, timeout_s)
+    def __init__(self, judges: "Judges") -> None:
+        self._ask = judges
 
-    def __call__(self, t: int, common: Arrays | None, models: Mapping[str, ArrayRecord]) -> Evaluation | None:
+    def __call__(self, moment: Moment) -> Evaluation | None:
         """The sites' metrics of the common model, weighted by their held-out samples; None where nobody has any."""
-        if common is None:
+        if moment.common is None:
             return None
-        told = self._ask(t, dict.fromkeys(self._ask.strategy.sites, to_record(common)))
-        return _summary(t, told) if told else None
+        answers = self._ask(moment, dict.fromkeys(self._ask.strategy.sites, moment.common))
+        return _summary(moment.contact.t, answers) if answers else None
 
 
 class OwnModelsEvaluator:
-    """Sends every site the shared part of a model, which it completes with its own layers and judges; on every engine.
+    """Lets every site judge the shared part of a model, which it completes with its own layers; on every engine.
 
     There is no model that all sites could judge. An evaluation's ``sites`` are the sites' own models after their last
     training; ``extra["held_out"]`` has for each site the common shared part, completed with the site's own layers.
+    ``ask`` gives the answers about each site's model.
     """
 
-    def __init__(self, strategy: DaisyChain, grid: Grid, plan: Plan, timeout_s: float = 600.0) -> None:
-        self._ask = _Judges(strategy, grid, plan, timeout_s)
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
 
-    def __call__(self, t: int, common: Arrays | None, models: Mapping[str, ArrayRecord]) -> Evaluation | None:
-        """What the sites say of their own models after round ``t``; None where nobody has anything held out."""
-        own = self._ask(t, models)
+    def __call__(self, moment: Moment) -> Evaluation | None:
+        """What the sites say of their own models; None where nobody has anything held out."""
+        models = moment.models()
+        rows = [{name: array[row] for name, array in models.items()} for row in range(len(moment.sites))]
+        own = self._ask(moment, dict(zip(moment.sites, rows, strict=True)))
         if not own:
             return None
-        shared = self._ask(t, dict.fromkeys(own, to_record(common))) if common is not None else {}
-        held_out = {site: _metrics(told) for site, told in shared.items()}
-        return Evaluation(t, None, _spread(own), {"held_out": held_out} if held_out else {})
+        shared = self._ask(moment, dict.fromkeys(own, moment.common)) if moment.common is not None else {}
+        held_out = {site: _metrics(answer) for site, answer in shared.items()}
+        return Evaluation(moment.contact.t, None, _spread(own), {"held_out": held_out} if held_out else {})
 
 
 @dataclass
-class _Judges:
+class Judges:
     """The sites, asked what models are worth on the samples that each has held out."""
 
     strategy: DaisyChain
     grid: Grid
     plan: Plan
-    timeout_s: float
+    timeout_s: float = 600.0
 
-    def __call__(self, t: int, models: Mapping[str, ArrayRecord]) -> Told:
+    def __call__(self, moment: Moment, models: Mapping[str, Arrays]) -> Answers:
         """The answers about each site's model, by site in order; those who are silent or have no samples are left out.
 
-        ``t`` is the round after which they judge: a site with layers of its own takes them as they were then.
+        They judge after the moment's round: a site with layers of its own takes them as they were then.
         """
-        plan = self.plan.model_dump_json(exclude_defaults=True)
-        nodes, sites = self.strategy.roster.nodes, sorted(models)
-        orders = [
-            Message(
-                RecordDict({MODEL: models[site], CONFIG: ConfigRecord({PLAN: plan, ROUND: t})}), nodes[site], EVALUATE
-            )
-            for site in sites
-        ]
+        t, nodes, sites = moment.contact.t, self.strategy.roster.nodes, sorted(models)
+        config = ConfigRecord({PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: t})
+        distinct = {id(model): model for model in models.values()}
+        contents = {key: RecordDict({MODEL: to_record(model), CONFIG: config}) for key, model in distinct.items()}
+        orders = [Message(contents[id(models[site])], nodes[site], EVALUATE) for site in sites]
         replies = list(self.grid.send_and_receive(orders, timeout=self.timeout_s))
         site_of = {order.metadata.message_id: site for order, site in zip(orders, sites, strict=True)}
-        told: Told = {}
+        answers: Answers = {}
         for reply in replies:
             site = site_of.get(reply.metadata.reply_to_message_id)
             metrics: Any = {} if reply.has_error() else reply.content.get(METRICS, {})
@@ -131,29 +134,29 @@ class _Judges:
                 continue  # silent, or has held nothing out
             try:
                 check_metrics(metrics)
-                told[site] = {name: value for name, value in metrics.items() if not isinstance(value, list)}
+                answers[site] = {name: value for name, value in metrics.items() if not isinstance(value, list)}
             except ReplyError as error:
                 self.strategy.note(t, site, "set aside", f"its evaluation: {error}")
-        return dict(sorted(told.items()))
+        return dict(sorted(answers.items()))
 
 
-def _summary(t: int, told: Told) -> Evaluation:
-    weights = np.array([float(metrics[EXAMPLES]) for metrics in told.values()])
-    names = list(_metrics(next(iter(told.values()))))
+def _summary(t: int, answers: Answers) -> Evaluation:
+    weights = np.array([float(metrics[EXAMPLES]) for metrics in answers.values()])
+    names = list(_metrics(next(iter(answers.values()))))
     common = {
-        name: float(np.average([float(metrics.get(name, np.nan)) for metrics in told.values()], weights=weights))
+        name: float(np.average([float(metrics.get(name, np.nan)) for metrics in answers.values()], weights=weights))
         for name in names
     }
     held_out = {
-        site: {name: float(metrics[name]) for name in names if name in metrics} for site, metrics in told.items()
+        site: {name: float(metrics[name]) for name in names if name in metrics} for site, metrics in answers.items()
     }
     return Evaluation(t, common, {}, {"held_out": held_out})
 
 
-def _spread(told: Told) -> dict[str, Any]:
+def _spread(answers: Answers) -> dict[str, Any]:
     """Mean and standard deviation over the sites of each metric that all of them have, and the single values."""
-    each = [_metrics(metrics) for metrics in told.values()]
-    summary: dict[str, Any] = {"names": list(told), "per_site": {}}
+    each = [_metrics(metrics) for metrics in answers.values()]
+    summary: dict[str, Any] = {"names": list(answers), "per_site": {}}
     for name in each[0]:
         values = [metrics[name] for metrics in each if name in metrics]
         if len(values) == len(each):
@@ -163,5 +166,5 @@ def _spread(told: Told) -> dict[str, Any]:
     return summary
 
 
-def _metrics(told: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in told.items() if name != EXAMPLES}
+def _metrics(answer: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in answer.items() if name != EXAMPLES}

@@ -1,23 +1,26 @@
-"""A run, contact by contact: what Flower's own loop does, and what a long run needs besides.
+"""A run, moment by moment: what Flower's own loop does, and what a long run needs besides.
 
-The loop calls the same two hooks as ``Strategy.start``. It walks the schedule's contacts instead of counting rounds,
-lets an evaluator look where the scenario asks for it, writes a journal, reports progress and stops when told.
+:func:`follow` lets an evaluator see the models where the scenario asks for it, keeps a journal, reports progress and
+stops when told; it does not know where moments come from. :class:`RunLoop` makes them with a strategy over a grid, by
+the same two hooks as ``Strategy.start``; the batched engine's come from :func:`fedsmall.daisy_chain.daisy_chain`.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
+from fedsmall.daisy_chain import Moment
 from fedsmall.plan import Plan
 from fedsmall.privacy import Ledger
-from fedsmall.schedule import Action, Contact
+from fedsmall.schedule import Action, Contact, contacts_of, piece_length
 from fedsmall.wire import PLAN, Arrays
 from strategies.daisy_chain import DaisyChain
-from strategies.records import to_arrays, to_record
+from strategies.records import stacked, to_arrays, to_record
 from strategies.server.state import restore, state_of
 from strategies.slots import Slot
 
@@ -39,28 +42,84 @@ class Evaluation:
 
 @dataclass
 class Outcome:
-    """What a run left behind. ``model`` is None where none is common at the end; ``stopped`` if it was cut short."""
+    """What a run has left behind so far. ``model`` is the last common one; ``stopped`` if the run was cut short."""
 
-    model: Arrays | None
-    evaluations: list[Evaluation]
-    contacts: int
-    rounds: int
-    bytes_sent: int
-    client_updates: int
-    seconds: float
-    events: list[dict[str, Any]]
+    model: Arrays | None = None
+    evaluations: list[Evaluation] = field(default_factory=list)
+    contacts: int = 0
+    rounds: int = 0
+    bytes_sent: int = 0
+    client_updates: int = 0
+    seconds: float = 0.0
+    events: list[dict[str, Any]] = field(default_factory=list)
     stopped: bool = False
     privacy: dict[str, float] = field(default_factory=dict)
 
 
-Evaluator = Callable[[int, Arrays | None, Mapping[str, ArrayRecord]], Evaluation | None]
+Evaluator = Callable[[Moment], Evaluation | None]
+Progress = Callable[[int, int], None]
+Stop = Callable[[], bool]
 
 
-class Walker(Protocol):
-    """A grid that can walk contacts which only pass models on, without a message; returns how many it walked."""
+def due(plan: Plan, contact: Contact) -> bool:
+    """Whether a contact is the first at or after a round in which an evaluation is asked for."""
+    every = plan.evaluate_every
+    if contact.t == plan.rounds:
+        return True
+    return every is not None and contact.t // every > (contact.t - contact.rounds) // every
 
-    def walk(self, strategy: DaisyChain, contacts: list[Contact], config: ConfigRecord) -> int:
-        """Train, move the travellers, and leave the strategy as the messages would have."""
+
+def ledger_of(plan: Plan) -> Ledger | None:
+    """The ledger of a plan's privacy, where it asks for any."""
+    return Ledger(plan.method.privacy, plan.method.fraction) if plan.method.privacy else None
+
+
+def charged(contacts: Iterable[Contact], ledger: Ledger | None) -> Iterator[Contact]:
+    """The contacts, each charged to the ledger before it takes place; a piece of one is no release."""
+    for contact in contacts:
+        if ledger is not None and contact.travels:
+            ledger.charge()
+        yield contact
+
+
+def follow(
+    moments: Iterable[Moment],
+    plan: Plan,
+    outcome: Outcome,
+    *,
+    ledger: Ledger | None = None,
+    evaluator: Evaluator | None = None,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    keep: Callable[[], None] | None = None,
+) -> Outcome:
+    """Go through a run's moments and write down in ``outcome`` what comes of them.
+
+    ``progress(round, rounds)`` is called after each, ``keep()`` writes a journal, and where ``stop()`` is true the run
+    ends early.
+    """
+    started = time.perf_counter()
+    for moment in moments:
+        contact = moment.contact
+        outcome.rounds = contact.t
+        outcome.client_updates += moment.updates
+        outcome.bytes_sent += moment.bytes_sent
+        outcome.events += moment.events
+        outcome.model = moment.common if moment.common is not None else outcome.model
+        if evaluator is not None and due(plan, contact):
+            evaluation = evaluator(moment)
+            outcome.evaluations += [evaluation] if evaluation is not None else []
+        if keep is not None:
+            keep()
+        if progress is not None:
+            progress(contact.t, plan.rounds)
+        if stop is not None and contact.t < plan.rounds and stop():
+            outcome.stopped = True
+            break
+    outcome.contacts = sum(contact.travels and contact.t <= outcome.rounds for contact in contacts_of(plan))
+    outcome.seconds = time.perf_counter() - started
+    outcome.privacy = ledger.report() if ledger else {}
+    return outcome
 
 
 class Journal(Protocol):
@@ -75,108 +134,87 @@ class Journal(Protocol):
 
 @dataclass
 class RunLoop:
-    """Runs a plan with a strategy over a grid. ``initial`` gives each site its own model, or all one under None."""
+    """Runs a plan with a strategy over a grid. ``initial`` gives each site its own model, or all one under None.
+
+    ``in_pieces``: contacts are cut where an evaluation is due between them, as only a simulation can.
+    """
 
     strategy: DaisyChain
     grid: Grid
     plan: Plan
     initial: Callable[[str | None], Arrays]
     evaluator: Evaluator | None = None
-    progress: Callable[[int, int], None] | None = None
-    stop: Callable[[], bool] | None = None
+    progress: Progress | None = None
+    stop: Stop | None = None
     journal: Journal | None = None
     timeout_s: float = 3600.0
-    looks: bool = True
+    in_pieces: bool = True
 
     def run(self) -> Outcome:
         """Walk all contacts (from the journal's last one on, where there is one) and say what came of them."""
-        started = time.perf_counter()
-        look_every = self.plan.evaluate_every if self.looks else None
-        contacts = self.strategy.plan_contacts(self.plan.rounds, look_every)
+        contacts = self.strategy.plan_contacts(self.plan.rounds, piece_length(self.plan) if self.in_pieces else None)
         config = ConfigRecord({PLAN: self.plan.model_dump_json(exclude_defaults=True)})
-        self.evaluations: list[Evaluation] = []
-        self.updates = 0
-        privacy = self.plan.method.privacy
-        self.ledger = Ledger(privacy, self.plan.method.fraction) if privacy else None
-        done = self._begin(config)
-        if self.ledger is not None:
-            self.ledger.releases = sum(contact.action is not Action.LOOK for contact in contacts[:done])
-        stopped = False
-        while done < len(contacts) and not stopped:
-            done = self._advance(done, contacts, config)
-            self._after(contacts[done - 1], done)
-            stopped = self.stop is not None and done < len(contacts) and self.stop()
-        common = self.strategy.common if self.strategy.aggregations else None
-        return Outcome(
-            model=to_arrays(common) if common is not None else None,
-            evaluations=self.evaluations,
-            contacts=sum(contact.action is not Action.LOOK for contact in contacts[:done]),
-            rounds=contacts[done - 1].t if done else 0,
-            bytes_sent=self.strategy.bytes_sent,
-            client_updates=self.updates,
-            seconds=time.perf_counter() - started,
-            events=self.strategy.events,
-            stopped=stopped,
-            privacy=self.ledger.report() if self.ledger else {},
+        self._done, outcome = 0, Outcome()
+        self._begin(config, outcome)
+        ledger = ledger_of(self.plan)
+        if ledger is not None:
+            ledger.releases = sum(contact.travels for contact in contacts[: self._done])
+        keep = partial(self._keep, outcome) if self.journal else None
+        moments = self._moments(charged(contacts[self._done :], ledger), config)
+        follow(
+            moments,
+            self.plan,
+            outcome,
+            ledger=ledger,
+            evaluator=self.evaluator,
+            progress=self.progress,
+            stop=self.stop,
+            keep=keep,
         )
+        outcome.events = self.strategy.events
+        return outcome
 
-    def _begin(self, config: ConfigRecord) -> int:
+    def _begin(self, config: ConfigRecord, outcome: Outcome) -> None:
         strategy = self.strategy
         strategy.meet(self.grid, to_record(self.initial(None)), config)
-        found = self.journal.latest() if self.journal else None
-        if found is not None:
-            done, arrays, meta = found
+        latest = self.journal.latest() if self.journal else None
+        if latest is not None:
+            self._done, arrays, meta = latest
             restore(strategy, arrays, meta)
-            self.updates = int(meta["client_updates"])
-            self.evaluations = [Evaluation(**saved) for saved in meta["evaluations"]]
-            return done
-        if self.plan.initial_models == "independent":
+            outcome.client_updates, outcome.bytes_sent = int(meta["client_updates"]), strategy.bytes_sent
+            outcome.evaluations = [Evaluation(**saved) for saved in meta["evaluations"]]
+            outcome.rounds = strategy.contacts[self._done - 1].t if self._done else 0
+            if strategy.aggregations and strategy.common is not None:
+                outcome.model = to_arrays(strategy.common)
+        elif self.plan.initial_models == "independent":
             strategy.slots = {site: Slot(to_record(self.initial(site))) for site in strategy.sites}
-        return 0
 
-    def _advance(self, done: int, contacts: list[Contact], config: ConfigRecord) -> int:
-        """Take the next contact, or a whole stretch that a walking grid takes at once; return how many are done."""
+    def _moments(self, contacts: Iterable[Contact], config: ConfigRecord) -> Iterator[Moment]:
         strategy = self.strategy
-        if self.ledger is not None and contacts[done].action is not Action.LOOK:
-            self.ledger.charge()
-        walk = getattr(self.grid, "walk", None)
-        if walk is not None and self.ledger is None and strategy.fraction >= 1.0 and self.journal is None:
-            stretch = self._until_due(strategy.walkable(done + 1))
-            walked = walk(strategy, stretch, config) if len(stretch) else 0
-            if walked:
-                self.updates += sum(c.rounds for c in stretch[:walked]) * len(strategy.sites)
-                return done + int(walked)
-        orders = list(strategy.configure_train(done + 1, strategy.common or ArrayRecord(), config, self.grid))
-        replies = self.grid.send_and_receive(orders, timeout=self.timeout_s)
-        strategy.aggregate_train(done + 1, list(replies))
-        self.updates += contacts[done].rounds * len(orders)
-        return done + 1
+        for contact in contacts:
+            sent, told = strategy.bytes_sent, len(strategy.events)
+            number = self._done + 1
+            orders = list(strategy.configure_train(number, strategy.common or ArrayRecord(), config, self.grid))
+            replies = self.grid.send_and_receive(orders, timeout=self.timeout_s)
+            strategy.aggregate_train(number, list(replies))
+            self._done = number
+            common = to_arrays(strategy.common) if contact.action is Action.AGGREGATE and strategy.common else None
+            sites, own = tuple(sorted(strategy.own)), strategy.own
+            yield Moment(
+                contact=contact,
+                common=common,
+                sites=sites,
+                models=lambda sites=sites, own=own: stacked([own[site] for site in sites]),  # type: ignore[misc]
+                updates=contact.rounds * len(orders),
+                bytes_sent=strategy.bytes_sent - sent,
+                events=strategy.events[told:],
+                memory={},
+            )
 
-    def _until_due(self, stretch: list[Contact]) -> list[Contact]:
-        for index, contact in enumerate(stretch):
-            if self._due(contact):
-                return stretch[: index + 1]
-        return stretch
-
-    def _due(self, contact: Contact) -> bool:
-        """Whether a contact is the first at or after a round in which an evaluation is asked for."""
-        every = self.plan.evaluate_every
-        if contact.t == self.plan.rounds:
-            return True
-        return every is not None and contact.t // every > (contact.t - contact.rounds) // every
-
-    def _after(self, contact: Contact, done: int) -> None:
-        strategy = self.strategy
-        if self.evaluator is not None and self._due(contact):
-            is_common = contact.action is Action.AGGREGATE and strategy.common is not None
-            common = to_arrays(strategy.common) if is_common and strategy.common is not None else None
-            seen = {site: strategy.seen[site].model for site in strategy.sites if site in strategy.seen}
-            evaluation = self.evaluator(contact.t, common, seen)
-            if evaluation is not None:
-                self.evaluations.append(evaluation)
-        if self.journal is not None:
-            arrays, meta = state_of(strategy)
-            kept = [vars(evaluation) for evaluation in self.evaluations]
-            self.journal.save(done, arrays, {**meta, "client_updates": self.updates, "evaluations": kept})
-        if self.progress is not None:
-            self.progress(contact.t, self.plan.rounds)
+    def _keep(self, outcome: Outcome) -> None:
+        assert self.journal is not None
+        arrays, meta = state_of(self.strategy)
+        evaluations = [vars(evaluation) for evaluation in outcome.evaluations]
+        self.journal.save(
+            self._done, arrays, {**meta, "client_updates": outcome.client_updates, "evaluations": evaluations}
+        )

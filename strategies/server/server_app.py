@@ -44,7 +44,7 @@ def conduct(plan: Plan, grid: Grid) -> Outcome:
         plan=plan,
         initial=lambda site: initial_model(plan, task, site),
         evaluator=evaluator_for(strategy, grid, plan),
-        looks=False,
+        in_pieces=False,
     ).run()
 
 

@@ -11,9 +11,9 @@ from flwr.app import ArrayRecord
 
 from fedsmall.wire import Arrays
 from strategies.daisy_chain import DaisyChain
-from strategies.foreign import foreign_state, restore_foreign
+from strategies.foreign import FlowerCombiner
 from strategies.records import to_arrays, to_record
-from strategies.slots import Seen, Slot
+from strategies.slots import Report, Slot
 
 
 class _Records:
@@ -33,21 +33,13 @@ class _Records:
 
 
 def state_of(chain: DaisyChain) -> tuple[Arrays, dict[str, Any]]:
-    """The chain's slots, common model, counters and events, and what the wrapped strategy remembers."""
+    """The chain's slots, common model, counters and events, and what its combiner remembers."""
     records = _Records()
-    slots = {
-        site: [records.number(slot.model), records.number(slot.carried), slot.common]
-        for site, slot in chain.slots.items()
-    }
-    seen = {
-        site: [records.number(s.model), s.examples, s.steps, records.number(s.rule)] for site, s in chain.seen.items()
-    }
+    slots = {site: _slot(slot, records) for site, slot in chain.slots.items()}
     common = records.number(chain.common)
-    own = getattr(chain.strategy, "state", None)
-    inner, numbers = own() if own is not None else foreign_state(chain.strategy)
+    inner, numbers = chain.combiner.state()
     meta = {
         "slots": slots,
-        "seen": seen,
         "common": common,
         "inner": numbers,
         "aggregations": chain.aggregations,
@@ -57,33 +49,38 @@ def state_of(chain: DaisyChain) -> tuple[Arrays, dict[str, Any]]:
     return records.arrays | {f"inner/{name}": array for name, array in inner.items()}, meta
 
 
+def _slot(slot: Slot, records: _Records) -> list[Any]:
+    report = slot.report and [slot.report.examples, slot.report.steps, records.number(slot.report.rule)]
+    return [records.number(slot.model), records.number(slot.carried), slot.common, report]
+
+
 def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
-    """Take up what :func:`state_of` gave; sites are known by name, so new node ids do not matter."""
-    held: dict[int, Arrays] = {}
+    """Take up what :func:`state_of` gave; sites are known by name, so new node ids do not matter.
+
+    Journals of the first release hold a site's last report beside the slots; a slot that is not the common model then
+    takes it.
+    """
+    read: dict[int, Arrays] = {}
     for key, array in arrays.items():
         if key.startswith("record/"):
             _, number, name = key.split("/", 2)
-            held.setdefault(int(number), {})[name] = array
-    records: dict[int | None, ArrayRecord | None] = {number: to_record(read) for number, read in held.items()}
+            read.setdefault(int(number), {})[name] = array
+    records: dict[int | None, ArrayRecord | None] = {number: to_record(arrays) for number, arrays in read.items()}
     records[None] = None
-    chain.slots = {
-        site: Slot(_there(records[model]), records[carried], common)
-        for site, (model, carried, common) in meta["slots"].items()
-    }
-    chain.seen = {
-        site: Seen(_there(records[model]), examples, steps, records[rule])
-        for site, (model, examples, steps, rule) in meta["seen"].items()
-    }
+    beside = {site: [examples, steps, rule] for site, (_, examples, steps, rule) in meta.get("seen", {}).items()}
+    chain.slots = {}
+    for site, (model, carried, common, *report) in meta["slots"].items():
+        numbers = report[0] if report else (None if common else beside.get(site))
+        last = Report(numbers[0], numbers[1], records[numbers[2]]) if numbers else None
+        chain.slots[site] = Slot(_there(records[model]), records[carried], common, last)
     chain.common = records[meta["common"]]
     chain.aggregations = meta["aggregations"]
     chain.bytes_sent = meta["bytes_sent"]
     chain.events = list(meta["events"])
     inner = {key.removeprefix("inner/"): array for key, array in arrays.items() if key.startswith("inner/")}
-    own = getattr(chain.strategy, "restore", None)
-    if own is not None:
-        own(inner, meta["inner"])
-    else:
-        restore_foreign(chain.strategy, inner, meta["inner"])
+    chain.combiner.restore(inner, meta["inner"])
+    if isinstance(chain.combiner, FlowerCombiner):
+        chain.combiner.aggregations = chain.aggregations
 
 
 def _there(record: ArrayRecord | None) -> ArrayRecord:

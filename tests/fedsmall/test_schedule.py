@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsmall.schedule import Action, Contact, RandomSchedule, Schedule, permutation
+from fedsmall.schedule import Action, Contact, RandomSchedule, Schedule, permutation, pieces
 
 PERIODS = st.none() | st.integers(1, 7)
 SCHEDULES = st.builds(Schedule, PERIODS, PERIODS) | st.builds(RandomSchedule, PERIODS, PERIODS, st.integers(0, 99))
@@ -23,39 +23,53 @@ def test_aggregation_wins_when_both_are_due():
 
 
 def test_rounds_with_nothing_due_are_no_contact():
-    contacts = list(Schedule(permute_every=4, aggregate_every=10).contacts(11, look_every=5))
+    contacts = list(Schedule(permute_every=4, aggregate_every=10).contacts(11))
 
     assert contacts == [
         Contact(4, 4, Action.PERMUTE),
-        Contact(5, 1, Action.LOOK),
-        Contact(8, 3, Action.PERMUTE),
+        Contact(8, 4, Action.PERMUTE),
         Contact(10, 2, Action.AGGREGATE),
         Contact(11, 1, Action.AGGREGATE),
     ]
 
 
-def test_looking_gives_way_to_what_is_due():
-    contacts = Schedule(permute_every=2).contacts(5, look_every=2)
+def test_a_contact_is_cut_where_models_are_evaluated_before_it():
+    cut = list(pieces(Schedule(permute_every=4, aggregate_every=10).contacts(11), 5))
+
+    assert cut == [
+        Contact(4, 4, Action.PERMUTE),
+        Contact(5, 1, Action.TRAIN, leads_to=8),
+        Contact(8, 3, Action.PERMUTE),
+        Contact(10, 2, Action.AGGREGATE),
+        Contact(11, 1, Action.AGGREGATE),
+    ]
+    assert [contact.due for contact in cut] == [4, 8, 8, 10, 11]
+
+
+def test_an_evaluation_gives_way_to_what_is_due():
+    contacts = pieces(Schedule(permute_every=2).contacts(5), 2)
 
     assert [contact.action for contact in contacts] == [Action.PERMUTE, Action.PERMUTE, Action.AGGREGATE]
 
 
 @settings(deadline=None)
 @given(SCHEDULES, st.integers(1, 60), st.none() | st.integers(1, 9))
-def test_every_local_round_is_in_exactly_one_contact(schedule, rounds, look_every):
-    contacts = list(schedule.contacts(rounds, look_every))
+def test_every_local_round_is_in_exactly_one_piece_of_a_contact(schedule, rounds, evaluate_every):
+    contacts = list(pieces(schedule.contacts(rounds), evaluate_every))
 
     trained = [t for contact in contacts for t in range(contact.t - contact.rounds + 1, contact.t + 1)]
     assert trained == list(range(1, rounds + 1))
+    ends = {contact.t for contact in contacts}
+    assert ends.issuperset(range(evaluate_every, rounds, evaluate_every) if evaluate_every else ())
 
 
 @settings(deadline=None)
 @given(SCHEDULES, st.integers(1, 60), st.none() | st.integers(1, 9))
-def test_contacts_do_what_is_due_and_end_with_an_aggregation(schedule, rounds, look_every):
-    *contacts, last = schedule.contacts(rounds, look_every)
+def test_contacts_do_what_is_due_and_end_with_an_aggregation(schedule, rounds, evaluate_every):
+    *contacts, last = pieces(schedule.contacts(rounds), evaluate_every)
 
     assert (last.t, last.action) == (rounds, Action.AGGREGATE)
-    acted = {contact.t: contact.action for contact in contacts if contact.action is not Action.LOOK}
+    acted = {contact.t: contact.action for contact in contacts if contact.travels}
     due = {t: schedule.action(t) for t in range(1, rounds)}
     assert acted == {t: action for t, action in due.items() if action is not Action.TRAIN}
 

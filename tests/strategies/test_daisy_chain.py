@@ -296,7 +296,7 @@ def test_only_what_travels_is_counted_in_bytes():
     chain = FedDC(permute_every=1, aggregate_every=None)
     list(walk(chain, toy_grid(3), weights(0.0, 0.0), rounds=5))
     looking = FedDC(permute_every=None, aggregate_every=None)
-    looking.plan_contacts(5, look_every=1)
+    looking.plan_contacts(5, evaluate_every=1)
     start = weights(0.0, 0.0)
     grid = toy_grid(3)
     for number in range(1, 6):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedsmall.aggregation.combiners import Updates
 from fedsmall.compositions import check_composition
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Federation
@@ -10,9 +11,7 @@ from fedsmall.methods import method
 from fedsmall.plan import Plan, Recipe, Tree
 from fedsmall.tasks import build_federation
 from sim.engines.run import RunRecord, run_plan
-from strategies.combine import Updates
-from strategies.corrections import SCAFFOLD
-from strategies.reptree import RepTreeFL
+from strategies import SCAFFOLD, RepTreeFL
 
 SITES = 3
 
@@ -187,14 +186,14 @@ def test_a_replica_that_does_not_come_with_its_anchor_is_missed():
     strategy = RepTreeFL(Tree(fanout=2, fold_at="server"))
 
     with pytest.raises(ReplyError, match="trees of 3 models, and array 'w' of replica 1 did not come"):
-        strategy.combine({"w": np.zeros(3)}, updates, 1)
+        strategy.combiner.combine({"w": np.zeros(3)}, updates, 1)
 
 
 def test_controls_that_do_not_come_with_scaffolds_models_are_missed():
     updates = Updates(("a", "b"), {"w": np.zeros((2, 3))}, None, np.ones(2), {})
 
     with pytest.raises(ReplyError, match="SCAFFOLD expects 'control/w'"):
-        SCAFFOLD().combine({"w": np.zeros(3)}, updates, 1)
+        SCAFFOLD().combiner.combine({"w": np.zeros(3)}, updates, 1)
 
 
 def test_a_server_that_restarts_goes_on_with_what_it_remembers():
@@ -204,7 +203,7 @@ def test_a_server_that_restarts_goes_on_with_what_it_remembers():
         Updates(("a", "b"), {"w": rng.normal(size=(2, 3))}, None, np.ones(2), {"control/w": rng.normal(size=(2, 3))}, 2)
         for _ in range(3)
     ]
-    whole, again = SCAFFOLD(), SCAFFOLD()
+    whole, again = SCAFFOLD().combiner, SCAFFOLD().combiner
 
     for t, updates in enumerate(contacts[:2], 1):
         common = whole.combine(common, updates, t)

@@ -284,5 +284,20 @@ def test_second_moments_are_vectors():
 def test_an_unknown_setting_names_those_there_are():
     common, returns = random_returns(np.random.default_rng(0))
 
-    with pytest.raises(PlanError, match="'adam' has no setting 'eta'; it has lr, beta1, beta2, tau"):
-        server_step("adam", common, {}, returns, {"eta": 1.0})
+    with pytest.raises(PlanError, match="'adam' has no setting 'eta_l'; it has lr, beta1, beta2, tau"):
+        server_step("adam", common, {}, returns, {"eta_l": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("server", "ours", "flowers"),
+    [
+        ("adam", {"lr": 0.3, "beta1": 0.8}, {"eta": 0.3, "beta_1": 0.8}),
+        ("momentum", {"lr": 0.5, "beta": 0.1}, {"server_learning_rate": 0.5, "server_momentum": 0.1}),
+    ],
+)
+def test_a_setting_may_have_flowers_name(server, ours, flowers):
+    common, returns = random_returns(np.random.default_rng(0))
+
+    one, other = (server_step(server, common, {}, returns, options)[0] for options in (ours, flowers))
+
+    assert all((one[name] == other[name]).all() for name in one)

@@ -11,8 +11,9 @@ from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Method, Plan, Recipe
 from fedsmall.schedule import permutation
-from fedsmall.training.cohort import Cohort, Leg
+from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
+from fedsmall.training.trainer import Leg, Signals
 from fedsmall.wire import Traveller
 from tests.fedsmall.training.cohorts import samples_for
 
@@ -56,8 +57,8 @@ def walked(plan: Plan, task: Task, sizes: list[int], path: str) -> tuple[Stack, 
         legs.append(Leg(where, t, 1))
         route = permutation(plan.seed, t, names)
         where = np.array([names.index(route[name]) for name in names])[where]
-    first = cohort.walk(stack, legs, common=[True] * len(names))
-    second = cohort.walk(stack, legs, common=[row % 2 == 0 for row in range(len(names))], memory=first.memory)
+    first = cohort.walk(stack, legs, Signals([True] * len(names)))
+    second = cohort.walk(stack, legs, Signals([row % 2 == 0 for row in range(len(names))], memory=first.memory))
     return stack, {"loss": second.loss, **second.rule, **second.memory}
 
 

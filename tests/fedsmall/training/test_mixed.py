@@ -129,12 +129,12 @@ def test_a_site_alone_that_restarts_at_every_contact_gets_the_numbers_of_the_coh
     plan = plan_of(name, recipe=Recipe(lr=0.05, momentum=0.9, batch=4))
     whole = cohort_for(plan, TASK, NAMES, DATA)
     stack = begin(plan, whole)
-    memory = None
+    memory = {}
     for t in (1, 2, 3):
         memory = whole.train(stack, range(3), t, 1, common=[t == 1] * 3, memory=memory).memory
 
     for place, site in enumerate(NAMES):
-        traveller, kept = Traveller(initial_model(plan, TASK)), None
+        traveller, kept = Traveller(initial_model(plan, TASK)), {}
         for t in (1, 2, 3):
             program = cohort_for(plan_at(plan, place, 3), TASK, [site], [DATA[place]])  # a new process each time
             own = program.stack([traveller])

@@ -12,8 +12,9 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Method, Plan, Recipe
 from fedsmall.tasks import build_federation
-from fedsmall.training.cohort import Cohort, Leg
+from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
+from fedsmall.training.trainer import Leg, Signals
 from fedsmall.wire import Traveller
 from sim.engines.run import run_plan
 from sim.engines.workers import Given, LocalWorkers, ParallelCohort, StackPart, Walked, walk_part
@@ -48,7 +49,7 @@ def walked(cohort: Cohort | ParallelCohort, plan: Plan) -> tuple[Stack, Any]:
     rng = np.random.default_rng(3)
     legs = [Leg(rng.permutation(len(SIZES)), t, 1) for t in range(1, 5)]
     stack = cohort.stack([Traveller(initial_model(plan, TABLE, name)) for name in cohort.names])
-    return stack, cohort.walk(stack, legs)
+    return stack, cohort.walk(stack, legs, Signals())
 
 
 def assert_alike(plan: Plan, workers: Any) -> None:

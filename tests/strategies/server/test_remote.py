@@ -4,17 +4,23 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from fedsmall.daisy_chain import Moment
 from fedsmall.errors import PlanError
 from fedsmall.plan import Method, Plan
 from fedsmall.run_sheet import SUMS, RunSheet
+from fedsmall.schedule import Action, Contact
 from fedsmall.wire import METRICS
 from sim.engines.inprocess import InProcessGrid
 from strategies import FedDC
 from strategies.server.deployment import _sums, agree_on_scaling
-from strategies.server.remote import SiteEvaluator
+from strategies.server.remote import Judges, SiteEvaluator
 from tests.strategies.toy import toy_grid, weights
 
 PLAN = Plan(name="p", task="t", method=Method(name="FedDC"))
+
+
+def moment(common):
+    return Moment(Contact(4, 1, Action.AGGREGATE), common, (), dict, 0, 0, [], {})
 
 
 class SpoilingGrid(InProcessGrid):
@@ -46,7 +52,7 @@ def test_an_evaluation_that_is_no_number_is_set_aside_with_its_site(spoilt):
     grid.spoilt = RecordDict({METRICS: MetricRecord(spoilt)})
     chain.meet(grid, weights(0.0), ConfigRecord())
 
-    judged = SiteEvaluator(chain, grid, PLAN)(4, {"w": np.array([2.0])}, {})
+    judged = SiteEvaluator(Judges(chain, grid, PLAN))(moment({"w": np.array([2.0])}))
 
     assert judged.common == {"mean": 2.0}
     assert sorted(judged.extra["held_out"]) == ["site-1", "site-2"]
@@ -60,7 +66,7 @@ def test_an_answer_without_an_evaluation_is_left_out(spoilt):
     grid.spoilt = spoilt
     chain.meet(grid, weights(0.0), ConfigRecord())
 
-    judged = SiteEvaluator(chain, grid, PLAN)(4, {"w": np.array([2.0])}, {})
+    judged = SiteEvaluator(Judges(chain, grid, PLAN))(moment({"w": np.array([2.0])}))
 
     assert sorted(judged.extra["held_out"]) == ["site-1", "site-2"]
 

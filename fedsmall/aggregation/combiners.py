@@ -1,0 +1,170 @@
+"""Combiners: many models into the next common one, as the last step of every method of ours.
+
+They know no network: the batched engine and the Flower strategies call the same ones. A combiner may remember something
+from one aggregation to the next, which a journal keeps (:meth:`Combiner.state`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fedsmall.aggregation.aggregate import aggregate
+from fedsmall.aggregation.server_optimizers import SERVERS, Returns, known_options, parameters_of, server_step
+from fedsmall.errors import PlanError, ReplyError
+from fedsmall.plan import Plan, Tree
+from fedsmall.randomness import rng_for
+from fedsmall.replicas.fold import fold_sent
+from fedsmall.replicas.tree import ReplicaTree
+from fedsmall.wire import Arrays
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What counts in one aggregation, in the order of the sites' names.
+
+    ``stack`` is {name: (models, ...)}; ``weights`` (models,) or None for equal ones; ``steps`` (models,) the local
+    optimizer steps of the last contact; ``rule`` {name: (models, ...)} what the local rule sent (may be empty);
+    ``sites_in_all`` counts the sites of the federation, of which these may be a part.
+    """
+
+    sites: tuple[str, ...]
+    stack: Arrays
+    weights: np.ndarray | None
+    steps: np.ndarray
+    rule: Arrays = field(default_factory=dict)
+    sites_in_all: int = 0
+
+
+class Combiner(ABC):
+    """Turns a stack of models into the common one; most remember nothing, and ask nothing of the local rule."""
+
+    @abstractmethod
+    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+        """The new common model after round ``t``; ``common`` is the one before it."""
+
+    def order_rule(self) -> Arrays:
+        """What the local rule at the sites needs from the server, sent with every order."""
+        return {}
+
+    def state(self) -> tuple[Arrays, dict[str, float]]:
+        """What must be kept to go on after a restart."""
+        return {}, {}
+
+    def restore(self, arrays: Arrays, numbers: Mapping[str, float]) -> None:  # noqa: B027 (most have nothing to take up)
+        """Take up what :meth:`state` gave."""
+
+
+class Aggregate(Combiner):
+    """The aggregate itself: ``aggregator`` is a name of :data:`~fedsmall.aggregation.aggregate.AGGREGATORS`.
+
+    Accumulates in float64, keeps every dtype, carries integer buffers, and is blind to arrival order.
+    Source: McMahan et al. 2017; the aggregators' sources are in :mod:`fedsmall.aggregation.aggregate`.
+    """
+
+    def __init__(self, aggregator: str = "mean", options: Mapping[str, float] | None = None, seed: int = 0) -> None:
+        self.aggregator, self.options, self.seed = aggregator, dict(options or {}), seed
+
+    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+        """The aggregate of the stack."""
+        rng = rng_for(self.seed, "aggregate", t)
+        return aggregate(updates.stack, self.aggregator, updates.weights, self.options, rng)
+
+
+class ServerStep(Combiner):
+    """Moves the common model by a row of :data:`~fedsmall.aggregation.server_optimizers.SERVERS`.
+
+    ``server`` names the row and ``options`` its settings; ``aggregate`` makes one model of the sites' first. Raises
+    PlanError for a row or a setting that does not exist.
+    """
+
+    def __init__(
+        self, server: str, aggregate: Combiner | None = None, options: Mapping[str, float] | None = None
+    ) -> None:
+        if server not in SERVERS:
+            raise PlanError(f"There is no server optimizer {server!r}. Known: {', '.join(SERVERS)}.")
+        self.server, self.aggregate = server, aggregate or Aggregate()
+        self.options = known_options(server, options or {})
+        self.memory: Arrays = {}
+
+    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+        """The next common model; raises ReplyError where SCAFFOLD's controls did not come with the models."""
+        if self.server == "scaffold":
+            _check_controls(common, updates)
+        weights = np.ones(len(updates.sites)) if updates.weights is None else updates.weights
+        returns = Returns(
+            models=updates.stack,
+            aggregate=self.aggregate.combine(common, updates, t),
+            weights=weights / weights.sum(),
+            steps=updates.steps,
+            sites=updates.sites_in_all or len(updates.sites),
+            rule=updates.rule,
+        )
+        moved, self.memory = server_step(self.server, common, self.memory, returns, self.options)
+        return moved
+
+    def order_rule(self) -> Arrays:
+        """SCAFFOLD's server control c, which every order carries; nothing for any other."""
+        return self.memory if self.server == "scaffold" else {}
+
+    def state(self) -> tuple[Arrays, dict[str, float]]:
+        """What the server remembers."""
+        return self.memory, {}
+
+    def restore(self, arrays: Arrays, numbers: Mapping[str, float]) -> None:
+        """Take up what :meth:`state` gave."""
+        self.memory = dict(arrays)
+
+
+class FoldTrees(Combiner):
+    """Folds every site's replica tree into its anchor, and gives the anchors to ``inner`` (RepTreeFL, Algorithm 1).
+
+    For trees that are folded at the server; where the sites fold them, one model leaves a site and ``inner`` alone
+    gives the same common model to the bit.
+    """
+
+    def __init__(self, tree: Tree, inner: Combiner) -> None:
+        self.tree, self.inner = tree, inner
+
+    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+        """The anchors, folded, made into one; raises ReplyError where a replica did not come with its anchor."""
+        _check_replicas(self.tree, updates)
+        folded = fold_sent(self.tree, updates.stack, updates.rule, updates.sites)
+        return self.inner.combine(common, replace(updates, stack=folded, rule={}), t)
+
+
+def combiner_for(plan: Plan) -> Combiner:
+    """The combiner of a plan's method, seeded with the plan's seed. Raises PlanError for a setting it does not have."""
+    method = plan.method
+    combiner: Combiner = Aggregate(method.aggregator, method.aggregator_options, plan.seed)
+    if method.tree is not None and method.tree.fold_at == "server":
+        combiner = FoldTrees(method.tree, combiner)
+    if method.server == "none":
+        return combiner
+    shared = {"fednova": {"momentum": plan.recipe.momentum}, "feddyn": {"alpha": method.feddyn_alpha}}
+    return ServerStep(method.server, combiner, {**shared.get(method.server, {}), **method.server_options})
+
+
+def _check_controls(common: Arrays, updates: Updates) -> None:
+    shapes = {f"control/{name}": (len(updates.sites), *common[name].shape) for name in parameters_of(common)}
+    for name, shape in shapes.items():
+        came = updates.rule[name].shape if name in updates.rule else "nothing"
+        if came != shape:
+            raise ReplyError(
+                f"SCAFFOLD expects {name!r} of shape {shape} from {len(updates.sites)} sites; came {came}."
+            )
+
+
+def _check_replicas(tree: Tree, updates: Updates) -> None:
+    fanout, depth = tree.fanout, tree.depth
+    assert isinstance(fanout, int)  # check_composition has seen to it
+    assert isinstance(depth, int)
+    for node in ReplicaTree(fanout, depth).nodes[1:]:
+        for name, array in updates.stack.items():
+            came = updates.rule.get(f"{node}/{name}")
+            if came is None or came.shape != array.shape:
+                raise ReplyError(
+                    f"The server is to fold trees of {len(ReplicaTree(fanout, depth))} models, and array {name!r} of "
+                    f"replica {node} did not come with every anchor."
+                )

@@ -1,0 +1,129 @@
+"""What trains models: the interface of every trainer, of one architecture or several, with trees or in processes."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from fedsmall.federation import Task
+from fedsmall.plan import Plan
+from fedsmall.schedule import Action, schedule_for
+from fedsmall.training.stack import Stack, Tensors, stacked
+from fedsmall.wire import Arrays, Traveller
+
+
+class Leg(NamedTuple):
+    """A stretch of a walk: row k trains at ``sites[k]`` in rounds t - rounds + 1 .. t.
+
+    ``arrived``: the models have just come to these sites, so moments that are not to travel start afresh. ``closes``:
+    an aggregation follows, for which a local rule sends what it has to say.
+    """
+
+    sites: np.ndarray
+    t: int
+    rounds: int
+    arrived: bool = True
+    closes: bool = False
+
+
+def leg_at(plan: Plan, sites: Sequence[int] | np.ndarray, t: int, rounds: int) -> Leg:
+    """The leg that a site's own program is ordered to walk: whether models travel before and after, its plan says."""
+    federated, schedule = plan.method.family == "federated", schedule_for(plan)
+    before = t - rounds
+    arrived = before == 0 or schedule.action(before) is not Action.TRAIN
+    closes = t >= plan.rounds or schedule.action(t) is Action.AGGREGATE
+    return Leg(np.asarray(sites, dtype=np.int64), t, rounds, federated and arrived, federated and closes)
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What training is told besides the models.
+
+    ``common`` says which rows are the last common model, untouched; ``rule`` is what the server sends for the local
+    rule; ``memory`` is what the sites remember from the training before (``Trained.memory``), nothing at first.
+    """
+
+    common: Sequence[bool] | np.ndarray | None = None
+    rule: Mapping[str, np.ndarray] = field(default_factory=dict)
+    memory: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def flags(self, rows: int) -> np.ndarray:
+        """``common`` as an array, (rows,)."""
+        return np.zeros(rows, dtype=bool) if self.common is None else np.asarray(self.common, dtype=bool)
+
+
+class Trained(NamedTuple):
+    """What training gives besides the models.
+
+    For each row: ``loss``, the mean over the steps of the last round; ``steps``, the optimizer steps of the last leg;
+    ``examples``, the samples of the last site; ``rule``, what the local rule sends to the server, {"word/parameter":
+    (rows, ...)}. ``memory`` is what the sites remember, {name: (sites of the trainer, ...)}, empty for nothing.
+    """
+
+    loss: np.ndarray
+    steps: np.ndarray
+    examples: np.ndarray
+    rule: Arrays
+    memory: Arrays
+
+
+class Trainer(ABC):
+    """Some sites of a federation, and all that their models need to be trained together.
+
+    ``names`` are the sites'; the same sites in any company get the same numbers. ``path`` and ``reason`` say how
+    gradients are computed, and why so.
+    """
+
+    plan: Plan
+    task: Task
+    names: tuple[str, ...]
+    path: str
+    reason: str
+    device: torch.device
+
+    @abstractmethod
+    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
+        """A stack of tensors with a leading axis of models, which it takes for its own; without moments, zeros."""
+
+    @abstractmethod
+    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+        """Train in place through several contacts that only move models between sites, leg by leg.
+
+        ``signals.common`` and ``signals.rule`` belong to the first leg.
+        """
+
+    @abstractmethod
+    def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The outputs, (samples, outputs), of a model at site number ``site``, in eval mode."""
+
+    def stack(self, travellers: Sequence[Traveller]) -> Stack:
+        """The travellers' models as one stack on the device; moments that did not come start at zero."""
+        models = [traveller.model for traveller in travellers]
+        stack = self.stack_of(stacked(models, list(models[0])))
+        for row, traveller in enumerate(travellers):
+            for name, array in traveller.carried.items():
+                stack.optimizer[name][row] = torch.from_numpy(np.array(array))
+        return stack
+
+    def train(self, stack: Stack, sites: Sequence[int] | np.ndarray, t: int, rounds: int, **signals: Any) -> Trained:
+        """Train in place: row k at site number ``sites[k]`` (no site twice) in rounds t - rounds + 1 .. t.
+
+        ``signals`` are those of :class:`Signals`, by name.
+        """
+        return self.walk(stack, [leg_at(self.plan, sites, t, rounds)], Signals(**signals))
+
+
+class OneModelTrainer(Trainer):
+    """A trainer whose sites have one architecture, so that any model can be judged on any samples."""
+
+    @abstractmethod
+    def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
+        """The outputs of every model on the same samples, in eval mode: (models, samples, outputs)."""
+
+    def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The outputs, (samples, outputs), which are the same at every site."""
+        outputs: np.ndarray = self.predict(self.stack([Traveller(model)]), x)[0]
+        return outputs
