@@ -33,9 +33,9 @@ def sweep(advice: Advice) -> Figure:
         by_failure, by_size = figure.subplots(1, 2)
         failures, sizes = sorted({*FAILURES, delta}), sorted({*SIZES, n})
         _lines(by_failure, "n", SIZES, n, failures, lambda size, chance: period_for(m, size, d, error, chance))
-        by_failure.set(xlabel="delta, the chance of failure", title=f"{m} sites of n samples")
+        by_failure.set(xlabel="delta, the chance of failure", title=f"m = {m}, by delta")
         _lines(by_size, "m", SITES, m, sizes, lambda sites, size: period_for(sites, int(size), d, error, delta))
-        by_size.set(xlabel="n, samples of a site", title=f"m sites, delta = {delta:g}")
+        by_size.set(xlabel="n, samples of a site", title=f"delta = {delta:g}, by n")
         _sizes(by_size)
         for axes, x in ((by_failure, delta), (by_size, n)):
             axes.plot(x, advice.bound, "o", color="none", mec=YOURS, mew=1.8, ms=11, zorder=5, label="your bound")
