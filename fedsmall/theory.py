@@ -1,41 +1,61 @@
-"""How long a daisy chain must be: the papers' bounds, and the simulated numbers beside them.
+"""How long a daisy chain must be, and what Radon points make of it: the papers' bounds, and a simulation beside them.
 
-A model must visit enough sites to have seen enough samples before models are aggregated. Visiting sites drawn at random
-is collecting coupons: of m sites, the first k different ones take m * (H_m - H_(m - k)) draws on average, where H_i is
-the i-th harmonic number.
+A model must visit enough sites to have seen enough samples before models are aggregated; :mod:`fedsmall.visits` counts
+and walks the visits.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
-from math import ceil, fsum, log, sqrt
+from math import ceil, log, sqrt
 
-import numpy as np
+from scipy.special import bdtrc
 
+from fedsmall.aggregation.radon import check_radon
 from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
+from fedsmall.visits import (
+    Visits,
+    check_chance,
+    expected_draws,
+    simulate_visits,
+    sites_seen,
+    sites_seen_in_groups,
+    sites_seen_of_fraction,
+)
 
-
-def expected_draws(sites: int, visits: int) -> float:
-    """The draws that ``visits`` different of ``sites`` equally likely sites take on average: m * (H_m - H_(m - k)).
-
-    Raises PlanError unless ``visits`` is between 1 and ``sites``.
-    """
-    if not 1 <= visits <= sites:
-        raise PlanError(f"a model can visit 1 to {sites} different sites of {sites}; {visits} were asked for")
-    return sites * fsum(1 / i for i in range(sites - visits + 1, sites + 1))
+__all__ = [
+    "Advice",
+    "RadonAdvice",
+    "Visits",
+    "advise",
+    "advise_radon",
+    "expected_draws",
+    "period_for",
+    "radon_failure",
+    "radon_failure_as_printed",
+    "rounds_between_aggregations",
+    "rounds_to_visit",
+    "samples_for",
+    "simulate_visits",
+    "sites_seen",
+    "sites_seen_in_groups",
+    "sites_seen_of_fraction",
+    "sites_to_visit",
+]
 
 
 def rounds_to_visit(sites: int, visits: int, permute_every: int = 1, failure: float = 0.01) -> float:
     """The bound on the rounds in which a model visits ``visits`` sites: d * m / rho^(1/m) * (H_m - H_(m - k)).
 
     ``failure`` is rho. Mind what it bounds. By Markov's inequality a given model has not got so far with a chance of at
-    most rho^(1/m), which is close to one; all m of them together have not with a chance of at most rho. So after that
-    many rounds some model is through almost surely, a given one more likely than not, and all of them hardly ever:
-    :func:`simulate_visits` says how many rounds either takes.
+    most rho^(1/m), which is close to one; rho bounds only the chance that all m of them have not, none being through.
+    So it promises next to nothing of a given model, and nothing of all: :func:`simulate_visits` says how many rounds
+    either takes. The proof multiplies m chances as if models walked apart, but they share their permutations: two
+    models at two sites always fall short together. The bound is so slack that rho holds all the same for up to three
+    sites, reckoned exactly, and in every simulation of more.
     Source: Kamp et al. 2023, Lemma 5.
     """
-    _check_chance("failure", failure)
+    check_chance("failure", failure)
     slack: float = failure ** (1 / sites)
     return permute_every * expected_draws(sites, visits) / slack
 
@@ -46,8 +66,8 @@ def samples_for(error: float, failure: float) -> float:
     The count of a learner whose hypothesis fits all it has seen, for one hypothesis; of a richer class it is a lower
     bound. It is what the worked example of Kamp et al. 2023 takes.
     """
-    _check_chance("error", error)
-    _check_chance("failure", failure)
+    check_chance("error", error)
+    check_chance("failure", failure)
     return log(1 / failure) / error
 
 
@@ -58,7 +78,7 @@ def rounds_between_aggregations(sites: int, visits: int, permute_every: int = 1,
     sites to visit, K = ceil(n0(epsilon, sqrt(delta)) / n), come from :func:`sites_to_visit`.
     Source: Kamp et al. 2023, Proposition 4.
     """
-    _check_chance("failure", failure)
+    check_chance("failure", failure)
     return rounds_to_visit(sites, visits, permute_every, sqrt(failure))
 
 
@@ -69,39 +89,16 @@ def sites_to_visit(samples_needed: float, samples_per_site: int) -> int:
     return ceil(samples_needed / samples_per_site)
 
 
-@dataclass(frozen=True)
-class Visits:
-    """When models had visited enough different sites: ``rounds`` has shape (runs, sites), a number for each model."""
+def period_for(
+    sites: int, samples_per_site: int, permute_every: int = 1, error: float = 0.05, failure: float = 0.01
+) -> float | None:
+    """Proposition 4's bound on b as a function of the federation; None where all its sites hold too few samples.
 
-    rounds: np.ndarray
-
-    def one(self, failure: float) -> int:
-        """The rounds in which a given model is through, but for a chance of ``failure``."""
-        return _quantile(self.rounds.ravel(), failure)
-
-    def all(self, failure: float) -> int:
-        """The rounds in which every model is through, but for a chance of ``failure``."""
-        return _quantile(self.rounds.max(axis=1), failure)
-
-    def chance_of_one(self, rounds: float) -> float:
-        """How likely a given model is through after so many rounds."""
-        return float((self.rounds <= rounds).mean())
-
-    def chance_of_all(self, rounds: float) -> float:
-        """How likely every model is through after so many rounds."""
-        return float((self.rounds.max(axis=1) <= rounds).mean())
-
-
-def simulate_visits(
-    sites: int, visits: int, permute_every: int = 1, *, runs: int = 100, rng: np.random.Generator
-) -> Visits:
-    """Daisy chains without aggregation, walked until every model has visited ``visits`` different sites.
-
-    A model starts at its own site, the first that it visits, and every ``permute_every`` rounds a uniformly random
-    permutation hands all models on; a visit counts when its rounds are done. Costs about runs * permutations * sites.
+    The sweeps of the paper's Appendix A.5.1 are made of it. The authors' notebook draws a number there, with H of a
+    negative index as zero.
     """
-    expected_draws(sites, visits)  # the same limits
-    return Visits(permute_every * np.stack([_stays(sites, visits, rng) for _ in range(runs)]))
+    visits = sites_to_visit(samples_for(error, sqrt(failure)), samples_per_site)
+    return rounds_between_aggregations(sites, visits, permute_every, failure) if visits <= sites else None
 
 
 @dataclass(frozen=True)
@@ -131,8 +128,8 @@ class Advice:
 
     @property
     def aggregate_every(self) -> int:
-        """The smallest aggregation period that satisfies Proposition 4, b."""
-        return ceil(self.bound)
+        """The aggregation period to take, b: what the simulation says of every model, not the bound."""
+        return self.all_models
 
 
 def advise(
@@ -143,12 +140,13 @@ def advise(
     failure: float = 0.01,
     *,
     samples_needed: Callable[[float, float], float] = samples_for,
-    runs: int = 100,
+    runs: int | None = None,
     seed: int = 0,
 ) -> Advice:
     """How many rounds to leave between two aggregations, for a federation of so many sites and samples.
 
-    ``error`` and ``failure`` are epsilon and delta of Proposition 4, ``samples_needed`` the learner's n0.
+    ``error`` and ``failure`` are epsilon and delta of Proposition 4, ``samples_needed`` the learner's n0, and ``runs``
+    the chains that are walked: at least a hundred, and enough for ten to fall short with a chance of sqrt(delta).
 
     Raises PlanError where all sites together hold too few samples.
     """
@@ -161,6 +159,7 @@ def advise(
             f"{sites} sites with {samples_per_site} samples hold {sites * samples_per_site}. "
             "Allow a larger error or failure, or find more sites"
         )
+    runs = runs or max(100, ceil(10 / sqrt(failure)))
     walked = simulate_visits(sites, visits, permute_every, runs=runs, rng=rng_for(seed, "visits"))
     bound = rounds_between_aggregations(sites, visits, permute_every, failure)
     in_reach = notebook_visits <= sites
@@ -184,26 +183,80 @@ def advise(
     )
 
 
-def _stays(sites: int, visits: int, rng: np.random.Generator) -> np.ndarray:
-    """The stays, own site included, until each model has been at ``visits`` different sites: (sites,)."""
-    models = np.arange(sites)
-    visited, different, stays = np.zeros((sites, sites), dtype=bool), np.zeros(sites, int), np.zeros(sites, int)
-    where = models  # at home
-    for walked in count(1):
-        different += ~visited[models, where]
-        visited[models, where] = True
-        stays[(stays == 0) & (different == visits)] = walked
-        if stays.all():
-            break
-        where = rng.permutation(sites)
-    return stays
+def radon_failure_as_printed(radon_number: int, height: int, failure: float) -> float:
+    """The chance that an iterated Radon point of models that fail with ``failure`` fails: (r * delta)**(2**h), or 1.
+
+    It says something only for delta < 1/r, and it holds for h = 1. From h = 2 on it can be exceeded: with r = 10, h = 2
+    and delta = .05 it says .06, and models that fail far out in one direction make 21% of the points fail. See
+    :func:`radon_failure`.
+    Source: Kamp et al. 2023, Eq. 1.
+    """
+    check_chance("failure", failure)
+    expected = radon_number * failure
+    return 1.0 if expected >= 1 else float(expected ** (2.0**height))
 
 
-def _quantile(rounds: np.ndarray, failure: float) -> int:
-    _check_chance("failure", failure)
-    return int(np.quantile(rounds, 1 - failure, method="inverted_cdf"))
+def radon_failure(radon_number: int, height: int, failure: float) -> float:
+    """The same chance at most, for every convex loss: P(at least two of r fail), applied ``height`` times.
+
+    Models that do not fail are a convex set. Where at most one of r fails, the part without it lies in that set, and
+    the Radon point with it. It is reached by models that fail far out in one direction, so no smaller number holds.
+    """
+    check_chance("failure", failure)
+    for _ in range(height):
+        failure = float(bdtrc(1, radon_number, failure))  # the binomial chance of more than one
+    return failure
 
 
-def _check_chance(name: str, value: float) -> None:
-    if not 0 < value < 1:
-        raise PlanError(f"{name} is a number between 0 and 1, both excluded; got {value}")
+@dataclass(frozen=True)
+class RadonAdvice:
+    """What theory says of Radon points as the aggregate; ``failure`` is delta, the chance that one site's model fails.
+
+    ``samples_alone`` are what each site has to hold without daisy-chaining: with fewer, aggregation by Radon points
+    alone improves no guarantee (Corollary 3).
+    """
+
+    radon_number: int
+    height: int
+    failure: float
+    failure_as_printed: float
+    failure_at_most: float
+    samples_alone: float
+
+
+def advise_radon(
+    sites: int,
+    parameters: int,
+    height: int | None = None,
+    error: float = 0.05,
+    failure: float = 0.01,
+    *,
+    samples_needed: Callable[[float, float], float] = samples_for,
+) -> RadonAdvice:
+    """What Radon points promise for a model of so many parameters, at the largest height that m allows if none given.
+
+    Raises PlanError where Proposition 4 does not speak, which takes m >= r**h and delta < 1/r.
+    Source: Kamp et al. 2023, Eq. 1, Corollary 3 and Proposition 4.
+    """
+    r = check_radon(sites, parameters).radon_number
+    height = max(h for h in range(1, sites.bit_length() + 1) if r**h <= sites) if height is None else height
+    if height < 1:
+        raise PlanError(f"height is at least 1; got {height}")
+    if r**height > sites:
+        raise PlanError(
+            f"Proposition 4 takes m >= r**h sites: {r}**{height} = {r**height} for {parameters} parameters at height "
+            f"{height}; there are {sites}. Take a smaller height or model, or more sites"
+        )
+    if failure >= 1 / r:
+        raise PlanError(
+            f"Proposition 4 takes a chance of failure below 1/r = 1/{r} = {1 / r:.3g} for {parameters} parameters; "
+            f"got {failure:g}. Take a smaller failure or model"
+        )
+    return RadonAdvice(
+        radon_number=r,
+        height=height,
+        failure=failure,
+        failure_as_printed=radon_failure_as_printed(r, height, failure),
+        failure_at_most=radon_failure(r, height, failure),
+        samples_alone=samples_needed(error, 1 / r),
+    )

@@ -1,11 +1,13 @@
 """``fedsmall plan``: the papers' bounds for your federation, and the simulated numbers beside them."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from fedsmall.theory import Advice, advise
+from fedsmall.errors import PlanError
+from fedsmall.theory import Advice, RadonAdvice, advise, advise_radon
 from sim.report.terminal import terminal
 
 console = terminal()
@@ -17,38 +19,96 @@ def plan(
     error: Annotated[float, typer.Option(help="epsilon, the error that is aimed for")] = 0.05,
     failure: Annotated[float, typer.Option(help="delta, the chance with which it may be missed")] = 0.01,
     permute_every: Annotated[int, typer.Option(min=1, help="d, the rounds between two permutations")] = 1,
+    parameters: Annotated[
+        int | None,
+        typer.Option(min=1, help="the numbers of a model: adds what Radon points make of it", show_default=False),
+    ] = None,
+    height: Annotated[
+        int | None,
+        typer.Option(min=1, help="h of the Radon point; as large as sites allow if not given", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="a folder for a figure of the bound over delta, n and m", show_default=False),
+    ] = None,
 ) -> None:
     """How many rounds to leave between two aggregations, so that models have seen enough samples before they meet.
 
-    Prints Proposition 4 of Kamp et al. 2023, and what a simulation of the daisy chain says beside it.
+    Prints Proposition 4 of Kamp et al. 2023, and what a simulation of the daisy chain says, which is what to take.
     """
+    if height and not parameters:
+        raise PlanError("--height takes --parameters, the numbers of the model that Radon points combine")
+    radon = advise_radon(sites, parameters, height, error, failure) if parameters else None
     found = advise(sites, samples, permute_every, error, failure)
+    figure = _figure(found, out) if out else None
     console.print(
         f"For an error of {error:g} but for a chance of {failure:g}, a model has to see about "
         f"{found.samples_needed:.0f} samples: those of [bold]{found.sites_to_visit}[/bold] of {sites} sites."
     )
     console.print(_table(found))
-    periods = f"permute_every = {permute_every}, aggregate_every = {found.aggregate_every}"
-    console.print(f"\nIn a scenario: [bold]{periods}[/bold].")
-    console.print(
-        f"After so many rounds a given model has visited that many sites with a chance of "
-        f"{_chance(found.chance_of_one_at_bound)}, all {sites} of them with {_chance(found.chance_of_all_at_bound)}: "
-        "the bound speaks of one model.\nIt is enough for learners that fit their data, and no law for yours; "
-        "compare two or three periods."
-    )
+    console.print(_recommendation(found))
+    if radon:
+        console.print()
+        console.print(_radon(radon, found))
+    if figure:
+        console.print(f"\nFigure: {figure}", markup=False)
 
 
 def _table(found: Advice) -> Table:
-    table = Table("rounds between aggregations", "rounds", box=None, header_style="dim", pad_edge=False)
-    table.columns[1].justify = "right"
+    table = _columns("rounds between aggregations", "rounds")
+    chance = _chance(1 - found.failure**0.5)
+    table.add_row(f"simulated: every model is through ({chance})", f"{found.all_models}")
+    table.add_row(f"simulated: a given model is through ({chance})", f"{found.one_model}")
     table.add_row("bound of Proposition 4, n0(epsilon, sqrt(delta)), as printed", f"{found.bound:.3f}")
     notebook = f"{found.notebook_bound:.3f}" if found.notebook_bound is not None else "more sites than there are"
     table.add_row("the same in the authors' notebook, n0(epsilon, delta)", notebook)
-    chance = 1 - found.failure**0.5
-    table.add_row(f"simulated: a given model is through ({_chance(chance)})", f"{found.one_model}")
-    table.add_row(f"simulated: every model is through ({_chance(chance)})", f"{found.all_models}")
     return table
 
 
+def _recommendation(found: Advice) -> str:
+    periods = f"permute_every = {found.permute_every}, aggregate_every = {found.aggregate_every}"
+    return (
+        f"\nIn a scenario: [bold]{periods}[/bold], by the simulation: but for a chance of "
+        f"{_chance(found.failure**0.5)} every model has then visited that many sites.\n"
+        f"The bound proves less than it seems to: only that not all {found.sites} models fall short together, but for "
+        f"a chance of {_chance(found.failure**0.5)}.\n"
+        f"After its rounds a given model is through with a chance of {_chance(found.chance_of_one_at_bound)}, all "
+        f"{found.sites} with {_chance(found.chance_of_all_at_bound)}. Both are for learners that fit their data, and "
+        "no law for yours; compare two or three periods."
+    )
+
+
+def _radon(radon: RadonAdvice, found: Advice) -> Table:
+    r, h = radon.radon_number, radon.height
+    table = _columns(f"Radon points, r = {r}, height {h}: {r}**{h} = {r**h} of {found.sites} models", "")
+    table.add_row("chance that a site's model fails, delta", f"{radon.failure:.3g}")
+    table.add_row("that the aggregate does, (r delta)^(2^h), Eq. 1 as printed", f"{radon.failure_as_printed:.3g}")
+    table.add_row("at most, for every convex loss: two of r fail, h times", f"{radon.failure_at_most:.3g}")
+    short = "too few" if found.samples_per_site < radon.samples_alone else "enough"
+    needed = f"{radon.samples_alone:.0f}; {found.samples_per_site} are {short}"
+    table.add_row("samples a site takes without daisy-chaining, n0(epsilon, 1/r), Corollary 3", needed)
+    return table
+
+
+def _columns(*names: str) -> Table:
+    table = Table(*names, box=None, header_style="dim", pad_edge=False)
+    table.columns[1].justify = "right"
+    return table
+
+
+def _figure(found: Advice, folder: Path) -> Path:
+    from sim.evidence.figures import save
+    from sim.report.sweep import sweep
+    from sim.runs.files import check_free
+
+    check_free(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "aggregation_period.svg"
+    save(sweep(found), path)
+    return path
+
+
 def _chance(share: float) -> str:
-    return f"{100 * share:.0f}%"
+    if 0.005 <= share < 0.995:
+        return f"{100 * share:.0f}%"
+    return "less than 1%" if share < 0.5 else "more than 99%"

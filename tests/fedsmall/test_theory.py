@@ -1,33 +1,28 @@
 from dataclasses import asdict
+from fractions import Fraction
+from itertools import combinations, permutations, product
 from math import ceil, log, sqrt
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsmall.aggregation.radon import iterated_radon_point
 from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
 from fedsmall.theory import (
-    Visits,
     advise,
+    advise_radon,
     expected_draws,
+    period_for,
+    radon_failure,
+    radon_failure_as_printed,
     rounds_between_aggregations,
     rounds_to_visit,
     samples_for,
     simulate_visits,
     sites_to_visit,
 )
-
-
-def chance_by_markov_chain(sites, visits, stays):
-    """The chance that so many uniform draws see that many different sites, by the chain of the number seen."""
-    seen = np.zeros(sites + 1)
-    seen[0] = 1
-    stay, step = np.arange(sites + 1) / sites, np.arange(sites, 0, -1) / sites
-    for _ in range(stays):
-        seen = seen * stay + np.append(0, seen[:-1] * step)
-    return seen[visits:].sum()
 
 
 def test_the_papers_radon_experiment():
@@ -49,30 +44,9 @@ def test_advice_holds_both_numbers_and_says_which_is_which():
     advice = advise(441, 2, runs=20)
 
     assert advice.bound == pytest.approx(24.778, abs=5e-4)
-    assert advice.aggregate_every == 25
+    assert advice.aggregate_every == advice.all_models > ceil(advice.bound) == 25
     assert advice.notebook_bound == pytest.approx(49.898296243030956, rel=1e-12)
     assert (advice.sites_to_visit, advice.notebook_sites_to_visit) == (24, 47)
-
-
-def test_drawing_all_of_three_takes_five_and_a_half_draws():
-    assert expected_draws(3, 3) == pytest.approx(3 * (1 + 1 / 2 + 1 / 3))
-    assert expected_draws(3, 1) == 1
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(1, 30), st.data())
-def test_expected_draws_are_those_of_the_markov_chain(sites, data):
-    visits = data.draw(st.integers(1, sites))
-    horizon = 60 * sites
-
-    tail = 0.0  # the mean of a count is the sum of the chances that it is larger than 0, 1, ...
-    seen = np.eye(sites + 1)[0]
-    stay, step = np.arange(sites + 1) / sites, np.arange(sites, 0, -1) / sites
-    for _ in range(horizon):
-        tail += seen[:visits].sum()
-        seen = seen * stay + np.append(0, seen[:-1] * step)
-
-    assert expected_draws(sites, visits) == pytest.approx(tail, rel=1e-9)
 
 
 @settings(deadline=None)
@@ -92,15 +66,6 @@ def test_the_bounds_grow_with_visits_and_confidence_and_period():
     assert rounds_to_visit(50, 10, permute_every=3) == pytest.approx(3 * rounds_to_visit(50, 10))
 
 
-@pytest.mark.parametrize(("sites", "visits"), [(10, 10), (50, 10), (30, 24)])
-def test_the_simulation_of_one_model_is_the_markov_chain(sites, visits):
-    walked = simulate_visits(sites, visits, runs=200, rng=rng_for(0, "test"))
-
-    for stays in (visits, visits + 3, 2 * visits):
-        exact = chance_by_markov_chain(sites, visits, stays)
-        assert walked.chance_of_one(stays) == pytest.approx(exact, abs=5 * sqrt(0.25 / walked.rounds.size) + 1e-3)
-
-
 @pytest.mark.parametrize(("sites", "visits", "failure"), [(10, 10, 0.05), (50, 10, 0.01), (50, 40, 0.01)])
 def test_the_lemma_bounds_the_chance_that_no_model_is_through_and_not_that_one_or_all_are(sites, visits, failure):
     walked = simulate_visits(sites, visits, runs=100, rng=rng_for(1, "test"))
@@ -112,28 +77,6 @@ def test_the_lemma_bounds_the_chance_that_no_model_is_through_and_not_that_one_o
     assert 0.5 < walked.chance_of_one(bound) < 1 - failure
     assert walked.chance_of_all(bound) < 0.5
     assert walked.all(failure) > walked.one(failure) > bound
-
-
-def test_a_period_stretches_the_walk():
-    every = simulate_visits(8, 5, 1, runs=5, rng=rng_for(2, "test")).rounds
-    third = simulate_visits(8, 5, 3, runs=5, rng=rng_for(2, "test")).rounds
-
-    np.testing.assert_array_equal(third, 3 * every)
-
-
-@pytest.mark.parametrize(("sites", "visits"), [(1, 1), (2, 1), (2, 2), (3, 3)])
-def test_the_smallest_federations_walk(sites, visits):
-    rounds = simulate_visits(sites, visits, runs=50, rng=rng_for(3, "test")).rounds
-
-    assert rounds.shape == (50, sites)
-    assert rounds.min() == visits
-
-
-def test_rounds_are_read_off_the_runs():
-    walked = Visits(np.array([[1, 2], [3, 8]]))
-
-    assert (walked.one(0.25), walked.one(0.5), walked.all(0.5), walked.all(0.01)) == (3, 2, 2, 8)
-    assert (walked.chance_of_one(2), walked.chance_of_all(2)) == (0.5, 0.5)
 
 
 def test_advice_leaves_out_what_is_beyond_reach():
@@ -169,12 +112,6 @@ def test_chances_are_between_zero_and_one(value):
         samples_for(value, 0.1)
 
 
-@pytest.mark.parametrize("visits", [0, 11])
-def test_visits_are_limited_by_the_sites(visits):
-    with pytest.raises(PlanError, match=f"a model can visit 1 to 10 different sites of 10; {visits} were asked for"):
-        simulate_visits(10, visits, rng=rng_for(0, "test"))
-
-
 def test_sites_must_have_samples():
     with pytest.raises(PlanError, match="samples_per_site is at least 1; got 0"):
         sites_to_visit(10, 0)
@@ -182,3 +119,151 @@ def test_sites_must_have_samples():
 
 def test_samples_for_one_hypothesis():
     assert samples_for(0.1, 0.05) == pytest.approx(log(20) / 0.1)
+
+
+def none_is_through(sites, visits, stays):
+    """The exact chance that no model has been at so many sites, by the chain of what every model has visited."""
+    states = {tuple(1 << site for site in range(sites)): Fraction(1)}
+    orders = list(permutations(range(sites)))
+    for _ in range(stays - 1):
+        following = {}
+        for visited, chance in states.items():
+            for order in orders:
+                then = tuple(seen | 1 << site for seen, site in zip(visited, order, strict=True))
+                following[then] = following.get(then, Fraction(0)) + chance / len(orders)
+        states = following
+    return sum(chance for visited, chance in states.items() if all(seen.bit_count() < visits for seen in visited))
+
+
+@pytest.mark.parametrize("failure", [0.9, 0.5, 0.1, 0.01, 0.001])
+@pytest.mark.parametrize(("sites", "visits"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)])
+def test_the_lemma_holds_exactly_for_up_to_three_sites(sites, visits, failure):
+    stays = ceil(rounds_to_visit(sites, visits, failure=failure))
+
+    assert none_is_through(sites, visits, stays) <= failure
+
+
+def test_two_models_fall_short_together_and_never_alone():
+    together = [none_is_through(2, 2, stays) for stays in range(1, 6)]
+
+    assert together == [Fraction(1, 2 ** (stays - 1)) for stays in range(1, 6)]  # the chance of one, not its square
+
+
+@pytest.mark.parametrize("sites", [1, 2, 3, 7])
+@pytest.mark.parametrize("samples", [1, 2, 3, 50])
+@pytest.mark.parametrize("failure", [0.01, 0.3, 0.9])
+def test_the_swept_period_is_the_proposition_reckoned_in_fractions(sites, samples, failure):
+    needed = ceil(log(1 / sqrt(failure)) / 0.05 / samples)
+    harmonic = [sum(Fraction(1, i) for i in range(1, k + 1)) for k in range(sites + 1)]
+
+    period = period_for(sites, samples, 2, 0.05, failure)
+
+    if needed > sites:
+        assert period is None
+    else:
+        exact = 2 * sites * (harmonic[sites] - harmonic[sites - needed])
+        assert period == pytest.approx(float(exact) / failure ** (1 / (2 * sites)), rel=1e-12)
+
+
+@pytest.mark.parametrize("height", [1, 2])
+@pytest.mark.parametrize("chance", [Fraction(1, 100), Fraction(1, 10), Fraction(1, 3), Fraction(9, 10)])
+def test_radon_points_on_a_line_fail_as_medians_of_medians_do(height, chance):
+    exact = Fraction(0)
+    for models in product((0, 1), repeat=3**height):  # a model that fails lies beyond all that do not
+        level = models
+        while len(level) > 1:
+            level = [sorted(level[i : i + 3])[1] for i in range(0, len(level), 3)]
+        exact += level[0] * chance ** sum(models) * (1 - chance) ** (3**height - sum(models))
+
+    assert radon_failure(3, height, float(chance)) == pytest.approx(float(exact), rel=1e-12)
+
+
+@pytest.mark.parametrize("radon_number", [3, 4, 6])
+def test_two_failing_models_of_r_are_counted_exactly(radon_number):
+    chance = Fraction(1, 20)
+    exact = sum(
+        chance**failing * (1 - chance) ** (radon_number - failing)
+        for failing in range(2, radon_number + 1)
+        for _ in combinations(range(radon_number), failing)
+    )
+
+    assert radon_failure(radon_number, 1, 0.05) == pytest.approx(float(exact), rel=1e-12)
+
+
+@pytest.mark.parametrize(("parameters", "height", "failure"), [(1, 2, 0.2), (3, 1, 0.1), (8, 1, 0.05), (8, 2, 0.05)])
+def test_models_that_fail_far_out_make_radon_points_fail_as_often_as_is_said(parameters, height, failure):
+    r, runs, rng = parameters + 2, 1500, rng_for(5, "test")
+
+    failed = 0
+    for _ in range(runs):
+        models = rng.standard_normal((r**height, parameters))
+        models[:, 0] += (rng.random(r**height) < failure) * rng.uniform(1e6, 2e6, r**height)
+        failed += abs(iterated_radon_point(models, height)[0]) > 1e2  # a convex loss, the first coordinate
+
+    said = radon_failure(r, height, failure)
+    assert failed / runs == pytest.approx(said, abs=5 * sqrt(said * (1 - said) / runs))
+
+
+def test_equation_1_holds_at_height_one_and_is_exceeded_at_height_two():
+    assert radon_failure_as_printed(10, 2, 0.05) == pytest.approx(float(Fraction(1, 2) ** 4))
+    assert radon_failure_as_printed(10, 2, 0.05) < 0.0625001 < 0.2 < radon_failure(10, 2, 0.05)
+    assert radon_failure_as_printed(3, 10, 0.3) < 1e-40
+    assert radon_failure_as_printed(10, 3, 0.1) == 1
+
+
+@given(st.integers(3, 500), st.floats(1e-6, 0.999))
+def test_equation_1_is_no_less_than_what_is_reached_at_height_one(radon_number, failure):
+    assert radon_failure(radon_number, 1, failure) <= radon_failure_as_printed(radon_number, 1, failure) * (1 + 1e-9)
+
+
+def test_advice_on_radon_points_for_the_papers_experiment():
+    advice = advise_radon(441, 19)
+
+    assert (advice.radon_number, advice.height) == (21, 2)
+    assert advice.failure_as_printed == pytest.approx(0.21**4)
+    assert advice.failure_at_most > advice.failure  # no gain is provable there
+    assert advice.samples_alone == pytest.approx(20 * log(21))  # Corollary 3: n0(.05, 1/21)
+
+
+@pytest.mark.parametrize(("sites", "parameters", "height"), [(3, 1, 1), (8, 1, 1), (9, 1, 2), (440, 19, 1), (25, 3, 2)])
+def test_the_height_is_the_largest_that_the_sites_allow(sites, parameters, height):
+    assert advise_radon(sites, parameters).height == height
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1, 1), "takes at least r = parameters [+] 2 = 3 models; this run has 1"),
+        ((2, 1), "takes at least r = parameters [+] 2 = 3 models; this run has 2"),
+        ((440, 19, 2), r"m >= r\*\*h sites: 21\*\*2 = 441 for 19 parameters at height 2; there are 440"),
+        ((441, 19, 2, 0.05, 1 / 21), "below 1/r = 1/21 = 0.0476 for 19 parameters; got 0.047619. Take a smaller"),
+        ((441, 19, 0), "height is at least 1; got 0"),
+        ((441, 19, 2, 0.05, 0.0), "failure is a number between 0 and 1"),
+    ],
+)
+def test_where_the_proposition_does_not_speak_is_told(arguments, message):
+    with pytest.raises(PlanError, match=message):
+        advise_radon(*arguments)
+
+
+@pytest.mark.parametrize("failure", [0.25, 1e-4])
+def test_advice_walks_enough_chains_for_the_chance_it_names(monkeypatch, failure):
+    walked = []
+
+    def watched(*arguments, runs, rng):
+        walked.append(runs)
+        return simulate_visits(*arguments, runs=runs, rng=rng)
+
+    monkeypatch.setattr("fedsmall.theory.simulate_visits", watched)
+    advise(4, 100, failure=failure)
+
+    assert walked == [max(100, ceil(10 / sqrt(failure)))]
+
+
+@pytest.mark.parametrize(("sites", "samples"), [(1, 60), (2, 40), (3, 16), (30, 3)])
+def test_after_the_recommended_rounds_every_model_is_through(sites, samples):
+    advice = advise(sites, samples, 2)
+    walked = simulate_visits(sites, advice.sites_to_visit, 2, runs=400, rng=rng_for(6, "test"))
+
+    assert walked.chance_of_all(advice.aggregate_every) >= 0.9 - 5 * sqrt(0.09 / 100)
+    assert advice.aggregate_every % 2 == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedsmall.theory import advise
 from sim.cli.app import COMMANDS, main
 from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write
@@ -199,6 +200,12 @@ def test_a_folder_with_another_run_is_left_as_it_was(fedsmall, small_run, tmp_pa
         (["compare"], "Missing argument"),
         (["plan", "--sites", "0", "--samples", "2"], "0 is not in the range"),
         (["plan", "--sites", "5", "--samples", "2"], "5 sites with 2 samples hold 10"),
+        (
+            ["plan", "--sites", "9", "--samples", "50", "--parameters", "2", "--height", "2"],
+            "4**2 = 16 for 2 parameters",
+        ),
+        (["plan", "--sites", "9", "--samples", "50", "--parameters", "2", "--failure", "0.25"], "below 1/r = 1/4"),
+        (["plan", "--sites", "9", "--samples", "50", "--height", "2"], "--height takes --parameters"),
         (["list", "metods"], "metods"),
     ],
 )
@@ -222,13 +229,44 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
         main(["plan", "--sites", "5", "--samples", "9"])
 
 
-def test_plan_prints_the_bound_of_the_paper(fedsmall):
+def test_plan_prints_the_bound_of_the_paper_and_recommends_the_simulation(fedsmall):
     code, said, _ = fedsmall("plan", "--sites", "441", "--samples", "2")
 
     assert code == 0
     assert "24.778" in said
     assert "49.898" in said
-    assert "aggregate_every = 25" in said
+    assert f"aggregate_every = {advise(441, 2).all_models}" in said
+    assert "only that not all 441 models fall short together, but for a chance of 10%" in said
+    assert "Radon" not in said
+
+
+@pytest.mark.parametrize("sites", ["1", "2", "3"])
+def test_plan_speaks_of_the_smallest_federations(fedsmall, sites):
+    code, said, _ = fedsmall("plan", "--sites", sites, "--samples", "50")
+
+    assert code == 0
+    assert "aggregate_every = 1," in said
+
+
+def test_plan_says_what_radon_points_make_of_the_models(fedsmall):
+    code, said, _ = fedsmall("plan", "--sites", "441", "--samples", "2", "--parameters", "19")
+
+    assert code == 0
+    assert "21**2 = 441 of 441 models" in said
+    assert "0.00194" in said  # (21 * .01)**4
+    assert "61; 2 are too few" in said  # ln(21) / .05
+
+
+def test_plan_draws_the_sweep_into_a_folder_of_its_own(fedsmall, tmp_path):
+    asked = ("plan", "--sites", "3", "--samples", "16", "--permute-every", "2", "--out", "planned")
+    code, said, _ = fedsmall(*asked)
+    again, _, complained = fedsmall(*asked)
+
+    assert (code, again) == (0, 2)
+    assert "Figure: planned/aggregation_period.svg" in said
+    drawn = (tmp_path / "planned" / "aggregation_period.svg").read_text()
+    assert all(words in drawn for words in ("m = 3, yours", "n = 16, yours", "m = 2000", "n = 256", "your bound"))
+    assert "holds files already" in complained
 
 
 @pytest.mark.parametrize(("what", "words"), [("methods", "FedDC"), ("tasks", "digits"), ("scenarios", "demo_digits")])
