@@ -19,9 +19,9 @@ from safetensors.numpy import load, save
 
 from clients import socket_frames
 from clients.hospital import HospitalClient
+from clients.memory import RoundMemory, put, run_folder
 from clients.policy import Policy, load_policy
 from clients.site_data import SiteData
-from clients.versions import RoundMemory, put, run_folder
 from fedsmall import __version__
 from fedsmall.audit_log import AuditLog, digest_of, manifest
 from fedsmall.data.raw_site import RawSite

@@ -12,7 +12,6 @@
 """
 
 import json
-import os
 import re
 from datetime import UTC, date, datetime, timedelta
 from importlib.resources import files
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fedsmall.files import write
 from fedsmall.plan import Frozen
 from sim.consortium import keys
 
@@ -129,7 +129,7 @@ def load(folder: Path) -> Consortium:
 
 def save(folder: Path, record: Consortium) -> None:
     """Write the record whole or not at all."""
-    _replace(folder / RECORD, record.model_dump_json(indent=2) + "\n")
+    write(folder / RECORD, (record.model_dump_json(indent=2) + "\n").encode(), flush=True)
 
 
 def add_site(folder: Path, name: str, public_key: Path | None, days: int) -> Member:
@@ -170,7 +170,7 @@ def write_kit(folder: Path, record: Consortium, member: Member) -> Path:
     (kit / "ca.crt").write_bytes((folder / "ca" / "ca.crt").read_bytes())
     card = {"consortium": record.name, "site": member.name, "address": record.address}
     card |= {"expires": member.expires.isoformat()}
-    _replace(kit / "site.json", json.dumps(card, indent=2) + "\n")
+    write(kit / "site.json", (json.dumps(card, indent=2) + "\n").encode(), flush=True)
     if not (kit / "policy.toml").exists():
         (kit / "policy.toml").write_text(files("clients").joinpath("policy.toml").read_text())
     return kit
@@ -188,9 +188,3 @@ def _fresh_fingerprint(record: Consortium, name: str, mark: str) -> str:
 
 def _with(record: Consortium, member: Member) -> Consortium:
     return record.model_copy(update={"members": record.members | {member.name: member}})
-
-
-def _replace(path: Path, text: str) -> None:
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(text)
-    os.replace(draft, path)

@@ -1,12 +1,12 @@
 """The coordinator's side as processes: SuperLink, SuperExec and gate, and the sites that are registered there."""
 
 import json
-import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from fedsmall.files import write
 from sim.consortium import flower_cli, gate, keys, members, supervisor
 from sim.consortium.members import Consortium
 from sim.consortium.supervisor import Program
@@ -142,6 +142,5 @@ def _nodes(folder: Path) -> dict[str, int]:
 
 
 def _note_node(folder: Path, name: str, node: int) -> None:
-    draft = folder / "state" / "nodes.json.draft"
-    draft.write_text(json.dumps(_nodes(folder) | {name: node}, indent=2))
-    os.replace(draft, folder / "state" / "nodes.json")
+    content = json.dumps(_nodes(folder) | {name: node}, indent=2).encode()
+    write(folder / "state" / "nodes.json", content, flush=True)

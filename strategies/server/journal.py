@@ -16,6 +16,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from fedsmall.files import write
 from fedsmall.wire import Arrays
 
 KEEP = 3
@@ -76,13 +77,8 @@ def _read(path: Path) -> tuple[int, Arrays, dict[str, Any]]:
 
 
 def put(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, though the machine lose its power meanwhile."""
-    beside = path.with_name(path.name + ".new")
-    with open(beside, "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(beside, path)
+    """Write a file of a run so that it outlives a power cut."""
+    write(path, content, flush=True)
 
 
 def _flush_folder(folder: Path) -> None:

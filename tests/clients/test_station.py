@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from clients.memory import KEEP, RoundMemory
 from clients.station import Station
-from clients.versions import KEEP, RoundMemory
 from fedsmall.audit_log import verify
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
