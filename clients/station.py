@@ -22,11 +22,13 @@ from clients.hospital import HospitalClient
 from clients.memory import RoundMemory, put, run_folder
 from clients.policy import Policy, load_policy
 from clients.site_data import SiteData
+from clients.site_log import SiteLog
 from fedsmall import __version__
-from fedsmall.audit_log import AuditLog, digest_of, manifest
+from fedsmall.audit_log import digest_of, manifest
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError, PolicyError
+from fedsmall.files import DiskFullError, one_line
 from fedsmall.plan import Plan
 from fedsmall.privacy import epsilon
 from fedsmall.replicas.tree import plan_at
@@ -62,23 +64,28 @@ class Station:
     policy_file: Path
 
     def __post_init__(self) -> None:
-        self.log = AuditLog(self.home / "log.jsonl")
-        self._spent = [entry["noise"] for entry in self.log.entries() if entry["event"] == "spent"]
-        self._held: tuple[Any, RawSite, str] | None = None
+        self.log = SiteLog(self.home, self.name)
+        self._read: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, AnyCohort] | None = None
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
-        run = str(config.get(RUN, ""))[:100]
+        try:
+            return self._logged(one_line(kind, 20), one_line(config.get(RUN, ""), 100), config, arrays)
+        except (*TOLD, OSError) as error:  # what the log does not hold does not leave
+            traceback.print_exc()
+            return {"error": f"{self.name}: {one_line(_reason(error), 300)}; nothing was sent"}, {}
+
+    def _logged(self, kind: str, run: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         try:
             words, leaving = self._handle(kind, config, arrays)
-        except TOLD as error:
-            return self._refuse(kind, run, " ".join(str(error).split())[:300])
+        except (*TOLD, DiskFullError) as error:
+            return self._refuse(kind, run, one_line(_reason(error), 300))
         except Exception:
             traceback.print_exc()  # to the station's own log, which stays here
             return self._refuse(kind, run, "its program failed; the traceback is in the station's log at the site")
         said = {"metrics": words["metrics"]} if "metrics" in words else {"said": sorted(words.get("config", {}))}
-        self.log.write("sent", kind=kind, run=run, t=config.get(ROUND), **said, **manifest(leaving))
+        self.log.write("sent", run=run, kind=kind, t=config.get(ROUND), **said, **manifest(leaving))
         return words, leaving
 
     def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
@@ -149,10 +156,10 @@ class Station:
     def _samples(self, plan: Plan) -> tuple[RawSite, str]:
         """The site's samples and their digest, read again when a file has changed."""
         key = (plan.data_key, _stamp(self.data))
-        if self._held is None or self._held[0] != key:
+        if self._read is None or self._read[0] != key:
             raw = load_site(plan, self.name, self.data)
-            self._held = (key, raw, digest_of({"x": raw.train.x, "y": raw.train.y}))
-        return self._held[1], self._held[2]
+            self._read = (key, raw, digest_of({"x": raw.train.x, "y": raw.train.y}))
+        return self._read[1], self._read[2]
 
     def _scaling(self, config: Mapping[str, Any]) -> Scaling:
         path = self._run_folder(config) / "scaling"
@@ -182,14 +189,14 @@ class Station:
         privacy = order.plan.method.privacy
         if privacy is None or privacy.noise == 0:
             return
-        after = [*self._spent, privacy.noise]
+        releases, least = self.log.spent()
         if order.policy.budget is not None:
-            order.policy.check_budget(epsilon(min(after), order.policy.delta, len(after)))
-        self.log.write("spent", run=str(order.config[RUN]), t=order.config[ROUND], noise=privacy.noise)
-        self._spent = after
+            least = privacy.noise if least is None else min(least, privacy.noise)
+            order.policy.check_budget(epsilon(least, order.policy.delta, releases + 1))
+        self.log.spend(privacy.noise, run=str(order.config[RUN]), t=order.config[ROUND])
 
     def _refuse(self, kind: str, run: str, reason: str) -> Answer:
-        self.log.write("refused", kind=kind, run=run, reason=reason)
+        self.log.write("refused", run=run, kind=kind, reason=reason)
         return {"error": f"{self.name}: {reason}"}, {}
 
 
@@ -212,6 +219,13 @@ def _attend(station: Station, caller: socket.socket) -> None:
         socket_frames.send(caller, answer, leaving)
     except OSError as error:
         print(f"a caller went away: {type(error).__name__}", flush=True)
+
+
+def _reason(error: Exception) -> str:
+    """What leaves the site of an error: words that were written to, and nothing of the system's but a full disk."""
+    if isinstance(error, TOLD):
+        return str(error)
+    return "its disk is full" if isinstance(error, DiskFullError) else "its log cannot be written"
 
 
 def _named(order: SiteRequest) -> dict[str, Any]:

@@ -63,10 +63,13 @@ def told_when_full(name: str) -> Iterator[None]:
 
 
 def one_line(text: object, most: int | None = None) -> str:
-    """Another's words as one line of at most ``most`` characters that do nothing to a terminal.
+    """Another's words as one line of at most ``most`` characters; every stretch of blanks becomes one blank."""
+    return plain(" ".join(str(text).split()))[:most]
 
-    Blanks and line ends become one blank; what cannot be seen (control, escape, zero-width, bidirectional) becomes a
-    question mark in a black diamond.
+
+def plain(text: str) -> str:
+    """A text that does nothing to a terminal: what cannot be seen is replaced by a question mark in a black diamond.
+
+    That is control and escape characters, line ends too, and those of no width or that turn the direction of writing.
     """
-    words = " ".join(str(text).split())
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words)[:most]
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -163,6 +163,27 @@ def revoke(folder: Path, name: str) -> Member:
     return member
 
 
+def certificates(folder: Path) -> dict[str, int]:
+    """The days that are left of the authority's and the server's certificate."""
+    files = {"authority": folder / "ca" / "ca.crt", "server": folder / "server" / "server.crt"}
+    return {label: keys.days_left(keys.load_certificate(path)) for label, path in files.items()}
+
+
+def warnings(folder: Path) -> list[str]:
+    """What expires within a month, a line each, with what to do."""
+    lines = [
+        f"the {label}'s certificate expires in {days} days; "
+        + ("`fedsmall consortium renew` makes a new one" if label == "server" else "make a new consortium before")
+        for label, days in certificates(folder).items()
+        if 0 <= days <= SOON
+    ]
+    for name, member in sorted(load(folder).members.items()):
+        days = (member.expires - today()).days
+        if member.standing(today()) == "admitted" and days <= SOON:
+            lines.append(f"{name} is admitted for {days} more days; `fedsmall consortium add-site {name}` renews that")
+    return lines
+
+
 def write_kit(folder: Path, record: Consortium, member: Member) -> Path:
     """What the site is given: where to dial, whom to trust, and a policy to fill in. No private key is in it."""
     kit = folder / "kits" / member.name

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,12 +15,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from clients.site_log import SiteLog
 from examples import endurance
 from examples.loopback import LoopbackConsortium, free_ports
 from fedsmall.audit_log import AuditLog, verify
 from fedsmall.errors import PlanError
 from fedsmall.tasks import build_federation
-from sim.consortium import flower_cli, keys, members, runs, sample_data, server, site
+from sim.consortium import flower_cli, keys, members, runs, sample_data, server, site, supervisor
 from sim.engines.run import run_plan
 from sim.runs import scenario
 from tests import ROOT
@@ -83,7 +85,7 @@ def test_what_left_the_sites_is_what_the_coordinator_got(loopback, finished):
     for name in NAMES:
         book = loopback.kit(name).home / "log.jsonl"
         left = [e for e in AuditLog(book).entries() if e["event"] == "sent" and e["kind"] == "train"]
-        assert verify(book).fault is None
+        assert SiteLog(book.parent, name).verify().fault is None
         assert [e["sha256"] for e in left] == [e["sha256"] for e in came if e["site"] == name]
     assert verify(finished / "log.jsonl").fault is None
 
@@ -172,11 +174,45 @@ def test_a_wrong_authority_another_name_or_no_server_is_said_in_words(loopback, 
         site.check_server(f"127.0.0.1:{free_ports(1)[0]}", authority)
 
 
+def test_a_site_that_is_let_in_is_told_so_and_of_what_expires(loopback, tmp_path):
+    lines = []
+    essen = loopback.kit("essen")
+    site.down(essen)
+
+    site.up(essen, loopback.data["essen"], loopback.ports["essen"], lines.append)
+
+    mark = members.load(loopback.folder).members["essen"].fingerprint
+    assert any(line.startswith(f"the server lets this site in: key {mark}, admitted until") for line in lines)
+    assert sum("expires in" in line for line in lines) == 3  # all of this consortium is good for one day
+    with pytest.raises(ValueError, match="up already"):
+        site.up(essen, loopback.data["essen"], loopback.ports["essen"], print)
+
+
+def test_a_site_that_was_killed_is_let_in_again_within_the_minute_that_flower_counts_it_as_connected(loopback):
+    essen = loopback.kit("essen")
+    assert flower_cli.wait_until(lambda: server.registered(loopback.folder)["essen"].status == "online", 120)
+    supernode = supervisor.pids(essen.process_folder)["supernode"]
+    os.kill(supervisor.running(essen.process_folder), signal.SIGKILL)
+    os.kill(supernode, signal.SIGKILL)
+    site.down(essen)
+
+    lines = []
+    site.up(essen, loopback.data["essen"], loopback.ports["essen"], lines.append)
+
+    assert any("lets this site in" in line for line in lines)
+
+
 def test_a_site_with_an_unknown_key_is_kept_out(loopback, tmp_path):
     stranger = copy_of(loopback, "s", tmp_path)
     stranger.key.unlink()
     stranger.key.with_name("site.key.pub").unlink()
-    keys.new_site_key(stranger.key)
+    mark = keys.new_site_key(stranger.key)
+    with pytest.raises(ValueError, match=r"does not let this site in .*does not know the key " + re.escape(mark)):
+        site.up(stranger, None, free_ports(1)[0], print)
+    card = json.loads((stranger.kit / "site.json").read_text())
+    (stranger.kit / "site.json").write_text(json.dumps(card | {"expires": "2020-01-01"}))
+    with pytest.raises(ValueError, match="expired on 2020-01-01"):
+        site.up(stranger, None, free_ports(1)[0], print)
     command = [
         *(flower_cli.tool("flower-supernode"), "--superlink", members.load(loopback.folder).address),
         *("--root-certificates", str(stranger.kit / "ca.crt"), "--auth-supernode-private-key", str(stranger.key)),
