@@ -56,9 +56,9 @@ def evaluate(message: Message, context: Context) -> Message:
 def relay(kind: str, message: Message) -> Message:
     """Pass a message on to the station and bring back its answer; an error is one line that the station wrote."""
     config = message.content.config_records.get(CONFIG, ConfigRecord())
-    words = {"kind": kind, "config": {key: value for key, value in config.items() if not isinstance(value, bytes)}}
+    header = {"kind": kind, "config": {key: value for key, value in config.items() if not isinstance(value, bytes)}}
     try:
-        answer, arrays = _ask(words, arrays_of(message.content))
+        answer, arrays = _ask(header, arrays_of(message.content))
     except OSError as error:
         answer, arrays = {"error": f"the site's station cannot be reached ({type(error).__name__})"}, {}
     if "error" in answer:
@@ -66,10 +66,10 @@ def relay(kind: str, message: Message) -> Message:
     return Message(_content(answer, arrays), reply_to=message)
 
 
-def _ask(words: socket_frames.Words, arrays: Arrays) -> tuple[socket_frames.Words, Arrays]:
+def _ask(header: socket_frames.Header, arrays: Arrays) -> tuple[socket_frames.Header, Arrays]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         _connect(connection, os.environ[SOCKET])
-        socket_frames.send(connection, words, arrays)
+        socket_frames.send(connection, header, arrays)
         return socket_frames.receive(connection)
 
 
@@ -84,7 +84,7 @@ def _connect(connection: socket.socket, path: str) -> None:
             time.sleep(0.1)
 
 
-def _content(answer: socket_frames.Words, arrays: Arrays) -> RecordDict:
+def _content(answer: socket_frames.Header, arrays: Arrays) -> RecordDict:
     order = answer.get("order", sorted(arrays))  # safetensors keeps no order; a model's arrays have one
     records: dict[str, Any] = dict(records_of({name: arrays[name] for name in order}))
     if "config" in answer:

@@ -51,7 +51,7 @@ class SiteRequest(NamedTuple):
     arrays: Arrays
 
 
-Answer = tuple[socket_frames.Words, Arrays]
+Answer = tuple[socket_frames.Header, Arrays]
 
 
 @dataclass
@@ -78,15 +78,15 @@ class Station:
 
     def _logged(self, kind: str, run: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         try:
-            words, leaving = self._handle(kind, config, arrays)
+            header, leaving = self._handle(kind, config, arrays)
         except (*TOLD, DiskFullError) as error:
             return self._refuse(kind, run, one_line(_reason(error), 300))
         except Exception:
             traceback.print_exc()  # to the station's own log, which stays here
             return self._refuse(kind, run, "its program failed; the traceback is in the station's log at the site")
-        said = {"metrics": words["metrics"]} if "metrics" in words else {"said": sorted(words.get("config", {}))}
-        self.log.write("sent", run=run, kind=kind, t=config.get(ROUND), **said, **manifest(leaving))
-        return words, leaving
+        fields = {"metrics": header["metrics"]} if "metrics" in header else {"said": sorted(header.get("config", {}))}
+        self.log.write("sent", run=run, kind=kind, t=config.get(ROUND), **fields, **manifest(leaving))
+        return header, leaving
 
     def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         handlers = {"roll": self._roll, "sums": self._sums, "scaling": self._take_scaling}
@@ -102,17 +102,17 @@ class Station:
         return handlers[kind](SiteRequest(plan, policy, raw, config, arrays))
 
     def _roll(self, order: SiteRequest) -> Answer:
-        told = self._client(order, scaled=False).get_properties({})
-        told[EXAMPLES] = max(int(told[EXAMPLES]), order.policy.count_floor)
-        return {"config": {**told, "version": __version__, "scaled": order.raw.scaled}}, {}
+        properties = self._client(order, scaled=False).get_properties({})
+        properties[EXAMPLES] = max(int(properties[EXAMPLES]), order.policy.count_floor)
+        return {"config": {**properties, "version": __version__, "scaled": order.raw.scaled}}, {}
 
     def _sums(self, order: SiteRequest) -> Answer:
         raw = replace(order.raw, floor=max(order.raw.floor, order.policy.count_floor))
         sums = raw.sums()
         if sums is None:
             raise PlanError("this task is not scaled; the site tells no sums")
-        told = {"count": sums.count, "total": sums.total, "squares": sums.squares}
-        return {"config": {}}, {f"{SUMS}/{name}": array for name, array in told.items()}
+        arrays = {"count": sums.count, "total": sums.total, "squares": sums.squares}
+        return {"config": {}}, {f"{SUMS}/{name}": array for name, array in arrays.items()}
 
     def _take_scaling(self, order: SiteRequest) -> Answer:
         agreed = {name: order.arrays[f"{SCALING}/{name}"] for name in ("mean", "scale")}
@@ -123,13 +123,13 @@ class Station:
         self._spend(order)
         client = self._client(order)
         leaving, examples, metrics = client.fit(list(order.arrays.values()), {**order.config, **_named(order)})
-        told = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
+        counted = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
         sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
-        return {"metrics": told, "order": client.sent_names}, sent
+        return {"metrics": counted, "order": client.sent_names}, sent
 
     def _evaluate(self, order: SiteRequest) -> Answer:
-        held = 0 if order.raw.held_out is None else len(order.raw.held_out)
-        if held < order.policy.count_floor:  # a share of three patients is as good as their labels
+        samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
+        if samples < order.policy.count_floor:  # a share of three patients is as good as their labels
             return {"metrics": {EXAMPLES: 0}}, {}
         _, examples, metrics = self._client(order, after=True).evaluate(list(order.arrays.values()), _named(order))
         return {"metrics": {EXAMPLES: examples, **metrics}}, {}
@@ -213,9 +213,9 @@ def serve(station: Station, path: Path) -> None:
 def _attend(station: Station, caller: socket.socket) -> None:
     caller.settimeout(CALL_S)
     try:
-        words, arrays = socket_frames.receive(caller)
-        config = words.get("config")
-        answer, leaving = station.answer(str(words.get("kind")), config if isinstance(config, dict) else {}, arrays)
+        header, arrays = socket_frames.receive(caller)
+        config = header.get("config")
+        answer, leaving = station.answer(str(header.get("kind")), config if isinstance(config, dict) else {}, arrays)
         socket_frames.send(caller, answer, leaving)
     except OSError as error:
         print(f"a caller went away: {type(error).__name__}", flush=True)

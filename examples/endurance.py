@@ -41,16 +41,17 @@ def plan_of_rounds(rounds: int) -> Plan:
 
 def victims(loopback: LoopbackConsortium) -> list[tuple[str, int]]:
     """The processes that may be killed now, of the server and of every site: what each is, and its number."""
-    found = [(f"server {name}", pid) for name, pid in supervisor.pids(server.process_folder(loopback.folder)).items()]
+    servers = supervisor.pids(server.process_folder(loopback.folder))
+    processes = [(f"server {name}", pid) for name, pid in servers.items()]
     for site in loopback.data:
-        found += [(f"site {name}", pid) for name, pid in supervisor.pids(loopback.kit(site).process_folder).items()]
+        processes += [(f"site {name}", pid) for name, pid in supervisor.pids(loopback.kit(site).process_folder).items()]
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        words = _read(path).split(b"\0")
+        arguments = _read(path).split(b"\0")
         ours = str(loopback.folder).encode() in _read(path.with_name("environ"))  # only what this consortium started
-        if ours and any(word.endswith((b"flwr-serverapp", b"clients.launcher")) for word in words):
-            kind = "ServerApp" if any(word.endswith(b"flwr-serverapp") for word in words) else "ClientApp"
-            found.append((kind, int(path.parent.name)))
-    return sorted(found)
+        if ours and any(word.endswith((b"flwr-serverapp", b"clients.launcher")) for word in arguments):
+            kind = "ServerApp" if any(word.endswith(b"flwr-serverapp") for word in arguments) else "ClientApp"
+            processes.append((kind, int(path.parent.name)))
+    return sorted(processes)
 
 
 def _read(path: Path) -> bytes:
@@ -66,9 +67,9 @@ def disturb(loopback: LoopbackConsortium, run: str, kills: int, rng: random.Rand
     while not (home / "outcome.json").exists():
         if sum(log.values()) < kills:
             time.sleep(rng.uniform(0.5, 12.0))
-            found = victims(loopback)
-            what = rng.choice(sorted({kind for kind, _ in found}))  # each kind as often, though sites have most
-            pid = rng.choice([pid for kind, pid in found if kind == what])
+            processes = victims(loopback)
+            what = rng.choice(sorted({kind for kind, _ in processes}))  # each kind as often, though sites have most
+            pid = rng.choice([pid for kind, pid in processes if kind == what])
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -139,5 +140,5 @@ def main(kills: int, rounds: int, seed: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    words = [int(word) for word in sys.argv[1:]]
-    sys.exit(main(*(words or [30, 12])))
+    numbers = [int(word) for word in sys.argv[1:]]
+    sys.exit(main(*(numbers or [30, 12])))

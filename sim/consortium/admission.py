@@ -38,12 +38,12 @@ def clock_ahead(address: str, authority: Path) -> float:
     before = time.time()
     try:
         with urllib.request.urlopen(f"https://{address}/", timeout=SAY_S, context=context) as answer:
-            told = answer.headers["Date"]
+            when = answer.headers["Date"]
     except urllib.error.HTTPError as refusal:  # the gate lets nobody in here, and says what time it is
-        told = refusal.headers["Date"]
-    if told is None:
+        when = refusal.headers["Date"]
+    if when is None:
         raise ValueError(f"{address} does not say what time it is; is this the gate's port?")
-    return (before + time.time()) / 2 - (parsedate_to_datetime(told).timestamp() + UNSEEN_S)
+    return (before + time.time()) / 2 - (parsedate_to_datetime(when).timestamp() + UNSEEN_S)
 
 
 def check_clock(ahead: float) -> None:

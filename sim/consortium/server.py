@@ -89,8 +89,8 @@ def register(folder: Path, say: Say) -> None:
         standing = member.standing(members.today())
         if standing == "admitted" and name not in present:
             key = str((folder / "sites" / f"{name}.pub").absolute())
-            words = ("supernode", "register", key, flower_cli.CONNECTION, "--name", name)
-            _note_node(folder, name, int(flower_cli.call(home, *words, say=say)["node-id"]))
+            command = ("supernode", "register", key, flower_cli.CONNECTION, "--name", name)
+            _note_node(folder, name, int(flower_cli.call(home, *command, say=say)["node-id"]))
         if standing in ("revoked", "expired") and name in present:
             say(f"# {name} is {standing}")
             flower_cli.call(home, "supernode", "unregister", str(present[name].node), flower_cli.CONNECTION, say=say)

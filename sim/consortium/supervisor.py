@@ -69,8 +69,8 @@ def running(folder: Path) -> int | None:
 
 def pids(folder: Path) -> dict[str, int]:
     """The process ids of the programs that run now, by name."""
-    found = {path.stem: _alive(path) for path in sorted(folder.glob("*.pid"))}
-    return {name: pid for name, pid in found.items() if pid and name != "supervisor"}
+    programs = {path.stem: _alive(path) for path in sorted(folder.glob("*.pid"))}
+    return {name: pid for name, pid in programs.items() if pid and name != "supervisor"}
 
 
 def stop(folder: Path, timeout_s: float = 3 * GRACE_S) -> bool:

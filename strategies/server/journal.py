@@ -87,8 +87,8 @@ def _contact(path: Path) -> int:
 
 
 def _read(path: Path) -> tuple[int, Arrays, dict[str, Any]]:
-    told, _, text = path.read_bytes().partition(b"\n")
-    if hashlib.sha256(text).hexdigest().encode() != told:
+    digest, _, text = path.read_bytes().partition(b"\n")
+    if hashlib.sha256(text).hexdigest().encode() != digest:
         raise ValueError("its record is damaged")
     card = json.loads(text)
     content = path.with_suffix(".safetensors").read_bytes()
