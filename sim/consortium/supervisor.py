@@ -201,7 +201,7 @@ def _alive(path: Path) -> int | None:
 
 def _birth(process: psutil.Process) -> float:
     """Seconds from the system's start to the process's: setting the clock moves both."""
-    return process.create_time() - psutil.boot_time()
+    return float(process.create_time() - psutil.boot_time())
 
 
 def _say(line: str) -> None:
