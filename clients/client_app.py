@@ -12,14 +12,17 @@ from flwr.clientapp import ClientApp
 
 from clients.hospital import HospitalClient
 from clients.memory import ContextMemory
-from clients.records import joined, parted
+from clients.records import arrays_of, records_of
 from clients.site_data import SiteData, simulated_site
 from fedsmall import __version__
+from fedsmall.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import plan_at
 from fedsmall.training.trainer import Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import CONFIG, EXAMPLES, METRICS, NAMES, PLAN
+
+MOST_COHORTS = 1024
 
 app = ClientApp()
 
@@ -36,22 +39,20 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the traveller that came, and send it back."""
     client = _client(message, context)
-    names, arrays = joined(message.content)
-    config: dict[str, Any] = {**message.content.config_records[CONFIG], NAMES: names}
-    leaving, examples, metrics = client.fit(arrays, config)
-    content = RecordDict({METRICS: _metrics(examples, metrics)})
-    for part, record in parted(client.sent_names, leaving).items():
-        content[part] = record
-    return Message(content, reply_to=message)
+    arrays = arrays_of(message.content)
+    config: dict[str, Any] = {**message.content.config_records[CONFIG], NAMES: list(arrays)}
+    leaving, examples, metrics = client.fit(list(arrays.values()), config)
+    records = records_of(dict(zip(client.sent_names, leaving, strict=True)))
+    return Message(RecordDict({METRICS: _metrics(examples, metrics), **records}), reply_to=message)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Judge the model that came on what the site has held out."""
     client = _client(message, context)
-    names, arrays = joined(message.content)
-    config: dict[str, Any] = {NAMES: names}
-    _, examples, metrics = client.evaluate(arrays, config)
+    arrays = arrays_of(message.content)
+    config: dict[str, Any] = {NAMES: list(arrays)}
+    _, examples, metrics = client.evaluate(list(arrays.values()), config)
     return Message(RecordDict({METRICS: _metrics(examples, metrics)}), reply_to=message)
 
 
@@ -62,9 +63,9 @@ def _metrics(examples: int, metrics: dict[str, Any]) -> MetricRecord:
 def _client(message: Message, context: Context) -> HospitalClient:
     text = str(message.content.config_records[CONFIG][PLAN])
     plan = _plan(text)
-    home = simulated_site(plan, context)
-    cohort = _cohort(text, home.site, _Held(home))
-    return HospitalClient(home, cohort.plan, cohort, ContextMemory(context))  # its own part of the plan
+    site = simulated_site(plan, context)
+    cohort = _cohort(text, plan, site)
+    return HospitalClient(site, cohort.plan, cohort, ContextMemory(context))  # its own part of the plan
 
 
 @lru_cache(maxsize=64)
@@ -72,21 +73,15 @@ def _plan(text: str) -> Plan:
     return Plan.model_validate_json(text)
 
 
-class _Held:
-    """A home as part of a cache's key: by the identity of its data, which are not hashable."""
-
-    def __init__(self, home: SiteData) -> None:
-        self.home = home
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and self.home.train is other.home.train
-
-    def __hash__(self) -> int:
-        return hash(self.home.site)
+_cohorts: dict[tuple[str, str], tuple[Samples, Trainer]] = {}  # by plan and site, with the data it was made for
 
 
-@lru_cache(maxsize=1024)
-def _cohort(text: str, site: str, held: _Held) -> Trainer:
-    home = held.home
-    plan = plan_at(_plan(text), home.place, home.sites)
-    return cohort_for(plan, home.task, [site], [home.train], path="loop")
+def _cohort(text: str, plan: Plan, site: SiteData) -> Trainer:
+    """The training core of a site; kept, for a simulation asks for each of its sites at every contact."""
+    samples, cohort = _cohorts.get((text, site.site), (None, None))
+    if cohort is None or samples is not site.train:
+        if len(_cohorts) >= MOST_COHORTS:
+            _cohorts.clear()
+        cohort = cohort_for(plan_at(plan, site.place, site.sites), site.task, [site.site], [site.train], path="loop")
+        _cohorts[text, site.site] = (site.train, cohort)
+    return cohort

@@ -106,9 +106,9 @@ class HospitalClient(NumPyClient):
 
 def signature_of(model: Arrays) -> str:
     """A model's names, shapes and dtypes in a few words that differ where those differ."""
-    told = json.dumps([[name, array.shape, str(array.dtype)] for name, array in model.items()])
+    description = json.dumps([[name, array.shape, str(array.dtype)] for name, array in model.items()])
     numbers = sum(array.size for array in model.values())
-    return f"{len(model)} arrays, {numbers} numbers, {blake2b(told.encode(), digest_size=8).hexdigest()}"
+    return f"{len(model)} arrays, {numbers} numbers, {blake2b(description.encode(), digest_size=8).hexdigest()}"
 
 
 def _names(config: dict[str, Scalar]) -> list[str]:

@@ -51,12 +51,12 @@ def app_name(content: bytes) -> str:
     """What a readable bundle calls itself, "publisher/name version"; its sender's word, so cut to plain letters."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as bundle, bundle.open("pyproject.toml") as file:
-            told = tomllib.loads(file.read(PIECE).decode())
-        publisher = told["tool"]["flwr"]["app"]["publisher"]
-        words = f"{publisher}/{told['project']['name']} {told['project']['version']}"
+            about = tomllib.loads(file.read(PIECE).decode())
+        publisher = about["tool"]["flwr"]["app"]["publisher"]
+        name = f"{publisher}/{about['project']['name']} {about['project']['version']}"
     except (*UNREADABLE, LookupError, TypeError):
         return "without a name"
-    return re.sub(r"[^A-Za-z0-9._/ -]", "?", words)[:80]
+    return re.sub(r"[^A-Za-z0-9._/ -]", "?", name)[:80]
 
 
 def check_bundle(content: bytes, approved: str) -> None:

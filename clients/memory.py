@@ -1,10 +1,11 @@
 """What a site remembers between contacts, behind one small interface with two homes.
 
 In a simulation Flower's Context keeps it. In a deployment a restarted SuperNode loses its Context, so there it is on
-the site's own disk, written whole or not at all, in a file of its own for each run and site.
+the site's own disk, a version for every round that wrote one: a contact may be asked for twice (the answer was lost, or
+the coordinator went back to its last journal entry), and whoever is asked for round t again must start from what it
+remembered before t, or the answer would differ. So a version is read by the round that asks, and a few are kept.
 """
 
-import os
 from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
@@ -12,9 +13,11 @@ from typing import Protocol
 from flwr.app import Array, ArrayRecord, Context
 from safetensors.numpy import load, save
 
+from fedsmall.files import write
 from fedsmall.wire import Arrays
 
 RECORD = "fedsmall-memory"
+KEEP = 5  # versions; more than the coordinator's journal keeps
 
 
 class Memory(Protocol):
@@ -44,24 +47,37 @@ class ContextMemory:
         self._state[RECORD] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
-class DiskMemory:
-    """Memory in ``folder``, for one run and one site; safetensors, so that nothing is pickled."""
+class RoundMemory:
+    """The memory of one run, in ``folder``, as the local training up to round ``t`` sees it."""
 
-    def __init__(self, folder: Path, run: str, site: str) -> None:
-        # names come over the network: only their digest becomes part of a path
-        name = blake2b(f"{run}\n{site}".encode(), digest_size=16).hexdigest()
-        self._file = folder / f"{name}.safetensors"
+    def __init__(self, folder: Path, t: int) -> None:
+        self.folder = folder
+        self.t = t
 
     def read(self) -> Arrays:
-        """What was written last."""
-        return load(self._file.read_bytes()) if self._file.exists() else {}
+        """What was remembered by the last round before ``t``; empty where there is none."""
+        before = [t for t in self._rounds() if t < self.t]
+        return load(self._path(before[-1]).read_bytes()) if before else {}
 
     def write(self, arrays: Arrays) -> None:
-        """Write to a file beside, flush it to the disk, and put it in place in one step."""
-        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        beside = self._file.with_suffix(".new")
-        with open(beside, "wb") as out:
-            out.write(save(dict(arrays)))
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(beside, self._file)
+        """Remember these arrays as of round ``t``, and let go of the oldest versions."""
+        put(self._path(self.t), save(dict(arrays)))
+        for old in self._rounds()[:-KEEP]:
+            self._path(old).unlink()
+
+    def _path(self, t: int) -> Path:
+        return self.folder / f"{t:09d}.safetensors"
+
+    def _rounds(self) -> list[int]:
+        return sorted(int(path.stem) for path in self.folder.glob("*.safetensors") if path.stem.isdigit())
+
+
+def run_folder(home: Path, run: str) -> Path:
+    """A run's folder at the site: its name comes over the network, so only its digest becomes part of a path."""
+    return home / blake2b(run.encode(), digest_size=16).hexdigest()
+
+
+def put(path: Path, content: bytes) -> None:
+    """Write a file of a run, in a folder that is the site's alone."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write(path, content, flush=True)

@@ -60,11 +60,6 @@ class Policy(Frozen):
         if self.budget is not None and not epsilon <= self.budget:
             raise PolicyError(f"the privacy budget of {self.budget:g} at delta {self.delta:g} is spent")
 
-    def check_bundle(self, digest: str, own: str) -> None:
-        """Raise PolicyError unless the bundle with this digest may be loaded; ``own`` is the digest of our own."""
-        if digest not in {own if allowed == OWN else allowed for allowed in self.bundles}:
-            raise PolicyError(f"the bundle {digest[:16]} is not among those approved here; no code of it was loaded")
-
     def _check_privacy(self, plan: Plan) -> None:
         privacy = plan.method.privacy
         if privacy is None:

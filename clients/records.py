@@ -1,28 +1,21 @@
-"""Between a message's records and the one list of arrays that a NumPyClient takes and gives."""
+"""Between a message's records and its arrays by one name each, "arrays/0.weight"."""
+
+from collections.abc import Mapping
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from fedsmall.wire import CARRIED, MODEL, RULE
-
-PARTS = (MODEL, CARRIED, RULE)
+from fedsmall.wire import Arrays, join, parts
 
 
-def joined(content: RecordDict) -> tuple[list[str], list[np.ndarray]]:
-    """All arrays of a message in one list, and their names with the record they come from: "arrays/0.weight"."""
-    held = [
-        (f"{part}/{name}", array.numpy())
-        for part in PARTS
-        if part in content.array_records
-        for name, array in content.array_records[part].items()
-    ]
-    return [name for name, _ in held], [array for _, array in held]
+def arrays_of(content: RecordDict) -> Arrays:
+    """All arrays of a message, named with the record they come from."""
+    return {name: array.numpy() for name, array in join(**content.array_records).items()}
 
 
-def parted(names: list[str], arrays: list[np.ndarray]) -> dict[str, ArrayRecord]:
-    """The records that :func:`joined` would join to these names and arrays; a record without arrays is left out."""
-    records: dict[str, dict[str, Array]] = {}
-    for name, array in zip(names, arrays, strict=True):
-        part, own = name.split("/", 1)
-        records.setdefault(part, {})[own] = Array(np.asarray(array))
-    return {part: ArrayRecord(held) for part, held in records.items()}
+def records_of(arrays: Mapping[str, np.ndarray]) -> dict[str, ArrayRecord]:
+    """The records that hold these arrays, each in the order given; a record without arrays is left out."""
+    return {
+        part: ArrayRecord({name: Array(np.asarray(array)) for name, array in own.items()})
+        for part, own in parts(arrays).items()
+    }

@@ -9,10 +9,11 @@ import socket
 import time
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients import socket_frames
+from clients.records import arrays_of, records_of
 from fedsmall.wire import CONFIG, METRICS, Arrays
 
 SOCKET = "FEDSMALL_STATION"  # where the station listens; set by `fedsmall site up`
@@ -55,9 +56,9 @@ def evaluate(message: Message, context: Context) -> Message:
 def relay(kind: str, message: Message) -> Message:
     """Pass a message on to the station and bring back its answer; an error is one line that the station wrote."""
     config = message.content.config_records.get(CONFIG, ConfigRecord())
-    words = {"kind": kind, "config": {key: value for key, value in config.items() if not isinstance(value, bytes)}}
+    header = {"kind": kind, "config": {key: value for key, value in config.items() if not isinstance(value, bytes)}}
     try:
-        answer, arrays = _ask(words, _arrays(message.content))
+        answer, arrays = _ask(header, arrays_of(message.content))
     except OSError as error:
         answer, arrays = {"error": f"the site's station cannot be reached ({type(error).__name__})"}, {}
     if "error" in answer:
@@ -65,10 +66,10 @@ def relay(kind: str, message: Message) -> Message:
     return Message(_content(answer, arrays), reply_to=message)
 
 
-def _ask(words: socket_frames.Words, arrays: Arrays) -> tuple[socket_frames.Words, Arrays]:
+def _ask(header: socket_frames.Header, arrays: Arrays) -> tuple[socket_frames.Header, Arrays]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         _connect(connection, os.environ[SOCKET])
-        socket_frames.send(connection, words, arrays)
+        socket_frames.send(connection, header, arrays)
         return socket_frames.receive(connection)
 
 
@@ -83,20 +84,9 @@ def _connect(connection: socket.socket, path: str) -> None:
             time.sleep(0.1)
 
 
-def _arrays(content: RecordDict) -> Arrays:
-    return {
-        f"{part}/{name}": array.numpy()
-        for part, record in content.array_records.items()
-        for name, array in record.items()
-    }
-
-
-def _content(answer: socket_frames.Words, arrays: Arrays) -> RecordDict:
-    parts: dict[str, dict[str, Array]] = {}
-    for key in answer.get("order", sorted(arrays)):  # safetensors keeps no order; a model's arrays have one
-        part, _, name = key.partition("/")
-        parts.setdefault(part, {})[name] = Array(arrays[key])
-    records: dict[str, Any] = {part: ArrayRecord(held) for part, held in parts.items()}
+def _content(answer: socket_frames.Header, arrays: Arrays) -> RecordDict:
+    order = answer.get("order", sorted(arrays))  # safetensors keeps no order; a model's arrays have one
+    records: dict[str, Any] = dict(records_of({name: arrays[name] for name in order}))
     if "config" in answer:
         records[CONFIG] = ConfigRecord(answer["config"])
     if "metrics" in answer:

@@ -1,8 +1,6 @@
 """Where a client finds its site's name and data: in a simulation's federation, or in its own files."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from flwr.app import Context
 
@@ -29,34 +27,22 @@ class SiteData:
     sites: int = 1
 
 
-_given: dict[str, Federation] = {}
+MOST_FEDERATIONS = 2
+_federations: dict[str, Federation] = {}  # by data key, the newest last
 
 
 def give_federation(plan: Plan, federation: Federation) -> None:
     """Let the clients of this process use a federation that is in memory already, for plans with this data key."""
-    _given.clear()
-    _given[plan.data_key] = federation
+    _federations.clear()
+    _federations[plan.data_key] = federation
 
 
-@lru_cache(maxsize=2)
-def _built(data_key: str, build: Callable[[], Federation]) -> Federation:
-    return build()
-
-
-class _Build:
-    """Builds a plan's federation; equal for equal data keys, so that the cache above sees through it."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-
-    def __call__(self) -> Federation:
-        return build_federation(self.plan)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Build) and self.plan.data_key == other.plan.data_key
-
-    def __hash__(self) -> int:
-        return hash(self.plan.data_key)
+def _federation(plan: Plan) -> Federation:
+    if plan.data_key not in _federations:
+        while len(_federations) >= MOST_FEDERATIONS:
+            del _federations[next(iter(_federations))]
+        _federations[plan.data_key] = build_federation(plan)
+    return _federations[plan.data_key]
 
 
 def simulated_site(plan: Plan, context: Context) -> SiteData:
@@ -64,8 +50,7 @@ def simulated_site(plan: Plan, context: Context) -> SiteData:
 
     Raises DataError where the federation has no such site.
     """
-    federation = _given.get(plan.data_key) or _built(plan.data_key, _Build(plan))
-    return site_in(federation, plan, int(context.node_config["partition-id"]))
+    return site_in(_federation(plan), plan, int(context.node_config["partition-id"]))
 
 
 def site_in(federation: Federation, plan: Plan, index: int) -> SiteData:

@@ -18,38 +18,38 @@ from safetensors.numpy import load, save
 from fedsmall.wire import Arrays
 
 LENGTHS = struct.Struct(">QQ")
-MOST_WORDS_BYTES = 4 << 20
+MOST_HEADER_BYTES = 4 << 20
 MOST_ARRAYS_BYTES = 4 << 30
 LONGEST_PATH = 100  # the system's limit for a socket's path is 104 or 108
 
-Words = dict[str, Any]
+Header = dict[str, Any]
 
 
 class LineError(ConnectionError):
     """The other end spoke no frame, or went away in the middle of one."""
 
 
-def send(line: socket.socket, words: Words, arrays: Arrays) -> None:
+def send(line: socket.socket, header: Header, arrays: Arrays) -> None:
     """Send one frame."""
-    text, block = json.dumps(words).encode(), save(arrays) if arrays else b""
+    text, block = json.dumps(header).encode(), save(arrays) if arrays else b""
     line.sendall(LENGTHS.pack(len(text), len(block)))
     line.sendall(text)
     line.sendall(block)
 
 
-def receive(line: socket.socket) -> tuple[Words, Arrays]:
+def receive(line: socket.socket) -> tuple[Header, Arrays]:
     """Receive one frame; raises LineError where it is none."""
-    words_bytes, arrays_bytes = LENGTHS.unpack(_exactly(line, LENGTHS.size))
-    if words_bytes > MOST_WORDS_BYTES or arrays_bytes > MOST_ARRAYS_BYTES:
+    header_bytes, arrays_bytes = LENGTHS.unpack(_exactly(line, LENGTHS.size))
+    if header_bytes > MOST_HEADER_BYTES or arrays_bytes > MOST_ARRAYS_BYTES:
         raise LineError("a frame of this length is not taken")
     try:
-        words = json.loads(_exactly(line, words_bytes))
+        header = json.loads(_exactly(line, header_bytes))
         arrays = load(bytes(_exactly(line, arrays_bytes))) if arrays_bytes else {}
     except (ValueError, SafetensorError):
         raise LineError("the frame holds no JSON or no safetensors") from None
-    if not isinstance(words, dict):
-        raise LineError("the frame's words are no JSON object")
-    return words, arrays
+    if not isinstance(header, dict):
+        raise LineError("the frame's header is no JSON object")
+    return header, arrays
 
 
 def check_length(path: Path) -> None:

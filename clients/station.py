@@ -19,14 +19,16 @@ from safetensors.numpy import load, save
 
 from clients import socket_frames
 from clients.hospital import HospitalClient
+from clients.memory import RoundMemory, put, run_folder
 from clients.policy import Policy, load_policy
 from clients.site_data import SiteData
-from clients.versions import RoundMemory, put, run_folder
+from clients.site_log import SiteLog
 from fedsmall import __version__
-from fedsmall.audit_log import AuditLog, digest_of, manifest
+from fedsmall.audit_log import digest_of, manifest
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError, PolicyError
+from fedsmall.files import DiskFullError, one_line
 from fedsmall.plan import Plan
 from fedsmall.privacy import epsilon
 from fedsmall.replicas.tree import plan_at
@@ -50,7 +52,7 @@ class SiteRequest(NamedTuple):
     arrays: Arrays
 
 
-Answer = tuple[socket_frames.Words, Arrays]
+Answer = tuple[socket_frames.Header, Arrays]
 
 
 @dataclass
@@ -63,24 +65,29 @@ class Station:
     policy_file: Path
 
     def __post_init__(self) -> None:
-        self.log = AuditLog(self.home / "log.jsonl")
-        self._spent = [entry["noise"] for entry in self.log.entries() if entry["event"] == "spent"]
-        self._held: tuple[Any, RawSite, str] | None = None
+        self.log = SiteLog(self.home, self.name)
+        self._read: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
-        run = str(config.get(RUN, ""))[:100]
         try:
-            words, leaving = self._handle(kind, config, arrays)
-        except TOLD as error:
-            return self._refuse(kind, run, " ".join(str(error).split())[:300])
+            return self._logged(one_line(kind, 20), one_line(config.get(RUN, ""), 100), config, arrays)
+        except (*TOLD, OSError) as error:  # what the log does not hold does not leave
+            traceback.print_exc()
+            return {"error": f"{self.name}: {one_line(_reason(error), 300)}; nothing was sent"}, {}
+
+    def _logged(self, kind: str, run: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+        try:
+            header, leaving = self._handle(kind, config, arrays)
+        except (*TOLD, DiskFullError) as error:
+            return self._refuse(kind, run, one_line(_reason(error), 300))
         except Exception:
             traceback.print_exc()  # to the station's own log, which stays here
             return self._refuse(kind, run, "its program failed; the traceback is in the station's log at the site")
-        said = {"metrics": words["metrics"]} if "metrics" in words else {"said": sorted(words.get("config", {}))}
-        self.log.write("sent", kind=kind, run=run, t=config.get(ROUND), **said, **manifest(leaving))
-        return words, leaving
+        fields = {"metrics": header["metrics"]} if "metrics" in header else {"said": sorted(header.get("config", {}))}
+        self.log.write("sent", run=run, kind=kind, t=config.get(ROUND), **fields, **manifest(leaving))
+        return header, leaving
 
     def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         handlers = {"roll": self._roll, "sums": self._sums, "scaling": self._take_scaling}
@@ -96,17 +103,17 @@ class Station:
         return handlers[kind](SiteRequest(plan, policy, raw, config, arrays))
 
     def _roll(self, order: SiteRequest) -> Answer:
-        told = self._client(order, scaled=False).get_properties({})
-        told[EXAMPLES] = max(int(told[EXAMPLES]), order.policy.count_floor)
-        return {"config": {**told, "version": __version__, "scaled": order.raw.scaled}}, {}
+        properties = self._client(order, scaled=False).get_properties({})
+        properties[EXAMPLES] = max(int(properties[EXAMPLES]), order.policy.count_floor)
+        return {"config": {**properties, "version": __version__, "scaled": order.raw.scaled}}, {}
 
     def _sums(self, order: SiteRequest) -> Answer:
         raw = replace(order.raw, floor=max(order.raw.floor, order.policy.count_floor))
         sums = raw.sums()
         if sums is None:
             raise PlanError("this task is not scaled; the site tells no sums")
-        told = {"count": sums.count, "total": sums.total, "squares": sums.squares}
-        return {"config": {}}, {f"{SUMS}/{name}": array for name, array in told.items()}
+        arrays = {"count": sums.count, "total": sums.total, "squares": sums.squares}
+        return {"config": {}}, {f"{SUMS}/{name}": array for name, array in arrays.items()}
 
     def _take_scaling(self, order: SiteRequest) -> Answer:
         agreed = {name: order.arrays[f"{SCALING}/{name}"] for name in ("mean", "scale")}
@@ -117,13 +124,13 @@ class Station:
         self._spend(order)
         client = self._client(order)
         leaving, examples, metrics = client.fit(list(order.arrays.values()), {**order.config, **_named(order)})
-        told = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
+        counted = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
         sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
-        return {"metrics": told, "order": client.sent_names}, sent
+        return {"metrics": counted, "order": client.sent_names}, sent
 
     def _evaluate(self, order: SiteRequest) -> Answer:
-        held = 0 if order.raw.held_out is None else len(order.raw.held_out)
-        if held < order.policy.count_floor:  # a share of three patients is as good as their labels
+        samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
+        if samples < order.policy.count_floor:  # a share of three patients is as good as their labels
             return {"metrics": {EXAMPLES: 0}}, {}
         _, examples, metrics = self._client(order, after=True).evaluate(list(order.arrays.values()), _named(order))
         return {"metrics": {EXAMPLES: examples, **metrics}}, {}
@@ -150,10 +157,10 @@ class Station:
     def _samples(self, plan: Plan) -> tuple[RawSite, str]:
         """The site's samples and their digest, read again when a file has changed."""
         key = (plan.data_key, _stamp(self.data))
-        if self._held is None or self._held[0] != key:
+        if self._read is None or self._read[0] != key:
             raw = load_site(plan, self.name, self.data)
-            self._held = (key, raw, digest_of({"x": raw.train.x, "y": raw.train.y}))
-        return self._held[1], self._held[2]
+            self._read = (key, raw, digest_of({"x": raw.train.x, "y": raw.train.y}))
+        return self._read[1], self._read[2]
 
     def _scaling(self, config: Mapping[str, Any]) -> Scaling:
         path = self._run_folder(config) / "scaling"
@@ -183,14 +190,14 @@ class Station:
         privacy = order.plan.method.privacy
         if privacy is None or privacy.noise == 0:
             return
-        after = [*self._spent, privacy.noise]
+        releases, least = self.log.spent()
         if order.policy.budget is not None:
-            order.policy.check_budget(epsilon(min(after), order.policy.delta, len(after)))
-        self.log.write("spent", run=str(order.config[RUN]), t=order.config[ROUND], noise=privacy.noise)
-        self._spent = after
+            least = privacy.noise if least is None else min(least, privacy.noise)
+            order.policy.check_budget(epsilon(least, order.policy.delta, releases + 1))
+        self.log.spend(privacy.noise, run=str(order.config[RUN]), t=order.config[ROUND])
 
     def _refuse(self, kind: str, run: str, reason: str) -> Answer:
-        self.log.write("refused", kind=kind, run=run, reason=reason)
+        self.log.write("refused", run=run, kind=kind, reason=reason)
         return {"error": f"{self.name}: {reason}"}, {}
 
 
@@ -207,12 +214,19 @@ def serve(station: Station, path: Path) -> None:
 def _attend(station: Station, caller: socket.socket) -> None:
     caller.settimeout(CALL_S)
     try:
-        words, arrays = socket_frames.receive(caller)
-        config = words.get("config")
-        answer, leaving = station.answer(str(words.get("kind")), config if isinstance(config, dict) else {}, arrays)
+        header, arrays = socket_frames.receive(caller)
+        config = header.get("config")
+        answer, leaving = station.answer(str(header.get("kind")), config if isinstance(config, dict) else {}, arrays)
         socket_frames.send(caller, answer, leaving)
     except OSError as error:
         print(f"a caller went away: {type(error).__name__}", flush=True)
+
+
+def _reason(error: Exception) -> str:
+    """What leaves the site of an error: words that were written to, and nothing of the system's but a full disk."""
+    if isinstance(error, TOLD):
+        return str(error)
+    return "its disk is full" if isinstance(error, DiskFullError) else "its log cannot be written"
 
 
 def _named(order: SiteRequest) -> dict[str, Any]:

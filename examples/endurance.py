@@ -32,25 +32,26 @@ PATIENCE = {"round_deadline_s": 900.0, "start_deadline_s": 600.0}
 POLICY = "least_samples = 1\n"
 
 
-def trial_plan(rounds: int) -> Plan:
+def plan_of_rounds(rounds: int) -> Plan:
     """A run with a contact in every round, and control variates that each site must remember."""
     path = Path(__file__).parent.parent / "scenarios" / "consortium_demo.toml"
     settings = [f"rounds={rounds}", "method.0.permute_every=1", "method.0.aggregate_every=3", "evaluate_every=1000"]
     return scenario.load(path, settings).plans()[0]
 
 
-def victims(trial: LoopbackConsortium) -> list[tuple[str, int]]:
+def victims(loopback: LoopbackConsortium) -> list[tuple[str, int]]:
     """The processes that may be killed now, of the server and of every site: what each is, and its number."""
-    found = [(f"server {name}", pid) for name, pid in supervisor.pids(server.process_folder(trial.folder)).items()]
-    for site in trial.data:
-        found += [(f"site {name}", pid) for name, pid in supervisor.pids(trial.kit(site).process_folder).items()]
+    servers = supervisor.pids(server.process_folder(loopback.folder))
+    processes = [(f"server {name}", pid) for name, pid in servers.items()]
+    for site in loopback.data:
+        processes += [(f"site {name}", pid) for name, pid in supervisor.pids(loopback.kit(site).process_folder).items()]
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        words = _read(path).split(b"\0")
-        ours = str(trial.folder).encode() in _read(path.with_name("environ"))  # only what this trial started
-        if ours and any(word.endswith((b"flwr-serverapp", b"clients.launcher")) for word in words):
-            kind = "ServerApp" if any(word.endswith(b"flwr-serverapp") for word in words) else "ClientApp"
-            found.append((kind, int(path.parent.name)))
-    return sorted(found)
+        arguments = _read(path).split(b"\0")
+        ours = str(loopback.folder).encode() in _read(path.with_name("environ"))  # only what this consortium started
+        if ours and any(word.endswith((b"flwr-serverapp", b"clients.launcher")) for word in arguments):
+            kind = "ServerApp" if any(word.endswith(b"flwr-serverapp") for word in arguments) else "ClientApp"
+            processes.append((kind, int(path.parent.name)))
+    return sorted(processes)
 
 
 def _read(path: Path) -> bytes:
@@ -60,15 +61,15 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def disturb(trial: LoopbackConsortium, run: str, kills: int, rng: random.Random, log: Counter[str]) -> None:
+def disturb(loopback: LoopbackConsortium, run: str, kills: int, rng: random.Random, log: Counter[str]) -> None:
     """Kill at random moments until ``kills`` are done, resuming whenever the run has ended; then let it finish."""
-    home = trial.home(run)
+    home = loopback.home(run)
     while not (home / "outcome.json").exists():
         if sum(log.values()) < kills:
             time.sleep(rng.uniform(0.5, 12.0))
-            found = victims(trial)
-            what = rng.choice(sorted({kind for kind, _ in found}))  # each kind as often, though sites have most
-            pid = rng.choice([pid for kind, pid in found if kind == what])
+            processes = victims(loopback)
+            what = rng.choice(sorted({kind for kind, _ in processes}))  # each kind as often, though sites have most
+            pid = rng.choice([pid for kind, pid in processes if kind == what])
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -78,22 +79,22 @@ def disturb(trial: LoopbackConsortium, run: str, kills: int, rng: random.Random,
         else:
             time.sleep(1.0)
         if not runs.is_running(home) and not (home / "outcome.json").exists():
-            _resume(trial, run)
+            _resume(loopback, run)
 
 
-def _resume(trial: LoopbackConsortium, run: str) -> None:
+def _resume(loopback: LoopbackConsortium, run: str) -> None:
     """Resume as a coordinator would: again, until the server is back."""
     for _ in range(60):
         try:
-            runs.resume(trial.folder, run, print)
+            runs.resume(loopback.folder, run, print)
             break
         except (PlanError, RuntimeError, TimeoutError) as error:
-            if runs.is_running(trial.home(run)) or (trial.home(run) / "outcome.json").exists():
+            if runs.is_running(loopback.home(run)) or (loopback.home(run) / "outcome.json").exists():
                 return
             print(f"  not yet: {str(error)[:120]}", flush=True)
             time.sleep(2.0)
     for _ in range(120):  # the new ServerApp takes its lock only after its imports
-        if runs.is_running(trial.home(run)) or (trial.home(run) / "outcome.json").exists():
+        if runs.is_running(loopback.home(run)) or (loopback.home(run) / "outcome.json").exists():
             return
         time.sleep(0.5)
 
@@ -105,31 +106,31 @@ def half_written(folder: Path) -> list[str]:
 
 def main(kills: int, rounds: int, seed: int = 0) -> int:
     """Run all, compare, and report; 0 where the models agree and nothing was left half-written."""
-    plan, log, rng = trial_plan(rounds), Counter[str](), random.Random(seed)
+    plan, log, rng = plan_of_rounds(rounds), Counter[str](), random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="fe") as scratch:
         data = {name: Path(scratch) / f"{name}.csv" for name in SITES}
         sample_data.write(list(data.values()))
-        with LoopbackConsortium(Path(scratch), data, POLICY) as trial:
+        with LoopbackConsortium(Path(scratch), data, POLICY) as loopback:
             started = time.monotonic()
-            trial.finish("calm", trial.start("calm", plan, **PATIENCE))
+            loopback.finish("calm", loopback.start("calm", plan, **PATIENCE))
             calm = time.monotonic() - started
             wild: list[str] = []
             while sum(log.values()) < kills:
                 wild.append(f"wild-{len(wild) + 1}")
-                trial.start(wild[-1], plan, **PATIENCE)
-                disturb(trial, wild[-1], kills, rng, log)
-            digests = {run: digest_of(load_file(trial.home(run) / "model.safetensors")) for run in ["calm", *wild]}
-            logs = [trial.home(run) / "log.jsonl" for run in wild]
-            logs += [trial.kit(name).home / "log.jsonl" for name in SITES]
+                loopback.start(wild[-1], plan, **PATIENCE)
+                disturb(loopback, wild[-1], kills, rng, log)
+            digests = {run: digest_of(load_file(loopback.home(run) / "model.safetensors")) for run in ["calm", *wild]}
+            logs = [loopback.home(run) / "log.jsonl" for run in wild]
+            logs += [loopback.kit(name).home / "log.jsonl" for name in SITES]
             report = {
                 "kills": sum(log.values()),
                 "killed": dict(sorted(log.items())),
                 "runs": len(wild),
-                "resumes": sum(len(runs.numbers(trial.home(run))) - 1 for run in wild),
+                "resumes": sum(len(runs.numbers(loopback.home(run))) - 1 for run in wild),
                 "same_model": len(set(digests.values())) == 1,
                 "digest": digests["calm"][:16],
                 "logs_hold": all(verify(path).fault is None for path in logs),
-                "half_written": [file for run in wild for file in half_written(trial.home(run))],
+                "half_written": [file for run in wild for file in half_written(loopback.home(run))],
                 "contacts": rounds,
                 "calm_seconds": round(calm),
                 "wild_seconds": round(time.monotonic() - started - calm),
@@ -139,5 +140,5 @@ def main(kills: int, rounds: int, seed: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    words = [int(word) for word in sys.argv[1:]]
-    sys.exit(main(*(words or [30, 12])))
+    numbers = [int(word) for word in sys.argv[1:]]
+    sys.exit(main(*(numbers or [30, 12])))

@@ -114,11 +114,11 @@ def main(contacts: int) -> None:
             "cold": bundle(folder / "cold", COLD_CLIENT, own_server),
         }
         digests = ", ".join(f'"{own_digest(source)}"' for source in bundles.values())
-        with LoopbackConsortium(folder, data, f"bundles = [{digests}]\n", say=print) as trial:
+        with LoopbackConsortium(folder, data, f"bundles = [{digests}]\n", say=print) as loopback:
             for name, source in bundles.items():
                 runs.SOURCE = source
-                trial.finish(name, trial.start(name, plan))
-                taken = seconds_per_contact(trial.home(name))
+                loopback.finish(name, loopback.start(name, plan))
+                taken = seconds_per_contact(loopback.home(name))
                 row = {"median": statistics.median(taken), "all": [round(value, 2) for value in taken]}
                 print(name, json.dumps(row), "load", os.getloadavg()[0], flush=True)
 

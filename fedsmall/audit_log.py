@@ -16,6 +16,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from fedsmall.files import told_when_full
+
 FIRST = "0" * 64  # what the first line names as the line before
 TAIL_BYTES = 16_384
 OWN = ("n", "time", "event", "before", "digest")
@@ -39,13 +41,13 @@ class AuditLog:
         """Append one line and flush it to the disk; returns it.
 
         A line that a crash left half-written is cut off first, and the new line says so. Raises ValueError for a field
-        of one of the log's own names.
+        of one of the log's own names, DiskFullError where there is no room.
         """
         if taken := set(fields) & set(OWN):
             raise ValueError(f"the log itself writes {', '.join(sorted(taken))}; choose another name")
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-        with os.fdopen(handle, "r+b") as file:
+        with told_when_full(self.path.name), os.fdopen(handle, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             last, cut = _last_line(_tail(file))
             if cut:

@@ -29,11 +29,6 @@ def rng_for(seed: int, purpose: str, *words: str | int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(hashed))  # type: ignore[arg-type]  # numpy's stub forgets ISeedSequence
 
 
-def seed_for(seed: int, purpose: str, *words: str | int) -> int:
-    """A seed of 63 bits for a library that wants a whole number; named as in :func:`rng_for`."""
-    return int.from_bytes(_digest(seed, purpose, words)[:8], "little") >> 1
-
-
 def _digest(seed: int, purpose: str, words: tuple[str | int, ...]) -> bytes:
     # ascii() escapes alike in every Python, repr() follows its Unicode tables; "d" takes numpy's integers as well
     named = [ascii(str(word)) if isinstance(word, str) else f"{word:d}" for word in words]

@@ -3,10 +3,13 @@
 The words of the wire, which ``strategies`` and ``clients`` share, are here and nowhere else.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
 Arrays = dict[str, np.ndarray]
 
 # Names of the records in a message.
@@ -38,33 +41,20 @@ class Traveller:
     carried: Arrays = field(default_factory=dict)
 
 
-@dataclass
-class Order:
-    """What the server asks of a site at one contact: train ``rounds`` rounds, the last of them being ``t``."""
-
-    traveller: Traveller
-    t: int
-    rounds: int
-    common: bool = False
-    rule: Arrays = field(default_factory=dict)
-
-
-@dataclass
-class Update:
-    """A site's answer: the trained traveller, what its local rule sends, and three numbers."""
-
-    traveller: Traveller
-    examples: int
-    loss: float
-    steps: int
-    rule: Arrays = field(default_factory=dict)
-
-
-def join(**parts: Arrays) -> Arrays:
+def join(**parts: Mapping[str, T]) -> dict[str, T]:
     """Several sets of arrays as one, {"part/name": array}, for an interface that takes a single list."""
     return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
 
 
-def split(joined: Arrays, part: str) -> Arrays:
-    """One of the sets that :func:`join` has joined."""
-    return {name.removeprefix(f"{part}/"): array for name, array in joined.items() if name.startswith(f"{part}/")}
+def split(joined: Mapping[str, T], part: str) -> dict[str, T]:
+    """One of the sets that :func:`join` has joined; empty where there was none of that name."""
+    return parts(joined).get(part, {})
+
+
+def parts(joined: Mapping[str, T]) -> dict[str, dict[str, T]]:
+    """All the sets that :func:`join` has joined, each in its own order; a set without arrays has left no trace."""
+    sets: dict[str, dict[str, T]] = {}
+    for key, array in joined.items():
+        part, _, name = key.partition("/")
+        sets.setdefault(part, {})[name] = array
+    return sets

@@ -28,10 +28,6 @@ class Roster:
         """The names in order."""
         return sorted(self.nodes)
 
-    def site_of(self, node: int) -> str | None:
-        """The site that speaks through this node, if known."""
-        return next((site for site, known in self.nodes.items() if known == node), None)
-
     def call(self, grid: Grid, config: dict[str, Any], timeout: float | None = 600) -> None:
         """Ask every node not yet known for its name and what it holds.
 

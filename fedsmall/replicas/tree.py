@@ -12,7 +12,7 @@ aggregated.
 Source: Ghilea and Rekik, "Replica Tree-based Federated Learning using Limited Data", Algorithms 1 and 2.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -127,11 +127,6 @@ def plan_at(plan: Plan, place: int, sites: int) -> Plan:
 def forest(tree: Tree, sites: int) -> tuple[ReplicaTree, ...]:
     """The trees of all sites, in the order of their names."""
     return tuple(tree_at(tree, place, sites) for place in range(sites))
-
-
-def models_in(trees: Sequence[ReplicaTree]) -> int:
-    """How many models are trained in all: m + the sum over the sites of r + r**2 + ... + r**d."""
-    return sum(map(len, trees))
 
 
 def subsets(tree: ReplicaTree, y: np.ndarray, seed: int, site: str) -> Mapping[str, np.ndarray]:

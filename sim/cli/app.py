@@ -98,18 +98,29 @@ def main(arguments: list[str] | None = None) -> None:
         if not raised_by_us(error):
             raise
         code = stop(str(error), 2)
-    except (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
-        if error.filename is None:
-            raise
-        code = stop(f"{error.strerror}: {error.filename}", 2)
+    except OSError as error:
+        code = stop(_of_the_system(error), 2)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def stop(message: str, code: int) -> int:
     """Say in one line on stderr why the command ends; returns its exit code."""
-    line = " ".join(message.split())
-    print(f"fedsmall: {line}", file=sys.stderr)
+    from fedsmall.files import one_line
+
+    print(f"fedsmall: {one_line(message)}", file=sys.stderr)
     return code
+
+
+def _of_the_system(error: OSError) -> str:
+    """One line for a path that is not there or not ours, or a full disk; whatever else it is, is raised again."""
+    from fedsmall.files import FULL
+
+    if error.errno in FULL:
+        return str(error) if error.filename is None else f"the disk is full: {error.filename}"
+    named = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
+    if not isinstance(error, named) or error.filename is None:
+        raise error
+    return f"{error.strerror}: {error.filename}"
 
 
 def raised_by_us(error: ValueError) -> bool:

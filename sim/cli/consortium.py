@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from sim.cli.terminal import say
 from sim.consortium import keys, members, server
 
 app = typer.Typer(no_args_is_help=True, help="Provision a consortium: authority, certificates, and a kit per site.")
-console = Console(highlight=False, soft_wrap=True)
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="the consortium's folder")]
 HERE = Path("consortium")
 LOOPBACK = "127.0.0.1"
@@ -34,8 +32,8 @@ def init(
     """Make the folder, a private authority and the server's certificate."""
     members.create(folder, name, host, port, listen=listen, inner_port=inner_port, days=days, inner_host=inner_host)
     hosts = keys.certificate_hosts(keys.load_certificate(folder / "server" / "server.crt"))
-    console.print(f"Consortium {name}: sites dial {host}:{port}. The certificate is good for {', '.join(hosts)}.")
-    console.print("Next: `fedsmall consortium add-site NAME` for every hospital, then `fedsmall server up`.")
+    say(f"Consortium {name}: sites dial {host}:{port}. The certificate is good for {', '.join(hosts)}.")
+    say("Next: `fedsmall consortium add-site NAME` for every hospital, then `fedsmall server up`.")
 
 
 @app.command("add-site")
@@ -49,42 +47,39 @@ def add_site(
     member = members.add_site(folder, name, key, days)
     kit = folder / "kits" / name
     if member.fingerprint is None:
-        console.print(f"The kit for {name} is in {kit}: it holds no secret. Send it; the site runs")
-        console.print(f"    fedsmall site keygen --kit {name}")
-        console.print(f"and sends back site.key.pub. Then: fedsmall consortium add-site {name} --key site.key.pub")
+        say(f"The kit for {name} is in {kit}: it holds no secret. Send it; the site runs")
+        say(f"    fedsmall site keygen --kit {name}")
+        say(f"and sends back site.key.pub. Then: fedsmall consortium add-site {name} --key site.key.pub")
         return
-    console.print(f"{name} is admitted until {member.expires} with the key {member.fingerprint}.")
-    console.print("Compare this fingerprint with the site on the telephone.")
+    say(f"{name} is admitted until {member.expires} with the key {member.fingerprint}.")
+    say("Compare this fingerprint with the site on the telephone.")
     if server.is_up(folder):
-        server.register(folder, console.print)
+        server.register(folder, say)
 
 
 @app.command("list")
 def show(folder: Folder = HERE) -> None:
     """The sites, their keys, and when each and the certificates expire."""
     record = members.load(folder)
-    table = Table("site", "standing", "admitted until", "key")
+    say(f"Consortium {record.name}, sites dial {record.address}")
     for name, member in sorted(record.members.items()):
-        standing, left = member.standing(members.today()), (member.expires - members.today()).days
-        warning = f"  ({left} days left)" if standing == "admitted" and left <= members.SOON else ""
-        table.add_row(name, standing, f"{member.expires}{warning}", member.fingerprint or "")
-    console.print(f"Consortium {record.name}, sites dial {record.address}")
-    console.print(table)
-    for label, path in (("authority", "ca/ca.crt"), ("server", "server/server.crt")):
-        left = keys.days_left(keys.load_certificate(folder / path))
-        mark = "[red]expired[/red]" if left < 0 else f"{left} days left" + (" !" if left <= members.SOON else "")
-        console.print(f"{label} certificate: {mark}")
+        standing = member.standing(members.today())
+        say(f"{name:16} {standing:19} until {member.expires}  {member.fingerprint or ''}")
+    for label, days in members.certificates(folder).items():
+        say(f"{label} certificate: " + ("expired" if days < 0 else f"{days} days left"), "red" if days < 0 else None)
+    for warning in members.warnings(folder):
+        say(warning, "yellow")
 
 
 @app.command("revoke")
 def revoke(name: Annotated[str, typer.Argument(help="the site's name")], folder: Folder = HERE) -> None:
     """Shut a site out for good: its key is let go at once where the server runs."""
     members.revoke(folder, name)
-    console.print(f"{name} is revoked.")
+    say(f"{name} is revoked.")
     if server.is_up(folder):
-        server.register(folder, console.print)
+        server.register(folder, say)
     else:
-        console.print("The server does not run now; it lets go of the key when it starts.")
+        say("The server does not run now; it lets go of the key when it starts.")
 
 
 @app.command("renew")
@@ -99,4 +94,4 @@ def renew(
     for part in ("server.key", "server.crt"):
         os.replace(folder / "server" / part, folder / "server" / f"{part}.{int(time.time())}")
     keys.new_server_certificate(folder / "ca", folder / "server", [record.host, record.inner_host, *(host or [])], days)
-    console.print(f"The server's certificate is good for {days} days; restart the server to use it.")
+    say(f"The server's certificate is good for {days} days; restart the server to use it.")

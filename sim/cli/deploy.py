@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
 from sim.cli.consortium import HERE, Folder
-from sim.consortium import flower_cli, runs, server
+from sim.cli.terminal import say
+from sim.consortium import flower_cli, members, runs, server
 from sim.runs import scenario, shipped
 
-console = Console(highlight=False, soft_wrap=True)
 Run = Annotated[str, typer.Argument(help="the run's name")]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="return at once; `fedsmall status` shows how it goes")]
 
@@ -32,6 +31,7 @@ def start(
     detach: Detach = False,
 ) -> None:
     """Run a scenario over the consortium's sites."""
+    _warn(folder)
     read = scenario.load(shipped.find(path), settings or [])
     plans = read.plans()
     if detach and len(plans) > 1:
@@ -42,72 +42,78 @@ def start(
         chosen = runs.site_names(folder, [word for word in sites.split(",") if word], plan)
         patience: dict[str, Any] = {"quorum": quorum, "round_deadline_s": round_deadline}
         runs.prepare(folder, run, plan, chosen, start_deadline_s=start_deadline, **patience)
-        _follow(folder, run, runs.launch(folder, run, console.print), detach)
+        _follow(folder, run, runs.launch(folder, run, say), detach)
 
 
 def resume(run: Run, folder: Folder = HERE, detach: Detach = False) -> None:
     """Go on with a run that ended early, from its last contact and to the same bits."""
-    _follow(folder, run, runs.resume(folder, run, console.print), detach)
+    _follow(folder, run, runs.resume(folder, run, say), detach)
 
 
 def status(folder: Folder = HERE) -> None:
     """The consortium's runs, and which sites are connected."""
+    _warn(folder)
     for name, state, line in runs.states(folder):
-        console.print(f"{name}: {state}  {line}")
+        say(f"{name}: {state}  {line}")
     if not server.is_up(folder):
-        console.print("the server does not run")
+        say("the server does not run")
         return
     for name, node in sorted(server.registered(folder).items()):
-        console.print(f"site {name}: {node.status}")
+        say(f"site {name}: {node.status}")
 
 
 def stop(run: Run, folder: Folder = HERE) -> None:
     """Stop a run; it can be resumed."""
-    runs.stop(folder, run, console.print)
+    runs.stop(folder, run, say)
 
 
 def logs(run: Run, folder: Folder = HERE, last: Annotated[int, typer.Option(min=1)] = 30) -> None:
     """The last orders and answers of a run, with every silence and every answer set aside."""
     home = runs.run_home(folder, run)
     for entry in list(AuditLog(home / "log.jsonl").entries())[-last:]:
-        said = entry.get("reason") or (f"{entry['bytes']} bytes" if "bytes" in entry else "")
+        what = entry.get("reason") or (f"{entry['bytes']} bytes" if "bytes" in entry else "")
         where = f"round {entry['t']}" if entry.get("t") else ""
-        console.print(f"{entry['time']}  {entry['event']:8} {entry.get('site', ''):16} {where:12} {said}")
-    console.print(f"Flower's own log: {flower_cli.shown(['flwr', 'log', '--show', 'RUN-ID', flower_cli.CONNECTION])}")
+        say(f"{entry['time']}  {entry['event']:8} {entry.get('site', ''):16} {where:12} {what}")
+    say(f"Flower's own log: {flower_cli.shown(['flwr', 'log', '--show', 'RUN-ID', flower_cli.CONNECTION])}")
+
+
+def _warn(folder: Path) -> None:
+    for line in members.warnings(folder):
+        say(line, "yellow")
 
 
 def _follow(folder: Path, run: str, number: int, detach: bool) -> None:
     if detach:
-        console.print(f"{run} is on its way; `fedsmall status` shows how it goes")
+        say(f"{run} is on its way; `fedsmall status` shows how it goes")
         return
-    told = -1
+    last = -1
 
     def progress(at: dict[str, Any]) -> None:
-        nonlocal told
-        if at["t"] != told:
-            told = at["t"]
-            console.print(f"{run}: round {at['t']} of {at['rounds']}, {at['seconds']:.0f} s")
+        nonlocal last
+        if at["t"] != last:
+            last = at["t"]
+            say(f"{run}: round {at['t']} of {at['rounds']}, {at['seconds']:.0f} s")
 
     try:
         outcome = runs.watch(folder, run, number, progress)
     except RuntimeError as error:
-        console.print(f"[red]{run} ended early:[/red] {error}", markup=True)
+        say(f"{run} ended early: {error}", "red")
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        console.print(f"{run} goes on without you; `fedsmall stop {run}` stops it")
+        say(f"{run} goes on without you; `fedsmall stop {run}` stops it")
         raise typer.Exit(130) from None
     _report(folder / "runs" / run, outcome)
 
 
 def _report(home: Path, outcome: dict[str, Any]) -> None:
     for event in outcome["events"]:
-        console.print(f"round {event['t']}: {event['site']} {event['kind']}: {event['reason']}")
+        say(f"round {event['t']}: {event['site']} {event['kind']}: {event['reason']}")
     common = (outcome["evaluations"] or [{}])[-1].get("common") or {}
     measured = ", ".join(f"{name} {value:.3f}" for name, value in common.items())
-    console.print(f"finished after {outcome['contacts']} contacts, {outcome['bytes_sent']} bytes of models.")
-    console.print(f"the common model on what the sites held out: {measured or 'nothing was held out'}")
+    say(f"finished after {outcome['contacts']} contacts, {outcome['bytes_sent']} bytes of models.")
+    say(f"the common model on what the sites held out: {measured or 'nothing was held out'}")
     left = [name for name in ("model.safetensors", "outcome.json", "log.jsonl") if (home / name).exists()]
-    console.print(f"in {home}: {', '.join(left)}")
+    say(f"in {home}: {', '.join(left)}")
 
 
 def _slug(text: str) -> str:

@@ -3,14 +3,13 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sim.cli.consortium import HERE, Folder
+from sim.cli.terminal import say
 from sim.consortium import members, server, supervisor
 from sim.consortium.supervisor import stay
 
 app = typer.Typer(no_args_is_help=True, help="Run the coordinator's server.")
-console = Console(highlight=False, soft_wrap=True)
 
 
 @app.command("up")
@@ -20,11 +19,11 @@ def up(
     only: Annotated[str, typer.Option(help="superlink, superexec or gate alone: a container each")] = "",
 ) -> None:
     """Start the server and bring its register of sites up to date; every command that is run is shown."""
-    server.up(folder, console.print, only)
+    server.up(folder, say, only)
     record = members.load(folder)
-    console.print(f"The server is up: sites dial {record.address}; only this machine may command it.")
+    say(f"The server is up: sites dial {record.address}; only this machine may command it.")
     if not detach:
-        stay(server.process_folder(folder, only), console.print)
+        stay(server.process_folder(folder, only), say)
 
 
 @app.command("down")
@@ -33,7 +32,7 @@ def down(
     only: Annotated[str, typer.Option(help="superlink, superexec or gate alone, as at `up`")] = "",
 ) -> None:
     """Stop the server; a run that is under way can be resumed."""
-    console.print("stopped" if server.down(folder, only) else "nothing ran")
+    say("stopped" if server.down(folder, only) else "nothing ran")
 
 
 @app.command("status")
@@ -41,10 +40,10 @@ def status(folder: Folder = HERE) -> None:
     """Which programs run, and which sites are connected."""
     running = supervisor.pids(server.process_folder(folder))
     for name in ("superlink", "superexec", "gate"):
-        console.print(f"{name}: {'runs' if name in running else 'does not run'}")
+        say(f"{name}: {'runs' if name in running else 'does not run'}")
     if not running:
         raise typer.Exit(1)
     present = server.registered(folder)
     for name, member in sorted(members.load(folder).members.items()):
         node = present.get(name)
-        console.print(f"{name}: {node.status if node else member.standing(members.today())}")
+        say(f"{name}: {node.status if node else member.standing(members.today())}")

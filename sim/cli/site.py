@@ -4,16 +4,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from fedsmall.audit_log import AuditLog, verify
+from clients.site_log import SiteLog
+from sim.cli.terminal import say
 from sim.consortium import keys, supervisor
 from sim.consortium import site as sites
 from sim.consortium.site import Site
 from sim.consortium.supervisor import stay
 
 app = typer.Typer(no_args_is_help=True, help="Run a hospital's side of a consortium.")
-console = Console(highlight=False, soft_wrap=True)
 Kit = Annotated[Path, typer.Option("--kit", "-k", help="the folder that the coordinator sent")]
 Home = Annotated[Path | None, typer.Option(help="where the site's programs write; by default the kit's state folder")]
 HERE = Path()
@@ -31,9 +30,9 @@ def keygen(kit: Kit = HERE) -> None:
         mark = keys.new_site_key(kit / "site.key")
     except FileExistsError:
         raise ValueError("this kit has a key already; it is not overwritten") from None
-    console.print(f"The private key of {card.site} stays here: {kit / 'site.key'}")
-    console.print(f"Send this file to the coordinator: {kit / 'site.key.pub'}")
-    console.print(f"and read this fingerprint to them on the telephone: {mark}")
+    say(f"The private key of {card.site} stays here: {kit / 'site.key'}")
+    say(f"Send this file to the coordinator: {kit / 'site.key.pub'}")
+    say(f"and read this fingerprint to them on the telephone: {mark}")
 
 
 @app.command("up")
@@ -50,10 +49,10 @@ def up(
 ) -> None:
     """Join the federation: start station, SuperNode and SuperExec; all connections go out."""
     site = _site(kit, home)
-    sites.up(site, data, port, console.print, insecure=insecure, only=only)
-    console.print(f"{site.card.site} is up; logs in {site.process_folder}. What leaves is in {site.home / 'log.jsonl'}")
+    sites.up(site, data, port, say, insecure=insecure, only=only)
+    say(f"{site.card.site} is up; logs in {site.process_folder}. What leaves is in {site.home / 'log.jsonl'}")
     if not detach:
-        stay(site.process_folder, console.print)
+        stay(site.process_folder, say)
 
 
 @app.command("check")
@@ -72,17 +71,17 @@ def check(
         raise ValueError("say what the data are for: either --task or --scenario")
     table = {"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]}
     read = scenario.load(shipped.find(plan)) if plan is not None else scenario.build(table)
-    found = check_site(read.plans()[0], site, data, floor)
-    for line in found.lines():
-        console.print(line, markup=False)
-    if not found.good:
+    report = check_site(read.plans()[0], site, data, floor)
+    for line in report.lines():
+        say(line)
+    if not report.good:
         raise typer.Exit(1)
 
 
 @app.command("down")
 def down(kit: Kit = HERE, home: Home = None) -> None:
     """Stop the site's programs."""
-    console.print("stopped" if sites.down(_site(kit, home)) else "nothing ran")
+    say("stopped" if sites.down(_site(kit, home)) else "nothing ran")
 
 
 @app.command("status")
@@ -91,7 +90,7 @@ def status(kit: Kit = HERE, home: Home = None) -> None:
     site = _site(kit, home)
     running = supervisor.pids(site.process_folder)
     for name in ("station", "supernode", "superexec"):
-        console.print(f"{name}: {'runs' if name in running else 'does not run'}")
+        say(f"{name}: {'runs' if name in running else 'does not run'}")
     if not running:
         raise typer.Exit(1)
 
@@ -101,19 +100,20 @@ def log(
     kit: Kit = HERE,
     home: Home = None,
     check: Annotated[
-        bool, typer.Option("--verify", help="check that nothing was changed since it was written")
+        bool, typer.Option("--verify", help="check that nothing was changed, cut off or replaced since it was written")
     ] = False,
     last: Annotated[int, typer.Option(min=1, help="how many lines to show")] = 20,
 ) -> None:
     """What left this site, when, and to which run."""
-    path = _site(kit, home).home / "log.jsonl"
+    site = _site(kit, home)
+    written = SiteLog(site.home, site.card.site)
     if check:
-        found = verify(path)
-        if found.fault:
-            console.print(f"[red]{found.fault}[/red]")
+        result = written.verify()
+        if result.fault:
+            say(result.fault, "red")
             raise typer.Exit(1)
-        console.print(f"{found.lines} lines hold; the last is {found.head}")
+        say(f"{result.lines} lines hold; the last is {result.head}")
         return
-    for entry in list(AuditLog(path).entries())[-last:]:
-        said = entry.get("reason") or f"{len(entry.get('arrays', {}))} arrays, {entry.get('bytes', 0)} bytes"
-        console.print(f"{entry['time']}  {entry['event']:8} {entry.get('kind', ''):9} {entry.get('run', '')}  {said}")
+    for entry in written.entries()[-last:]:
+        what = entry.get("reason") or f"{len(entry.get('arrays', {}))} arrays, {entry.get('bytes', 0)} bytes"
+        say(f"{entry['time']}  {entry['event']:8} {entry.get('kind', ''):9} {entry.get('run', '')}  {what}")

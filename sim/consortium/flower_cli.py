@@ -51,23 +51,25 @@ def write_connection(home: Path, address: str, certificate: Path) -> None:
     (home / "config.toml").write_text("\n".join(lines) + "\n")
 
 
-def call(home: Path, *words: str, say: Callable[[str], None] | None = None, timeout_s: float = SAY_S) -> dict[str, Any]:
+def call(
+    home: Path, *arguments: str, say: Callable[[str], None] | None = None, timeout_s: float = SAY_S
+) -> dict[str, Any]:
     """Run a ``flwr`` command with ``--format json`` and return its answer; ``say`` is told the command first.
 
     Raises RuntimeError with Flower's own words where it failed.
     """
-    command = [tool("flwr"), *words]
+    command = [tool("flwr"), *arguments]
     if say:
-        say(shown(["flwr", *words], {"FLWR_HOME": environment(home)["FLWR_HOME"]}))
+        say(shown(["flwr", *arguments], {"FLWR_HOME": environment(home)["FLWR_HOME"]}))
     settings: dict[str, Any] = {"env": {**os.environ, **environment(home)}, "capture_output": True, "text": True}
     try:
         done = subprocess.run([*command, "--format", "json"], timeout=timeout_s, check=False, **settings)
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"`flwr {' '.join(words[:2])}` gave no answer within {timeout_s:g} s") from None
+        raise RuntimeError(f"`flwr {' '.join(arguments[:2])}` gave no answer within {timeout_s:g} s") from None
     answer = _last_json(done.stdout)
     if done.returncode != 0 or answer is None or answer.get("success") is False:
-        words_of_flower = (answer or {}).get("error-message") or done.stderr.strip() or done.stdout.strip()
-        raise RuntimeError(f"`flwr {' '.join(words[:2])}` failed: {words_of_flower}")
+        reason = (answer or {}).get("error-message") or done.stderr.strip() or done.stdout.strip()
+        raise RuntimeError(f"`flwr {' '.join(arguments[:2])}` failed: {reason}")
     return answer
 
 

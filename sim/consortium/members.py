@@ -12,7 +12,6 @@
 """
 
 import json
-import os
 import re
 from datetime import UTC, date, datetime, timedelta
 from importlib.resources import files
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fedsmall.files import write
 from fedsmall.plan import Frozen
 from sim.consortium import keys
 
@@ -129,7 +129,7 @@ def load(folder: Path) -> Consortium:
 
 def save(folder: Path, record: Consortium) -> None:
     """Write the record whole or not at all."""
-    _replace(folder / RECORD, record.model_dump_json(indent=2) + "\n")
+    write(folder / RECORD, (record.model_dump_json(indent=2) + "\n").encode(), flush=True)
 
 
 def add_site(folder: Path, name: str, public_key: Path | None, days: int) -> Member:
@@ -163,6 +163,27 @@ def revoke(folder: Path, name: str) -> Member:
     return member
 
 
+def certificates(folder: Path) -> dict[str, int]:
+    """The days that are left of the authority's and the server's certificate."""
+    files = {"authority": folder / "ca" / "ca.crt", "server": folder / "server" / "server.crt"}
+    return {label: keys.days_left(keys.load_certificate(path)) for label, path in files.items()}
+
+
+def warnings(folder: Path) -> list[str]:
+    """What expires within a month, a line each, with what to do."""
+    lines = [
+        f"the {label}'s certificate expires in {days} days; "
+        + ("`fedsmall consortium renew` makes a new one" if label == "server" else "make a new consortium before")
+        for label, days in certificates(folder).items()
+        if 0 <= days <= SOON
+    ]
+    for name, member in sorted(load(folder).members.items()):
+        days = (member.expires - today()).days
+        if member.standing(today()) == "admitted" and days <= SOON:
+            lines.append(f"{name} is admitted for {days} more days; `fedsmall consortium add-site {name}` renews that")
+    return lines
+
+
 def write_kit(folder: Path, record: Consortium, member: Member) -> Path:
     """What the site is given: where to dial, whom to trust, and a policy to fill in. No private key is in it."""
     kit = folder / "kits" / member.name
@@ -170,7 +191,7 @@ def write_kit(folder: Path, record: Consortium, member: Member) -> Path:
     (kit / "ca.crt").write_bytes((folder / "ca" / "ca.crt").read_bytes())
     card = {"consortium": record.name, "site": member.name, "address": record.address}
     card |= {"expires": member.expires.isoformat()}
-    _replace(kit / "site.json", json.dumps(card, indent=2) + "\n")
+    write(kit / "site.json", (json.dumps(card, indent=2) + "\n").encode(), flush=True)
     if not (kit / "policy.toml").exists():
         (kit / "policy.toml").write_text(files("clients").joinpath("policy.toml").read_text())
     return kit
@@ -188,9 +209,3 @@ def _fresh_fingerprint(record: Consortium, name: str, mark: str) -> str:
 
 def _with(record: Consortium, member: Member) -> Consortium:
     return record.model_copy(update={"members": record.members | {member.name: member}})
-
-
-def _replace(path: Path, text: str) -> None:
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(text)
-    os.replace(draft, path)

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
+from fedsmall.files import write
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
@@ -47,7 +47,7 @@ def prepare(folder: Path, run: str, plan: Plan, sites: tuple[str, ...], **patien
         raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
     sheet = RunSheet(run=run, plan=_without_paths(plan), sites=sites, **patience)
     home.mkdir(parents=True, mode=0o700)
-    _put(home / "sheet.json", sheet.model_dump_json(exclude_defaults=True, indent=1))
+    write(home / "sheet.json", sheet.model_dump_json(exclude_defaults=True, indent=1).encode(), flush=True)
     AuditLog(home / "log.jsonl").write("prepared", sites=list(sites), method=plan.method.label, seed=plan.seed)
     return home
 
@@ -56,10 +56,10 @@ def launch(folder: Path, run: str, say: Say) -> int:
     """Hand a run to Flower, which starts the ServerApp that goes on from the run's journal; returns Flower's number."""
     if not server.is_up(folder):
         raise PlanError("The server does not run; `fedsmall server up` starts it.")
-    words = ("run", str(SOURCE), flower_cli.CONNECTION, "--run-config", f'run="{run}"')
-    number = int(flower_cli.call(folder / "flwr", *words, say=say)["run-id"])
+    command = ("run", str(SOURCE), flower_cli.CONNECTION, "--run-config", f'run="{run}"')
+    number = int(flower_cli.call(folder / "flwr", *command, say=say)["run-id"])
     home = folder / "runs" / run
-    _put(home / "flower.json", json.dumps({"runs": [*numbers(home), number]}))
+    write(home / "flower.json", json.dumps({"runs": [*numbers(home), number]}).encode(), flush=True)
     return number
 
 
@@ -163,9 +163,3 @@ def _without_paths(plan: Plan) -> Plan:
         return plan
     task = {k: Path(v).name if k in FILES and isinstance(v, str) else v for k, v in plan.task.items()}
     return plan.model_copy(update={"task": task})
-
-
-def _put(path: Path, text: str) -> None:
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(text)
-    os.replace(beside, path)

@@ -1,12 +1,12 @@
 """The coordinator's side as processes: SuperLink, SuperExec and gate, and the sites that are registered there."""
 
 import json
-import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from fedsmall.files import write
 from sim.consortium import flower_cli, gate, keys, members, supervisor
 from sim.consortium.members import Consortium
 from sim.consortium.supervisor import Program
@@ -89,8 +89,8 @@ def register(folder: Path, say: Say) -> None:
         standing = member.standing(members.today())
         if standing == "admitted" and name not in present:
             key = str((folder / "sites" / f"{name}.pub").absolute())
-            words = ("supernode", "register", key, flower_cli.CONNECTION, "--name", name)
-            _note_node(folder, name, int(flower_cli.call(home, *words, say=say)["node-id"]))
+            command = ("supernode", "register", key, flower_cli.CONNECTION, "--name", name)
+            _note_node(folder, name, int(flower_cli.call(home, *command, say=say)["node-id"]))
         if standing in ("revoked", "expired") and name in present:
             say(f"# {name} is {standing}")
             flower_cli.call(home, "supernode", "unregister", str(present[name].node), flower_cli.CONNECTION, say=say)
@@ -142,6 +142,5 @@ def _nodes(folder: Path) -> dict[str, int]:
 
 
 def _note_node(folder: Path, name: str, node: int) -> None:
-    draft = folder / "state" / "nodes.json.draft"
-    draft.write_text(json.dumps(_nodes(folder) | {name: node}, indent=2))
-    os.replace(draft, folder / "state" / "nodes.json")
+    content = json.dumps(_nodes(folder) | {name: node}, indent=2).encode()
+    write(folder / "state" / "nodes.json", content, flush=True)

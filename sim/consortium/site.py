@@ -5,7 +5,9 @@ import secrets
 import socket
 import ssl
 import sys
+import time
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,14 +103,15 @@ def programs(site: Site, data: Path | None, port: int, *, insecure: bool) -> lis
 
 
 def up(site: Site, data: Path | None, port: int, say: Say, *, insecure: bool = False, only: str = "") -> None:
-    """Start a site's programs; ``say`` is told every command. Connections only go out.
+    """Start a site's programs; ``say`` is told every command, that the site is let in, and what expires soon.
 
     ``only`` starts the "station", which needs the data and no network, or the "network" half, which needs no data.
 
-    Raises ValueError, in one line, for what would else fail as a riddle: no key, a server that is not there, a
-    certificate of another authority or another name, plain text where TLS is expected.
+    Connections only go out. Raises ValueError, in one line, for what would else fail as a riddle: no key, a server that
+    is not there, a certificate of another authority or another name, plain text where TLS is expected, a clock that is
+    wrong, a key that the server does not know, an admission that has expired.
     """
-    card = site.card
+    card, left = site.card, None
     load_policy(site.kit / "policy.toml")
     if data is not None and not data.exists():
         raise ValueError("there are no data at the place that --data names")
@@ -117,11 +120,14 @@ def up(site: Site, data: Path | None, port: int, say: Say, *, insecure: bool = F
     if not insecure and only != "station":
         if not site.key.exists():
             raise ValueError("the kit has no key yet; `fedsmall site keygen` makes one, here and only here")
-        check_server(card.address, site.kit / "ca.crt")
-    socket_frames.check_length(
-        site.socket_path
-    )  # the station would say so only in its own log, and start again for ever
+        left = check_server(card.address, site.kit / "ca.crt")
+    # the station would say so only in its own log, and start again for ever
+    socket_frames.check_length(site.socket_path)
+    if supervisor.running(site.process_folder):
+        raise ValueError("this site is up already; `fedsmall site down` stops it")
     _prepare(site)
+    if left is not None:
+        _be_admitted(site, left, say)
     names = HALVES.get(only, ("station", "supernode", "superexec"))
     commands = [program for program in programs(site, data, port, insecure=insecure) if program.name in names]
     for program in commands:
@@ -129,8 +135,25 @@ def up(site: Site, data: Path | None, port: int, say: Say, *, insecure: bool = F
     supervisor.start(site.process_folder, commands)
 
 
-def check_server(address: str, authority: Path) -> None:
-    """Dial the server once over TLS, as the SuperNode will; raises ValueError that says what is wrong."""
+def _be_admitted(site: Site, left: int, say: Say) -> None:
+    from sim.consortium import admission  # brings Flower's client, which takes its time
+
+    card, authority = site.card, site.kit / "ca.crt"
+    say(admission.check_admission(card.address, authority, site.key, site.home / "node", card.expires))
+    days = {
+        "this site's admission": (date.fromisoformat(card.expires) - datetime.now(UTC).date()).days,
+        "the server's certificate": left,
+        "the consortium's own certificate (ca.crt)": keys.days_left(keys.load_certificate(authority)),
+    }
+    for line in admission.warnings(days):
+        say(line)
+
+
+def check_server(address: str, authority: Path) -> int:
+    """Dial the server once over TLS, as the SuperNode will, and return the days that are left of its certificate.
+
+    Raises ValueError that says what is wrong.
+    """
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=str(authority))
     try:
@@ -138,7 +161,8 @@ def check_server(address: str, authority: Path) -> None:
             socket.create_connection((host, int(port)), timeout=DIAL_S) as plain,
             context.wrap_socket(plain, server_hostname=host) as secured,
         ):
-            secured.getpeercert()
+            expires = ssl.cert_time_to_seconds(str((secured.getpeercert() or {})["notAfter"]))
+            return int((expires - time.time()) // 86_400)
     except ssl.SSLCertVerificationError as error:
         raise ValueError(
             f"{address} shows a certificate that this kit does not trust: {error.verify_message}"

@@ -17,10 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+import psutil
+
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0
 STEADY_S = 60.0  # a program that ran this long starts again at once
 GRACE_S = 8.0
 PR_SET_PDEATHSIG = 1
+TICK_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,8 @@ def running(folder: Path) -> int | None:
 
 def pids(folder: Path) -> dict[str, int]:
     """The process ids of the programs that run now, by name."""
-    found = {path.stem: _alive(path) for path in sorted(folder.glob("*.pid"))}
-    return {name: pid for name, pid in found.items() if pid and name != "supervisor"}
+    programs = {path.stem: _alive(path) for path in sorted(folder.glob("*.pid"))}
+    return {name: pid for name, pid in programs.items() if pid and name != "supervisor"}
 
 
 def stop(folder: Path, timeout_s: float = 3 * GRACE_S) -> bool:
@@ -181,25 +184,24 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def _write_pid(path: Path, pid: int) -> None:
-    path.write_text(f"{pid} {_birth(pid)}\n")
+    with contextlib.suppress(psutil.NoSuchProcess):  # it ended at once; the supervisor will see
+        path.write_text(f"{pid} {_birth(psutil.Process(pid)):.2f}\n")
 
 
 def _alive(path: Path) -> int | None:
-    """The process a file names, if it is still the same one: numbers are used again."""
+    """The process a file names, if it is still the same one (numbers are used again) and no zombie."""
     try:
         pid, birth = path.read_text().split()
-        os.kill(int(pid), 0)
-    except (OSError, ValueError):
+        process = psutil.Process(int(pid))
+        same = abs(_birth(process) - float(birth)) < TICK_S and process.status() != psutil.STATUS_ZOMBIE
+    except (OSError, ValueError, psutil.Error):
         return None
-    return int(pid) if _birth(int(pid)) == birth else None
+    return process.pid if same else None
 
 
-def _birth(pid: int) -> str:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return "-"
-    return "gone" if fields[0] == "Z" else fields[19]  # state; start time in clock ticks since boot
+def _birth(process: psutil.Process) -> float:
+    """Seconds from the system's start to the process's: setting the clock moves both."""
+    return float(process.create_time() - psutil.boot_time())
 
 
 def _say(line: str) -> None:

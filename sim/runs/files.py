@@ -1,12 +1,12 @@
 """Files of a run: written whole or not at all, and never over another run's."""
 
 import json
-import os
 import re
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from fedsmall import files
 from fedsmall.errors import PlanError
 
 
@@ -28,11 +28,9 @@ def free_folder(name: str, parent: Path = Path("runs")) -> Path:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file whole: beside its place first, then moved there."""
+    """Write a file whole, in a folder that is made where it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    os.replace(beside, path)
+    files.write(path, content)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -9,6 +9,7 @@ all sites, the common model and the optimizer state that travels.
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from fedsmall.errors import PlanError
+from fedsmall.files import one_line, write
 from fedsmall.wire import Arrays
 
 KEEP = 3
+OWN = re.compile(r"\d{6,}\.(json|safetensors)(\.new)?")
 
 
 class FileJournal:
@@ -44,29 +48,47 @@ class FileJournal:
         self._forget(contact)
 
     def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
-        """The last state that was written whole and is still whole: contacts done, arrays, meta. None without one."""
+        """The last state that was written whole and is still whole: contacts done, arrays, meta.
+
+        None where the first contact was never written whole. Raises PlanError where there were states and none is left:
+        a run must not begin anew unasked.
+        """
         self.faults = []
-        for path in sorted(self.folder.glob("*.json"), reverse=True):
+        ours = self._ours()
+        for path in sorted((path for path in ours if path.suffix == ".json"), key=_contact, reverse=True):
             try:
                 return _read(path)
             except (OSError, ValueError, KeyError, SafetensorError) as error:
-                self.faults.append(f"contact {int(path.stem)}: {error}")
+                self.faults.append(f"contact {_contact(path)}: {error}")
+        if self.faults or any(_contact(path) > 1 for path in ours):
+            faults = one_line("; ".join(self.faults) or "all records are gone")
+            raise PlanError(
+                f"No state in the run's journal is whole ({faults}). "
+                "Put a copy of its journal folder back, or start a new run under another name."
+            )
         return None
 
     def _path(self, contact: int, ending: str) -> Path:
         return self.folder / f"{contact:06d}.{ending}"
 
     def _forget(self, contact: int) -> None:
-        for path in self.folder.iterdir():
-            number = int(path.name.split(".")[0])
+        for path in self._ours():
             # a run that was taken back to an older state writes its later contacts anew
-            if number <= contact - self.keep or number > contact:
+            if not contact - self.keep < _contact(path) <= contact:
                 path.unlink()
+
+    def _ours(self) -> list[Path]:
+        """The journal's own files; whatever else lies in the folder is left alone."""
+        return [path for path in self.folder.glob("*") if OWN.fullmatch(path.name)]
+
+
+def _contact(path: Path) -> int:
+    return int(path.name.partition(".")[0])
 
 
 def _read(path: Path) -> tuple[int, Arrays, dict[str, Any]]:
-    told, _, text = path.read_bytes().partition(b"\n")
-    if hashlib.sha256(text).hexdigest().encode() != told:
+    digest, _, text = path.read_bytes().partition(b"\n")
+    if hashlib.sha256(text).hexdigest().encode() != digest:
         raise ValueError("its record is damaged")
     card = json.loads(text)
     content = path.with_suffix(".safetensors").read_bytes()
@@ -76,13 +98,8 @@ def _read(path: Path) -> tuple[int, Arrays, dict[str, Any]]:
 
 
 def put(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, though the machine lose its power meanwhile."""
-    beside = path.with_name(path.name + ".new")
-    with open(beside, "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(beside, path)
+    """Write a file of a run so that it outlives a power cut."""
+    write(path, content, flush=True)
 
 
 def _flush_folder(folder: Path) -> None:

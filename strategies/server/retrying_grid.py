@@ -17,8 +17,9 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 
 from fedsmall.audit_log import AuditLog
+from fedsmall.files import one_line
 from fedsmall.run_sheet import RUN, SITES, RunSheet
-from fedsmall.wire import CONFIG, ROUND
+from fedsmall.wire import CONFIG, ROUND, join
 from strategies.records import described
 
 # Flower's ErrorCode: the message or its reply was lost, the node went away, the ClientApp's process was killed
@@ -214,9 +215,7 @@ def _digest(reply: Message) -> tuple[int, str]:
     An answer that is not checked yet may be anything: its arrays' bytes are taken as they came, and none is made.
     """
     total, size = hashlib.sha256(), 0
-    records = reply.content.array_records.items()
-    arrays = {f"{part}/{name}": array for part, record in records for name, array in record.items()}
-    for name, array in sorted(arrays.items()):
+    for name, array in sorted(join(**reply.content.array_records).items()):
         named = described(array)
         if named is None:
             return size, "unreadable"
@@ -229,4 +228,4 @@ def _digest(reply: Message) -> tuple[int, str]:
 
 
 def _line(text: str | None) -> str:
-    return " ".join((text or "no reason given").split())[:300]
+    return one_line(text or "no reason given", 300)

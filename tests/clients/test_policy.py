@@ -2,7 +2,7 @@
 
 import pytest
 
-from clients.policy import OWN, Policy, load_policy
+from clients.policy import Policy, load_policy
 from fedsmall.errors import PolicyError
 from fedsmall.plan import Method, Plan, Privacy
 
@@ -67,16 +67,6 @@ def test_a_spent_budget_stops_the_site(epsilon):
         Policy(budget=8.0).check_budget(epsilon)
     Policy(budget=8.0).check_budget(8.0)
     Policy().check_budget(1e9)
-
-
-def test_only_approved_bundles_are_loaded():
-    Policy().check_bundle("a" * 64, own="a" * 64)
-    Policy(bundles=("b" * 64,)).check_bundle("b" * 64, own="a" * 64)
-
-    with pytest.raises(PolicyError, match="no code of it was loaded"):
-        Policy(bundles=(OWN,)).check_bundle("b" * 64, own="a" * 64)
-    with pytest.raises(PolicyError, match="not among those approved"):
-        Policy(bundles=()).check_bundle("a" * 64, own="a" * 64)
 
 
 @pytest.mark.parametrize(

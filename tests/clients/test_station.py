@@ -1,12 +1,14 @@
 """The station: the same order gives the same bits, the policy comes first, and nothing is told that must not be."""
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
 
+from clients.memory import KEEP, RoundMemory
 from clients.station import Station
-from clients.versions import KEEP, RoundMemory
 from fedsmall.audit_log import verify
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
@@ -235,3 +237,34 @@ def test_a_spent_budget_stops_the_site_and_survives_a_restart(station):
     station = Station(station.name, station.data, station.home, station.policy_file)
     assert "error" not in station.answer("train", order(2, the_plan=private), model)[0]
     assert "budget" in refused(station, "train", order(3, the_plan=private), model)
+
+
+def test_a_cut_log_does_not_give_the_budget_back(station):
+    private = plan(privacy=Privacy(clip=1.0, noise=2.0))
+    model = scaled(station, private)
+    from fedsmall.privacy import epsilon
+
+    station.policy_file.write_text(f"budget = {epsilon(2.0, 1e-5, 1) + 1e-6}\n")
+    assert "error" not in station.answer("train", order(1, the_plan=private), model)[0]
+    station.log.path.write_bytes(b"")
+
+    station = Station(station.name, station.data, station.home, station.policy_file)
+
+    assert "budget" in refused(station, "train", order(2, the_plan=private), model)
+
+
+@pytest.mark.parametrize("at", ["the log", "the memory"])
+def test_a_full_disk_is_told_as_one_and_nothing_leaves(station, monkeypatch, at):
+    model = scaled(station)
+
+    def full(handle):
+        if at == "the log" or "safetensors" in os.readlink(f"/proc/self/fd/{handle}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    scaffold = plan(name="SCAFFOLD")
+
+    words, leaving = station.answer("train", order(1, the_plan=scaffold) | {RUN: "r"}, model)
+
+    assert "disk is full" in words["error"]
+    assert leaving == {}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,12 +15,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from clients.site_log import SiteLog
 from examples import endurance
 from examples.loopback import LoopbackConsortium, free_ports
 from fedsmall.audit_log import AuditLog, verify
 from fedsmall.errors import PlanError
 from fedsmall.tasks import build_federation
-from sim.consortium import flower_cli, keys, members, runs, sample_data, server, site
+from sim.consortium import flower_cli, keys, members, runs, sample_data, server, site, supervisor
 from sim.engines.run import run_plan
 from sim.runs import scenario
 from tests import ROOT
@@ -46,7 +48,7 @@ def plan_of(rounds=4, **settings):
 
 
 @pytest.fixture(scope="module")
-def trial(tmp_path_factory):
+def loopback(tmp_path_factory):
     folder = tmp_path_factory.mktemp("t")
     data = {name: folder / "data" / f"{name}.csv" for name in NAMES}
     sample_data.write(list(data.values()))
@@ -55,13 +57,13 @@ def trial(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(trial):
-    trial.finish("first", trial.start("first", plan_of(), **PATIENCE))
-    return trial.home("first")
+def finished(loopback):
+    loopback.finish("first", loopback.start("first", plan_of(), **PATIENCE))
+    return loopback.home("first")
 
 
-def in_process(trial, plan):
-    folder = next(iter(trial.data.values())).parent
+def in_process(loopback, plan):
+    folder = next(iter(loopback.data.values())).parent
     plan = plan.model_copy(update={"task": {**plan.task, "csv": str(folder)}})
     return run_plan(plan, build_federation(plan), "inprocess").model
 
@@ -70,42 +72,42 @@ def same(one, other):
     return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
-def test_real_sites_give_the_bits_of_the_engine_in_this_process(trial, finished):
+def test_real_sites_give_the_bits_of_the_engine_in_this_process(loopback, finished):
     model = load_file(finished / "model.safetensors")
 
-    assert same(model, in_process(trial, plan_of()))
+    assert same(model, in_process(loopback, plan_of()))
     assert not any(event["kind"] for event in json.loads((finished / "outcome.json").read_text())["events"])
 
 
-def test_what_left_the_sites_is_what_the_coordinator_got(trial, finished):
+def test_what_left_the_sites_is_what_the_coordinator_got(loopback, finished):
     came = [e for e in AuditLog(finished / "log.jsonl").entries() if e["event"] == "answer" and e["kind"] == "train"]
 
     for name in NAMES:
-        book = trial.kit(name).home / "log.jsonl"
+        book = loopback.kit(name).home / "log.jsonl"
         left = [e for e in AuditLog(book).entries() if e["event"] == "sent" and e["kind"] == "train"]
-        assert verify(book).fault is None
+        assert SiteLog(book.parent, name).verify().fault is None
         assert [e["sha256"] for e in left] == [e["sha256"] for e in came if e["site"] == name]
     assert verify(finished / "log.jsonl").fault is None
 
 
-def test_no_path_and_no_column_is_in_what_the_coordinator_holds(trial, finished):
+def test_no_path_and_no_column_is_in_what_the_coordinator_holds(loopback, finished):
     for path in finished.rglob("*.json*"):
         text = path.read_text()
-        assert str(trial.data["essen"].parent) not in text
+        assert str(loopback.data["essen"].parent) not in text
         assert "essen.csv" not in text
 
 
-def as_a_site_would(trial, *words):
+def as_a_site_would(loopback, *words):
     """A ``flwr`` command by somebody who holds a site's kit and key, and can reach the public port."""
-    home = trial.folder.parent / "intruder"
-    record = members.load(trial.folder)
-    flower_cli.write_connection(home, record.address, trial.kit("essen").kit / "ca.crt")
+    home = loopback.folder.parent / "intruder"
+    record = members.load(loopback.folder)
+    flower_cli.write_connection(home, record.address, loopback.kit("essen").kit / "ca.crt")
     with pytest.raises(RuntimeError) as told:
         flower_cli.call(home, *words)
     return str(told.value)
 
 
-def test_a_kit_cannot_command_the_server(trial, tmp_path):
+def test_a_kit_cannot_command_the_server(loopback, tmp_path):
     keys.new_site_key(tmp_path / "own")
     commands = [
         ("supernode", "register", str(tmp_path / "own.pub"), flower_cli.CONNECTION),
@@ -116,7 +118,7 @@ def test_a_kit_cannot_command_the_server(trial, tmp_path):
     ]
 
     for words in commands:
-        assert "403" in as_a_site_would(trial, *words)
+        assert "403" in as_a_site_would(loopback, *words)
 
 
 PATHS = ["/", "/health", "/v1/control/list-runs", "/v1/runtime/acquire-task", "/v1/fleet/register-node"]
@@ -132,9 +134,9 @@ TRICKS = [
 
 
 @pytest.mark.parametrize("path", PATHS + TRICKS)
-def test_the_gate_passes_no_other_path(trial, path):
-    record = members.load(trial.folder)
-    context = create_default_context(cafile=str(trial.folder / "ca" / "ca.crt"))
+def test_the_gate_passes_no_other_path(loopback, path):
+    record = members.load(loopback.folder)
+    context = create_default_context(cafile=str(loopback.folder / "ca" / "ca.crt"))
     with (
         socket.create_connection((record.host, record.port), timeout=30) as plain,
         context.wrap_socket(plain, server_hostname=record.host) as line,
@@ -145,22 +147,22 @@ def test_the_gate_passes_no_other_path(trial, path):
     assert first.split()[1] in (b"403", b"400"), first
 
 
-def test_plain_text_is_not_answered(trial):
+def test_plain_text_is_not_answered(loopback):
     with pytest.raises(urllib.error.HTTPError, match="400"):
-        urllib.request.urlopen(f"http://{members.load(trial.folder).address}/v1/fleet/get-run", data=b"", timeout=30)
+        urllib.request.urlopen(f"http://{members.load(loopback.folder).address}/v1/fleet/get-run", data=b"", timeout=30)
 
 
-def copy_of(trial, name, folder):
+def copy_of(loopback, name, folder):
     kit = folder / name
-    shutil.copytree(trial.kit("essen").kit, kit, ignore=shutil.ignore_patterns("state"))
+    shutil.copytree(loopback.kit("essen").kit, kit, ignore=shutil.ignore_patterns("state"))
     return site.Site(kit, kit / "state")
 
 
-def test_a_wrong_authority_another_name_or_no_server_is_said_in_words(trial, tmp_path):
+def test_a_wrong_authority_another_name_or_no_server_is_said_in_words(loopback, tmp_path):
     members.create(tmp_path / "o", "other", "127.0.0.1", 1, listen="127.0.0.1", inner_port=2, days=1)
-    stranger = copy_of(trial, "stranger", tmp_path)
+    stranger = copy_of(loopback, "stranger", tmp_path)
     shutil.copy(tmp_path / "o" / "ca" / "ca.crt", stranger.kit / "ca.crt")
-    authority, address = trial.folder / "ca" / "ca.crt", members.load(trial.folder).address
+    authority, address = loopback.folder / "ca" / "ca.crt", members.load(loopback.folder).address
 
     with pytest.raises(ValueError, match="does not trust"):
         site.up(stranger, None, 1, print)
@@ -172,13 +174,47 @@ def test_a_wrong_authority_another_name_or_no_server_is_said_in_words(trial, tmp
         site.check_server(f"127.0.0.1:{free_ports(1)[0]}", authority)
 
 
-def test_a_site_with_an_unknown_key_is_kept_out(trial, tmp_path):
-    stranger = copy_of(trial, "s", tmp_path)
+def test_a_site_that_is_let_in_is_told_so_and_of_what_expires(loopback, tmp_path):
+    lines = []
+    essen = loopback.kit("essen")
+    site.down(essen)
+
+    site.up(essen, loopback.data["essen"], loopback.ports["essen"], lines.append)
+
+    mark = members.load(loopback.folder).members["essen"].fingerprint
+    assert any(line.startswith(f"the server lets this site in: key {mark}, admitted until") for line in lines)
+    assert sum("expires in" in line for line in lines) == 3  # all of this consortium is good for one day
+    with pytest.raises(ValueError, match="up already"):
+        site.up(essen, loopback.data["essen"], loopback.ports["essen"], print)
+
+
+def test_a_site_that_was_killed_is_let_in_again_within_the_minute_that_flower_counts_it_as_connected(loopback):
+    essen = loopback.kit("essen")
+    assert flower_cli.wait_until(lambda: server.registered(loopback.folder)["essen"].status == "online", 120)
+    supernode = supervisor.pids(essen.process_folder)["supernode"]
+    os.kill(supervisor.running(essen.process_folder), signal.SIGKILL)
+    os.kill(supernode, signal.SIGKILL)
+    site.down(essen)
+
+    lines = []
+    site.up(essen, loopback.data["essen"], loopback.ports["essen"], lines.append)
+
+    assert any("lets this site in" in line for line in lines)
+
+
+def test_a_site_with_an_unknown_key_is_kept_out(loopback, tmp_path):
+    stranger = copy_of(loopback, "s", tmp_path)
     stranger.key.unlink()
     stranger.key.with_name("site.key.pub").unlink()
-    keys.new_site_key(stranger.key)
+    mark = keys.new_site_key(stranger.key)
+    with pytest.raises(ValueError, match=r"does not let this site in .*does not know the key " + re.escape(mark)):
+        site.up(stranger, None, free_ports(1)[0], print)
+    card = json.loads((stranger.kit / "site.json").read_text())
+    (stranger.kit / "site.json").write_text(json.dumps(card | {"expires": "2020-01-01"}))
+    with pytest.raises(ValueError, match="expired on 2020-01-01"):
+        site.up(stranger, None, free_ports(1)[0], print)
     command = [
-        *(flower_cli.tool("flower-supernode"), "--superlink", members.load(trial.folder).address),
+        *(flower_cli.tool("flower-supernode"), "--superlink", members.load(loopback.folder).address),
         *("--root-certificates", str(stranger.kit / "ca.crt"), "--auth-supernode-private-key", str(stranger.key)),
         *("--isolation", "process", "--host", "127.0.0.1", "--port", str(free_ports(1)[0])),
     ]
@@ -189,19 +225,19 @@ def test_a_site_with_an_unknown_key_is_kept_out(trial, tmp_path):
     assert "Failed to activate SuperNode" in done.stdout + done.stderr
 
 
-def test_a_policy_that_refuses_ends_the_run_with_the_sites_name_and_reason(trial):
-    policy = trial.kit("essen").kit / "policy.toml"
+def test_a_policy_that_refuses_ends_the_run_with_the_sites_name_and_reason(loopback):
+    policy = loopback.kit("essen").kit / "policy.toml"
     before = policy.read_text()
     policy.write_text("least_sites = 3\nmost_rounds = 2\n")
     try:
         with pytest.raises(RuntimeError, match=r"essen: the plan has 4 rounds; the policy here allows 2"):
-            trial.finish("refused", trial.start("refused", plan_of(), **PATIENCE))
+            loopback.finish("refused", loopback.start("refused", plan_of(), **PATIENCE))
     finally:
         policy.write_text(before)
-    assert any(e["event"] == "refused" for e in AuditLog(trial.kit("essen").home / "log.jsonl").entries())
+    assert any(e["event"] == "refused" for e in AuditLog(loopback.kit("essen").home / "log.jsonl").entries())
 
 
-def test_a_bundle_that_nobody_approved_is_not_loaded(trial, tmp_path, monkeypatch):
+def test_a_bundle_that_nobody_approved_is_not_loaded(loopback, tmp_path, monkeypatch):
     foreign = tmp_path / "foreign"
     shutil.copytree(runs.SOURCE, foreign)
     mark = tmp_path / "was-loaded"
@@ -210,38 +246,38 @@ def test_a_bundle_that_nobody_approved_is_not_loaded(trial, tmp_path, monkeypatc
     monkeypatch.setattr(runs, "SOURCE", foreign)
 
     with pytest.raises(RuntimeError, match=r"fedsmall/fedsmall-site .* not among those approved here; no code of"):
-        trial.finish("foreign", trial.start("foreign", plan_of(), **PATIENCE))
+        loopback.finish("foreign", loopback.start("foreign", plan_of(), **PATIENCE))
 
     assert not mark.exists()
 
 
-def test_a_killed_run_is_resumed_to_the_same_bits(trial, finished):
+def test_a_killed_run_is_resumed_to_the_same_bits(loopback, finished):
     plan = plan_of(rounds=6)
-    number = trial.start("killed", plan, **PATIENCE)
-    home = trial.home("killed")
+    number = loopback.start("killed", plan, **PATIENCE)
+    home = loopback.home("killed")
     assert flower_cli.wait_until(lambda: (home / "journal" / "000002.json").exists(), 600)
-    kinds = [kind for kind, _ in endurance.victims(trial)]
+    kinds = [kind for kind, _ in endurance.victims(loopback)]
     assert all(kinds.count(f"site {name}") == 3 for name in ("station", "supernode", "superexec"))
-    os.kill(dict(endurance.victims(trial))["ServerApp"], signal.SIGKILL)
+    os.kill(dict(endurance.victims(loopback))["ServerApp"], signal.SIGKILL)
     assert flower_cli.wait_until(lambda: not runs.is_running(home), 30)
     assert not (home / "outcome.json").exists()
 
-    trial.finish("killed", runs.resume(trial.folder, "killed", print))
+    loopback.finish("killed", runs.resume(loopback.folder, "killed", print))
 
     assert number
-    assert same(load_file(home / "model.safetensors"), in_process(trial, plan))
+    assert same(load_file(home / "model.safetensors"), in_process(loopback, plan))
     with pytest.raises(PlanError, match="is finished"):
-        runs.resume(trial.folder, "killed", print)
+        runs.resume(loopback.folder, "killed", print)
 
 
-def test_a_revoked_site_is_gone_at_once_and_nothing_is_left_behind(trial):
-    members.revoke(trial.folder, "ulm")
+def test_a_revoked_site_is_gone_at_once_and_nothing_is_left_behind(loopback):
+    members.revoke(loopback.folder, "ulm")
 
-    server.register(trial.folder, print)
+    server.register(loopback.folder, print)
 
-    assert sorted(server.registered(trial.folder)) == ["bonn", "essen"]
+    assert sorted(server.registered(loopback.folder)) == ["bonn", "essen"]
     with pytest.raises(PlanError, match="asks for 3 sites; 2 are admitted"):
-        runs.site_names(trial.folder, (), plan_of(sites=3))
+        runs.site_names(loopback.folder, (), plan_of(sites=3))
 
 
 def test_killed_at_random_it_ends_in_the_same_model(capsys):

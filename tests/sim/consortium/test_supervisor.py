@@ -2,10 +2,11 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
-from pathlib import Path
 
+import psutil
 import pytest
 
 from sim.consortium import supervisor
@@ -31,8 +32,8 @@ def wait_for(truth, timeout_s=15.0):
 
 def gone(pid):
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return True
 
 
@@ -95,3 +96,14 @@ def test_a_number_used_again_is_not_taken_for_ours(process_folder):
 
     assert supervisor.pids(process_folder) == {}
     assert supervisor.stop(process_folder) is False  # and this test is still alive
+
+
+def test_a_process_that_has_ended_and_is_not_reaped_yet_is_not_alive(process_folder):
+    process_folder.mkdir()
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    supervisor._write_pid(process_folder / "a.pid", child.pid)
+    wait_for(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE)
+
+    assert supervisor.pids(process_folder) == {}
+
+    child.wait()

@@ -177,7 +177,7 @@ def test_a_site_that_forgot_its_layers_would_be_judged_otherwise(federation, tmp
     plan = plan_of()
     grid = Stations(plan, tmp_path, federation.names, monkeypatch)
     whole = conduct(plan, grid).evaluations[-1].sites["per_site"]["mae"]
-    monkeypatch.setattr("clients.versions.RoundMemory.read", lambda _: {})
+    monkeypatch.setattr("clients.memory.RoundMemory.read", lambda _: {})
 
     assert conduct(plan, grid).evaluations[-1].sites["per_site"]["mae"] != whole
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fedsmall.errors import PlanError
 from strategies.server.journal import FileJournal
 
 DTYPES = st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.bool_])
@@ -95,6 +96,33 @@ def test_every_cut_of_every_file_leaves_an_older_state(tmp_path):
     assert journal.latest()[0] == 3
 
 
+@pytest.mark.parametrize("harm", ["cut", "records gone"])
+def test_a_journal_without_a_whole_state_is_refused_and_does_not_begin_anew(tmp_path, harm):
+    journal = filled(tmp_path)
+    for path in tmp_path.glob("*.json"):
+        path.write_bytes(path.read_bytes()[:-5]) if harm == "cut" else path.unlink()
+
+    with pytest.raises(PlanError, match=r"journal is whole \((contact 3: its record|all records)"):
+        journal.latest()
+
+
+def test_a_first_contact_that_was_never_whole_is_begun_anew(tmp_path):
+    journal = filled(tmp_path, contacts=1)
+    (tmp_path / "000001.json").unlink()
+
+    assert journal.latest() is None
+
+
+def test_a_file_of_another_program_is_left_alone(tmp_path):
+    foreign = {"notes.json": "{}", ".DS_Store": "", "000009.json.bak": "", "x.safetensors": ""}
+    for name, text in foreign.items():
+        (tmp_path / name).write_text(text)
+    journal = filled(tmp_path, contacts=5)
+
+    assert journal.latest()[0] == 5
+    assert all((tmp_path / name).read_text() == text for name, text in foreign.items())
+
+
 def test_a_run_taken_back_writes_its_later_contacts_anew(tmp_path):
     journal = filled(tmp_path)
 
@@ -106,6 +134,7 @@ def test_a_run_taken_back_writes_its_later_contacts_anew(tmp_path):
 WRITER = """
 import sys, itertools, numpy as np
 from pathlib import Path
+from fedsmall.errors import PlanError
 from strategies.server.journal import FileJournal
 journal = FileJournal(Path(sys.argv[1]))
 for contact in itertools.count(1):

@@ -1,0 +1,133 @@
+"""The log of one site, and beside it what a shorter log cannot take back: number of lines, last digest, budget.
+
+A chain of digests alone cannot show that its end was cut off, that all of it was written anew, or that it is another
+site's; ``log.state.json`` can, and the privacy budget is counted from both, whichever has spent more. Who can write
+both files can still replace both: keep a copy of the head elsewhere, or compare it with the coordinator's log.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedsmall.audit_log import FIRST, AuditLog, LogCheck, verify
+from fedsmall.errors import PolicyError
+from fedsmall.files import write
+from fedsmall.plan import Frozen
+
+
+class LogState(Frozen):
+    """What the site knows of its log.
+
+    ``releases`` is how often privacy was spent, at ``noise`` or more each time; ``broken`` is where the log did not go
+    on from the line that was written last, once that was seen.
+    """
+
+    site: str
+    lines: int = 0
+    head: str = FIRST
+    releases: int = 0
+    noise: float | None = None
+    broken: str | None = None
+
+
+class SiteLog:
+    """The log of the site ``name`` in ``home``; it has one writer, the site's station."""
+
+    def __init__(self, home: Path, name: str) -> None:
+        self.name = name
+        self.path = home / "log.jsonl"
+        self._state_file = home / "log.state.json"
+        self._log = AuditLog(self.path)
+        self._current: LogState | None = None
+
+    def entries(self) -> list[dict[str, Any]]:
+        """All whole lines, oldest first."""
+        return list(self._log.entries())
+
+    def write(self, event: str, *, run: str, **fields: Any) -> dict[str, Any]:
+        """Append a line, and then note it in the state: a crash between leaves one line too many, never too few."""
+        return self._append(self._known(), event, run=run, **fields)
+
+    def spent(self) -> tuple[int, float | None]:
+        """How often privacy was spent, and the least noise of any time."""
+        state = self._known()
+        return state.releases, state.noise
+
+    def spend(self, noise: float, *, run: str, **fields: Any) -> None:
+        """Write down that privacy is spent once more, at this noise."""
+        state = _spent(self._known(), 1, [noise])
+        self._append(state, "spent", run=run, noise=noise, **fields)
+
+    def verify(self) -> LogCheck:
+        """Check the chain, and that it is this site's and as long as the state says. ValueError where there is none."""
+        if not self.path.exists() and self._state_file.exists():
+            return LogCheck(0, FIRST, "the log is gone; its state is still there")
+        check = verify(self.path)
+        return check if check.fault else check._replace(fault=self._fault(check))
+
+    def _fault(self, check: LogCheck) -> str | None:
+        if not self._state_file.exists():
+            return "the state beside the log is gone: nobody can say whether the log's end was cut off"
+        state, entries = self._state(), self.entries()
+        if state.broken:
+            return state.broken
+        strangers = [entry["n"] for entry in entries if entry.get("site", self.name) != self.name]
+        if strangers:
+            return f"line {strangers[0]} is another site's"
+        if state.site != self.name:
+            return "the state beside the log is another site's"
+        if check.lines < state.lines:
+            return f"its end was cut off: it had {state.lines} lines and has {check.lines}"
+        if state.lines and entries[state.lines - 1]["digest"] != state.head:
+            return f"it was written anew: its line {state.lines} is not the one that was written here"
+        if check.lines > state.lines + 1:  # one, where a crash came between the line and the state
+            return f"{check.lines - state.lines} lines were added by another program"
+        return None
+
+    def _append(self, state: LogState, event: str, **fields: Any) -> dict[str, Any]:
+        entry = self._log.write(event, site=self.name, **fields)
+        broken = state.broken or self._break(state, entry)
+        new = state.model_copy(update={"lines": entry["n"], "head": entry["digest"], "broken": broken})
+        write(self._state_file, new.model_dump_json().encode(), flush=True, mode=0o600)
+        self._current = new
+        return entry
+
+    def _break(self, state: LogState, entry: dict[str, Any]) -> str | None:
+        """Where the log did not go on from the state: found when a line is added, and kept for whoever looks later."""
+        before = entry
+        if entry["n"] == state.lines + 2:  # a crash came between the line before and its state
+            before = self.entries()[-2]
+        if before["before"] == state.head and before["n"] == state.lines + 1:
+            return None
+        return f"it was cut off or replaced: after the {state.lines} lines written here came line {entry['n']}"
+
+    def _known(self) -> LogState:
+        """The state, with all that the log says was spent; read once, for a log is long and has one writer."""
+        if self._current is None:
+            begun = self._state_file.exists()
+            noises = [float(entry["noise"]) for entry in self._log.entries() if entry["event"] == "spent"]
+            state = self._state() if begun else LogState(site=self.name)
+            if state.site != self.name:
+                raise PolicyError("the state beside this site's log is another site's")
+            self._current = _spent(state, max(0, len(noises) - state.releases), noises)
+            if self.path.exists() and not begun:
+                self._adopt(self._current)
+        return self._current
+
+    def _adopt(self, state: LogState) -> None:
+        """Begin a state beside a log that has none, an older fedsmall's; a line says so."""
+        *_, last = self.entries() or [{"n": 0, "digest": FIRST}]
+        state = state.model_copy(update={"lines": last["n"], "head": last["digest"]})
+        self._append(state, "adopted", run="", reason="there was no state beside this log")
+
+    def _state(self) -> LogState:
+        try:
+            return LogState.model_validate_json(self._state_file.read_bytes())
+        except ValidationError:
+            raise PolicyError("the state beside this site's log is damaged") from None
+
+
+def _spent(state: LogState, more: int, noises: list[float]) -> LogState:
+    least = min([*noises, *([] if state.noise is None else [state.noise])], default=None)
+    return state.model_copy(update={"releases": state.releases + more, "noise": least})

@@ -1,0 +1,111 @@
+"""Whether the server would let a site in: its clock, its key and its admission, asked once before anything starts.
+
+Flower's SuperNode would say no more than that it failed, and only in its own log. So the site dials once as the
+SuperNode will, activates its node, and lets go of it again.
+"""
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from ssl import create_default_context
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from sim.consortium import keys
+
+SAY_S = 20.0
+SOON = 30  # days before an expiry that a site is warned
+UNSEEN_S = 0.5  # the server tells whole seconds
+
+
+def clock_ahead(address: str, authority: Path) -> float:
+    """Seconds by which this machine's clock is ahead of the server's, by the date in its answer; negative: behind."""
+    context = create_default_context(cafile=str(authority))
+    before = time.time()
+    try:
+        with urllib.request.urlopen(f"https://{address}/", timeout=SAY_S, context=context) as answer:
+            when = answer.headers["Date"]
+    except urllib.error.HTTPError as refusal:  # the gate lets nobody in here, and says what time it is
+        when = refusal.headers["Date"]
+    if when is None:
+        raise ValueError(f"{address} does not say what time it is; is this the gate's port?")
+    return (before + time.time()) / 2 - (parsedate_to_datetime(when).timestamp() + UNSEEN_S)
+
+
+def check_clock(ahead: float) -> None:
+    """Raise ValueError where Flower would not take a signature of this clock."""
+    if not -TIMESTAMP_TOLERANCE < ahead < SYSTEM_TIME_TOLERANCE - UNSEEN_S:
+        where = "ahead of" if ahead > 0 else "behind"
+        raise ValueError(
+            f"this machine's clock is {abs(ahead):.0f} s {where} the server's; Flower takes {SYSTEM_TIME_TOLERANCE} s "
+            f"ahead and {TIMESTAMP_TOLERANCE} s behind. Set the clock of whichever is wrong (NTP), then try again"
+        )
+
+
+def check_admission(address: str, authority: Path, key: Path, note: Path, expires: str) -> str:
+    """Activate the site's node once and let go of it; one line that says that the site is let in.
+
+    ``note`` keeps Flower's number of the node: a SuperNode that was killed counts as connected for a minute, and only
+    by its number can it be told from one that is not admitted. Raises ValueError where the site is not let in.
+    """
+    ahead = clock_ahead(address, authority)
+    check_clock(ahead)
+    mark = keys.fingerprint(keys.read_public_key(key.with_name(key.name + ".pub")))
+    try:
+        _activate(address, authority, key, note)
+    except httpx.HTTPStatusError as error:
+        _explain(error.response.status_code, mark, expires)
+    except (httpx.HTTPError, RuntimeError) as error:
+        raise ValueError(f"{address} gave no answer that Flower knows ({type(error).__name__})") from None
+    return f"the server lets this site in: key {mark}, admitted until {expires}, clocks {abs(ahead):.1f} s apart"
+
+
+def _activate(address: str, authority: Path, key: Path, note: Path) -> None:
+    private = load_ssh_private_key(key.read_bytes(), None)
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise ValueError("the kit's key is none that `fedsmall site keygen` makes")
+    signing = NodeAuthHttpInterceptor(private, private.public_key())
+    speaking = RuntimeVersionHttpInterceptor(component_name="SuperNode")
+    with FleetHttpClient.from_server_address(address, False, authority.read_bytes(), [speaking, signing]) as client:
+        public = public_key_to_bytes(private.public_key())
+        try:
+            order = ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+            number = client.ActivateNode(order).node_id
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.PRECONDITION_FAILED or not note.exists():
+                raise
+            node = Node(node_id=int(note.read_text()))  # connected still? then this is answered
+            client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL))
+            return
+        note.write_text(str(number))
+        client.DeactivateNode(DeactivateNodeRequest(node_id=number))
+
+
+def _explain(status: int, mark: str, expires: str) -> None:
+    if status in (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT):
+        raise ValueError("the gate answers, but the server behind it does not; the coordinator must start it")
+    if date.fromisoformat(expires) < datetime.now(UTC).date():
+        raise ValueError(f"this site's admission expired on {expires}; ask the coordinator for a new one") from None
+    raise ValueError(
+        f"the server does not let this site in (HTTP {status}): it does not know the key {mark}, or has revoked it. "
+        "Read this fingerprint to the coordinator on the telephone, who compares it with `fedsmall consortium list`"
+    ) from None
+
+
+def warnings(days: Mapping[str, int]) -> list[str]:
+    """A line for whatever expires within a month; ``days`` are those that are left, by what it is."""
+    return [f"{what} expires in {left} days; tell the coordinator" for what, left in days.items() if left <= SOON]

@@ -1,0 +1,106 @@
+"""What the commands of a consortium print: others' words as they came and harmless, a fingerprint whole, no riddles."""
+
+import json
+
+import pytest
+
+from clients.site_log import SiteLog
+from fedsmall.audit_log import AuditLog
+from sim.consortium import keys, members
+from sim.consortium.site import Site
+
+HOSTILE = {
+    "[red]it says[/red] no": "[red]it says[/red] no",
+    "a reason with [/] in it": "a reason with [/] in it",
+    ":skull: \x1b[2J\x1b]0;owned\x07": ":skull: \ufffd[2J\ufffd]0;owned\ufffd",
+    "essen\u202e: tsurt": "essen\ufffd: tsurt",
+    "one\nsite bonn: finished": "one\ufffdsite bonn: finished",
+    "\x9b1A\u200b\u2067": "\ufffd1A\ufffd\ufffd",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    members.create(tmp_path / "consortium", "rhine", "fed", 8443, listen="127.0.0.1", inner_port=1, days=20)
+    return tmp_path / "consortium"
+
+
+@pytest.fixture
+def essen(folder):
+    members.add_site(folder, "essen", None, days=90)
+    return Site(folder / "kits" / "essen", folder / "kits" / "essen" / "state")
+
+
+@pytest.mark.parametrize("reason", HOSTILE)
+def test_a_reason_that_a_site_gave_is_shown_as_it_came_and_does_nothing(fedsmall, folder, reason):
+    home = folder / "runs" / "r"
+    home.mkdir()
+    (home / "sheet.json").write_text("{}")
+    (home / "failure.json").write_text(json.dumps({"reason": reason}))
+    AuditLog(home / "log.jsonl").write("failed", site="essen", reason=reason)
+
+    shown = [fedsmall("logs", "r"), fedsmall("status")]
+
+    for code, said, complained in shown:
+        assert (code, complained) == (0, "")
+        assert HOSTILE[reason] in said
+        assert all(line.isprintable() for line in said.splitlines())
+        assert not any(line.startswith("site bonn") for line in said.splitlines())
+
+
+@pytest.mark.parametrize("run", HOSTILE)
+def test_a_runs_name_that_the_coordinator_gave_is_shown_as_it_came(fedsmall, essen, run):
+    SiteLog(essen.home, "essen").write("refused", run=run, kind="train", reason="no")
+
+    code, said, complained = fedsmall("site", "log", "--kit", essen.kit)
+
+    assert (code, complained) == (0, "")
+    assert HOSTILE[run] in said
+
+
+def test_the_whole_fingerprint_is_listed_in_a_narrow_window(fedsmall, folder, essen, monkeypatch):
+    mark = keys.new_site_key(essen.key)
+    members.add_site(folder, "essen", essen.key.with_name("site.key.pub"), days=90)
+    monkeypatch.setenv("COLUMNS", "40")
+
+    code, said, _ = fedsmall("consortium", "list")
+
+    assert code == 0
+    assert len(mark) == 50
+    assert mark in said
+
+
+def test_what_expires_within_a_month_is_said_where_the_coordinator_looks(fedsmall, folder, essen):
+    keys.new_site_key(essen.key)
+    members.add_site(folder, "essen", essen.key.with_name("site.key.pub"), days=10)
+
+    for words in (("consortium", "list"), ("status",)):
+        _, said, _ = fedsmall(*words)
+
+        assert "the server's certificate expires in 19 days; `fedsmall consortium renew`" in said
+        assert "essen is admitted for 10 more days; `fedsmall consortium add-site essen`" in said
+
+
+def test_a_log_whose_end_was_cut_off_is_told_and_ends_with_one(fedsmall, essen):
+    log = SiteLog(essen.home, "essen")
+    for t in range(3):
+        log.write("sent", run="r", t=t)
+    assert fedsmall("site", "log", "--verify", "--kit", essen.kit)[:2][0] == 0
+    log.path.write_bytes(log.path.read_bytes().splitlines(keepends=True)[0])
+
+    code, said, _ = fedsmall("site", "log", "--verify", "--kit", essen.kit)
+
+    assert code == 1
+    assert "its end was cut off: it had 3 lines and has 1" in said
+
+
+def test_a_full_disk_is_one_line_and_no_traceback(fedsmall, folder, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+
+    code, _, complained = fedsmall("consortium", "add-site", "bonn")
+
+    assert (code, complained) == (2, "fedsmall: the disk is full: there is no room to write consortium.json\n")
+    assert "bonn" not in members.load(folder).members

@@ -1,0 +1,26 @@
+"""A clock that Flower would refuse is told before anything starts; so is what expires soon."""
+
+import pytest
+
+from sim.consortium import admission, gate
+
+
+@pytest.mark.parametrize("ahead", [-299.0, 0.0, 4.0])
+def test_a_clock_that_flower_takes_passes(ahead):
+    admission.check_clock(ahead)
+
+
+@pytest.mark.parametrize(("ahead", "words"), [(6.0, "6 s ahead of"), (-400.0, "400 s behind")])
+def test_a_clock_that_flower_would_refuse_is_told(ahead, words):
+    with pytest.raises(ValueError, match=rf"clock is {words} the server's; Flower takes 5 s ahead and 300 s behind"):
+        admission.check_clock(ahead)
+
+
+def test_what_expires_within_a_month_is_told():
+    lines = admission.warnings({"the certificate": 30, "the admission": 31})
+
+    assert lines == ["the certificate expires in 30 days; tell the coordinator"]
+
+
+def test_the_calls_that_ask_are_among_those_the_gate_passes():
+    assert {"activate-node", "deactivate-node", "send-node-heartbeat"} <= set(gate.FLEET_CALLS)
