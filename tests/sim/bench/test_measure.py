@@ -63,7 +63,9 @@ def test_other_frameworks_average_to_the_same_loss(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["FedLab", "pfl-research"])
 def test_a_rival_that_cannot_be_imported_is_a_line_in_the_table(name, monkeypatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setitem(sys.modules, contenders.RIVALS[name], None)  # so that its import fails, installed or not
+    package = contenders.RIVALS[name]  # whose import must fail, installed or not
+    for module in {package, *(known for known in sys.modules if known.startswith(f"{package}."))}:
+        monkeypatch.setitem(sys.modules, module, None)
     work = little(WORKLOADS["E"], ("cohort", name, "modules"))
     console = Console(record=True, width=120)
 
