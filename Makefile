@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST_ARGS ?= -n auto --dist loadfile
+SLOW_ARGS ?= -n 2 --dist loadfile
+QUICK := -m "not slow and not docker"
 
 # One thread a process: small models lose by more, and so do tests that run side by side.
 export OMP_NUM_THREADS ?= 1
@@ -13,13 +15,17 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format install clean
+.PHONY: help demo test coverage test-slow lint format install dist clean
 
 help:
 	@echo "make demo       install what is needed, then compare seven methods on two data sets (about 90 s)"
 	@echo "make test       install what is needed, then the quick tests"
-	@echo "make test-slow  the tests that reproduce papers, start Ray, or run a consortium"
+	@echo "make coverage   the quick tests, and how much of the code they run; fails below the floor of pyproject.toml"
+	@echo "make test-slow  the tests that reproduce papers, start Ray, or run a consortium (about ten minutes)"
 	@echo "make lint       ruff and mypy"
+	@echo "make format     let ruff mend what it can"
+	@echo "make install    only the virtual environment, with all that development needs"
+	@echo "make dist       the wheel, in dist/"
 	@echo "make clean      remove the virtual environment and all caches"
 
 # torch comes first and pinned, so that torchvision and medmnist do not choose another build of it.
@@ -36,10 +42,15 @@ demo: $(READY)
 	$(BIN)/fedsmall demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not docker" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(QUICK) $(PYTEST_ARGS)
 
+coverage: $(READY)
+	$(BIN)/python -m pytest $(QUICK) $(PYTEST_ARGS) --cov --cov-report=term
+
+# What compares processor times comes after the rest, alone.
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m "slow and not docker" --timeout=3600
+	$(BIN)/python -m pytest -m "slow and not docker and not alone" $(SLOW_ARGS) --timeout=3600
+	$(BIN)/python -m pytest -m "alone" --timeout=3600
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -50,5 +61,8 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+dist: $(READY)
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build dist *.egg-info

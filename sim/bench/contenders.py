@@ -56,13 +56,15 @@ def by_ray(plan: Plan, federation: Federation, device: str) -> Timing:
     return timing
 
 
-def _conducted(plan: Plan, federation: Federation, grid: object, warm: int = 0) -> Timing:
+def _conducted(
+    plan: Plan, federation: Federation, grid: object, warm: int = 0, clock_of: Callable[[str], Clock] = Clock
+) -> Timing:
     """Run the plan on a grid; its first ``warm`` contacts are taken to have cost what the later ones do."""
-    begun: list[tuple[int, Clock]] = [(0, Clock("cpu"))]  # the models come back as numbers, so a device has finished
+    begun = [(0, clock_of("cpu"))]  # the models come back as numbers, so a device has finished
 
     def progress(t: int, rounds: int) -> None:
         if len(begun) <= warm < rounds:
-            begun.append((t, Clock("cpu")))
+            begun.append((t, clock_of("cpu")))
 
     loop = RunLoop(
         strategy_for(plan),
@@ -172,7 +174,8 @@ CONTENDERS: dict[str, Contender] = {
     "pfl-research": by_pfl,
     "Flower + Ray": by_ray,
 }
-NEEDED = {"FedLab": "fedlab", "pfl-research": "pfl", "Flower + Ray": "ray"}
+RAY = "Flower + Ray"
+RIVALS = {"FedLab": "fedlab", "pfl-research": "pfl", RAY: "ray"}  # which need not be installed, and what they import
 
 
 def pooled_loss(plan: Plan, federation: Federation, model: Arrays) -> float:

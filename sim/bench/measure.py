@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,14 +15,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedsmall.federation import Federation
 from fedsmall.methods import method
-from sim.bench.contenders import CONTENDERS, NEEDED, pooled_loss
+from sim.bench.contenders import CONTENDERS, RAY, RIVALS, pooled_loss
 from sim.bench.timing import Measured, Timing
 from sim.bench.workloads import WORKLOADS, Workload
 from sim.engines.allocator import keep_freed_memory
 
 CLOSE = 1e-4  # how near all contenders' losses must be for their times to be compared
-RAY = "Flower + Ray"
 
 
 def bench(
@@ -43,13 +42,9 @@ def bench(
     torch.set_num_threads(1)
     console = Console()
     keep_freed_memory()  # all contenders profit alike
-    without = [name for name, package in NEEDED.items() if find_spec(package) is None]
-    if without:
-        missing = ", ".join(without)
-        console.print(f"Not installed, so not measured: {missing} (pip install 'fedsmall[bench]')", markup=False)
     results = []
     for work in chosen:
-        results += measure(work, repeats, device, without=[*without, *([] if ray else [RAY])])
+        results += measure(work, repeats, device, without=[] if ray else [RAY])
         _show(console, work, [m for m in results if m.workload == work.key])
     growth = _grown(console, device) if scaling else []
     dearer = feddc_over_fedavg(max(repeats, 5), device) if scaling else None
@@ -63,27 +58,45 @@ def bench(
 def measure(work: Workload, repeats: int, device: str, without: Sequence[str] = ()) -> list[Measured]:
     """All contenders of a workload, interleaved, so that what slows the machine slows them alike.
 
-    Raises ValueError where a contender's loss after ``work.check`` rounds is not that of the cohort engine.
+    A rival that cannot be imported is said to be missing. Raises ValueError where a contender's loss after
+    ``work.check`` rounds is not that of the cohort engine.
     """
-    names = [name for name in work.rounds if name not in without]
     federation = work.federation()
-    results = {}
-    for name in names:
-        plan = work.plan.model_copy(update={"rounds": work.check})
-        loss = pooled_loss(plan, federation, CONTENDERS[name](plan, federation, device).model)
-        results[name] = Measured(work.key, name, loss)
-        if abs(loss - results["cohort"].loss) > CLOSE:
-            raise ValueError(
-                f"workload {work.key}: after {work.check} rounds {name} has a loss of {loss:.6f}, the cohort engine "
-                f"{results['cohort'].loss:.6f}; they do not do the same, so their times cannot be compared"
-            )
+    results = [_checked(work, name, federation, device) for name in work.rounds if name not in without]
+    there = [result for result in results if not result.missing]
+    _same_loss(work, there)
     for _ in range(repeats):
-        for name in names:
-            plan = work.plan.model_copy(update={"rounds": work.rounds[name]})
-            timing: Timing = CONTENDERS[name](plan, federation, device)
-            results[name].rates.append(work.sites * plan.rounds / timing.seconds)
-            results[name].processor_rates.append(work.sites * plan.rounds / timing.processor)
-    return list(results.values())
+        for result in there:
+            timing = _run(work, result.contender, work.rounds[result.contender], federation, device)
+            updates = work.sites * work.rounds[result.contender]
+            result.rates.append(updates / timing.seconds)
+            result.processor_rates.append(updates / timing.processor)
+    return results
+
+
+def _run(work: Workload, name: str, rounds: int, federation: Federation, device: str) -> Timing:
+    return CONTENDERS[name](work.plan.model_copy(update={"rounds": rounds}), federation, device)
+
+
+def _checked(work: Workload, name: str, federation: Federation, device: str) -> Measured:
+    """What a contender's loss is after ``work.check`` rounds, or why a rival cannot be had here."""
+    try:
+        model = _run(work, name, work.check, federation, device).model
+    except ImportError as error:
+        if name not in RIVALS:
+            raise
+        return Measured(work.key, name, missing=str(error) or "it cannot be imported")
+    return Measured(work.key, name, pooled_loss(work.plan, federation, model))
+
+
+def _same_loss(work: Workload, measured: Sequence[Measured]) -> None:
+    cohort = measured[0].loss
+    for one in measured:
+        if abs(one.loss - cohort) > CLOSE:
+            raise ValueError(
+                f"workload {work.key}: after {work.check} rounds {one.contender} has a loss of {one.loss:.6f}, the "
+                f"cohort engine {cohort:.6f}; they do not do the same, so their times cannot be compared"
+            )
 
 
 def feddc_over_fedavg(repeats: int, device: str) -> float:
@@ -113,11 +126,17 @@ def _show(console: Console, work: Workload, measured: Sequence[Measured]) -> Non
         table.add_column(heading, justify="left" if not heading else "right")
     cohort = measured[0]
     for m in measured:
+        if m.missing:
+            table.add_row(m.contender, "not installed")
+            continue
         asked = work.targets.get(m.contender)
         ratio = f"{cohort.rate / m.rate:,.2f}"
         own = "" if m.contender == RAY else f"{cohort.processor_rate / m.processor_rate:,.2f}"  # others' processes work
         table.add_row(m.contender, f"{m.rate:,.0f}", ratio, own, f"{asked:g}" if asked else "", f"{m.loss:.5f}")
     console.print(table)
+    for m in measured:
+        if m.missing:
+            console.print(f"{m.contender}: {m.missing} (the README says how to install it)", markup=False)
 
 
 def _grown(console: Console, device: str) -> list[dict[str, Any]]:
@@ -155,6 +174,7 @@ def _write(
         "cores": os.cpu_count(),
         "device": device,
     }
+    results = [m for m in results if m.rates]
     measured = [asdict(m) | {"rate": m.rate} for m in results]
     held = {"about": about, "measured": measured, "growth": list(growth), "feddc_over_fedavg": dearer}
     (out / "bench.json").write_text(json.dumps(held, indent=2) + "\n")

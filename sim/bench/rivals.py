@@ -1,4 +1,4 @@
-"""Other frameworks' simulators for ``fedsmall bench``, where they are installed: ``pip install fedsmall[bench]``.
+"""Other frameworks' simulators for ``fedsmall bench``, where they are installed: see the README.
 
 They train one site after the other and know one common model, so they are held against the engines on what all of them
 can do: FedAvg that averages after every round.
@@ -24,9 +24,10 @@ from sim.bench.timing import Clock, Timing
 
 def by_fedlab(plan: Plan, federation: Federation, device: str) -> Timing:
     """FedLab's serial trainer and synchronous server, as its standalone pipeline drives them."""
-    import_torchvision()  # FedLab wants it, and beside a CPU build of torch it does not load by itself
-    from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
-    from fedlab.contrib.algorithm.basic_server import SyncServerHandler
+    with _imports():
+        import_torchvision()  # FedLab wants it, and beside a CPU build of torch it does not load by itself
+        from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
+        from fedlab.contrib.algorithm.basic_server import SyncServerHandler
 
     model, silent = _module(plan, federation), logging.Logger("silent", logging.CRITICAL)
     trainer = SGDSerialClientTrainer(model, len(federation.names), logger=silent)
@@ -40,6 +41,15 @@ def by_fedlab(plan: Plan, federation: Federation, device: str) -> Timing:
         for sent in trainer.uplink_package:
             handler.load(sent)
     return Timing(*clock.read(), {name: t.numpy() for name, t in handler.model.state_dict().items()})
+
+
+@contextmanager
+def _imports() -> Iterator[None]:
+    """However a framework's import fails (a package of its own is missing, or too new), it cannot be had here."""
+    try:
+        yield
+    except Exception as error:
+        raise ImportError(str(error)) from error
 
 
 class _Loaders:
@@ -73,14 +83,15 @@ def _quiet() -> Iterator[None]:
 
 
 def _by_pfl(plan: Plan, federation: Federation, device: str) -> Timing:
-    from pfl.aggregate.simulate import SimulatedBackend
-    from pfl.algorithm.base import NNAlgorithmParams
-    from pfl.algorithm.federated_averaging import FederatedAveraging
-    from pfl.data.dataset import Dataset
-    from pfl.data.federated_dataset import FederatedDataset
-    from pfl.data.sampling import get_user_sampler
-    from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
-    from pfl.model.pytorch import PyTorchModel
+    with _imports():
+        from pfl.aggregate.simulate import SimulatedBackend
+        from pfl.algorithm.base import NNAlgorithmParams
+        from pfl.algorithm.federated_averaging import FederatedAveraging
+        from pfl.data.dataset import Dataset
+        from pfl.data.federated_dataset import FederatedDataset
+        from pfl.data.sampling import get_user_sampler
+        from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+        from pfl.model.pytorch import PyTorchModel
 
     held = _samples(federation)
     sites = list(range(len(held)))

@@ -1,5 +1,6 @@
 """What the benchmark records of a contender, and the clock it is measured with."""
 
+import math
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -33,13 +34,17 @@ class Clock:
 
 @dataclass
 class Measured:
-    """One contender on one workload: client updates a second by the wall, and of processor time, for each repeat."""
+    """One contender on one workload: client updates a second by the wall, and of processor time, for each repeat.
+
+    ``missing`` says why a rival cannot be imported; it has no rates then.
+    """
 
     workload: str
     contender: str
-    loss: float
+    loss: float = math.nan
     rates: list[float] = field(default_factory=list)
     processor_rates: list[float] = field(default_factory=list)
+    missing: str = ""
 
     @property
     def rate(self) -> float:

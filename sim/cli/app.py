@@ -67,20 +67,25 @@ class Commands(typer.core.TyperGroup):
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 
 
+def show_version(asked: bool) -> None:
+    """Print the version and leave, before typer misses a command."""
+    if asked:
+        from fedsmall import __version__
+
+        typer.echo(f"fedsmall {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def fedsmall(
-    ctx: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Show the version and leave.", is_eager=True),
+    version: bool = typer.Option(
+        False, "--version", help="Show the version and leave.", is_eager=True, callback=show_version
+    ),
 ) -> None:
     """Learn one model across sites that each hold only a handful of samples and may not pool them.
 
     Start with `fedsmall demo`.
     """
-    if version:
-        from fedsmall import __version__
-
-        typer.echo(f"fedsmall {__version__}")
-        raise typer.Exit
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -44,6 +44,9 @@ class _Child:
     due: float = 0.0
 
 
+_started: list[subprocess.Popen[bytes]] = []  # kept: Python warns of a child that is forgotten while it runs
+
+
 def start(folder: Path, programs: Sequence[Program]) -> subprocess.Popen[bytes]:
     """Start a supervisor for the programs in the background and return it.
 
@@ -57,6 +60,7 @@ def start(folder: Path, programs: Sequence[Program]) -> subprocess.Popen[bytes]:
     with (folder / "supervisor.log").open("ab") as log:
         command = [sys.executable, "-m", "sim.consortium.supervisor", str(folder)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    _started.append(process)
     while process.poll() is None and not running(folder):  # whoever looks next must find it
         time.sleep(0.05)
     return process
@@ -86,6 +90,8 @@ def stop(folder: Path, timeout_s: float = 3 * GRACE_S) -> bool:
         if time.monotonic() > deadline:
             raise TimeoutError("the programs did not stop; see supervisor.log")
         time.sleep(0.1)
+    for process in [one for one in _started if one.pid == pid]:
+        process.wait(GRACE_S)
     return True
 
 

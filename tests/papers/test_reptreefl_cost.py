@@ -51,6 +51,7 @@ class Trial:
         return time.process_time() - started
 
 
+@pytest.mark.alone
 def test_twelve_resnets_in_trees_train_within_a_tenth_of_twelve_times_one():
     torch.set_num_threads(1)
     one = Trial(plan_of("resnet10_cropped", depth=0), 1, 80)

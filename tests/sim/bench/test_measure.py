@@ -1,16 +1,20 @@
 """The benchmark compares only what does the same."""
 
-import time
+import json
+import re
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import typer
+from rich.console import Console
 
 from clients.client_app import app
 from clients.site_data import give_federation
 from sim.bench import contenders
 from sim.bench.figure import figure
-from sim.bench.measure import _keys, measure
+from sim.bench.measure import _keys, _show, _write, measure
 from sim.bench.timing import Measured, Timing
 from sim.bench.workloads import WORKLOADS, Workload, small_mlps
 from sim.engines.inprocess import InProcessGrid
@@ -50,11 +54,36 @@ def test_modules_and_the_packed_network_come_to_the_same_loss(key: str) -> None:
 
 @pytest.mark.parametrize("name", ["FedLab", "pfl-research"])
 def test_other_frameworks_average_to_the_same_loss(name: str) -> None:
-    pytest.importorskip(contenders.NEEDED[name], reason=f"{name} is not installed")
+    pytest.importorskip(contenders.RIVALS[name], reason=f"{name} is not installed")
 
     measured = measure(little(WORKLOADS["E"], ("cohort", name)), 1, "cpu")
 
     assert measured[0].loss == pytest.approx(measured[1].loss, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["FedLab", "pfl-research"])
+def test_a_rival_that_cannot_be_imported_is_a_line_in_the_table(name, monkeypatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    package = contenders.RIVALS[name]  # whose import must fail, installed or not
+    for module in {package, *(known for known in sys.modules if known.startswith(f"{package}."))}:
+        monkeypatch.setitem(sys.modules, module, None)
+    work = little(WORKLOADS["E"], ("cohort", name, "modules"))
+    console = Console(record=True, width=120)
+
+    measured = measure(work, 1, "cpu")
+    _show(console, work, measured)
+    _write(tmp_path, measured, [], "cpu", None)
+
+    assert [bool(m.rates) for m in measured] == [True, False, True]
+    assert re.search(rf"{name} +│ +not installed", console.export_text())
+    written = json.loads((tmp_path / "bench.json").read_text(), parse_constant=pytest.fail)
+    assert [m["contender"] for m in written["measured"]] == ["cohort", "modules"]
+
+
+def test_a_fault_of_our_own_engine_is_not_taken_for_a_missing_rival(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sim.engines.cohort", None)
+
+    with pytest.raises(ImportError, match=r"sim\.engines\.cohort"):
+        measure(little(WORKLOADS["E"], ("cohort",)), 1, "cpu")
 
 
 def test_the_pace_of_later_contacts_stands_for_the_first() -> None:
@@ -64,20 +93,27 @@ def test_the_pace_of_later_contacts_stands_for_the_first() -> None:
     give_federation(plan, federation)
 
     class SlowStart(InProcessGrid):
-        contacts = 0
+        """The first two contacts take ten seconds each, every other one: on a clock of its own."""
+
+        now = contacts = 0
 
         def send_and_receive(self, messages, *, timeout=None):  # type: ignore[no-untyped-def]
             orders = list(messages)
             if orders[0].metadata.message_type.startswith("train"):
                 self.contacts += 1
-                time.sleep(0.5 if self.contacts <= 2 else 0)
+                self.now += 10 if self.contacts <= 2 else 1
             return super().send_and_receive(orders, timeout=timeout)
 
-    whole = contenders._conducted(plan, federation, SlowStart(app, len(federation.names)))
-    paced = contenders._conducted(plan, federation, SlowStart(app, len(federation.names)), warm=2)
+        def clock(self, device):  # type: ignore[no-untyped-def]
+            began = self.now
+            return SimpleNamespace(read=lambda: (self.now - began, self.now - began))
 
-    assert whole.seconds > 1
-    assert paced.seconds < whole.seconds - 0.5
+    slow, late = (SlowStart(app, len(federation.names)) for _ in range(2))
+    whole = contenders._conducted(plan, federation, slow, clock_of=slow.clock)
+    paced = contenders._conducted(plan, federation, late, warm=2, clock_of=late.clock)
+
+    assert whole.seconds == 2 * 10 + 4
+    assert paced.seconds == 6
 
 
 def test_a_contender_that_does_something_else_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_a_search_is_written_down_whole_and_every_method_had_the_same_budget(cap
 
     assert code == 0
     assert "a resampled choice loses" in out
-    rows = list(csv.DictReader(search.open()))
+    rows = list(csv.DictReader(search.read_text().splitlines()))
     for label in ("FedDC", "FedAvg"):
         assert sum(row["label"] == label for row in rows) == 2 * 2 * FOLDS
     assert set(choose(load(search)[""])) == {"FedDC", "FedAvg"}

@@ -31,7 +31,7 @@ def same(one, other):
 
 
 @given(ARRAYS, META)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40)
 def test_a_state_comes_back_to_the_bit(tmp_path, arrays, meta):
     journal = FileJournal(tmp_path / "j")
 

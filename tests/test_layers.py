@@ -1,0 +1,188 @@
+"""The walls of the house, read from the imports: who knows whom, no circles, rooms of a size, nothing undeclared."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from importlib.metadata import packages_distributions
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+
+MAY_IMPORT = {  # fedsmall <- strategies, clients <- sim, and which of Flower and Ray each may know
+    "fedsmall": set(),
+    "strategies": {"fedsmall", "flwr"},
+    "clients": {"fedsmall", "flwr"},
+    "sim": {"fedsmall", "strategies", "clients", "flwr", "ray"},
+}
+GUARDED = {*MAY_IMPORT, "flwr", "ray"}
+FULL = 18  # modules in a folder, its __init__ not counted
+
+
+def modules(top: Path, package: str) -> dict[str, Path]:
+    """The files of a package by the names they are imported by."""
+    return {
+        ".".join(path.relative_to(top).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sorted((top / package).rglob("*.py"))
+    }
+
+
+@cache
+def imported(path: Path) -> tuple[str, ...]:
+    """What a file imports, at its head or in a function; ``from a import b`` gives ``a.b``."""
+    return tuple(_imported(ast.parse(path.read_text())))
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: an import says where from, in full"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def wrong_arrows(top: Path) -> list[str]:
+    """Every import of a package, of Flower or of Ray that :data:`MAY_IMPORT` does not allow."""
+    return [
+        f"{module} imports {name}"
+        for package, allowed in MAY_IMPORT.items()
+        for module, path in modules(top, package).items()
+        for name in imported(path)
+        if name.partition(".")[0] in GUARDED - {package} - allowed
+    ]
+
+
+def circle(top: Path) -> list[str]:
+    """Modules that import each other in a circle, by imports at their heads or in functions; empty where none do."""
+    ours = {module: path for package in MAY_IMPORT for module, path in modules(top, package).items()}
+    arrows = {
+        module: {known for name in imported(path) if (known := _module_of(name, ours)) and known != module}
+        for module, path in ours.items()
+    }
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def _module_of(name: str, ours: dict[str, Path]) -> str | None:
+    return next((known for known in (name, name.rpartition(".")[0]) if known in ours), None)
+
+
+def full_folders(top: Path) -> dict[str, int]:
+    """Folders that hold more modules than one can keep in mind."""
+    files = sorted(path for package in MAY_IMPORT for path in modules(top, package).values())
+    rooms = {
+        str(room.relative_to(top)): sum(path.name != "__init__.py" for path in held)
+        for room, held in groupby(files, lambda path: path.parent)
+    }
+    return {room: count for room, count in rooms.items() if count > FULL}
+
+
+def undeclared(files: list[Path], declared: set[str]) -> set[str]:
+    """The third-party packages that files import and pyproject.toml does not name, as ``import (distribution)``."""
+    installed = packages_distributions()
+    foreign = {name.partition(".")[0] for path in files for name in imported(path)}
+    foreign -= {*sys.stdlib_module_names, *MAY_IMPORT, "tests", "examples"}
+    # What is not installed (an extra) is looked for by the name it is imported by.
+    return {
+        f"{name} ({', '.join(installed.get(name, [name]))})"
+        for name in foreign
+        if not {normal(one) for one in installed.get(name, [name])} & declared
+    }
+
+
+def normal(requirement: str) -> str:
+    """A distribution's name in one spelling, without extras and versions."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement)[0]).lower()
+
+
+@pytest.fixture(scope="module")
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture
+def house(tmp_path):
+    """Build a small house of our four packages with one module changed."""
+
+    def build(**texts: str) -> Path:
+        for package in MAY_IMPORT:
+            (tmp_path / package).mkdir()
+            (tmp_path / package / "__init__.py").touch()
+        for name, text in texts.items():
+            (tmp_path / name.replace("__", "/")).with_suffix(".py").write_text(text)
+        return tmp_path
+
+    return build
+
+
+def test_imports_run_one_way():
+    assert wrong_arrows(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("fedsmall__radon", "import flwr"),
+        ("fedsmall__radon", "def late():\n    from strategies.records import row"),
+        ("strategies__feddc", "from clients import policy"),
+        ("clients__policy", "import strategies.build as build"),
+        ("clients__policy", "import ray"),
+        ("strategies__feddc", "from sim import run"),
+    ],
+)
+def test_an_arrow_against_the_stream_is_seen(house, module, text):
+    assert len(wrong_arrows(house(**{module: text}))) == 1
+
+
+def test_no_modules_import_each_other():
+    assert circle(ROOT) == []
+
+
+def test_a_circle_is_seen_though_an_import_hides_in_a_function(house):
+    top = house(sim__a="from sim import b", sim__b="from sim.c import x", sim__c="def x():\n    import sim.a")
+
+    assert set(circle(top)) == {"sim.a", "sim.b", "sim.c"}
+
+
+def test_no_folder_holds_more_modules_than_one_can_keep_in_mind():
+    assert full_folders(ROOT) == {}
+
+
+def test_a_full_folder_is_seen(house):
+    top = house(**{f"sim__m{number}": "" for number in range(FULL + 1)})
+
+    assert full_folders(top) == {"sim": FULL + 1}
+
+
+def test_the_product_declares_what_it_imports(project):
+    optional = [one for name, group in project["optional-dependencies"].items() if name != "dev" for one in group]
+    declared = {normal(one) for one in [*project["dependencies"], *optional]}
+
+    files = [path for package in MAY_IMPORT for path in modules(ROOT, package).values()]
+
+    assert undeclared(files, declared) == set()
+
+
+def test_the_tests_and_examples_declare_what_they_import(project):
+    groups = project["optional-dependencies"].values()
+    declared = {normal(one) for one in [*project["dependencies"], *(one for group in groups for one in group)]}
+
+    files = [path for folder in ("tests", "examples") for path in modules(ROOT, folder).values()]
+
+    assert undeclared(files, declared) == set()
+
+
+def test_an_import_that_nothing_declares_is_seen(house):
+    top = house(sim__a="import yaml\nimport numpy as np\nimport os", sim__b="from google.protobuf import message")
+
+    assert undeclared([*modules(top, "sim").values()], {"numpy", "protobuf"}) == {"yaml (PyYAML)"}

@@ -1,0 +1,97 @@
+"""What the pages and the workflows name is there: files, folders, targets of make, markers of pytest."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import ROOT
+
+PAGES = sorted(
+    str(path.relative_to(ROOT)) for folder in (ROOT, ROOT / "docs", ROOT / "docker") for path in folder.glob("*.md")
+)
+MACHINES = [
+    ".ci/run",
+    ".pre-commit-config.yaml",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github" / "workflows").glob("*.yml")),
+]
+ROOMS = r"(?:tests|docs|fedsmall|strategies|clients|sim|docker|examples|scenarios|\.github|\.ci)"
+PATH = rf"{ROOMS}/[\w./-]*|pyproject\.toml|constraints\.txt|CITATION\.cff|[A-Z]+\.md|Makefile"
+
+
+def code(page: str) -> str:
+    """The lines of a page that are code: all of a script, the blocks and spans of a text."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if page in MACHINES:
+        return text
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    return "\n".join([*blocks, *spans])
+
+
+def files_named(page: str) -> set[Path]:
+    """The files and folders of this project that a page names in its code or links to."""
+    here = (ROOT / page).parent
+    paths = set(re.findall(rf"(?<![\w./-])({PATH})(?![\w/-])", code(page)))
+    links = re.findall(r"\]\(\s*([^)\s#]+)[^)]*\)", (ROOT / page).read_text(encoding="utf-8"))
+    return {ROOT / path for path in paths} | {here / link for link in links if "://" not in link}
+
+
+def targets_called(page: str) -> set[str]:
+    """What a page asks make for."""
+    calls = re.findall(r"^\s*(?:- run: |\$ )?make((?: [\w=.-]+)+)", code(page), re.MULTILINE)
+    return {word for call in calls for word in call.split() if "=" not in word}
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", [*PAGES, *MACHINES])
+def test_every_file_that_a_page_names_is_there(page):
+    assert [str(path) for path in sorted(files_named(page)) if not path.exists()] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, *MACHINES])
+def test_every_target_that_a_page_calls_is_in_the_makefile(page):
+    assert targets_called(page) <= targets()
+
+
+def test_the_readers_of_pages_see_what_they_should():
+    assert {ROOT / "constraints.txt", ROOT / "tests/test_layers.py", ROOT / "docs/data.md"} <= (
+        files_named("README.md") | files_named("CONTRIBUTING.md")
+    )
+    assert targets_called("CONTRIBUTING.md") >= {"install", "lint", "coverage", "test-slow", "dist"}
+    assert targets_called(".ci/run") == {"install", "lint"}
+    assert targets_called(".github/workflows/ci.yml") == {"lint", "coverage", "install", "test"}
+
+
+def test_help_tells_of_every_target():
+    told = set(re.findall(r'@echo "make ([a-z-]+)', (ROOT / "Makefile").read_text()))
+
+    assert told == targets() - {"help"}
+
+
+def test_the_workflows_run_every_python_and_every_end_of_flowers_range():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    pythons = [line.rpartition(" ")[2] for line in project["classifiers"] if "Python :: 3." in line]
+    flower = next(one for one in project["dependencies"] if one.startswith("flwr[simulation]"))
+    oldest, beyond = re.findall(r"1\.(\d+)", flower)
+
+    assert jobs["quick"]["strategy"]["matrix"]["python"] == pythons
+    assert jobs["flower"]["strategy"]["matrix"]["flwr"] == [f"1.{oldest}.*", f"1.{int(beyond) - 1}.*"]
+
+
+@pytest.mark.parametrize("page", ["CITATION.cff", *MACHINES[1:]])
+def test_what_other_programs_read_is_yaml(page):
+    assert isinstance(yaml.safe_load((ROOT / page).read_text()), dict)
+
+
+def test_the_citation_has_what_its_format_requires():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert "version" not in citation  # stated once, in pyproject.toml
