@@ -175,7 +175,7 @@ def _named(name: str) -> str:
 
 
 def _line(axes: Any, label: str, look: Style, x: Sequence[float], mean: Any, low: Any, high: Any) -> None:
-    axes.plot(x, mean, label=label, color=look.colour, ls=look.line, marker=look.marker, ms=5, lw=1.5)
+    axes.plot(x, mean, label=label, color=look.colour, ls=look.dashes, marker=look.marker, ms=5, lw=1.5)
     axes.fill_between(x, low, high, color=look.colour, alpha=0.13, linewidth=0)
 
 

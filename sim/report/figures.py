@@ -53,21 +53,21 @@ Points = list[tuple[float, list[float]]]  # x, and the values of all seeds there
 def overview(run: Run) -> Figure:
     """Every method at the end of its runs: the common model with its interval, and each site's own model as a dot."""
     shown, groups = table(run), by_label(run.done)
-    drawn = looks([line.method for line in shown.lines])
+    drawn = looks([row.method for row in shown.rows])
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.6, 0.9 + 0.42 * len(shown.lines)), layout="constrained")
+        figure = Figure(figsize=(7.6, 0.9 + 0.42 * len(shown.rows)), layout="constrained")
         axes = figure.subplots()
-        for height, line in enumerate(reversed(shown.lines)):
-            look = drawn[line.label]
-            own = _per_site(groups[line.label], shown.metric)
+        for height, row in enumerate(reversed(shown.rows)):
+            look = drawn[row.label]
+            own = _per_site(groups[row.label], shown.metric)
             size = 9 if len(own) > 20 else 26
             axes.scatter(own, _jitter(len(own), height), s=size, color=look.colour, alpha=0.4, linewidths=0, zorder=2)
-            if line.common is not None:
-                low, high = np.nan_to_num([line.common.low, line.common.high], nan=line.common.mean)
+            if row.common is not None:
+                low, high = np.nan_to_num([row.common.low, row.common.high], nan=row.common.mean)
                 axes.plot([low, high], [height, height], color=look.colour, lw=2.4, zorder=3, solid_capstyle="butt")
-                axes.plot(line.common.mean, height, look.marker, color=look.colour, ms=7.5, mec=INK, mew=0.7, zorder=4)
-        axes.set_yticks(range(len(shown.lines)), [line.label for line in reversed(shown.lines)])
-        axes.set_ylim(-0.6, len(shown.lines) - 0.4)
+                axes.plot(row.common.mean, height, look.marker, color=look.colour, ms=7.5, mec=INK, mew=0.7, zorder=4)
+        axes.set_yticks(range(len(shown.rows)), [row.label for row in reversed(shown.rows)])
+        axes.set_ylim(-0.6, len(shown.rows) - 0.4)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(f"{named(shown.metric)} on the test samples")
@@ -152,7 +152,7 @@ def _paths(axes: Axes, rounds: np.ndarray, places: np.ndarray, followed: int) ->
     chosen = np.linspace(0, sites - 1, min(followed, sites)).astype(int)
     for look, model in zip((LOOKS[name] for name in MODELS), chosen, strict=False):
         path = places[:, model]
-        axes.plot(rounds, path, color=look.colour, ls=look.line, marker=look.marker, ms=5, lw=1.6)
+        axes.plot(rounds, path, color=look.colour, ls=look.dashes, marker=look.marker, ms=5, lw=1.6)
     axes.set_ylabel("site")
     axes.grid(visible=False)
     axes.margins(x=0.01)
@@ -201,7 +201,7 @@ def _curve(axes: Axes, points: Points, look: Style, label: str) -> None:
     middle = [found.mean for found in means]
     every = max(1, len(x) // 8)
     axes.plot(
-        x, middle, color=look.colour, ls=look.line, marker=look.marker, ms=4.5, lw=1.6, markevery=every, label=label
+        x, middle, color=look.colour, ls=look.dashes, marker=look.marker, ms=4.5, lw=1.6, markevery=every, label=label
     )
     if all(found.n > 1 for found in means):
         low, high = [max(found.low, 0.0) for found in means], [found.high for found in means]

@@ -64,13 +64,13 @@ def short(shown: Table, found: Comparison) -> str:
 def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str:
     """The first sentence: what federation is worth."""
     metric = named(shown.metric)
-    reference = next((line for line in shown.lines if line.label == shown.reference), None)
-    alone = next((line for line in shown.lines if line.method.family == "standalone"), None)
-    central = next((line for line in shown.lines if line.method.family == "central"), None)
+    reference = next((row for row in shown.rows if row.label == shown.reference), None)
+    alone = next((row for row in shown.rows if row.method.family == "standalone"), None)
+    central = next((row for row in shown.rows if row.method.family == "central"), None)
     ours = shown.main(reference) if reference else None
     if reference is None or ours is None:
         sign = -1 if shown.lower_is_better else 1
-        best = max(shown.lines, key=lambda line: sign * line.sites.mean if line.sites else float("-inf"))
+        best = max(shown.rows, key=lambda row: sign * row.sites.mean if row.sites else float("-inf"))
         return f"The sites' own models of {best.label} reach {metric} {with_interval(shown, best.sites)} on average."  # type: ignore[arg-type]
     ends = (
         f"; training on all data pooled gives {value(shown, central.common.mean)}" if central and central.common else ""
@@ -91,20 +91,18 @@ def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str
 
 def _travelling(shown: Table, groups: dict[str, list[PlanRun]]) -> str:
     """The second sentence: the reference method against averaging of the same period, and with the same traffic."""
-    reference = next((line for line in shown.lines if line.label == shown.reference), None)
-    others = [line for line in shown.lines if line.lead is not None and line.method.family == "federated"]
+    reference = next((row for row in shown.rows if row.label == shown.reference), None)
+    others = [row for row in shown.rows if row.lead is not None and row.method.family == "federated"]
     if reference is None or not others:
         return "There is no second federated method in this run, so no method is compared with another."
-    roles = [_role(reference.method, reference.contacts, line.method, line.contacts) for line in others]
+    roles = [_role(reference.method, reference.contacts, row.method, row.contacts) for row in others]
     clauses = []
-    for role, line in zip(roles, others, strict=True):
-        if role and line.lead:
-            who = role if roles.count(role) == 1 else line.label  # two in one role, as with other recipes, go by name
-            clauses.append(f"{_verb(shown, line.lead)} {who} ({by(shown, line.lead)})")
+    for role, row in zip(roles, others, strict=True):
+        if role and row.lead:
+            who = role if roles.count(role) == 1 else row.label  # two in one role, as with other recipes, go by name
+            clauses.append(f"{_verb(shown, row.lead)} {who} ({by(shown, row.lead)})")
     if not clauses:
-        clauses = [
-            f"{_verb(shown, line.lead)} {line.label} ({by(shown, line.lead)})" for line in others[:2] if line.lead
-        ]
+        clauses = [f"{_verb(shown, row.lead)} {row.label} ({by(shown, row.lead)})" for row in others[:2] if row.lead]
     return f"{reference.label} {_joined(clauses)}."
 
 

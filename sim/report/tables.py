@@ -16,7 +16,7 @@ PRIMARY = ("accuracy", "mae", "mse", "loss")
 
 
 @dataclass(frozen=True)
-class Line:
+class TableRow:
     """A method in a table: ``common`` and ``sites`` over its runs, the mean spread over sites, traffic.
 
     ``lead`` is the table's reference minus this method, run by run, :attr:`Table.whose` models both; None where one
@@ -50,12 +50,12 @@ class Table:
     metric: str
     where: str | None
     reference: str | None
-    lines: tuple[Line, ...]
+    rows: tuple[TableRow, ...]
     whose: str = "common"
 
-    def main(self, line: Line) -> Interval | None:
+    def main(self, row: TableRow) -> Interval | None:
         """The numbers of a method by which it is compared with others."""
-        return line.common if self.whose == "common" else line.sites
+        return row.common if self.whose == "common" else row.sites
 
     @property
     def models(self) -> str:
@@ -80,8 +80,8 @@ def table(run: Run, metric: str | None = None, where: str | None = None) -> Tabl
     asked = run.scenario.reference
     reference = asked if asked in groups else reference_of([group[0].plan.method for group in groups.values()])
     whose = "common" if any(common_values(group, metric, where) for group in groups.values()) else "sites"
-    lines = [_line(group, groups.get(reference or ""), metric, where, whose) for group in groups.values()]
-    return Table(metric, where, reference, tuple(lines), whose)
+    rows = [_row(group, groups.get(reference or ""), metric, where, whose) for group in groups.values()]
+    return Table(metric, where, reference, tuple(rows), whose)
 
 
 def by_label(done: Sequence[PlanRun]) -> dict[str, list[PlanRun]]:
@@ -144,15 +144,15 @@ def difference(a: Mapping[tuple[int, int], float], b: Mapping[tuple[int, int], f
     return paired([a[key] for key in shared], [b[key] for key in shared]) if shared else None
 
 
-def _line(
+def _row(
     group: Sequence[PlanRun], reference: Sequence[PlanRun] | None, metric: str, where: str | None, whose: str
-) -> Line:
+) -> TableRow:
     common, sites = common_values(group, metric, where), sites_values(group, metric, where)
     spread = list(_values(group, "sites", f"{metric}_sd", where).values())
     lead = None
     if reference is not None and reference is not group:
         lead = difference(values_of(whose, reference, metric, where), values_of(whose, group, metric, where))
-    return Line(
+    return TableRow(
         method=group[0].plan.method,
         runs=len(group),
         common=interval(list(common.values())) if common else None,

@@ -1,7 +1,11 @@
 import re
+import tomllib
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
 from sim.cli.compare import merge
 from sim.report import figures
@@ -65,7 +69,7 @@ def test_the_report_holds_what_it_promises(html, small_run):
         *("Communication, and what leaves a site", "How to read this", "Further metrics", "/scenario.toml --engine"),
         *("Every site answered every order", "FedAvg, b = 1", "sites' own models", "torch"),
     ):
-        assert words.replace("'", "&#x27;") in html or words in html
+        assert str(escape(words)) in html or words in html
     assert html.count("<svg") == 3
 
 
@@ -90,6 +94,28 @@ def test_words_of_a_scenario_cannot_break_the_page(small_run):
 
     assert "<script>" not in html
     assert "a &amp; b &lt; c" in html
+
+
+def test_words_of_a_reply_cannot_break_the_page(small_run):
+    run = read(small_run.folder)
+    run.done[3].events.append({"t": 2, "site": "<img src=x>", "reason": "</td><script>"})
+    method = run.done[0].plan.method.model_copy(update={"label": "<b>alone</b>"})
+    run.done[0] = replace(run.done[0], plan=run.done[0].plan.model_copy(update={"method": method}))
+
+    html = page([run], "events")
+
+    assert not re.search(r"<script|<img|<b>alone", html)
+    assert "&lt;b&gt;alone&lt;/b&gt;" in html
+
+
+def test_the_templates_go_into_the_wheel_with_the_package():
+    from importlib.resources import files
+
+    config = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+
+    assert "sim" in config["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert any(each.startswith("jinja2") for each in config["project"]["dependencies"])
+    assert {"page.html", "run.html", "table.html"} <= {f.name for f in (files("sim.report") / "templates").iterdir()}
 
 
 def test_a_partial_run_says_what_was_not_run(small_run):

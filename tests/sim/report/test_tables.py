@@ -51,7 +51,7 @@ GOOD = {
 
 def test_means_and_intervals_are_over_seeds():
     shown = table(made(GOOD))
-    line = next(line for line in shown.lines if line.label == "rare")
+    line = next(line for line in shown.rows if line.label == "rare")
 
     assert line.common.mean == pytest.approx(0.6)
     assert line.common.low == pytest.approx(0.6 - 4.302653 * 0.01 / np.sqrt(3), abs=1e-6)
@@ -60,7 +60,7 @@ def test_means_and_intervals_are_over_seeds():
 
 def test_common_and_site_models_never_share_a_column():
     shown = table(made(GOOD))
-    alone = next(line for line in shown.lines if line.method.family == "standalone")
+    alone = next(line for line in shown.rows if line.method.family == "standalone")
 
     assert alone.common is None
     assert alone.lead is None
@@ -71,7 +71,7 @@ def test_common_and_site_models_never_share_a_column():
 def test_differences_are_paired_by_seed_not_between_means():
     run = made({**GOOD, "FedDC": [0.5, 0.7, 0.9], "often": [0.49, 0.69, 0.89]})
 
-    lead = next(line.lead for line in table(run).lines if line.label == "often")
+    lead = next(line.lead for line in table(run).rows if line.label == "often")
 
     assert lead.difference.mean == pytest.approx(0.01)
     assert lead.difference.width == pytest.approx(0, abs=1e-9)
@@ -82,7 +82,7 @@ def test_a_run_cut_short_counts_nowhere():
     run = made(GOOD)
     run.done[1] = replace(run.done[1], row={**run.done[1].row, "stopped": True})
 
-    line = next(line for line in table(run).lines if line.label == "rare")
+    line = next(line for line in table(run).rows if line.label == "rare")
 
     assert line.runs == 2
     assert line.lead.difference.n == 2
@@ -167,8 +167,8 @@ def test_no_two_methods_of_a_run_look_alike_in_grey():
 
     drawn = looks(twice)
 
-    assert len({(look.marker, look.line) for look in drawn.values()}) == len(twice)
-    assert len({(look.marker, look.line) for look in [*LOOKS.values()]}) == len(LOOKS)
+    assert len({(look.marker, look.dashes) for look in drawn.values()}) == len(twice)
+    assert len({(look.marker, look.dashes) for look in [*LOOKS.values()]}) == len(LOOKS)
     assert len(set(SPARE)) == len(SPARE)
 
 
@@ -205,7 +205,7 @@ def test_sites_with_models_of_their_own_are_compared_by_these():
     federation, travelling = sentences(run)
 
     assert (shown.whose, shown.models) == ("sites", "sites' own models")
-    assert {line.label: round(line.lead.difference.mean, 2) for line in shown.lines if line.lead} == {
+    assert {line.label: round(line.lead.difference.mean, 2) for line in shown.rows if line.lead} == {
         "Standalone": -0.3,
         "rare": -0.2,
         "often": -0.09,
