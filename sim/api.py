@@ -152,9 +152,10 @@ def module(run: Run, one: PlanRun) -> "Module":
 
     if has_own_models(one.plan):
         raise PlanError("sites have models of their own here; `models` holds the arrays of the layers that they share")
-    task = Task(
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in run.about["task"].items()}
-    )
+    fields: dict[str, Any] = {
+        name: tuple(each) if isinstance(each, list) else each for name, each in run.about["task"].items()
+    }
+    task = Task(**fields)
     built = build_model(one.plan.model, task, one.plan.model_options, rng_for(one.plan.seed, "model"))
     arrays = run.model_of(one) or {}
     built.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.stats import false_discovery_control
 
 from fedsmall.statistics import interval
 from sim.evidence.figures import WHITE, save
@@ -14,6 +15,7 @@ from sim.evidence.study import FULL, IMAGES, PERIOD, Cell, CellOutcome, cells, r
 from sim.report.figures import STYLE
 
 MARGIN = 0.01  # one point: a difference within it is none that anybody would act on
+RATE = 0.05  # the share of false ones among all cells that are called decided
 FEW = 5  # an interval over fewer cells says nothing
 FACTORS = tuple(FULL)
 AGAINST = {"same": "equal communication", "rare": "equal period"}
@@ -53,9 +55,9 @@ def judge(found: Sequence[tuple[Cell, CellOutcome]], key: str) -> list[Judged]:
     "pays" and "costs" need both an interval that leaves out zero and, over all cells together, false discoveries held
     to 5% (Benjamini & Hochberg 1995): among hundreds of cells some intervals miss zero by chance.
     """
-    kept = _discovered(np.array([getattr(outcome, f"{key}_p") for _, outcome in found]))
+    discovered = false_discovery_control([getattr(outcome, f"{key}_p") for _, outcome in found]) <= RATE
     judged = []
-    for (cell, outcome), real in zip(found, kept, strict=True):
+    for (cell, outcome), real in zip(found, discovered, strict=True):
         low, mean, high = (getattr(outcome, f"{key}_{end}") for end in ("low", "mean", "high"))
         if low >= -MARGIN and high <= MARGIN:
             word = "no difference"
@@ -168,13 +170,3 @@ def _effects(judged: Sequence[Judged]) -> str:
 
 def _levels(factor: str) -> list[Any]:
     return list(dict.fromkeys([*FULL[factor], *IMAGES[factor]]))
-
-
-def _discovered(p_values: np.ndarray, rate: float = 0.05) -> np.ndarray:
-    """Which tests survive when false discoveries are held to ``rate`` of them (Benjamini & Hochberg)."""
-    order = np.argsort(p_values)
-    passed = p_values[order] <= rate * np.arange(1, len(p_values) + 1) / len(p_values)
-    kept = np.zeros(len(p_values), dtype=bool)
-    if passed.any():
-        kept[order[: int(np.flatnonzero(passed)[-1]) + 1]] = True
-    return kept
