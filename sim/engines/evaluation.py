@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedsmall.federation import Federation, Samples, Task
-from fedsmall.metrics_at_once import evaluate_many
+from fedsmall.metrics import evaluate_many
 from fedsmall.plan import Plan
 from fedsmall.training.trees import OneModelCohort
 from fedsmall.wire import Arrays, Traveller
