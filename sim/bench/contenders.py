@@ -56,7 +56,7 @@ def _conducted(plan: Plan, federation: Federation, grid: object, warm: int = 0) 
     """Run the plan on a grid; its first ``warm`` contacts are taken to have cost what the later ones do."""
     begun: list[tuple[int, Clock]] = [(0, Clock("cpu"))]  # the models come back as numbers, so a device has finished
 
-    def told(t: int, rounds: int) -> None:
+    def mark(t: int, rounds: int) -> None:
         if len(begun) <= warm < rounds:
             begun.append((t, Clock("cpu")))
 
@@ -65,7 +65,7 @@ def _conducted(plan: Plan, federation: Federation, grid: object, warm: int = 0) 
         grid,  # type: ignore[arg-type]
         plan,
         lambda site: initial_model(plan, federation.task, site),
-        progress=told,
+        progress=mark,
         looks=False,
     )
     outcome = conductor.run()
@@ -126,9 +126,9 @@ def by_bare_loop(plan: Plan, federation: Federation, device: str) -> Timing:
             weight.baddbmm_(behind.mT, before, alpha=-lr)
             bias.sub_(behind.sum(1), alpha=lr)
         if merges:
-            held = [tensor for pair in zip(weights, biases, strict=True) for tensor in pair]
-            common = _merged_rows(plan, dict(zip(names, held, strict=True)), sites)
-            for tensor, array in zip(held, common.values(), strict=True):
+            tensors = [tensor for pair in zip(weights, biases, strict=True) for tensor in pair]
+            common = _merged_rows(plan, dict(zip(names, tensors, strict=True)), sites)
+            for tensor, array in zip(tensors, common.values(), strict=True):
                 tensor.copy_(torch.from_numpy(array))
     return Timing(*clock.read(), common)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedsmall.statistics import Interval
 from sim.evidence.items import Item
-from sim.evidence.rows import MARGIN, Result, Row
+from sim.evidence.rows import MARGIN, EvidenceRow, ItemResult
 from sim.report.tables import LOWER_IS_BETTER
 
 HEAD = f"""# Evidence
@@ -27,26 +27,26 @@ models, where no model is common.
 NOT_RUN = "not run"
 
 
-def page(items: Sequence[Item], results: dict[str, Result], study: str = "", findings: str = "findings.md") -> str:
+def page(items: Sequence[Item], results: dict[str, ItemResult], study: str = "", findings: str = "findings.md") -> str:
     """The whole page, from the results that there are."""
     parts = [HEAD, f"What follows from it is on one page: [what we found]({findings}).\n", _contents(items, results)]
     parts += [_section(item, results[item.name]) for item in items if item.name in results]
     return "\n".join(part for part in [*parts, study] if part)
 
 
-def summary(item: Item, result: Result) -> str:
+def summary(item: Item, result: ItemResult) -> str:
     """A result in a few lines, for the terminal."""
     if result.not_run:
         return f"{item.name}: not run, {result.not_run}"
     lines = [f"{item.name}: {item.title} ({result.about['seconds']:.0f} s)"]
     for row in result.rows:
-        apart = f"; minus {item.baseline} {_said(row.against, sign=True)}" if row.against else ""
+        apart = f"; minus {item.baseline} {_in_points(row.against, sign=True)}" if row.against else ""
         published = f"; published {_published(row)}, {row.verdict}" if row.published is not None else ""
-        lines.append(f"  {row.variant:>4} {row.label:32} {_said(row.mean)}{apart}{published}")
+        lines.append(f"  {row.variant:>4} {row.label:32} {_in_points(row.mean)}{apart}{published}")
     return "\n".join(lines)
 
 
-def _contents(items: Sequence[Item], results: dict[str, Result]) -> str:
+def _contents(items: Sequence[Item], results: dict[str, ItemResult]) -> str:
     lines = ["| item | | runs | seconds | verdicts |", "|---|---|---|---|---|"]
     for item in items:
         result = results.get(item.name)
@@ -62,7 +62,7 @@ def _contents(items: Sequence[Item], results: dict[str, Result]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _section(item: Item, result: Result) -> str:
+def _section(item: Item, result: ItemResult) -> str:
     if result.not_run:
         return f'<a id="{item.name}"></a>\n## {item.title}\n\nNot run: {result.not_run}. Command: `{result.command}`\n'
     lines = [
@@ -78,7 +78,7 @@ def _section(item: Item, result: Result) -> str:
     return "\n".join(lines)
 
 
-def _about(result: Result) -> str:
+def _about(result: ItemResult) -> str:
     about = result.about
     sizes = about.get("samples_per_site", ["?", "?"])
     samples = f"{sizes[0]}" if sizes[0] == sizes[1] else f"{sizes[0]} to {sizes[1]}"
@@ -92,7 +92,7 @@ def _about(result: Result) -> str:
     )
 
 
-def _table(item: Item, rows: Sequence[Row]) -> str:
+def _table(item: Item, rows: Sequence[EvidenceRow]) -> str:
     variant = f"\n**{item.vary.key} = {rows[0].variant}**\n" if item.vary else ""
     private = any(row.epsilon is not None for row in rows)
     unit = " (x 100)" if item.metric in LOWER_IS_BETTER else ""  # an error, where others are shares in points
@@ -105,10 +105,10 @@ def _table(item: Item, rows: Sequence[Row]) -> str:
     columns += ["epsilon"] * private + ["MB sent"]
     lines = [variant, f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row in rows:
-        cells = [row.label, _said(row.mean) + (" (sites)" if row.of == "sites" else ""), str(row.mean.n)]
+        cells = [row.label, _in_points(row.mean) + (" (sites)" if row.of == "sites" else ""), str(row.mean.n)]
         if "published" in columns:
             cells += [_published(row), row.verdict]
-        cells += [_said(row.against, sign=True), f"{row.p_value:.3f}" if row.p_value is not None else ""]
+        cells += [_in_points(row.against, sign=True), f"{row.p_value:.3f}" if row.p_value is not None else ""]
         if "claim" in columns:
             cells += [f"{100 * row.claimed:+.1f}" if row.claimed is not None else "", _claim(row)]
         cells += ([_epsilon(row)] if private else []) + [f"{row.bytes_sent / 1e6:.1f}"]
@@ -116,7 +116,7 @@ def _table(item: Item, rows: Sequence[Row]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _hospitals(item: Item, result: Result) -> str:
+def _hospitals(item: Item, result: ItemResult) -> str:
     table = result.hospitals
     sites = list(next(iter(table.values())))
     lines = ["The common model on each hospital's own held-out patients, mean over seeds (sd):\n"]
@@ -129,33 +129,33 @@ def _hospitals(item: Item, result: Result) -> str:
     return "\n".join(lines)
 
 
-def _variants(rows: Sequence[Row]) -> list[list[Row]]:
-    groups: dict[str, list[Row]] = {}
+def _variants(rows: Sequence[EvidenceRow]) -> list[list[EvidenceRow]]:
+    groups: dict[str, list[EvidenceRow]] = {}
     for row in rows:
         groups.setdefault(row.variant, []).append(row)
     return list(groups.values())
 
 
-def _said(found: Interval | None, sign: bool = False) -> str:
+def _in_points(mean: Interval | None, sign: bool = False) -> str:
     """A share in points of a hundred with its interval: 89.1 [88.0, 90.2]."""
-    if found is None:
+    if mean is None:
         return ""
     plus = "+" if sign else ""
-    text = f"{100 * found.mean:{plus}.1f}"
-    return text + (f" [{100 * found.low:{plus}.1f}, {100 * found.high:{plus}.1f}]" if np.isfinite(found.width) else "")
+    text = f"{100 * mean.mean:{plus}.1f}"
+    return text + (f" [{100 * mean.low:{plus}.1f}, {100 * mean.high:{plus}.1f}]" if np.isfinite(mean.width) else "")
 
 
-def _published(row: Row) -> str:
+def _published(row: EvidenceRow) -> str:
     if row.published is None:
         return ""
     return f"{100 * row.published:.1f}" + (f" ± {100 * row.spread:.1f}" if row.spread is not None else "")
 
 
-def _claim(row: Row) -> str:
+def _claim(row: EvidenceRow) -> str:
     return f"{row.claim} ({row.seeds_needed} seeds would do)" if row.seeds_needed else row.claim
 
 
-def _epsilon(row: Row) -> str:
+def _epsilon(row: EvidenceRow) -> str:
     if row.epsilon is None:
         return "no promise"
     return f"{row.epsilon:.3g}"
@@ -168,22 +168,22 @@ def _spread(values: Sequence[float]) -> str:
     return f"{100 * np.mean(kept):.1f}" + (f" ({100 * np.std(kept, ddof=1):.1f})" if len(kept) > 1 else "")
 
 
-def _counted(words: Sequence[str]) -> str:
-    kinds = [word for word in ("agrees", "differs", "undecided", "not comparable") if word in words]
-    return ", ".join(f"{words.count(word)} {word}" for word in kinds)
+def _counted(verdicts: Sequence[str]) -> str:
+    kinds = [word for word in ("agrees", "differs", "undecided", "not comparable") if word in verdicts]
+    return ", ".join(f"{verdicts.count(word)} {word}" for word in kinds)
 
 
-def refreshed(text: str, items: Sequence[Item], results: dict[str, Result]) -> str:
+def refreshed(text: str, items: Sequence[Item], results: dict[str, ItemResult]) -> str:
     """A page written by hand, its tables made anew: what stands between ``<!-- table ITEM -->`` and ``<!-- end -->``.
 
     A table whose item has no result is left as it is.
     """
     known = {item.name: item for item in items}
 
-    def filled(found: re.Match[str]) -> str:
-        item, result = known.get(found["item"]), results.get(found["item"])
+    def filled(match: re.Match[str]) -> str:
+        item, result = known.get(match["item"]), results.get(match["item"])
         if item is None or result is None or result.not_run:
-            return found[0]
+            return match[0]
         tables = "\n".join(_table(item, rows) for rows in _variants(result.rows)).strip()
         return f"<!-- table {item.name} -->\n{tables}\n<!-- end -->"
 

@@ -198,25 +198,25 @@ def _curve(axes: Axes, points: Points, look: Style, label: str) -> None:
         return
     x = [at for at, _ in points]
     means = [interval(values) for _, values in points]
-    middle = [found.mean for found in means]
+    middle = [mean.mean for mean in means]
     every = max(1, len(x) // 8)
     axes.plot(
         x, middle, color=look.colour, ls=look.dashes, marker=look.marker, ms=4.5, lw=1.6, markevery=every, label=label
     )
-    if all(found.n > 1 for found in means):
-        low, high = [max(found.low, 0.0) for found in means], [found.high for found in means]
+    if all(mean.n > 1 for mean in means):
+        low, high = [max(mean.low, 0.0) for mean in means], [mean.high for mean in means]
         axes.fill_between(x, low, high, color=look.colour, alpha=0.15, lw=0)
 
 
 def _points(group: Sequence[PlanRun], whose: str, name: str, along: Callable[[PlanRun, int], float]) -> Points:
     """The values of all seeds at every x that all of them have."""
-    found: dict[float, list[float]] = {}
+    values: dict[float, list[float]] = {}
     for one in group:
         for evaluation in one.evaluations:
             value = (evaluation[whose] or {}).get(name)
             if value is not None and np.isfinite(value):
-                found.setdefault(along(one, evaluation["t"]), []).append(float(value))
-    return [(x, values) for x, values in sorted(found.items()) if len(values) == len(group)]
+                values.setdefault(along(one, evaluation["t"]), []).append(float(value))
+    return [(x, here) for x, here in sorted(values.items()) if len(here) == len(group)]
 
 
 def _round(one: PlanRun, t: int) -> float:
@@ -247,12 +247,12 @@ def _jitter(count: int, height: int) -> np.ndarray:
 
 
 def _legend(figure: Figure, axes: Sequence[Axes], order: Sequence[str]) -> None:
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for part in axes:
         for handle, label in zip(*part.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    labels = [label for label in order if label in found]
-    figure.legend([found[label] for label in labels], labels, loc="outside upper left", ncols=min(len(labels), 5))
+            handles.setdefault(label, handle)
+    labels = [label for label in order if label in handles]
+    figure.legend([handles[label] for label in labels], labels, loc="outside upper left", ncols=min(len(labels), 5))
 
 
 def _as_amounts(axes: Axes) -> None:

@@ -34,16 +34,16 @@ def named(metric: str) -> str:
     return NAMES.get(metric, metric.replace("_", " "))
 
 
-def with_interval(shown: Table, found: Interval) -> str:
+def with_interval(shown: Table, mean: Interval) -> str:
     """A mean and its 95% interval; without one where a single run shows no spread."""
-    if found.n == 1:
-        return value(shown, found.mean)
-    return f"{value(shown, found.mean)} ({_bare(shown, found.low)} to {_bare(shown, found.high)})"
+    if mean.n == 1:
+        return value(shown, mean.mean)
+    return f"{value(shown, mean.mean)} ({_bare(shown, mean.low)} to {_bare(shown, mean.high)})"
 
 
-def by(shown: Table, found: Comparison) -> str:
+def by(shown: Table, lead: Comparison) -> str:
     """A difference in points, with its 95% interval where there is one."""
-    gap = found.difference
+    gap = lead.difference
     points = " points" if shown.percent else ""
     if gap.n == 1:
         return f"{_signed(shown, gap.mean)}{points}; one seed cannot tell this from chance"
@@ -52,9 +52,9 @@ def by(shown: Table, found: Comparison) -> str:
     return f"{_signed(shown, gap.mean)}{points}, 95% interval {_signed(shown, gap.low)} to {_signed(shown, gap.high)}"
 
 
-def short(shown: Table, found: Comparison) -> str:
+def short(shown: Table, lead: Comparison) -> str:
     """A difference in a table's cell: +1.4 (+0.6 to +2.2)."""
-    gap = found.difference
+    gap = lead.difference
     if gap.n > 1 and gap.mean == gap.width == 0:
         return "equal"
     ends = f" ({_signed(shown, gap.low)} to {_signed(shown, gap.high)})" if gap.n > 1 else ""

@@ -10,8 +10,6 @@
     report.html      made from the rest by `fedsmall report RUN`
 """
 
-import csv
-import io
 import json
 import os
 import platform
@@ -29,7 +27,7 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.plan import Plan
 from fedsmall.wire import Arrays
-from sim.runs.files import check_free, read_json, write, write_json
+from sim.runs.files import check_free, read_json, write, write_csv, write_json
 from sim.runs.scenario import Scenario, load
 
 if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
@@ -107,7 +105,10 @@ class Run:
         ]
         write_json(self.folder / "summary.json", [one.row for one in self.done])
         write_json(self.folder / "rounds.json", rounds)
-        write(self.folder / "rounds.csv", _as_csv(self.done).encode())
+        rows = _curves(self.done)
+        write_csv(
+            self.folder / "rounds.csv", list(dict.fromkeys(name for row in rows for name in row)) or ["label"], rows
+        )
         write_json(self.folder / "run.json", about)
 
 
@@ -206,20 +207,16 @@ def _without_singles(tree: Any) -> Any:
     return {name: _without_singles(value) for name, value in tree.items() if name != SINGLE}
 
 
-def _as_csv(done: Sequence[PlanRun]) -> str:
-    lines: list[dict[str, Any]] = []
+def _curves(done: Sequence[PlanRun]) -> list[dict[str, Any]]:
+    """One row for each evaluation: the metrics of the common model and of the sites', as columns."""
+    rows: list[dict[str, Any]] = []
     for one in done:
         for evaluation in one.evaluations:
-            line: dict[str, Any] = {"label": one.label, "seed": one.plan.seed, "fold": one.plan.fold}
-            line["round"] = evaluation["t"]
+            row: dict[str, Any] = {"label": one.label, "seed": one.plan.seed, "fold": one.plan.fold}
+            row["round"] = evaluation["t"]
             for whose in ("common", "sites"):
                 for name, value in (evaluation[whose] or {}).items():
                     if isinstance(value, float):
-                        line[f"{whose}_{name}"] = value
-            lines.append(line)
-    columns = list(dict.fromkeys(name for line in lines for name in line))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns or ["label"], restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+                        row[f"{whose}_{name}"] = value
+            rows.append(row)
+    return rows

@@ -46,6 +46,14 @@ def test_cells_and_outcomes_are_read_back_as_they_were_written(tmp_path):
     assert dict(read(tmp_path / "study.csv")) == held
 
 
+def test_names_with_quotes_and_commas_survive_a_study(tmp_path):
+    cell = replace(cells()[0], model='CNN, "deep"', optimizer="SGD, 1/t")
+
+    _write(tmp_path / "study.csv", {cell: OUTCOME})
+
+    assert dict(read(tmp_path / "study.csv")) == {cell: OUTCOME}
+
+
 def test_a_file_of_another_design_is_not_added_to(tmp_path):
     _write(tmp_path / "study.csv", {replace(cells()[0], samples=999): OUTCOME})
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from markupsafe import escape
 
-from sim.cli.compare import merge
 from sim.report import figures
 from sim.report.html import page, shown_scenario, write_report
 from sim.report.sentences import sentences
 from sim.runs.execute import execute
 from sim.runs.folder import read
+from sim.runs.merge import merge
 from sim.runs.scenario import load
 from tests.sim.runs.scenarios import SMALL, write
 
