@@ -13,6 +13,7 @@ from scipy import stats
 
 EXACT_UP_TO = 16  # 2**16 sign patterns of the paired differences are still listed one by one
 SIGN_DRAWS = 20_000
+ENOUGH = 5  # fewer seeds have no verdict: their spread is known to a factor of three at best
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,18 @@ class Interval:
         """The distance between the two ends."""
         return self.high - self.low
 
+    @property
+    def flat(self) -> bool:
+        """Whether all of several runs had the same value, but for rounding: there is no spread to speak of."""
+        return self.width <= 1e-12 * max(1.0, abs(self.mean))
+
+    def corrected(self, comparisons: int) -> "Interval":
+        """This 95% interval, widened so that ``comparisons`` of its kind err anywhere in at most 5% (Bonferroni)."""
+        if comparisons <= 1 or np.isnan(self.width):
+            return self
+        reach = self.width / 2 * _t_quantile(1 - 0.05 / comparisons, self.n) / _t_quantile(0.95, self.n)
+        return Interval(self.mean, self.mean - reach, self.mean + reach, self.n)
+
     def contains(self, value: float) -> bool:
         """Whether ``value`` lies between the ends; an interval of unknown width contains nothing."""
         return self.low <= value <= self.high
@@ -42,10 +55,13 @@ class Comparison:
     p_value: float
     test: str
 
-    @property
-    def decided(self) -> bool:
-        """Whether the interval leaves out zero."""
-        return not np.isnan(self.difference.width) and not self.difference.contains(0.0)
+    def decides(self, comparisons: int = 1) -> bool:
+        """Whether one method is the better one: the interval, corrected for ``comparisons``, leaves out zero.
+
+        Fewer than ``ENOUGH`` seeds, and differences without any spread, decide nothing.
+        """
+        corrected = self.difference.corrected(comparisons)
+        return self.difference.n >= ENOUGH and not corrected.flat and not corrected.contains(0.0)
 
 
 @dataclass(frozen=True)
@@ -174,8 +190,14 @@ def _sign_flips(differences: np.ndarray, rng: np.random.Generator | None) -> flo
     draws = 2**n if n <= EXACT_UP_TO else SIGN_DRAWS
     # Its own fixed generator: the p-value of given runs is one number, whoever asks and however often.
     rng = rng or np.random.default_rng(0)
-    flips = stats.permutation_test((differences,), np.mean, permutation_type="samples", n_resamples=draws, rng=rng)
+    scaled = differences / (np.abs(differences).max() or 1.0)
+    flips = stats.permutation_test((scaled,), _rounded_mean, permutation_type="samples", n_resamples=draws, rng=rng)
     return float(flips.pvalue)
+
+
+def _rounded_mean(values: np.ndarray, axis: int) -> np.ndarray:
+    """The mean without its last bits, in which equal ones differ: scipy forgives only a share of the one seen."""
+    return np.asarray(np.round(np.mean(values, axis=axis), 12))
 
 
 def _signed_ranks(differences: np.ndarray) -> float:

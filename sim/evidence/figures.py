@@ -64,7 +64,7 @@ def curves(item: Item, result: ItemResult) -> Figure:
 
 def bars(item: Item, result: ItemResult) -> Figure:
     """One row a method: mean and interval, every seed as a dot, the published number as a hollow diamond."""
-    rows = list(reversed(result.rows))
+    rows = list(reversed(result.of_methods))
     figure, axes = _axes(0.05 * len(rows) + 0.1)
     drawn = result.looks()
     for place, row in enumerate(rows):
@@ -74,9 +74,12 @@ def bars(item: Item, result: ItemResult) -> Figure:
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
     axes.set_xlabel(f"{_named(item.metric)} (mean and 95% interval; every seed a dot)")
     axes.grid(visible=False, axis="y")
+    for row in (row for row in result.rows if row.trivial):
+        axes.axvline(row.mean.mean, color="black", lw=1, ls=":", zorder=1, label=row.label)
+        _legend(axes, 2)
     if any(_comparable(item, row) for row in rows):
         axes.plot([], [], "D", mfc="none", mec="black", label="published")
-        _legend(axes, 1)
+        _legend(axes, 2)
     return figure
 
 
@@ -84,7 +87,7 @@ def periods(item: Item, result: ItemResult) -> Figure:
     """Metric against the aggregation period b, one curve with daisy-chaining and one without; "never" at the right."""
     figure, axes = _axes(0.48)
     series: dict[str, list[tuple[float, EvidenceRow]]] = {}
-    for row in result.rows:
+    for row in result.of_methods:
         method, _, period = row.label.partition(", b=")
         series.setdefault(method, []).append((float("inf") if period == "never" else float(period), row))
     ticks = sorted({b for points in series.values() for b, _ in points if np.isfinite(b)})
@@ -119,7 +122,8 @@ def hospitals(item: Item, result: ItemResult) -> Figure:
     table = result.hospitals
     if not table:
         return bars(item, result)
-    labels, drawn = list(reversed(table)), result.looks()
+    drawn = result.looks()
+    labels = [label for label in reversed(table) if label in drawn]
     sites = list(next(iter(table.values())))
     figure = Figure(figsize=(WIDTH * 1.3, 0.21 * len(labels) + 0.9), layout="constrained")
     for axes, site in zip(figure.subplots(1, len(sites), sharey=True), sites, strict=True):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsmall.statistics import Interval
+from fedsmall.statistics import ENOUGH, Interval
 from sim.evidence.items import Item
 from sim.evidence.rows import MARGIN, EvidenceRow, ItemResult
 from sim.report.tables import LOWER_IS_BETTER
@@ -22,7 +22,10 @@ corrected over the whole table (Holm): with fewer than six seeds it cannot fall 
 {100 * MARGIN:g} points, "differs" when it lies wholly outside, "undecided" otherwise. **Claim** asks the same of the
 published difference from the baseline: undecided unless the measured interval is narrower than the difference that is
 claimed; on other data than the paper's only the sign is asked for. A value marked (sites) is the mean of the sites' own
-models, where no model is common.
+models, where no model is common. **Always the commonest class**, or **always the median**, is a prediction that looks
+at no sample: a method that does not beat it has learnt nothing that its table can show. A verdict or claim from fewer
+than five seeds, or from runs that all gave the same number, says so beside it; a sign is claimed only where the
+interval leaves out zero after a correction for the rows of the table (Bonferroni).
 """
 NOT_RUN = "not run"
 
@@ -54,10 +57,10 @@ def _contents(items: Sequence[Item], results: dict[str, ItemResult]) -> str:
             why = result.not_run if result is not None else "not yet made"
             lines.append(f"| {item.name} | {item.title} | {NOT_RUN}: {why} | | |")
             continue
-        runs = sum(len(row.values) for row in result.rows)
+        runs = sum(len(row.values) for row in result.of_methods)
         lines.append(
             f"| [{item.name}](#{item.name}) | {item.title} | {runs} | {result.about.get('seconds', 0):.0f} "
-            f"| {_counted([row.verdict for row in result.rows])} |"
+            f"| {_counted([row.verdict for row in result.of_methods])} |"
         )
     return "\n".join([*lines, ""])
 
@@ -107,7 +110,7 @@ def _table(item: Item, rows: Sequence[EvidenceRow]) -> str:
     for row in rows:
         cells = [row.label, _in_points(row.mean) + (" (sites)" if row.of == "sites" else ""), str(row.mean.n)]
         if "published" in columns:
-            cells += [_published(row), row.verdict]
+            cells += [_published(row), _marked(row.verdict, row.mean)]
         cells += [_in_points(row.against, sign=True), f"{row.p_value:.3f}" if row.p_value is not None else ""]
         if "claim" in columns:
             cells += [f"{100 * row.claimed:+.1f}" if row.claimed is not None else "", _claim(row)]
@@ -152,12 +155,21 @@ def _published(row: EvidenceRow) -> str:
 
 
 def _claim(row: EvidenceRow) -> str:
-    return f"{row.claim} ({row.seeds_needed} seeds would do)" if row.seeds_needed else row.claim
+    if row.seeds_needed:
+        return f"{row.claim} ({row.seeds_needed} seeds would do)"
+    return _marked(row.claim, row.against)
+
+
+def _marked(word: str, mean: Interval | None) -> str:
+    """A verdict, and beside it what takes its weight: fewer than five seeds, or runs that do not differ at all."""
+    if mean is None or word in ("", "undecided", "not comparable"):
+        return word
+    return word + (" (no spread)" if mean.flat else f" (only {mean.n} seeds)" if mean.n < ENOUGH else "")
 
 
 def _epsilon(row: EvidenceRow) -> str:
     if row.epsilon is None:
-        return "no promise"
+        return "" if row.trivial else "no promise"
     return f"{row.epsilon:.3g}"
 
 

@@ -16,6 +16,7 @@ from fedsmall.training.cohort import Cohort
 from fedsmall.wire import Traveller
 from sim.evidence.items import Item, published
 from sim.report.style import Style, in_order, looks
+from sim.report.tables import trivials_of
 from sim.runs.files import read_json, write_json
 from sim.runs.folder import PlanRun, Run
 
@@ -27,7 +28,8 @@ class EvidenceRow:
     """One method in one variant. ``against`` and ``p_value`` are its difference from the baseline, None for itself.
 
     ``values`` are the runs' own, in the order of ``seeds`` ("seed" or "seed.fold"). ``of`` says whose metric it is: the
-    "common" model's, or the mean over the "sites" where no model is common.
+    "common" model's, or the mean over the "sites" where no model is common. ``trivial`` is a prediction that looks at
+    no sample: it is measured like a method, and not tested.
     """
 
     variant: str
@@ -49,6 +51,7 @@ class EvidenceRow:
     bytes_sent: int = 0
     seconds: float = 0.0
     epsilon: float | None = None
+    trivial: bool = False
 
 
 @dataclass
@@ -68,6 +71,11 @@ class ItemResult:
     def looks(self) -> dict[str, Style]:
         """The look of each method of the item, by label."""
         return looks([Method(**method) for method in self.methods])
+
+    @property
+    def of_methods(self) -> list[EvidenceRow]:
+        """The rows of methods, without the trivial predictor's."""
+        return [row for row in self.rows if not row.trivial]
 
     def save(self, folder: Path) -> None:
         """Write the result into ``folder`` as ITEM.json."""
@@ -119,9 +127,11 @@ def hospitals_of(run: Run, data_root: Path | None = None) -> dict[str, dict[str,
     Where the evaluations do not hold them (central training), the model that was kept is judged anew.
     """
     table: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for label, done in _by_label(run).items():
+    trivials = {one.row["label"]: trivials_of(run.done) for one in trivials_of(run.done)}
+    for label, done in (trivials | _by_label(run)).items():
         for one in done:
-            held_out = one.evaluations[-1]["extra"].get("held_out") or _judged_at_home(run, one, data_root)
+            held_out = (one.row if label in trivials else one.evaluations[-1])["extra"].get("held_out")
+            held_out = held_out or _judged_at_home(run, one, data_root)
             for site, metrics in held_out.items():
                 for name, value in metrics.items():
                     table.setdefault(label, {}).setdefault(site, {}).setdefault(name, []).append(value)
@@ -143,23 +153,44 @@ def _judged_at_home(run: Run, one: PlanRun, data_root: Path | None) -> dict[str,
 
 
 def _of_variant(item: Item, variant: str, run: Run) -> list[EvidenceRow]:
-    by_label = _by_label(run)
-    rows = [_row(item, variant, label, done) for label, done in by_label.items()]
+    rows = [_row(item, variant, label, done) for label, done in _by_label(run).items()]
     base = next((row for row in rows if row.label == item.baseline), None)
-    if base is None:
-        return rows
-    for row in rows:
-        if row is not base and row.seeds == base.seeds:
-            compared = paired(row.values, base.values)
-            row.against, row.p_value = compared.difference, compared.p_value
-            _judge_claim(item, row, base)
-    return rows
+    if base is not None:
+        compared = [(row, paired(row.values, base.values)) for row in rows if row is not base and _alike(row, base)]
+        for row, comparison in compared:
+            row.against, row.p_value = comparison.difference, comparison.p_value
+            _judge_claim(item, row, base, comparison.decides(len(compared)))
+    return trivial_rows(item, variant, run.done, base) + rows
+
+
+def trivial_rows(
+    item: Item, variant: str, done: Sequence[PlanRun], base: EvidenceRow | None = None
+) -> list[EvidenceRow]:
+    """The row of the trivial predictor, where the runs hold it."""
+    trivials = trivials_of(done)
+    if not trivials:
+        return []
+    finals = [_metric(item, one.row) for one in trivials]
+    values, seeds = [value for value, _ in finals], [_seed(one) for one in trivials]
+    row = EvidenceRow(variant, trivials[0].row["label"], finals[0][1], seeds, values, interval(values), trivial=True)
+    if base is not None and _alike(row, base):
+        row.against = paired(row.values, base.values).difference
+    return [row]
+
+
+def _alike(row: EvidenceRow, base: EvidenceRow) -> bool:
+    """Whether two rows are of the same seeds, so that they can be paired."""
+    return row.seeds == base.seeds
+
+
+def _seed(one: PlanRun) -> str:
+    return f"{one.plan.seed}.{one.plan.fold}" if one.plan.folds else str(one.plan.seed)
 
 
 def _row(item: Item, variant: str, label: str, done: Sequence[PlanRun]) -> EvidenceRow:
     finals = [_metric(item, one.evaluations[-1]) for one in done]
     values = [value for value, _ in finals]
-    seeds = [f"{one.plan.seed}.{one.plan.fold}" if one.plan.folds else str(one.plan.seed) for one in done]
+    seeds = [_seed(one) for one in done]
     row = EvidenceRow(variant, label, finals[0][1], seeds, values, interval(values))
     row.bytes_sent = int(np.mean([one.row["bytes_sent"] for one in done]))
     row.seconds = float(np.mean([one.row["seconds"] for one in done]))
@@ -178,23 +209,22 @@ def _epsilon(one: PlanRun) -> float | None:
     return None if privacy is None else epsilon(privacy.noise, privacy.delta, one.row["contacts"])
 
 
-def _judge_claim(item: Item, row: EvidenceRow, base: EvidenceRow) -> None:
-    """The published difference of two methods, where both are published, beside the measured one."""
+def _judge_claim(item: Item, row: EvidenceRow, base: EvidenceRow, decided: bool) -> None:
+    """The published difference of two methods, where both are published, beside the measured one.
+
+    ``decided`` says whether the measured one, corrected for the rows of the table, leaves out zero.
+    """
     if row.published is None or base.published is None or row.against is None:
         return
     row.claimed = row.published - base.published
     if item.apart:  # on other data only the sign of a difference can be asked for
         same = np.sign(row.against.mean) == np.sign(row.claimed)
-        row.claim = ("same sign" if same else "opposite sign") if _decided(row.against) else "undecided"
+        row.claim = ("same sign" if same else "opposite sign") if decided else "undecided"
         return
     row.claim = verdict_on_difference(row.against, row.claimed).word
     spread = float(np.std(np.subtract(row.values, base.values), ddof=1)) if len(row.values) > 1 else 0.0
     if row.claim == "undecided" and spread and row.claimed:
         row.seeds_needed = seeds_for_width(spread, abs(row.claimed))
-
-
-def _decided(difference: Interval) -> bool:
-    return bool(np.isfinite(difference.width)) and not difference.contains(0.0)
 
 
 def _by_label(run: Run) -> dict[str, list[PlanRun]]:

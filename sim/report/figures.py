@@ -53,11 +53,12 @@ Points = list[tuple[float, list[float]]]  # x, and the values of all seeds there
 def overview(run: Run) -> Figure:
     """Every method at the end of its runs: the common model with its interval, and each site's own model as a dot."""
     shown, groups = table(run), by_label(run.done)
-    drawn = looks([row.method for row in shown.rows])
+    rows = shown.of_methods
+    drawn = looks([row.method for row in rows if row.method])
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.6, 0.9 + 0.42 * len(shown.rows)), layout="constrained")
+        figure = Figure(figsize=(7.6, 0.9 + 0.42 * len(rows)), layout="constrained")
         axes = figure.subplots()
-        for height, row in enumerate(reversed(shown.rows)):
+        for height, row in enumerate(reversed(rows)):
             look = drawn[row.label]
             own = _per_site(groups[row.label], shown.metric)
             size = 9 if len(own) > 20 else 26
@@ -66,8 +67,11 @@ def overview(run: Run) -> Figure:
                 low, high = np.nan_to_num([row.common.low, row.common.high], nan=row.common.mean)
                 axes.plot([low, high], [height, height], color=look.colour, lw=2.4, zorder=3, solid_capstyle="butt")
                 axes.plot(row.common.mean, height, look.marker, color=look.colour, ms=7.5, mec=INK, mew=0.7, zorder=4)
-        axes.set_yticks(range(len(shown.rows)), [row.label for row in reversed(shown.rows)])
-        axes.set_ylim(-0.6, len(shown.rows) - 0.4)
+        axes.set_yticks(range(len(rows)), [row.label for row in reversed(rows)])
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        if shown.trivial and (least := shown.main(shown.trivial)):
+            axes.axvline(least.mean, color=INK, lw=1.0, ls=(0, (1, 2)), zorder=1)
+            axes.set_title(f"dotted: {shown.trivial.label}", loc="right", fontsize=8.5)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(f"{named(shown.metric)} on the test samples")

@@ -5,7 +5,8 @@
     scenario.toml    the scenario, resolved: `fedsmall run RUN/scenario.toml` repeats the run
     run.json         engine, versions, machine, times; how many plans were run, and which were not
     plans.json       every plan, in the order in which they are run
-    summary.json     one row per finished plan; rounds.json and rounds.csv hold every evaluation
+    summary.json     one row per finished plan, and what the trivial predictor gets beside it
+    rounds.json      every evaluation; rounds.csv holds the numbers of them
     models/          the common model of each plan at its end, as safetensors
     report.html      made from the rest by `fedsmall report RUN`
 """
@@ -69,9 +70,9 @@ class Run:
         finished = {one.index for one in self.done if not one.row["stopped"]}
         return [plan for index, plan in enumerate(self.plans) if index not in finished]
 
-    def add(self, index: int, record: "RunRecord") -> PlanRun:
-        """Take in what an engine made of the plan at ``index``, and write it down."""
-        one = finished(index, record)
+    def add(self, index: int, record: "RunRecord", trivial: dict[str, Any] | None = None) -> PlanRun:
+        """Take in what an engine made of the plan at ``index``, and the trivial predictor beside; write it down."""
+        one = finished(index, record, trivial)
         self.done = sorted([*self.done, one], key=lambda each: each.index)
         self.about |= {"engine": record.engine, "versions": record.versions, "path": record.path}
         if record.model is not None:
@@ -162,7 +163,7 @@ def model_name(one: PlanRun) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", " ".join(words)).strip("-") + ".safetensors"
 
 
-def finished(index: int, record: "RunRecord") -> PlanRun:
+def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = None) -> PlanRun:
     """The summary row and the evaluations of a plan that an engine has run; numbers become plain JSON numbers."""
     evaluations: list[dict[str, Any]] = json.loads(json.dumps([asdict(e) for e in record.evaluations], default=float))
     last = evaluations[-1] if evaluations else {"common": None, "sites": {}, "extra": {}}
@@ -182,6 +183,8 @@ def finished(index: int, record: "RunRecord") -> PlanRun:
         "stopped": record.stopped,
         "extra": _without_singles(last["extra"]),
     }
+    if trivial is not None:
+        row["trivial"] = trivial
     return PlanRun(index, record.plan, row, evaluations, list(record.events))
 
 

@@ -111,7 +111,7 @@ def test_five_seeds_cannot_reject_at_five_per_cent():
     found = paired(a, b)
 
     assert found.p_value == 2 / 2**5
-    assert found.decided
+    assert found.decides()
 
 
 def test_pairing_sees_what_the_seeds_hide():
@@ -119,7 +119,7 @@ def test_pairing_sees_what_the_seeds_hide():
     seeds = rng.normal(0.7, 0.1, 10)
     a, b = seeds + 0.02 + rng.normal(0, 0.003, 10), seeds
 
-    assert paired(a, b).decided
+    assert paired(a, b).decides()
     assert stats.ttest_ind(a, b).pvalue > 0.05
 
 
@@ -133,12 +133,32 @@ def test_swapping_the_methods_mirrors_the_comparison(values):
     assert (one.difference.mean, one.difference.low) == (-other.difference.mean, -other.difference.high)
 
 
+def test_corrected_intervals_hold_all_means_of_a_table_together():
+    rng = np.random.default_rng(11)
+    runs = rng.normal(0, 1, (500, 6, 6))  # (repetitions, comparisons, seeds)
+
+    held = np.mean([all(interval(one).corrected(6).contains(0) for one in table) for table in runs])
+    raw = np.mean([all(interval(one).contains(0) for one in table) for table in runs])
+
+    assert held == pytest.approx(0.95, abs=0.03)
+    assert raw < 0.8
+
+
+def test_few_seeds_and_equal_differences_decide_nothing():
+    clear, same = [0.5, 0.51, 0.52, 0.53, 0.54], [0.1] * 5
+
+    assert paired(clear, [0.0] * 5).decides()
+    assert not paired(clear[:4], [0.0] * 4).decides()
+    assert not paired(same, [0.0] * 5).decides()
+    assert paired([0.3, 0.1, 0.2], [0.2, 0.0, 0.1]).difference.flat
+
+
 def test_equal_methods_are_not_told_apart():
     same = [0.8, 0.9, 0.7]
 
     assert paired(same, same).p_value == 1
     assert paired(same, same, test="wilcoxon").p_value == 1
-    assert not paired(same, same).decided
+    assert not paired(same, same).decides()
 
 
 def test_holms_worked_example():

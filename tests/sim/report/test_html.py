@@ -4,12 +4,15 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from markupsafe import escape
 
+from fedsmall.tasks import build_federation
 from sim.report import figures
 from sim.report.html import page, shown_scenario, write_report
 from sim.report.sentences import sentences
+from sim.report.tables import table
 from sim.runs.execute import execute
 from sim.runs.folder import read
 from sim.runs.merge import merge
@@ -134,6 +137,27 @@ def test_a_run_without_a_finished_plan_still_has_a_report(small_run):
     run.done = []
 
     assert "0 of 10 plans were run" in page([run], "nothing")
+
+
+def test_the_commonest_class_is_kept_in_the_folder_and_shown_by_report_and_compare(small_run, html):
+    kept = read(small_run.folder)
+    federation = build_federation(kept.plans[0])
+    commonest = np.bincount(np.concatenate([site.y for site in federation.train])).argmax()
+
+    assert kept.done[0].row["trivial"]["common"]["accuracy"] == np.mean(federation.test.y == commonest)
+    assert "<td>always the commonest class</td>" in html
+    assert table(merge([kept])[0]).trivial == table(kept).trivial is not None
+
+
+def test_a_folder_of_an_older_version_still_has_a_report(small_run):
+    run = read(small_run.folder)
+    for one in run.done:
+        del one.row["trivial"]
+
+    html = page([run], "old")
+
+    assert "<td>always the commonest class</td>" not in html
+    assert "FedAvg, b = 1" in html
 
 
 def test_events_are_listed_by_site(small_run):
