@@ -41,6 +41,7 @@ class Result:
     def table(self, metric: str | None = None) -> "DataFrame":
         """A row for each method: the common model and the sites' own, with 95% intervals, and paired differences.
 
+        Before them stands the trivial predictor: always the commonest class, or the median of the training targets.
         "lead" is the first chaining (or else non-averaging) method minus this one, seed by seed.
         """
         import pandas
