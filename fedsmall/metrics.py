@@ -1,38 +1,43 @@
-"""What a model is worth on samples; by scikit-learn where it has the metric.
+"""What models are worth on samples, many models at once: the sites' own models are judged at every evaluation of a run.
 
-``outputs`` are a model's last layer, (samples, outputs): a column for each class, or one column that is positive for
-class 1. Class 1 is the positive one of two; with more classes every metric but accuracy is the mean over classes.
+``outputs`` are the last layers of all models, (models, samples, outputs): a column for each class, or one column that
+is positive for class 1. Class 1 is the positive one of two; with more classes every metric but accuracy is the mean
+over classes. The metrics are scikit-learn's (tests hold them to it), which takes models one by one: with fifty sites
+and small test sets that costs more than all training.
 """
-
-import warnings
 
 import numpy as np
 from scipy.special import logsumexp
-from sklearn import metrics
+from scipy.stats import rankdata
 
 from fedsmall.federation import Task
 
 
 def evaluate(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, float]:
-    """Every metric of ``task`` that these samples can show, by name.
+    """Every metric of ``task`` that these samples can show of one model, by name; ``outputs`` are (samples, outputs).
+
+    A metric that is not defined for the samples, such as the AUC where all are of one class, is left out, and so is
+    every metric for no samples at all.
+    """
+    return {name: float(value) for name, (value,) in evaluate_many(np.asarray(outputs)[None], y, task).items()}
+
+
+def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
+    """Every metric of ``task`` for each model on ``y``, (samples,) or (samples, *target_shape): (models,) by name.
 
     "accuracy", "balanced_accuracy", "macro_f1", "sensitivity", "specificity", "auc" (one against the rest) and "loss"
-    (the mean); for regression "mae" and "loss". A metric that is not defined for the samples, such as the AUC where all
-    are of one class, is left out, and so is every metric for no samples at all.
+    (the mean); for regression "mae" and "loss". NaN where one is not defined for a model, and left out where it is
+    defined for none.
     """
     outputs = np.asarray(outputs, dtype=np.float64)
     if not len(y):
         return {}
-    found = {"mae": _mae(outputs, y)} if task.loss == "l1" else _of_classes(outputs, y, task.classes)
-    found["loss"] = loss(outputs, y, task.loss)
-    return {name: value for name, value in found.items() if name in task.metrics and not np.isnan(value)}
-
-
-def accuracies(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The accuracies of many models on the same samples: (models, samples, outputs) and (samples,) -> (models,)."""
-    correct: np.ndarray = predicted(outputs) == y
-    shares: np.ndarray = correct.mean(axis=-1)
-    return shares
+    found = {"loss": _losses(outputs, y, task.loss)}
+    if task.loss == "l1":
+        found["mae"] = found["loss"]
+    else:
+        found |= _of_classes(outputs, y, task.classes, with_auc="auc" in task.metrics)
+    return {name: found[name] for name in task.metrics if name in found and not np.isnan(found[name]).all()}
 
 
 def predicted(outputs: np.ndarray) -> np.ndarray:
@@ -40,63 +45,63 @@ def predicted(outputs: np.ndarray) -> np.ndarray:
     return (outputs[..., 0] > 0).astype(np.int64) if outputs.shape[-1] == 1 else outputs.argmax(axis=-1)
 
 
-def loss(outputs: np.ndarray, y: np.ndarray, name: str) -> float:
-    """The mean over samples of the loss called ``name``, in float64."""
+def _of_classes(outputs: np.ndarray, y: np.ndarray, classes: int, with_auc: bool) -> dict[str, np.ndarray]:
+    guess = predicted(outputs)  # (models, samples)
+    cell = (np.arange(len(guess))[:, None] * classes + y) * classes + guess
+    table = np.bincount(cell.ravel(), minlength=len(guess) * classes**2).reshape(-1, classes, classes)
+    hits = np.diagonal(table, axis1=1, axis2=2)  # (models, classes)
+    members, named = table.sum(axis=2), table.sum(axis=1)
+    others = len(y) - members
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sensitivity = hits / members
+        specificity = (others - (named - hits)) / others
+        f1 = 2 * hits / (members + named)
+    two = classes == 2
+    found = {
+        "accuracy": np.asarray((guess == y).mean(axis=1)),
+        "balanced_accuracy": _mean(sensitivity),
+        "macro_f1": _mean(f1),
+        "sensitivity": sensitivity[:, 1] if two else _mean(sensitivity),
+        "specificity": specificity[:, 1] if two else _mean(specificity),
+    }
+    return found | ({"auc": _auc(outputs, y, classes)} if with_auc else {})
+
+
+def _auc(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
+    if outputs.shape[-1] == 1 or classes == 2:
+        scores = outputs[..., -1] - (outputs[..., 0] if outputs.shape[-1] > 1 else 0.0)
+        return _area(scores, y == 1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        shares = np.exp(outputs - logsumexp(outputs, axis=-1, keepdims=True))
+    return _mean(np.stack([_area(shares[..., label], y == label) for label in range(classes)], axis=1))
+
+
+def _area(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """The area under the ROC curve by ranks (Mann and Whitney 1947), ties half: (models, samples) -> (models,)."""
+    good, bad = int(positive.sum()), int((~positive).sum())
+    if not good or not bad:
+        return np.full(len(scores), np.nan)
+    ranks = rankdata(scores, axis=1)  # (models, samples)
+    areas = (ranks[:, positive].sum(axis=1) - good * (good + 1) / 2) / (good * bad)
+    return np.where(np.isfinite(scores).all(axis=1), areas, np.nan)
+
+
+def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
     if name == "l1":
-        return _mae(outputs, y)
+        return np.asarray(np.abs(outputs.reshape(len(outputs), *y.shape) - y).reshape(len(outputs), -1).mean(axis=1))
     if name == "cross_entropy":
-        return float(np.mean(logsumexp(outputs, axis=1) - outputs[np.arange(len(y)), y]))
-    margins = outputs[:, 0] * np.where(y == 1, 1.0, -1.0)
+        of_label = np.take_along_axis(outputs, y[None, :, None], axis=2)[..., 0]
+        return np.asarray((logsumexp(outputs, axis=2) - of_label).mean(axis=1))
+    margins = outputs[..., 0] * np.where(y == 1, 1.0, -1.0)
     if name == "hinge":
-        return float(np.mean(np.maximum(0.0, 1.0 - margins)))
+        return np.asarray(np.maximum(0.0, 1.0 - margins).mean(axis=1))
     if name == "logistic":
-        return float(np.mean(np.logaddexp(0.0, -margins)))
+        return np.asarray(np.logaddexp(0.0, -margins).mean(axis=1))
     raise ValueError(f'losses are "cross_entropy", "logistic", "hinge" and "l1"; this task names {name!r}')
 
 
-def _of_classes(outputs: np.ndarray, y: np.ndarray, classes: int) -> dict[str, float]:
-    guess = predicted(outputs)
-    table = metrics.confusion_matrix(y, guess, labels=np.arange(classes))  # (true, predicted)
-    sensitivities, specificities = _rates(table)
-    two = classes == 2
-    return {
-        "accuracy": float(np.mean(guess == y)),
-        "balanced_accuracy": _mean(sensitivities),
-        "macro_f1": float(metrics.f1_score(y, guess, average="macro", zero_division=0.0)),
-        "sensitivity": float(sensitivities[1]) if two else _mean(sensitivities),
-        "specificity": float(specificities[1]) if two else _mean(specificities),
-        "auc": _auc(outputs, y, classes),
-    }
-
-
-def _rates(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sensitivity and specificity of each class from the confusion matrix, NaN where there is no sample of it."""
-    hits, members, named = np.diag(table), table.sum(axis=1), table.sum(axis=0)
-    others = table.sum() - members
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return hits / members, (others - (named - hits)) / others
-
-
-def _auc(outputs: np.ndarray, y: np.ndarray, classes: int) -> float:
-    """Area under the ROC curve: of class 1 of two, else the mean over the classes that occur, each against the rest."""
-    if not np.isfinite(outputs).all():
-        return float("nan")
-    if outputs.shape[1] == 1 or classes == 2:
-        return _area(outputs[:, -1] - (outputs[:, 0] if outputs.shape[1] > 1 else 0.0), y == 1)
-    shares = np.exp(outputs - logsumexp(outputs, axis=1, keepdims=True))
-    return _mean(np.array([_area(shares[:, label], y == label) for label in range(classes)]))
-
-
-def _area(scores: np.ndarray, positive: np.ndarray) -> float:
-    return float(metrics.roc_auc_score(positive, scores)) if positive.any() and not positive.all() else float("nan")
-
-
-def _mean(values: np.ndarray) -> float:
-    """The mean over those that are defined."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # none is defined: NaN is the answer
-        return float(np.nanmean(values))
-
-
-def _mae(outputs: np.ndarray, y: np.ndarray) -> float:
-    return float(np.mean(np.abs(outputs.reshape(y.shape) - y)))
+def _mean(values: np.ndarray) -> np.ndarray:
+    """The mean over the classes for which a value is defined: (models, classes) -> (models,)."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=1)
+    return np.where(count > 0, np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import stats
 
 EXACT_UP_TO = 16  # 2**16 sign patterns of the paired differences are still listed one by one
 SIGN_DRAWS = 20_000
+ENOUGH = 5  # fewer seeds have no verdict: their spread is known to a factor of three at best
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,18 @@ class Interval:
         """The distance between the two ends."""
         return self.high - self.low
 
+    @property
+    def flat(self) -> bool:
+        """Whether all of several runs had the same value, but for rounding: there is no spread to speak of."""
+        return self.width <= 1e-12 * max(1.0, abs(self.mean))
+
+    def corrected(self, comparisons: int) -> "Interval":
+        """This 95% interval, widened so that ``comparisons`` of its kind err anywhere in at most 5% (Bonferroni)."""
+        if comparisons <= 1 or np.isnan(self.width):
+            return self
+        reach = self.width / 2 * _t_quantile(1 - 0.05 / comparisons, self.n) / _t_quantile(0.95, self.n)
+        return Interval(self.mean, self.mean - reach, self.mean + reach, self.n)
+
     def contains(self, value: float) -> bool:
         """Whether ``value`` lies between the ends; an interval of unknown width contains nothing."""
         return self.low <= value <= self.high
@@ -42,10 +55,13 @@ class Comparison:
     p_value: float
     test: str
 
-    @property
-    def decided(self) -> bool:
-        """Whether the interval leaves out zero."""
-        return not np.isnan(self.difference.width) and not self.difference.contains(0.0)
+    def decides(self, comparisons: int = 1) -> bool:
+        """Whether one method is the better one: the interval, corrected for ``comparisons``, leaves out zero.
+
+        Fewer than ``ENOUGH`` seeds, and differences without any spread, decide nothing.
+        """
+        corrected = self.difference.corrected(comparisons)
+        return self.difference.n >= ENOUGH and not corrected.flat and not corrected.contains(0.0)
 
 
 @dataclass(frozen=True)
@@ -67,24 +83,6 @@ def interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> Inter
         return Interval(mean, float("nan"), float("nan"), 1)
     reach = _t_quantile(level, n) * float(sample.std(ddof=1)) / np.sqrt(n)
     return Interval(mean, float(mean - reach), float(mean + reach), n)
-
-
-def bootstrap_interval(
-    values: Sequence[float] | np.ndarray, rng: np.random.Generator, level: float = 0.95, draws: int = 9_999
-) -> Interval:
-    """The mean and its bias-corrected, accelerated bootstrap interval: for skewed values.
-
-    Resampling a small sample understates its spread: below about fifteen values prefer :func:`interval`, whose
-    coverage is the better one there even for skewed values. Needs two values that differ; equal ones give no width.
-    """
-    sample = _finite(values)
-    mean = float(sample.mean())
-    if len(sample) == 1:
-        return Interval(mean, float("nan"), float("nan"), 1)
-    if np.all(sample == sample[0]):
-        return Interval(mean, mean, mean, len(sample))
-    found = stats.bootstrap((sample,), np.mean, confidence_level=level, n_resamples=draws, method="BCa", rng=rng)
-    return Interval(mean, float(found.confidence_interval.low), float(found.confidence_interval.high), len(sample))
 
 
 def paired(
@@ -132,26 +130,6 @@ def seeds_for_width(sd: float, width: float, level: float = 0.95, most: int = 10
     raise ValueError(f"more than {most} seeds would be needed for an interval narrower than {width} at sd {sd}")
 
 
-def detectable_difference(sd: float, n: int, power: float = 0.8, level: float = 0.95) -> float:
-    """The smallest true difference that a paired t-test over ``n`` seeds finds with probability ``power``.
-
-    ``sd`` is the deviation of the paired differences. Infinite for one seed.
-    """
-    if n < 2:
-        return float("inf")
-    if sd == 0:
-        return 0.0
-    # Averaged over the spread that n runs may show, by its quantiles: scipy's noncentral t fails far out in the tails.
-    chances = (np.arange(4_000) + 0.5) / 4_000
-    limits = _t_quantile(level, n) * np.sqrt(stats.chi2.ppf(chances, n - 1) / (n - 1))  # (chances,)
-
-    def excess(shift: float) -> float:
-        found = stats.norm.sf(limits - shift) + stats.norm.cdf(-limits - shift)
-        return float(found.mean()) - power
-
-    return float(optimize.brentq(excess, 0.0, float(limits.max()) + 10.0)) * sd / float(np.sqrt(n))
-
-
 def verdict(
     measured: Interval, published: float, spread: float | None = None, margin: float = 0.02, published_runs: int = 3
 ) -> Verdict:
@@ -168,12 +146,12 @@ def verdict(
         reach = float(np.hypot(reach, _t_quantile(0.95, published_runs) * spread / np.sqrt(published_runs)))
     off = measured.mean - published
     low, high = off - reach, off + reach
-    said = f"{off:+.3f} [{low:+.3f}, {high:+.3f}]" + ("" if spread is not None else ", no spread published")
+    why = f"{off:+.3f} [{low:+.3f}, {high:+.3f}]" + ("" if spread is not None else ", no spread published")
     if -margin <= low and high <= margin:
-        return Verdict("agrees", said)
+        return Verdict("agrees", why)
     if low > margin or high < -margin:
-        return Verdict("differs", said)
-    return Verdict("undecided", f"{said}: the interval crosses the margin of {margin:g}")
+        return Verdict("differs", why)
+    return Verdict("undecided", f"{why}: the interval crosses the margin of {margin:g}")
 
 
 def verdict_on_difference(difference: Interval, claimed: float) -> Verdict:
@@ -205,21 +183,21 @@ def _t_quantile(level: float, n: int) -> float:
 
 
 def _sign_flips(differences: np.ndarray, rng: np.random.Generator | None) -> float:
-    """The share of sign patterns whose mean is as far from zero as the one seen: exact whatever ties there are."""
+    """The share of sign patterns whose mean is as far from zero as the one seen: exact up to ``EXACT_UP_TO`` seeds."""
     n = len(differences)
-    if n <= EXACT_UP_TO:
-        bits = np.arange(2**n)[:, None] >> np.arange(n) & 1  # (patterns, n)
-        return _share_as_far(differences, bits)
+    if n == 1:
+        return 1.0
+    draws = 2**n if n <= EXACT_UP_TO else SIGN_DRAWS
     # Its own fixed generator: the p-value of given runs is one number, whoever asks and however often.
-    bits = (rng or np.random.default_rng(0)).integers(0, 2, size=(SIGN_DRAWS, n))
-    return (_share_as_far(differences, bits) * SIGN_DRAWS + 1) / (SIGN_DRAWS + 1)
+    rng = rng or np.random.default_rng(0)
+    scaled = differences / (np.abs(differences).max() or 1.0)
+    flips = stats.permutation_test((scaled,), _rounded_mean, permutation_type="samples", n_resamples=draws, rng=rng)
+    return float(flips.pvalue)
 
 
-def _share_as_far(differences: np.ndarray, bits: np.ndarray) -> float:
-    seen = abs(differences.sum())
-    flipped = np.abs((1 - 2 * bits) @ differences)
-    slack = 1e-12 * np.abs(differences).sum()  # equal sums differ in the last bits by their order of addition
-    return float(np.mean(flipped >= seen - slack))
+def _rounded_mean(values: np.ndarray, axis: int) -> np.ndarray:
+    """The mean without its last bits, in which equal ones differ: scipy forgives only a share of the one seen."""
+    return np.asarray(np.round(np.mean(values, axis=axis), 12))
 
 
 def _signed_ranks(differences: np.ndarray) -> float:

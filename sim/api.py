@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from html import escape
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,15 @@ import numpy as np
 from rich.console import Console
 
 from fedsmall.errors import PlanError
+from fedsmall.federation import Task
+from fedsmall.models.own_models import has_own_models
+from fedsmall.models.registry import build_model
+from fedsmall.randomness import rng_for
 from fedsmall.tasks import federation_from_arrays
 from sim.report.sentences import sentences
-from sim.report.tables import table
+from sim.report.tables import reference_of, table
 from sim.runs.execute import execute
-from sim.runs.folder import Run
+from sim.runs.folder import PlanRun, Run
 from sim.runs.progress import watcher
 from sim.runs.scenario import Scenario, build, load
 
@@ -36,25 +41,19 @@ class Result:
     def table(self, metric: str | None = None) -> "DataFrame":
         """A row for each method: the common model and the sites' own, with 95% intervals, and paired differences.
 
+        Before them stands the trivial predictor: always the commonest class, or the median of the training targets.
         "lead" is the first chaining (or else non-averaging) method minus this one, seed by seed.
         """
         import pandas
 
         rows = {}
-        for line in table(self.run, metric).lines:
-            row: dict[str, Any] = {}
-            ends = {"common": line.common, "sites": line.sites, "lead": line.lead.difference if line.lead else None}
-            for name, found in ends.items():
-                row |= (
-                    {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high} if found else {name: None}
-                )
-            row |= {
-                "sites_sd": line.spread,
-                "runs": line.runs,
-                "contacts": line.contacts,
-                "bytes_sent": line.bytes_sent,
-            }
-            rows[line.label] = row
+        for row in table(self.run, metric).rows:
+            ends = {"common": row.common, "sites": row.sites, "lead": row.lead.difference if row.lead else None}
+            cells: dict[str, Any] = {}
+            for name, mean in ends.items():
+                cells |= {name: mean.mean, f"{name}_low": mean.low, f"{name}_high": mean.high} if mean else {name: None}
+            cells |= {"sites_sd": row.spread, "runs": row.runs}
+            rows[row.label] = cells | {"contacts": row.contacts, "bytes_sent": row.bytes_sent}
         return pandas.DataFrame.from_dict(rows, orient="index")
 
     def figure(self, kind: str = "curves") -> "Figure":
@@ -76,8 +75,8 @@ class Result:
     @property
     def models(self) -> dict[tuple[str, int], dict[str, np.ndarray]]:
         """The common models at the end, as arrays by name, by method and seed."""
-        found = {(one.label, one.plan.seed): self.run.model_of(one) for one in self.run.done}
-        return {key: model for key, model in found.items() if model is not None}
+        models = {(one.label, one.plan.seed): self.run.model_of(one) for one in self.run.done}
+        return {key: model for key, model in models.items() if model is not None}
 
     @property
     def model(self) -> "Module":
@@ -85,9 +84,11 @@ class Result:
 
         It takes samples as the sites saw them: features at mean 0 and spread 1 over the federation.
         """
-        from sim.rebuild import common_model
-
-        return common_model(self.run)
+        main = self.run.scenario.reference or reference_of([one.plan.method for one in self.run.done])
+        for one in sorted(self.run.done, key=lambda one: one.label != main):
+            if self.run.model_of(one) is not None:
+                return module(self.run, one)
+        raise PlanError("no method of this run ends with a common model")
 
     @property
     def summary(self) -> list[dict[str, Any]]:
@@ -104,8 +105,7 @@ class Result:
     def _repr_html_(self) -> str:
         from sim.report.html import table_of
 
-        words = "".join(f"<p>{line}</p>" for line in sentences(self.run))
-        return table_of(table(self.run)) + words
+        return table_of(table(self.run)) + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences(self.run))
 
 
 def run(
@@ -145,6 +145,22 @@ def run(
 
         write_report(Path(out), [made], asked.name)
     return Result(made)
+
+
+def module(run: Run, one: PlanRun) -> "Module":
+    """The common model of one plan as a torch module in eval mode; PlanError where sites share only a part of one."""
+    import torch
+
+    if has_own_models(one.plan):
+        raise PlanError("sites have models of their own here; `models` holds the arrays of the layers that they share")
+    fields: dict[str, Any] = {
+        name: tuple(each) if isinstance(each, list) else each for name, each in run.about["task"].items()
+    }
+    task = Task(**fields)
+    built = build_model(one.plan.model, task, one.plan.model_options, rng_for(one.plan.seed, "model"))
+    arrays = run.model_of(one) or {}
+    built.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
+    return built.eval()
 
 
 def _scenario(scenario: Scenario | Path | str, methods: Sequence[Any], settings: Mapping[str, Any]) -> Scenario:

@@ -132,9 +132,9 @@ def by_bare_loop(plan: Plan, federation: Federation, device: str) -> Timing:
             weight.baddbmm_(behind.mT, before, alpha=-lr)
             bias.sub_(behind.sum(1), alpha=lr)
         if merges:
-            held = [tensor for pair in zip(weights, biases, strict=True) for tensor in pair]
-            common = _merged_rows(plan, dict(zip(names, held, strict=True)), sites)
-            for tensor, array in zip(held, common.values(), strict=True):
+            tensors = [tensor for pair in zip(weights, biases, strict=True) for tensor in pair]
+            common = _merged_rows(plan, dict(zip(names, tensors, strict=True)), sites)
+            for tensor, array in zip(tensors, common.values(), strict=True):
                 tensor.copy_(torch.from_numpy(array))
     return Timing(*clock.read(), common)
 

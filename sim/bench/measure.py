@@ -1,58 +1,15 @@
-"""``fedsmall bench``: how fast the engines are, against each other and against other ways to do the same."""
+"""Contenders on workloads, each in turn and several times over, at equal losses."""
 
-import json
-import os
-import platform
 import statistics
-import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
-
-import torch
-import typer
-from rich.console import Console
-from rich.table import Table
 
 from fedsmall.federation import Federation
 from fedsmall.methods import method
-from sim.bench.contenders import CONTENDERS, RAY, RIVALS, pooled_loss
+from sim.bench.contenders import CONTENDERS, RIVALS, pooled_loss
 from sim.bench.timing import Measured, Timing
 from sim.bench.workloads import WORKLOADS, Workload
-from sim.engines.allocator import keep_freed_memory
 
 CLOSE = 1e-4  # how near all contenders' losses must be for their times to be compared
-
-
-def bench(
-    workloads: Annotated[str, typer.Option(help="which of the workloads A, B, C, D and E to run")] = "ABCDE",
-    repeats: Annotated[int, typer.Option(help="how often each contender runs, in turn with the others", min=1)] = 3,
-    ray: Annotated[
-        bool, typer.Option(help="also measure Flower's own simulation runtime, which takes a minute")
-    ] = True,
-    scaling: Annotated[
-        bool, typer.Option(help="also measure how cost grows with sites, samples and parameters")
-    ] = True,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    out: Annotated[Path | None, typer.Option(help="a folder for bench.json and bench.png", show_default=False)] = None,
-) -> None:
-    """Measure client updates a second at equal losses: each contender in turn, several times over, in one process."""
-    chosen = [WORKLOADS[key] for key in _keys(workloads)]
-    torch.set_num_threads(1)
-    console = Console()
-    keep_freed_memory()  # all contenders profit alike
-    results = []
-    for work in chosen:
-        results += measure(work, repeats, device, without=[] if ray else [RAY])
-        _show(console, work, [m for m in results if m.workload == work.key])
-    growth = _grown(console, device) if scaling else []
-    dearer = feddc_over_fedavg(max(repeats, 5), device) if scaling else None
-    if dearer is not None:
-        console.print(f"A FedDC round costs {dearer:.2f} times a FedAvg round (workload A, median of runs in turn)")
-    if out is not None:
-        _write(out, results, growth, device, dearer)
-        console.print(f"Written: {out / 'bench.json'} and {out / 'bench.png'}")
 
 
 def measure(work: Workload, repeats: int, device: str, without: Sequence[str] = ()) -> list[Measured]:
@@ -109,73 +66,3 @@ def feddc_over_fedavg(repeats: int, device: str) -> float:
         pair = [CONTENDERS["cohort"](plan, federation, device).seconds for plan in (work.plan, fedavg)]
         ratios.append(pair[0] / pair[1])
     return statistics.median(ratios)
-
-
-def _keys(text: str) -> list[str]:
-    keys = [key for key in text.upper() if key not in ", "]
-    unknown = [key for key in keys if key not in WORKLOADS]
-    if unknown or not keys:
-        raise typer.BadParameter(f"--workloads takes letters of {''.join(WORKLOADS)}; got {text!r}")
-    return keys
-
-
-def _show(console: Console, work: Workload, measured: Sequence[Measured]) -> None:
-    table = Table(title=f"{work.key}: {work.title}", title_justify="left")
-    headings = ("", "updates a second", "cohort is faster by", "by processor time", "asked for", "loss")
-    for heading in headings:
-        table.add_column(heading, justify="left" if not heading else "right")
-    cohort = measured[0]
-    for m in measured:
-        if m.missing:
-            table.add_row(m.contender, "not installed")
-            continue
-        asked = work.targets.get(m.contender)
-        ratio = f"{cohort.rate / m.rate:,.2f}"
-        own = "" if m.contender == RAY else f"{cohort.processor_rate / m.processor_rate:,.2f}"  # others' processes work
-        table.add_row(m.contender, f"{m.rate:,.0f}", ratio, own, f"{asked:g}" if asked else "", f"{m.loss:.5f}")
-    console.print(table)
-    for m in measured:
-        if m.missing:
-            console.print(f"{m.contender}: {m.missing} (the README says how to install it)", markup=False)
-
-
-def _grown(console: Console, device: str) -> list[dict[str, Any]]:
-    from sim.bench.growth import growth
-
-    table = Table(title="How the cost grows (cohort engine, MLP, FedDC d = 1)", title_justify="left")
-    for heading in ("sites", "samples", "parameters", "updates a second", "ms a round", "peak memory"):
-        table.add_column(heading, justify="right")
-    rows = []
-    for row in growth(device):
-        rows.append(asdict(row))
-        table.add_row(
-            f"{row.sites:,}",
-            f"{row.samples:,}",
-            f"{row.parameters:,}",
-            f"{row.rate:,.0f}",
-            f"{1000 * row.sites / row.rate:,.2f}",
-            f"{row.peak_bytes / 2**20:,.0f} MiB",
-        )
-    console.print(table)
-    return rows
-
-
-def _write(
-    out: Path, results: Sequence[Measured], growth: Sequence[dict[str, Any]], device: str, dearer: float | None
-) -> None:
-    from sim.bench.figure import figure
-
-    out.mkdir(parents=True, exist_ok=True)
-    about = {
-        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "processor": platform.machine(),
-        "cores": os.cpu_count(),
-        "device": device,
-    }
-    results = [m for m in results if m.rates]
-    measured = [asdict(m) | {"rate": m.rate} for m in results]
-    held = {"about": about, "measured": measured, "growth": list(growth), "feddc_over_fedavg": dearer}
-    (out / "bench.json").write_text(json.dumps(held, indent=2) + "\n")
-    figure(results, growth).savefig(out / "bench.png", dpi=150)

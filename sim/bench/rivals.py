@@ -93,10 +93,10 @@ def _by_pfl(plan: Plan, federation: Federation, device: str) -> Timing:
         from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
         from pfl.model.pytorch import PyTorchModel
 
-    held = _samples(federation)
-    sites = list(range(len(held)))
+    samples = _samples(federation)
+    sites = list(range(len(samples)))
     data = FederatedDataset(
-        lambda site: Dataset(list(held[site]), user_id=str(site)), get_user_sampler("minimize_reuse", sites)
+        lambda site: Dataset(list(samples[site]), user_id=str(site)), get_user_sampler("minimize_reuse", sites)
     )
     module = _WithLoss(_module(plan, federation))
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))

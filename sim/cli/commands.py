@@ -23,7 +23,7 @@ COMMANDS: dict[str, Entry] = {
     "plan": Entry("sim.cli.plan:plan", "How many rounds between aggregations, by the papers' bounds.", RUN),
     "list": Entry("sim.cli.listing:app", "The methods, tasks and scenarios that come along.", RUN),
     "bench": Entry(
-        "sim.bench.measure:bench", "Measure the engines against each other and against other frameworks.", STUDY
+        "sim.cli.bench:bench", "Measure the engines against each other and against other frameworks.", STUDY
     ),
     "tune": Entry("sim.cli.tune:tune", "Choose learning rates on the training sites alone.", STUDY),
     "reproduce": Entry(

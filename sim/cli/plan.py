@@ -39,53 +39,53 @@ def plan(
     if height and not parameters:
         raise PlanError("--height takes --parameters, the numbers of the model that Radon points combine")
     radon = advise_radon(sites, parameters, height, error, failure) if parameters else None
-    found = advise(sites, samples, permute_every, error, failure)
-    figure = _figure(found, out) if out else None
+    advice = advise(sites, samples, permute_every, error, failure)
+    figure = _figure(advice, out) if out else None
     console.print(
         f"For an error of {error:g} but for a chance of {failure:g}, a model has to see about "
-        f"{found.samples_needed:.0f} samples: those of [bold]{found.sites_to_visit}[/bold] of {sites} sites."
+        f"{advice.samples_needed:.0f} samples: those of [bold]{advice.sites_to_visit}[/bold] of {sites} sites."
     )
-    console.print(_table(found))
-    console.print(_recommendation(found))
+    console.print(_table(advice))
+    console.print(_recommendation(advice))
     if radon:
         console.print()
-        console.print(_radon(radon, found))
+        console.print(_radon(radon, advice))
     if figure:
         console.print(f"\nFigure: {figure}", markup=False)
 
 
-def _table(found: Advice) -> Table:
+def _table(advice: Advice) -> Table:
     table = _columns("rounds between aggregations", "rounds")
-    chance = _chance(1 - found.failure**0.5)
-    table.add_row(f"simulated: every model is through ({chance})", f"{found.all_models}")
-    table.add_row(f"simulated: a given model is through ({chance})", f"{found.one_model}")
-    table.add_row("bound of Proposition 4, n0(epsilon, sqrt(delta)), as printed", f"{found.bound:.3f}")
-    notebook = f"{found.notebook_bound:.3f}" if found.notebook_bound is not None else "more sites than there are"
+    chance = _chance(1 - advice.failure**0.5)
+    table.add_row(f"simulated: every model is through ({chance})", f"{advice.all_models}")
+    table.add_row(f"simulated: a given model is through ({chance})", f"{advice.one_model}")
+    table.add_row("bound of Proposition 4, n0(epsilon, sqrt(delta)), as printed", f"{advice.bound:.3f}")
+    notebook = f"{advice.notebook_bound:.3f}" if advice.notebook_bound is not None else "more sites than there are"
     table.add_row("the same in the authors' notebook, n0(epsilon, delta)", notebook)
     return table
 
 
-def _recommendation(found: Advice) -> str:
-    periods = f"permute_every = {found.permute_every}, aggregate_every = {found.aggregate_every}"
+def _recommendation(advice: Advice) -> str:
+    periods = f"permute_every = {advice.permute_every}, aggregate_every = {advice.aggregate_every}"
     return (
         f"\nIn a scenario: [bold]{periods}[/bold], by the simulation: but for a chance of "
-        f"{_chance(found.failure**0.5)} every model has then visited that many sites.\n"
-        f"The bound proves less than it seems to: only that not all {found.sites} models fall short together, but for "
-        f"a chance of {_chance(found.failure**0.5)}.\n"
-        f"After its rounds a given model is through with a chance of {_chance(found.chance_of_one_at_bound)}, all "
-        f"{found.sites} with {_chance(found.chance_of_all_at_bound)}. Both are for learners that fit their data, and "
+        f"{_chance(advice.failure**0.5)} every model has then visited that many sites.\n"
+        f"The bound proves less than it seems to: only that not all {advice.sites} models fall short together, but for "
+        f"a chance of {_chance(advice.failure**0.5)}.\n"
+        f"After its rounds a given model is through with a chance of {_chance(advice.chance_of_one_at_bound)}, all "
+        f"{advice.sites} with {_chance(advice.chance_of_all_at_bound)}. Both are for learners that fit their data, and "
         "no law for yours; compare two or three periods."
     )
 
 
-def _radon(radon: RadonAdvice, found: Advice) -> Table:
+def _radon(radon: RadonAdvice, advice: Advice) -> Table:
     r, h = radon.radon_number, radon.height
-    table = _columns(f"Radon points, r = {r}, height {h}: {r}**{h} = {r**h} of {found.sites} models", "")
+    table = _columns(f"Radon points, r = {r}, height {h}: {r}**{h} = {r**h} of {advice.sites} models", "")
     table.add_row("chance that a site's model fails, delta", f"{radon.failure:.3g}")
     table.add_row("that the aggregate does, (r delta)^(2^h), Eq. 1 as printed", f"{radon.failure_as_printed:.3g}")
     table.add_row("at most, for every convex loss: two of r fail, h times", f"{radon.failure_at_most:.3g}")
-    short = "too few" if found.samples_per_site < radon.samples_alone else "enough"
-    needed = f"{radon.samples_alone:.0f}; {found.samples_per_site} are {short}"
+    short = "too few" if advice.samples_per_site < radon.samples_alone else "enough"
+    needed = f"{radon.samples_alone:.0f}; {advice.samples_per_site} are {short}"
     table.add_row("samples a site takes without daisy-chaining, n0(epsilon, 1/r), Corollary 3", needed)
     return table
 
@@ -96,7 +96,7 @@ def _columns(*names: str) -> Table:
     return table
 
 
-def _figure(found: Advice, folder: Path) -> Path:
+def _figure(advice: Advice, folder: Path) -> Path:
     from sim.evidence.figures import save
     from sim.report.sweep import sweep
     from sim.runs.files import check_free
@@ -104,7 +104,7 @@ def _figure(found: Advice, folder: Path) -> Path:
     check_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "aggregation_period.svg"
-    save(sweep(found), path)
+    save(sweep(advice), path)
     return path
 
 

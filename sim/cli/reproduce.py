@@ -63,12 +63,12 @@ def _items(name: str, profile: str, engine: str | None, data_root: Path | None, 
 def _study(docs: Path, minutes: float | None) -> None:
     from sim.evidence.study import Cell, CellOutcome, study
 
-    def told(cell: Cell, outcome: CellOutcome, held: int, count: int) -> None:
-        said = f"{cell.model}, {cell.optimizer}, {cell.sites} x {cell.samples}, {cell.classes} classes a site"
-        console.print(f"{held}/{count} {said}: {100 * outcome.same_mean:+.1f} points, {outcome.seconds:.0f} s")
+    def report(cell: Cell, outcome: CellOutcome, kept: int, count: int) -> None:
+        factors = f"{cell.model}, {cell.optimizer}, {cell.sites} x {cell.samples}, {cell.classes} classes a site"
+        console.print(f"{kept}/{count} {factors}: {100 * outcome.same_mean:+.1f} points, {outcome.seconds:.0f} s")
 
-    held = study(docs / "evidence" / "study.csv", minutes=minutes, told=told, processes=os.cpu_count() or 1)
-    console.print(f"{held} cells")
+    kept = study(docs / "evidence" / "study.csv", minutes=minutes, on_cell=report, processes=os.cpu_count() or 1)
+    console.print(f"{kept} cells")
 
 
 def _list(data_root: Path | None) -> None:

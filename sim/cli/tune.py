@@ -53,14 +53,14 @@ def tune(
     tries: dict[str, list[Try]] = {}
     for variant, one in asked.items():
 
-        def told(seed: int, so_far: list[Try], variant: str = variant) -> None:
+        def report(seed: int, so_far: list[Try], variant: str = variant) -> None:
             worst = max(choice.regret for choice in choose(so_far).values())
             console.print(
                 f"{variant} seed {seed}: {len(so_far)} runs; a resampled choice loses {100 * worst:.1f} points"
             )
 
         tries[variant] = search(
-            one, tried, metric=metric, engine=engine, data_root=data_root, most_seeds=seeds, told=told
+            one, tried, metric=metric, engine=engine, data_root=data_root, most_seeds=seeds, on_seed=report
         )
         _show(choose(tries[variant]))
     path = out or (SEARCHES / f"{item.name}.csv" if item else Path(f"tune-{Path(scenario).stem}.csv"))
@@ -76,12 +76,12 @@ def tune(
 def numbers(text: str) -> tuple[float, ...]:
     """The positive numbers in a text such as "0.01,0.1"."""
     try:
-        found = tuple(sorted({float(word) for word in text.split(",")}))
+        rates = tuple(sorted({float(word) for word in text.split(",")}))
     except ValueError:
         raise typer.BadParameter(f"--rates takes numbers separated by commas, as in 0.01,0.1; got {text!r}") from None
-    if found[0] <= 0:
-        raise typer.BadParameter(f"a learning rate is positive; got {found[0]:g}")
-    return found
+    if rates[0] <= 0:
+        raise typer.BadParameter(f"a learning rate is positive; got {rates[0]:g}")
+    return rates
 
 
 def _show(choices: "dict[str, RateChoice]") -> None:

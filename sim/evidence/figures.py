@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fedsmall.plan import Method
 from fedsmall.statistics import interval
 from sim.evidence.items import Item
-from sim.evidence.rows import Result, Row
+from sim.evidence.rows import EvidenceRow, ItemResult
 from sim.evidence.search import RateChoice
 from sim.report.figures import STYLE
 from sim.report.style import LOOKS, Style, looks
@@ -21,7 +21,7 @@ NAMES = {"accuracy": "test accuracy", "auc": "ROC-AUC", "samples_per_site": "sam
 WHITE = {"figure.facecolor": "white", "axes.facecolor": "white"}
 
 
-def draw(item: Item, result: Result, folder: Path, kind: str = "svg") -> Path | None:
+def draw(item: Item, result: ItemResult, folder: Path, kind: str = "svg") -> Path | None:
     """Draw the figure of a result into ``folder`` and return its path; None where nothing was run."""
     if not result.rows:
         return None
@@ -36,7 +36,7 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, bbox_inches="tight", dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def curves(item: Item, result: Result) -> Figure:
+def curves(item: Item, result: ItemResult) -> Figure:
     """The sites' own models by rounds, with a band for the interval over seeds, and the common model as rings.
 
     Where a method has no models of sites (central training) the curve is its one model. Published finals are bars
@@ -50,11 +50,11 @@ def curves(item: Item, result: Result) -> Figure:
             rounds, mean, *_ = whose["common"]
             axes.plot(rounds, mean, "o", mfc="none", mec=drawn[label].colour, ms=8, mew=1.2)
     edge = max(axes.get_lines()[0].get_xdata())
-    said = [row for row in result.rows if _comparable(item, row)]
-    for row in said:
+    comparable = [row for row in result.rows if _comparable(item, row)]
+    for row in comparable:
         axes.plot([edge * 1.03, edge * 1.08], [row.published] * 2, color=drawn[row.label].colour, lw=2.5)
         axes.plot(edge * 1.055, row.published, drawn[row.label].marker, color=drawn[row.label].colour, ms=5)
-    if said:
+    if comparable:
         top = ("data", "axes fraction")
         axes.annotate("published", (edge * 1.055, 1.0), xycoords=top, ha="center", fontsize=7.5)
     axes.set(xlabel="round", ylabel=f"{_named(item.metric)}\n(sites' own models; rings: common)")
@@ -62,9 +62,9 @@ def curves(item: Item, result: Result) -> Figure:
     return figure
 
 
-def bars(item: Item, result: Result) -> Figure:
+def bars(item: Item, result: ItemResult) -> Figure:
     """One row a method: mean and interval, every seed as a dot, the published number as a hollow diamond."""
-    rows = list(reversed(result.rows))
+    rows = list(reversed(result.of_methods))
     figure, axes = _axes(0.05 * len(rows) + 0.1)
     drawn = result.looks()
     for place, row in enumerate(rows):
@@ -74,17 +74,20 @@ def bars(item: Item, result: Result) -> Figure:
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
     axes.set_xlabel(f"{_named(item.metric)} (mean and 95% interval; every seed a dot)")
     axes.grid(visible=False, axis="y")
+    for row in (row for row in result.rows if row.trivial):
+        axes.axvline(row.mean.mean, color="black", lw=1, ls=":", zorder=1, label=row.label)
+        _legend(axes, 2)
     if any(_comparable(item, row) for row in rows):
         axes.plot([], [], "D", mfc="none", mec="black", label="published")
-        _legend(axes, 1)
+        _legend(axes, 2)
     return figure
 
 
-def periods(item: Item, result: Result) -> Figure:
+def periods(item: Item, result: ItemResult) -> Figure:
     """Metric against the aggregation period b, one curve with daisy-chaining and one without; "never" at the right."""
     figure, axes = _axes(0.48)
-    series: dict[str, list[tuple[float, Row]]] = {}
-    for row in result.rows:
+    series: dict[str, list[tuple[float, EvidenceRow]]] = {}
+    for row in result.of_methods:
         method, _, period = row.label.partition(", b=")
         series.setdefault(method, []).append((float("inf") if period == "never" else float(period), row))
     ticks = sorted({b for points in series.values() for b, _ in points if np.isfinite(b)})
@@ -99,7 +102,7 @@ def periods(item: Item, result: Result) -> Figure:
     return figure
 
 
-def growing(item: Item, result: Result) -> Figure:
+def growing(item: Item, result: ItemResult) -> Figure:
     """Metric against the value that is varied, one curve a method."""
     figure, axes = _axes(0.48)
     for label, look in result.looks().items():
@@ -114,12 +117,13 @@ def growing(item: Item, result: Result) -> Figure:
     return figure
 
 
-def hospitals(item: Item, result: Result) -> Figure:
+def hospitals(item: Item, result: ItemResult) -> Figure:
     """One panel a hospital: the metric of the common model on its own held-out patients, one row a method."""
     table = result.hospitals
     if not table:
         return bars(item, result)
-    labels, drawn = list(reversed(table)), result.looks()
+    drawn = result.looks()
+    labels = [label for label in reversed(table) if label in drawn]
     sites = list(next(iter(table.values())))
     figure = Figure(figsize=(WIDTH * 1.3, 0.21 * len(labels) + 0.9), layout="constrained")
     for axes, site in zip(figure.subplots(1, len(sites), sharey=True), sites, strict=True):
@@ -140,8 +144,8 @@ def sensitivity(choices: Mapping[str, RateChoice], methods: Sequence[Method]) ->
     with mpl.rc_context(STYLE | WHITE):
         figure, axes = _axes(0.48)
         for label, choice in choices.items():
-            found = list(choice.scores.values())
-            ends = [[getattr(one, end) for one in found] for end in ("mean", "low", "high")]
+            scores = choice.scores.values()
+            ends = [[getattr(score, end) for score in scores] for end in ("mean", "low", "high")]
             _line(axes, label, drawn[label], list(choice.scores), *ends)
             at = choice.scores[choice.lr].mean
             axes.plot(choice.lr, at, "o", mfc="none", mec=drawn[label].colour, ms=11, mew=1.5)
@@ -151,7 +155,7 @@ def sensitivity(choices: Mapping[str, RateChoice], methods: Sequence[Method]) ->
     return figure
 
 
-FIGURES: dict[str, Callable[[Item, Result], Figure]] = {
+FIGURES: dict[str, Callable[[Item, ItemResult], Figure]] = {
     "curves": curves,
     "bars": bars,
     "periods": periods,
@@ -160,7 +164,7 @@ FIGURES: dict[str, Callable[[Item, Result], Figure]] = {
 }
 
 
-def _comparable(item: Item, row: Row) -> bool:
+def _comparable(item: Item, row: EvidenceRow) -> bool:
     """Whether a published number belongs into the figure: one from other data would only stretch its axis."""
     return row.published is not None and not item.apart
 
@@ -175,20 +179,20 @@ def _named(name: str) -> str:
 
 
 def _line(axes: Any, label: str, look: Style, x: Sequence[float], mean: Any, low: Any, high: Any) -> None:
-    axes.plot(x, mean, label=label, color=look.colour, ls=look.line, marker=look.marker, ms=5, lw=1.5)
+    axes.plot(x, mean, label=label, color=look.colour, ls=look.dashes, marker=look.marker, ms=5, lw=1.5)
     axes.fill_between(x, low, high, color=look.colour, alpha=0.13, linewidth=0)
 
 
 def _dots(axes: Any, look: Style, values: Sequence[float], place: float) -> None:
-    found = interval(values)
+    mean = interval(values)
     offsets = np.linspace(-0.22, 0.22, len(values)) if len(values) > 1 else np.zeros(1)
     axes.plot(values, place + offsets, ".", color=look.colour, alpha=0.45, ms=5, mew=0, zorder=2)
-    if np.isfinite(found.width):
-        axes.plot([found.low, found.high], [place] * 2, color=look.colour, lw=2, zorder=3, solid_capstyle="butt")
-    axes.plot(found.mean, place, look.marker, color=look.colour, mec="black", mew=0.5, ms=6.5, zorder=4)
+    if np.isfinite(mean.width):
+        axes.plot([mean.low, mean.high], [place] * 2, color=look.colour, lw=2, zorder=3, solid_capstyle="butt")
+    axes.plot(mean.mean, place, look.marker, color=look.colour, mec="black", mew=0.5, ms=6.5, zorder=4)
 
 
-def _series(axes: Any, label: str, look: Style, points: Sequence[tuple[float, Row]]) -> None:
+def _series(axes: Any, label: str, look: Style, points: Sequence[tuple[float, EvidenceRow]]) -> None:
     points = sorted(points, key=lambda point: point[0])
     ends = [[getattr(row.mean, end) for _, row in points] for end in ("mean", "low", "high")]
     _line(axes, label, look, [value for value, _ in points], *ends)

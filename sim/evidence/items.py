@@ -28,7 +28,7 @@ class Vary(Frozen):
 
 
 class Item(Frozen):
-    """One table or figure; the fields are explained at the top of sim/papers.toml."""
+    """One table or figure; the fields are explained at the top of papers.toml."""
 
     name: str
     scenario: str
@@ -58,7 +58,7 @@ class Item(Frozen):
             table = assign(table, setting)
         if self.vary is None:
             return {"": build(table)}
-        return {_said(value): build(assign(table, f"{self.vary.key}={value!r}")) for value in self.vary.values}
+        return {_written(value): build(assign(table, f"{self.vary.key}={value!r}")) for value in self.vary.values}
 
 
 class Published(NamedTuple):
@@ -105,5 +105,5 @@ def published(experiment: str) -> dict[tuple[str, str], Published]:
         }
 
 
-def _said(value: Any) -> str:
+def _written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsmall.statistics import Interval
+from fedsmall.statistics import ENOUGH, Interval
 from sim.evidence.items import Item
-from sim.evidence.rows import MARGIN, Result, Row
+from sim.evidence.rows import MARGIN, EvidenceRow, ItemResult
 from sim.report.tables import LOWER_IS_BETTER
 
 HEAD = f"""# Evidence
@@ -22,31 +22,34 @@ corrected over the whole table (Holm): with fewer than six seeds it cannot fall 
 {100 * MARGIN:g} points, "differs" when it lies wholly outside, "undecided" otherwise. **Claim** asks the same of the
 published difference from the baseline: undecided unless the measured interval is narrower than the difference that is
 claimed; on other data than the paper's only the sign is asked for. A value marked (sites) is the mean of the sites' own
-models, where no model is common.
+models, where no model is common. **Always the commonest class**, or **always the median**, is a prediction that looks
+at no sample: a method that does not beat it has learnt nothing that its table can show. A verdict or claim from fewer
+than five seeds, or from runs that all gave the same number, says so beside it; a sign is claimed only where the
+interval leaves out zero after a correction for the rows of the table (Bonferroni).
 """
 NOT_RUN = "not run"
 
 
-def page(items: Sequence[Item], results: dict[str, Result], study: str = "", findings: str = "findings.md") -> str:
+def page(items: Sequence[Item], results: dict[str, ItemResult], study: str = "", findings: str = "findings.md") -> str:
     """The whole page, from the results that there are."""
     parts = [HEAD, f"What follows from it is on one page: [what we found]({findings}).\n", _contents(items, results)]
     parts += [_section(item, results[item.name]) for item in items if item.name in results]
     return "\n".join(part for part in [*parts, study] if part)
 
 
-def summary(item: Item, result: Result) -> str:
+def summary(item: Item, result: ItemResult) -> str:
     """A result in a few lines, for the terminal."""
     if result.not_run:
         return f"{item.name}: not run, {result.not_run}"
     lines = [f"{item.name}: {item.title} ({result.about['seconds']:.0f} s)"]
     for row in result.rows:
-        apart = f"; minus {item.baseline} {_said(row.against, sign=True)}" if row.against else ""
+        apart = f"; minus {item.baseline} {_in_points(row.against, sign=True)}" if row.against else ""
         published = f"; published {_published(row)}, {row.verdict}" if row.published is not None else ""
-        lines.append(f"  {row.variant:>4} {row.label:32} {_said(row.mean)}{apart}{published}")
+        lines.append(f"  {row.variant:>4} {row.label:32} {_in_points(row.mean)}{apart}{published}")
     return "\n".join(lines)
 
 
-def _contents(items: Sequence[Item], results: dict[str, Result]) -> str:
+def _contents(items: Sequence[Item], results: dict[str, ItemResult]) -> str:
     lines = ["| item | | runs | seconds | verdicts |", "|---|---|---|---|---|"]
     for item in items:
         result = results.get(item.name)
@@ -54,15 +57,15 @@ def _contents(items: Sequence[Item], results: dict[str, Result]) -> str:
             why = result.not_run if result is not None else "not yet made"
             lines.append(f"| {item.name} | {item.title} | {NOT_RUN}: {why} | | |")
             continue
-        runs = sum(len(row.values) for row in result.rows)
+        runs = sum(len(row.values) for row in result.of_methods)
         lines.append(
             f"| [{item.name}](#{item.name}) | {item.title} | {runs} | {result.about.get('seconds', 0):.0f} "
-            f"| {_counted([row.verdict for row in result.rows])} |"
+            f"| {_counted([row.verdict for row in result.of_methods])} |"
         )
     return "\n".join([*lines, ""])
 
 
-def _section(item: Item, result: Result) -> str:
+def _section(item: Item, result: ItemResult) -> str:
     if result.not_run:
         return f'<a id="{item.name}"></a>\n## {item.title}\n\nNot run: {result.not_run}. Command: `{result.command}`\n'
     lines = [
@@ -78,7 +81,7 @@ def _section(item: Item, result: Result) -> str:
     return "\n".join(lines)
 
 
-def _about(result: Result) -> str:
+def _about(result: ItemResult) -> str:
     about = result.about
     sizes = about.get("samples_per_site", ["?", "?"])
     samples = f"{sizes[0]}" if sizes[0] == sizes[1] else f"{sizes[0]} to {sizes[1]}"
@@ -92,7 +95,7 @@ def _about(result: Result) -> str:
     )
 
 
-def _table(item: Item, rows: Sequence[Row]) -> str:
+def _table(item: Item, rows: Sequence[EvidenceRow]) -> str:
     variant = f"\n**{item.vary.key} = {rows[0].variant}**\n" if item.vary else ""
     private = any(row.epsilon is not None for row in rows)
     unit = " (x 100)" if item.metric in LOWER_IS_BETTER else ""  # an error, where others are shares in points
@@ -105,10 +108,10 @@ def _table(item: Item, rows: Sequence[Row]) -> str:
     columns += ["epsilon"] * private + ["MB sent"]
     lines = [variant, f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row in rows:
-        cells = [row.label, _said(row.mean) + (" (sites)" if row.of == "sites" else ""), str(row.mean.n)]
+        cells = [row.label, _in_points(row.mean) + (" (sites)" if row.of == "sites" else ""), str(row.mean.n)]
         if "published" in columns:
-            cells += [_published(row), row.verdict]
-        cells += [_said(row.against, sign=True), f"{row.p_value:.3f}" if row.p_value is not None else ""]
+            cells += [_published(row), _marked(row.verdict, row.mean)]
+        cells += [_in_points(row.against, sign=True), f"{row.p_value:.3f}" if row.p_value is not None else ""]
         if "claim" in columns:
             cells += [f"{100 * row.claimed:+.1f}" if row.claimed is not None else "", _claim(row)]
         cells += ([_epsilon(row)] if private else []) + [f"{row.bytes_sent / 1e6:.1f}"]
@@ -116,7 +119,7 @@ def _table(item: Item, rows: Sequence[Row]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _hospitals(item: Item, result: Result) -> str:
+def _hospitals(item: Item, result: ItemResult) -> str:
     table = result.hospitals
     sites = list(next(iter(table.values())))
     lines = ["The common model on each hospital's own held-out patients, mean over seeds (sd):\n"]
@@ -129,35 +132,44 @@ def _hospitals(item: Item, result: Result) -> str:
     return "\n".join(lines)
 
 
-def _variants(rows: Sequence[Row]) -> list[list[Row]]:
-    groups: dict[str, list[Row]] = {}
+def _variants(rows: Sequence[EvidenceRow]) -> list[list[EvidenceRow]]:
+    groups: dict[str, list[EvidenceRow]] = {}
     for row in rows:
         groups.setdefault(row.variant, []).append(row)
     return list(groups.values())
 
 
-def _said(found: Interval | None, sign: bool = False) -> str:
+def _in_points(mean: Interval | None, sign: bool = False) -> str:
     """A share in points of a hundred with its interval: 89.1 [88.0, 90.2]."""
-    if found is None:
+    if mean is None:
         return ""
     plus = "+" if sign else ""
-    text = f"{100 * found.mean:{plus}.1f}"
-    return text + (f" [{100 * found.low:{plus}.1f}, {100 * found.high:{plus}.1f}]" if np.isfinite(found.width) else "")
+    text = f"{100 * mean.mean:{plus}.1f}"
+    return text + (f" [{100 * mean.low:{plus}.1f}, {100 * mean.high:{plus}.1f}]" if np.isfinite(mean.width) else "")
 
 
-def _published(row: Row) -> str:
+def _published(row: EvidenceRow) -> str:
     if row.published is None:
         return ""
     return f"{100 * row.published:.1f}" + (f" ± {100 * row.spread:.1f}" if row.spread is not None else "")
 
 
-def _claim(row: Row) -> str:
-    return f"{row.claim} ({row.seeds_needed} seeds would do)" if row.seeds_needed else row.claim
+def _claim(row: EvidenceRow) -> str:
+    if row.seeds_needed:
+        return f"{row.claim} ({row.seeds_needed} seeds would do)"
+    return _marked(row.claim, row.against)
 
 
-def _epsilon(row: Row) -> str:
+def _marked(word: str, mean: Interval | None) -> str:
+    """A verdict, and beside it what takes its weight: fewer than five seeds, or runs that do not differ at all."""
+    if mean is None or word in ("", "undecided", "not comparable"):
+        return word
+    return word + (" (no spread)" if mean.flat else f" (only {mean.n} seeds)" if mean.n < ENOUGH else "")
+
+
+def _epsilon(row: EvidenceRow) -> str:
     if row.epsilon is None:
-        return "no promise"
+        return "" if row.trivial else "no promise"
     return f"{row.epsilon:.3g}"
 
 
@@ -168,22 +180,22 @@ def _spread(values: Sequence[float]) -> str:
     return f"{100 * np.mean(kept):.1f}" + (f" ({100 * np.std(kept, ddof=1):.1f})" if len(kept) > 1 else "")
 
 
-def _counted(words: Sequence[str]) -> str:
-    kinds = [word for word in ("agrees", "differs", "undecided", "not comparable") if word in words]
-    return ", ".join(f"{words.count(word)} {word}" for word in kinds)
+def _counted(verdicts: Sequence[str]) -> str:
+    kinds = [word for word in ("agrees", "differs", "undecided", "not comparable") if word in verdicts]
+    return ", ".join(f"{verdicts.count(word)} {word}" for word in kinds)
 
 
-def refreshed(text: str, items: Sequence[Item], results: dict[str, Result]) -> str:
+def refreshed(text: str, items: Sequence[Item], results: dict[str, ItemResult]) -> str:
     """A page written by hand, its tables made anew: what stands between ``<!-- table ITEM -->`` and ``<!-- end -->``.
 
     A table whose item has no result is left as it is.
     """
     known = {item.name: item for item in items}
 
-    def filled(found: re.Match[str]) -> str:
-        item, result = known.get(found["item"]), results.get(found["item"])
+    def filled(match: re.Match[str]) -> str:
+        item, result = known.get(match["item"]), results.get(match["item"])
         if item is None or result is None or result.not_run:
-            return found[0]
+            return match[0]
         tables = "\n".join(_table(item, rows) for rows in _variants(result.rows)).strip()
         return f"<!-- table {item.name} -->\n{tables}\n<!-- end -->"
 

@@ -1,7 +1,7 @@
 """From runs to rows: each method's mean and interval, its paired difference from the baseline, and the verdicts."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fedsmall.training.cohort import Cohort
 from fedsmall.wire import Traveller
 from sim.evidence.items import Item, published
 from sim.report.style import Style, in_order, looks
+from sim.report.tables import trivials_of
 from sim.runs.files import read_json, write_json
 from sim.runs.folder import PlanRun, Run
 
@@ -23,11 +24,12 @@ MARGIN = 0.02  # two points: what is called agreement with a published accuracy
 
 
 @dataclass
-class Row:
+class EvidenceRow:
     """One method in one variant. ``against`` and ``p_value`` are its difference from the baseline, None for itself.
 
     ``values`` are the runs' own, in the order of ``seeds`` ("seed" or "seed.fold"). ``of`` says whose metric it is: the
-    "common" model's, or the mean over the "sites" where no model is common.
+    "common" model's, or the mean over the "sites" where no model is common. ``trivial`` is a prediction that looks at
+    no sample: it is measured like a method, and not tested.
     """
 
     variant: str
@@ -45,22 +47,22 @@ class Row:
     why: str = ""
     claimed: float | None = None
     claim: str = ""
-    claim_why: str = ""
     seeds_needed: int | None = None
     bytes_sent: int = 0
     seconds: float = 0.0
     epsilon: float | None = None
+    trivial: bool = False
 
 
 @dataclass
-class Result:
+class ItemResult:
     """An item, reproduced: its rows, the curves behind its figure, and what it ran on. JSON in docs/evidence."""
 
     item: str
     profile: str
     command: str
     methods: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[EvidenceRow] = field(default_factory=list)
     curves: dict[str, dict[str, list[list[float]]]] = field(default_factory=dict)
     hospitals: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
@@ -70,21 +72,26 @@ class Result:
         """The look of each method of the item, by label."""
         return looks([Method(**method) for method in self.methods])
 
+    @property
+    def of_methods(self) -> list[EvidenceRow]:
+        """The rows of methods, without the trivial predictor's."""
+        return [row for row in self.rows if not row.trivial]
+
     def save(self, folder: Path) -> None:
         """Write the result into ``folder`` as ITEM.json."""
         write_json(folder / f"{self.item}.json", asdict(self))
 
 
-def load(path: Path) -> Result:
-    """The result in a file that :meth:`Result.save` wrote."""
+def load(path: Path) -> ItemResult:
+    """The result in a file that :meth:`ItemResult.save` wrote; what older ones hold beside it is left aside."""
     table = read_json(path)
-    rows = [
-        Row(**{**row, "mean": _interval(row["mean"]), "against": _interval(row["against"])}) for row in table["rows"]
-    ]
-    return Result(**{**table, "rows": rows})
+    known = {field.name for field in fields(EvidenceRow)}
+    rows = [{name: value for name, value in row.items() if name in known} for row in table["rows"]]
+    ends = [{"mean": _interval(row["mean"]), "against": _interval(row["against"])} for row in rows]
+    return ItemResult(**{**table, "rows": [EvidenceRow(**row | end) for row, end in zip(rows, ends, strict=True)]})
 
 
-def rows_of(item: Item, runs: dict[str, Run]) -> list[Row]:
+def rows_of(item: Item, runs: dict[str, Run]) -> list[EvidenceRow]:
     """The rows of all variants; p-values are corrected for their number over the whole item (Holm)."""
     rows = [row for variant, run in runs.items() for row in _of_variant(item, variant, run)]
     tested = [row for row in rows if row.p_value is not None]
@@ -105,11 +112,10 @@ def curves_of(item: Item, run: Run) -> dict[str, dict[str, list[list[float]]]]:
         for owner, name in whose.items():
             points = []
             for evaluations in zip(*(one.evaluations for one in done), strict=False):
-                found_in = [evaluation[owner] or {} for evaluation in evaluations]
-                values = [metrics[name] for metrics in found_in if name in metrics]
+                values = [evaluation[owner][name] for evaluation in evaluations if name in (evaluation[owner] or {})]
                 if len(values) == len(evaluations):
-                    found = interval(values)
-                    points.append([float(evaluations[0]["t"]), found.mean, found.low, found.high])
+                    mean = interval(values)
+                    points.append([float(evaluations[0]["t"]), mean.mean, mean.low, mean.high])
             if points:
                 curves.setdefault(label, {})[owner] = [list(column) for column in zip(*points, strict=True)]
     return curves
@@ -121,9 +127,11 @@ def hospitals_of(run: Run, data_root: Path | None = None) -> dict[str, dict[str,
     Where the evaluations do not hold them (central training), the model that was kept is judged anew.
     """
     table: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for label, done in _by_label(run).items():
+    trivials = {one.row["label"]: trivials_of(run.done) for one in trivials_of(run.done)}
+    for label, done in (trivials | _by_label(run)).items():
         for one in done:
-            held_out = one.evaluations[-1]["extra"].get("held_out") or _judged_at_home(run, one, data_root)
+            held_out = (one.row if label in trivials else one.evaluations[-1])["extra"].get("held_out")
+            held_out = held_out or _judged_at_home(run, one, data_root)
             for site, metrics in held_out.items():
                 for name, value in metrics.items():
                     table.setdefault(label, {}).setdefault(site, {}).setdefault(name, []).append(value)
@@ -144,33 +152,54 @@ def _judged_at_home(run: Run, one: PlanRun, data_root: Path | None) -> dict[str,
     }
 
 
-def _of_variant(item: Item, variant: str, run: Run) -> list[Row]:
-    by_label = _by_label(run)
-    rows = [_row(item, variant, label, done) for label, done in by_label.items()]
+def _of_variant(item: Item, variant: str, run: Run) -> list[EvidenceRow]:
+    rows = [_row(item, variant, label, done) for label, done in _by_label(run).items()]
     base = next((row for row in rows if row.label == item.baseline), None)
-    if base is None:
-        return rows
-    for row in rows:
-        if row is not base and row.seeds == base.seeds:
-            compared = paired(row.values, base.values)
-            row.against, row.p_value = compared.difference, compared.p_value
-            _judge_claim(item, row, base)
-    return rows
+    if base is not None:
+        compared = [(row, paired(row.values, base.values)) for row in rows if row is not base and _alike(row, base)]
+        for row, comparison in compared:
+            row.against, row.p_value = comparison.difference, comparison.p_value
+            _judge_claim(item, row, base, comparison.decides(len(compared)))
+    return trivial_rows(item, variant, run.done, base) + rows
 
 
-def _row(item: Item, variant: str, label: str, done: Sequence[PlanRun]) -> Row:
-    judged = [_metric(item, one.evaluations[-1]) for one in done]
-    values = [value for value, _ in judged]
-    seeds = [f"{one.plan.seed}.{one.plan.fold}" if one.plan.folds else str(one.plan.seed) for one in done]
-    row = Row(variant, label, judged[0][1], seeds, values, interval(values))
+def trivial_rows(
+    item: Item, variant: str, done: Sequence[PlanRun], base: EvidenceRow | None = None
+) -> list[EvidenceRow]:
+    """The row of the trivial predictor, where the runs hold it."""
+    trivials = trivials_of(done)
+    if not trivials:
+        return []
+    finals = [_metric(item, one.row) for one in trivials]
+    values, seeds = [value for value, _ in finals], [_seed(one) for one in trivials]
+    row = EvidenceRow(variant, trivials[0].row["label"], finals[0][1], seeds, values, interval(values), trivial=True)
+    if base is not None and _alike(row, base):
+        row.against = paired(row.values, base.values).difference
+    return [row]
+
+
+def _alike(row: EvidenceRow, base: EvidenceRow) -> bool:
+    """Whether two rows are of the same seeds, so that they can be paired."""
+    return row.seeds == base.seeds
+
+
+def _seed(one: PlanRun) -> str:
+    return f"{one.plan.seed}.{one.plan.fold}" if one.plan.folds else str(one.plan.seed)
+
+
+def _row(item: Item, variant: str, label: str, done: Sequence[PlanRun]) -> EvidenceRow:
+    finals = [_metric(item, one.evaluations[-1]) for one in done]
+    values = [value for value, _ in finals]
+    seeds = [_seed(one) for one in done]
+    row = EvidenceRow(variant, label, finals[0][1], seeds, values, interval(values))
     row.bytes_sent = int(np.mean([one.row["bytes_sent"] for one in done]))
     row.seconds = float(np.mean([one.row["seconds"] for one in done]))
     row.epsilon = _epsilon(done[0])
-    found = published(item.experiment).get((label, item.metric)) if item.experiment and not variant else None
-    if found is not None:
-        row.published, row.spread, row.source = found.value, found.spread, found.source
-        said = verdict(row.mean, found.value, found.spread, MARGIN, found.runs)
-        row.verdict, row.why = ("not comparable", item.apart) if item.apart else (said.word, said.why)
+    paper = published(item.experiment).get((label, item.metric)) if item.experiment and not variant else None
+    if paper is not None:
+        row.published, row.spread, row.source = paper.value, paper.spread, paper.source
+        judged = verdict(row.mean, paper.value, paper.spread, MARGIN, paper.runs)
+        row.verdict, row.why = ("not comparable", item.apart) if item.apart else (judged.word, judged.why)
     return row
 
 
@@ -180,24 +209,22 @@ def _epsilon(one: PlanRun) -> float | None:
     return None if privacy is None else epsilon(privacy.noise, privacy.delta, one.row["contacts"])
 
 
-def _judge_claim(item: Item, row: Row, base: Row) -> None:
-    """The published difference of two methods, where both are published, beside the measured one."""
+def _judge_claim(item: Item, row: EvidenceRow, base: EvidenceRow, decided: bool) -> None:
+    """The published difference of two methods, where both are published, beside the measured one.
+
+    ``decided`` says whether the measured one, corrected for the rows of the table, leaves out zero.
+    """
     if row.published is None or base.published is None or row.against is None:
         return
     row.claimed = row.published - base.published
     if item.apart:  # on other data only the sign of a difference can be asked for
         same = np.sign(row.against.mean) == np.sign(row.claimed)
-        row.claim = ("same sign" if same else "opposite sign") if _decided(row.against) else "undecided"
+        row.claim = ("same sign" if same else "opposite sign") if decided else "undecided"
         return
-    said = verdict_on_difference(row.against, row.claimed)
-    row.claim, row.claim_why = said.word, said.why
+    row.claim = verdict_on_difference(row.against, row.claimed).word
     spread = float(np.std(np.subtract(row.values, base.values), ddof=1)) if len(row.values) > 1 else 0.0
-    if said.word == "undecided" and spread and row.claimed:
+    if row.claim == "undecided" and spread and row.claimed:
         row.seeds_needed = seeds_for_width(spread, abs(row.claimed))
-
-
-def _decided(difference: Interval) -> bool:
-    return bool(np.isfinite(difference.width)) and not difference.contains(0.0)
 
 
 def _by_label(run: Run) -> dict[str, list[PlanRun]]:

@@ -9,7 +9,7 @@ from fedsmall.errors import PlanError
 from sim.evidence.figures import draw
 from sim.evidence.items import Item, items
 from sim.evidence.page import page, refreshed
-from sim.evidence.rows import Result, curves_of, hospitals_of, load, rows_of
+from sim.evidence.rows import ItemResult, curves_of, hospitals_of, load, rows_of
 from sim.evidence.search import tuned
 from sim.evidence.study_page import section
 from sim.runs.execute import execute
@@ -32,7 +32,7 @@ def reproduce(
     docs: Path = DOCS,
     console: Console | None = None,
     processes: int | None = 1,
-) -> Result:
+) -> ItemResult:
     """Run one item and write its part of the evidence into ``docs``/evidence: a JSON file and a figure.
 
     The runs themselves are kept in folders under ``out`` (runs/ITEM...). An item whose data are not at hand is recorded
@@ -41,7 +41,7 @@ def reproduce(
     missing = item.missing(data_root)
     if missing:
         why = f"{missing} is not under the data root"
-        result = Result(item.name, profile, _command(item, profile), not_run=why)
+        result = ItemResult(item.name, profile, _command(item, profile), not_run=why)
         if not (docs / "evidence" / f"{item.name}.json").is_file():  # what was measured elsewhere is not thrown away
             result.save(docs / "evidence")
         return result
@@ -51,13 +51,13 @@ def reproduce(
     runs: dict[str, Run] = {}
     for variant, scenario in item.scenarios(profile).items():
         scenario, rates = tuned(item, variant, scenario)
-        told = watcher(console, scenario.plans(), f"{item.name} {variant}".strip()) if console else None
+        progress = watcher(console, scenario.plans(), f"{item.name} {variant}".strip()) if console else None
         runs[variant] = execute(
             scenario,
             kept / (variant or "run"),
             engine=engine,
             data_root=data_root,
-            watcher=told,
+            watcher=progress,
             processes=processes,
         )
         if runs[variant].about.get("interrupted"):
@@ -73,9 +73,9 @@ def conclude(
     seconds: float,
     data_root: Path | None = None,
     docs: Path = DOCS,
-) -> Result:
+) -> ItemResult:
     """What finished runs (by the value that is varied) say of an item, written into ``docs``/evidence."""
-    result = Result(item.name, profile, _command(item, profile), rows=rows_of(item, runs))
+    result = ItemResult(item.name, profile, _command(item, profile), rows=rows_of(item, runs))
     _describe(result, item, runs, rates, seconds)
     if item.figure == "hospitals":
         result.hospitals = hospitals_of(next(iter(runs.values())), data_root)
@@ -87,26 +87,21 @@ def conclude(
 def rewrite(docs: Path = DOCS) -> Path:
     """Make docs/evidence.md, and the tables in the pages beside it, anew from docs/evidence; return the page's path."""
     folder = docs / "evidence"
-    found = {name: load(folder / f"{name}.json") for name in items() if (folder / f"{name}.json").is_file()}
+    results = {name: load(folder / f"{name}.json") for name in items() if (folder / f"{name}.json").is_file()}
     for beside in docs.glob("*.md"):
         text = beside.read_text(encoding="utf-8")
-        if (fresh := refreshed(text, list(items().values()), found)) != text:
+        if (fresh := refreshed(text, list(items().values()), results)) != text:
             write(beside, fresh.encode())
     path = docs / "evidence.md"
-    write(path, page(list(items().values()), found, section(folder)).encode())
+    write(path, page(list(items().values()), results, section(folder)).encode())
     return path
-
-
-def listing(data_root: Path | None = None) -> list[tuple[str, str, str]]:
-    """Name, title, and what is missing, of every item."""
-    return [(item.name, item.title, item.missing(data_root)) for item in items().values()]
 
 
 def _command(item: Item, profile: str) -> str:
     return f"fedsmall reproduce {item.name} --profile {profile}"
 
 
-def _describe(result: Result, item: Item, runs: dict[str, Run], rates: dict[str, float], seconds: float) -> None:
+def _describe(result: ItemResult, item: Item, runs: dict[str, Run], rates: dict[str, float], seconds: float) -> None:
     first = next(iter(runs.values()))
     if not result.rows:
         raise PlanError(f"{item.name}: no run was finished, so there is nothing to report")

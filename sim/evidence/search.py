@@ -9,7 +9,7 @@ one, so this is where the seeds are spent.
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,11 @@ from fedsmall.tasks import build_federation
 from sim.engines.run import DEFAULT_ENGINE, run_plan
 from sim.evidence.items import SEARCHES, Item
 from sim.report.tables import LOWER_IS_BETTER
-from sim.runs.files import write
+from sim.runs.files import write_csv
 from sim.runs.scenario import Scenario, assign, build
 
 FOLDS = 4
 REGRET = 0.005
-COLUMNS = ("variant", "label", "lr", "seed", "fold", "score")
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,10 @@ def spaced_rates(low: float, high: float, count: int, seed: int | None = None) -
     if not 0 < low <= high:
         raise PlanError(f"learning rates go from a positive one to a larger one; got {low:g} to {high:g}")
     if seed is None:
-        found = np.geomspace(low, high, count)
+        rates = np.geomspace(low, high, count)
     else:
-        found = np.exp(np.sort(rng_for(seed, "rates").uniform(np.log(low), np.log(high), count)))
-    return tuple(float(f"{rate:.3g}") for rate in found)
+        rates = np.exp(np.sort(rng_for(seed, "rates").uniform(np.log(low), np.log(high), count)))
+    return tuple(float(f"{rate:.3g}") for rate in rates)
 
 
 def search(
@@ -79,12 +78,12 @@ def search(
     engine: str | None = None,
     data_root: Path | None = None,
     most_seeds: int = 6,
-    told: Any = None,
+    on_seed: Any = None,
 ) -> list[Try]:
     """All tries of a search over ``rates`` for every method of the scenario, seed by seed until the choices are stable.
 
     The seeds start at 1000, so that a search shares none with the runs that are reported. ``metric`` is the common
-    model's, else the mean over the sites. ``told(seed, tries)`` is called after each seed.
+    model's, else the mean over the sites. ``on_seed(seed, tries)`` is called after each seed.
     """
     if not rates:
         raise PlanError("a search needs learning rates to try, as in --rates 0.01,0.03,0.1")
@@ -99,8 +98,8 @@ def search(
             for lr in rates:
                 rated = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
                 tries.append(Try(plan.method.label, lr, seed, fold, _score(rated, federation, metric, engine)))
-        if told is not None:
-            told(seed, tries)
+        if on_seed is not None:
+            on_seed(seed, tries)
         if seed > 1000 and all(choice.regret < REGRET for choice in choose(tries).values()):
             break
     return tries
@@ -133,20 +132,22 @@ def inner(federation: Federation, fold: int, folds: int, rng: np.random.Generato
 
 def save(path: Path, tries: Mapping[str, Sequence[Try]]) -> None:
     """Write the tries of a search, by variant, as CSV."""
-    lines = [",".join(COLUMNS)]
-    for variant, some in tries.items():
-        lines += [f'{variant},"{t.label}",{t.lr:g},{t.seed},{t.fold},{t.score:.6f}' for t in some]
-    write(path, ("\n".join(lines) + "\n").encode())
+    rows = [{"variant": variant} | asdict(one) for variant, some in tries.items() for one in some]
+    write_csv(
+        path,
+        ["variant", *(field.name for field in fields(Try))],
+        [row | {"lr": f"{row['lr']:g}", "score": f"{row['score']:.6f}"} for row in rows],
+    )
 
 
 def load(path: Path) -> dict[str, list[Try]]:
     """The tries in a file that :func:`save` wrote, by variant."""
-    found: dict[str, list[Try]] = {}
+    tries: dict[str, list[Try]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             made = Try(row["label"], float(row["lr"]), int(row["seed"]), int(row["fold"]), float(row["score"]))
-            found.setdefault(row["variant"], []).append(made)
-    return found
+            tries.setdefault(row["variant"], []).append(made)
+    return tries
 
 
 def tuned(item: Item, variant: str, scenario: Scenario) -> tuple[Scenario, dict[str, float]]:

@@ -28,7 +28,7 @@ from fedsmall.statistics import paired
 from fedsmall.tasks import build_federation
 from sim.evidence.search import Try, choose, inner, with_rates
 from sim.evidence.study_walk import final_accuracies
-from sim.runs.files import write
+from sim.runs.files import write_csv
 from sim.runs.scenario import Scenario, build
 
 PERIOD = 10  # b: contacts between two aggregations of FedDC, and of FedAvg with equal period
@@ -174,25 +174,25 @@ def study(
     path: Path,
     *,
     minutes: float | None = None,
-    told: Callable[[Cell, CellOutcome, int, int], None] | None = None,
+    on_cell: Callable[[Cell, CellOutcome, int, int], None] | None = None,
     processes: int = 1,
 ) -> int:
     """Run the cells that ``path`` does not hold yet, until ``minutes`` have passed; return how many it holds then.
 
-    ``told(cell, outcome, held, all)`` is called after each. ``processes`` run a cell each, in the order of the design.
+    ``on_cell(cell, outcome, kept, all)`` is called after each. ``processes`` run a cell each, in the design's order.
     Raises PlanError where the file is of another design.
     """
-    held = dict(read(path)) if path.is_file() else {}
+    kept = dict(read(path)) if path.is_file() else {}
     designed = cells()
-    if unknown := set(held) - set(designed):
+    if unknown := set(kept) - set(designed):
         raise PlanError(f"{path.name} holds {len(unknown)} cells of another design; move it away to start anew")
     until = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
-    for cell, outcome in _outcomes([cell for cell in designed if cell not in held], until, processes):
-        held[cell] = outcome
-        _write(path, {one: held[one] for one in designed if one in held})
-        if told is not None:
-            told(cell, outcome, len(held), len(designed))
-    return len(held)
+    for cell, outcome in _outcomes([cell for cell in designed if cell not in kept], until, processes):
+        kept[cell] = outcome
+        _write(path, {one: kept[one] for one in designed if one in kept})
+        if on_cell is not None:
+            on_cell(cell, outcome, len(kept), len(designed))
+    return len(kept)
 
 
 def _outcomes(todo: Sequence[Cell], until: float, processes: int) -> Iterator[tuple[Cell, CellOutcome]]:
@@ -223,8 +223,8 @@ def read(path: Path) -> Iterator[tuple[Cell, CellOutcome]]:
 
 
 def _shuffled(design: dict[str, Any], stream: str) -> list[Cell]:
-    found = [Cell(*levels) for levels in product(*design.values())]
-    return [found[place] for place in rng_for(0, stream).permutation(len(found))]
+    ordered = [Cell(*levels) for levels in product(*design.values())]
+    return [ordered[place] for place in rng_for(0, stream).permutation(len(ordered))]
 
 
 def _search(cell: Cell, scenario: Scenario) -> list[Try]:
@@ -257,17 +257,11 @@ def _with_rate(plan: Plan, lr: float) -> Plan:
     return plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
 
 
-def _write(path: Path, held: dict[Cell, CellOutcome]) -> None:
-    names = [field.name for kind in (Cell, CellOutcome) for field in fields(kind)]
-    lines = [",".join(names)]
-    for cell, outcome in held.items():
-        values = asdict(cell) | asdict(outcome)
-        lines.append(",".join(_said(values[name]) for name in names))
-    write(path, ("\n".join(lines) + "\n").encode())
-
-
-def _said(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else f"{value:.7g}"
+def _write(path: Path, outcomes: dict[Cell, CellOutcome]) -> None:
+    columns = [field.name for kind in (Cell, CellOutcome) for field in fields(kind)]
+    rows = [asdict(cell) | asdict(outcome) for cell, outcome in outcomes.items()]
+    rounded = [{k: value if isinstance(value, str) else f"{value:.7g}" for k, value in row.items()} for row in rows]
+    write_csv(path, columns, rounded)
 
 
 def _record(kind: Any, row: dict[str, str]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.stats import false_discovery_control
 
 from fedsmall.statistics import interval
 from sim.evidence.figures import WHITE, save
@@ -14,6 +15,7 @@ from sim.evidence.study import FULL, IMAGES, PERIOD, Cell, CellOutcome, cells, r
 from sim.report.figures import STYLE
 
 MARGIN = 0.01  # one point: a difference within it is none that anybody would act on
+RATE = 0.05  # the share of false ones among all cells that are called decided
 FEW = 5  # an interval over fewer cells says nothing
 FACTORS = tuple(FULL)
 AGAINST = {"same": "equal communication", "rare": "equal period"}
@@ -33,11 +35,11 @@ def section(folder: Path) -> str:
     path = folder / "study.csv"
     if not path.is_file():
         return ""
-    found = list(read(path))
-    draw(found, folder)
-    lines = [_head(found)]
+    study = list(read(path))
+    draw(study, folder)
+    lines = [_head(study)]
     for key, name in AGAINST.items():
-        judged = judge(found, key)
+        judged = judge(study, key)
         lines += [
             f"### Against FedAvg with {name}\n",
             _counts(judged),
@@ -47,15 +49,15 @@ def section(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def judge(found: Sequence[tuple[Cell, CellOutcome]], key: str) -> list[Judged]:
+def judge(study: Sequence[tuple[Cell, CellOutcome]], key: str) -> list[Judged]:
     """What each cell says: "pays", "costs", "no difference" within a point, else "undecided".
 
     "pays" and "costs" need both an interval that leaves out zero and, over all cells together, false discoveries held
     to 5% (Benjamini & Hochberg 1995): among hundreds of cells some intervals miss zero by chance.
     """
-    kept = _discovered(np.array([getattr(outcome, f"{key}_p") for _, outcome in found]))
+    discovered = false_discovery_control([getattr(outcome, f"{key}_p") for _, outcome in study]) <= RATE
     judged = []
-    for (cell, outcome), real in zip(found, kept, strict=True):
+    for (cell, outcome), real in zip(study, discovered, strict=True):
         low, mean, high = (getattr(outcome, f"{key}_{end}") for end in ("low", "mean", "high"))
         if low >= -MARGIN and high <= MARGIN:
             word = "no difference"
@@ -69,11 +71,11 @@ def judge(found: Sequence[tuple[Cell, CellOutcome]], key: str) -> list[Judged]:
     return judged
 
 
-def draw(found: Sequence[tuple[Cell, CellOutcome]], folder: Path, kind: str = "svg") -> None:
+def draw(study: Sequence[tuple[Cell, CellOutcome]], folder: Path, kind: str = "svg") -> None:
     """Both maps, as files in ``folder``."""
     for key in AGAINST:
         with mpl.rc_context(STYLE | WHITE):
-            save(map_of(judge(found, key)), folder / f"study-{key}.{kind}")
+            save(map_of(judge(study, key)), folder / f"study-{key}.{kind}")
 
 
 def map_of(judged: Sequence[Judged]) -> Figure:
@@ -120,12 +122,12 @@ def _panel(axes: Any, judged: Sequence[Judged], rows: Sequence[str], columns: Se
     return image
 
 
-def _head(found: Sequence[tuple[Cell, CellOutcome]]) -> str:
-    outcomes = [outcome for _, outcome in found]
+def _head(study: Sequence[tuple[Cell, CellOutcome]]) -> str:
+    outcomes = [outcome for _, outcome in study]
     edge = sum(outcome.at_the_edge for outcome in outcomes) / (3 * len(outcomes))
     return (
         '<a id="study"></a>\n## When does letting models travel pay?\n\n'
-        f"`fedsmall reproduce study` - {len(found)} of the {len(cells())} cells of the design, in a fixed random "
+        f"`fedsmall reproduce study` - {len(study)} of the {len(cells())} cells of the design, in a fixed random "
         f"order, on digits; FedDC (d=1, b={PERIOD}) against FedAvg b=1 (equal communication) and b={PERIOD} (equal "
         "period). Each method's learning rate was searched on training sites; "
         f"{100 * edge:.0f}% of the chosen rates lie at an edge of the grid, and a choice on resampled runs loses "
@@ -141,8 +143,8 @@ def _head(found: Sequence[tuple[Cell, CellOutcome]]) -> str:
 
 def _counts(judged: Sequence[Judged]) -> str:
     words = [one.word for one in judged]
-    said = [f"{words.count(word)} {word}" for word in ("pays", "costs", "no difference", "undecided")]
-    return f"Of {len(judged)} cells: {', '.join(said)}.\n"
+    counts = [f"{words.count(word)} {word}" for word in ("pays", "costs", "no difference", "undecided")]
+    return f"Of {len(judged)} cells: {', '.join(counts)}.\n"
 
 
 def _effects(judged: Sequence[Judged]) -> str:
@@ -156,25 +158,13 @@ def _effects(judged: Sequence[Judged]) -> str:
             here = [one for one in judged if getattr(one.cell, factor) == level]
             if not here:
                 continue
-            found = interval([100 * one.mean for one in here])
-            ends = f" [{found.low:+.1f}, {found.high:+.1f}]" if len(here) >= FEW else ""
+            mean = interval([100 * one.mean for one in here])
+            ends = f" [{mean.low:+.1f}, {mean.high:+.1f}]" if len(here) >= FEW else ""
             words = [one.word for one in here]
             counts = " | ".join(str(words.count(word)) for word in ("pays", "costs", "no difference", "undecided"))
-            lines.append(
-                f"| {WORDS.get(factor, factor)} | {level} | {len(here)} | {found.mean:+.1f}{ends} | {counts} |"
-            )
+            lines.append(f"| {WORDS.get(factor, factor)} | {level} | {len(here)} | {mean.mean:+.1f}{ends} | {counts} |")
     return "\n".join([*lines, ""])
 
 
 def _levels(factor: str) -> list[Any]:
     return list(dict.fromkeys([*FULL[factor], *IMAGES[factor]]))
-
-
-def _discovered(p_values: np.ndarray, rate: float = 0.05) -> np.ndarray:
-    """Which tests survive when false discoveries are held to ``rate`` of them (Benjamini & Hochberg)."""
-    order = np.argsort(p_values)
-    passed = p_values[order] <= rate * np.arange(1, len(p_values) + 1) / len(p_values)
-    kept = np.zeros(len(p_values), dtype=bool)
-    if passed.any():
-        kept[order[: int(np.flatnonzero(passed)[-1]) + 1]] = True
-    return kept

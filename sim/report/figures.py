@@ -54,21 +54,25 @@ Points = list[tuple[float, list[float]]]  # x, and the values of all seeds there
 def overview(run: Run) -> Figure:
     """Every method at the end of its runs: the common model with its interval, and each site's own model as a dot."""
     shown, groups = table(run), by_label(run.done)
-    drawn = looks([line.method for line in shown.lines])
+    rows = shown.of_methods
+    drawn = looks([row.method for row in rows if row.method])
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.6, 0.9 + 0.42 * len(shown.lines)), layout="constrained")
+        figure = Figure(figsize=(7.6, 0.9 + 0.42 * len(rows)), layout="constrained")
         axes = figure.subplots()
-        for height, line in enumerate(reversed(shown.lines)):
-            look = drawn[line.label]
-            own = _per_site(groups[line.label], shown.metric)
+        for height, row in enumerate(reversed(rows)):
+            look = drawn[row.label]
+            own = _per_site(groups[row.label], shown.metric)
             size = 9 if len(own) > 20 else 26
             axes.scatter(own, _jitter(len(own), height), s=size, color=look.colour, alpha=0.4, linewidths=0, zorder=2)
-            if line.common is not None:
-                low, high = np.nan_to_num([line.common.low, line.common.high], nan=line.common.mean)
+            if row.common is not None:
+                low, high = np.nan_to_num([row.common.low, row.common.high], nan=row.common.mean)
                 axes.plot([low, high], [height, height], color=look.colour, lw=2.4, zorder=3, solid_capstyle="butt")
-                axes.plot(line.common.mean, height, look.marker, color=look.colour, ms=7.5, mec=INK, mew=0.7, zorder=4)
-        axes.set_yticks(range(len(shown.lines)), [line.label for line in reversed(shown.lines)])
-        axes.set_ylim(-0.6, len(shown.lines) - 0.4)
+                axes.plot(row.common.mean, height, look.marker, color=look.colour, ms=7.5, mec=INK, mew=0.7, zorder=4)
+        axes.set_yticks(range(len(rows)), [row.label for row in reversed(rows)])
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        if shown.trivial and (least := shown.main(shown.trivial)):
+            axes.axvline(least.mean, color=INK, lw=1.0, ls=(0, (1, 2)), zorder=1)
+            axes.set_title(f"dotted: {shown.trivial.label}", loc="right", fontsize=8.5)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(f"{named(shown.metric)} on the test samples")
@@ -141,7 +145,7 @@ def _paths(axes: Axes, rounds: np.ndarray, places: np.ndarray, sites: int, follo
     chosen = np.linspace(0, models - 1, min(followed, models)).astype(int)
     for look, model in zip((LOOKS[name] for name in MODELS), chosen, strict=False):
         path = places[:, model]
-        axes.plot(rounds, path, color=look.colour, ls=look.line, marker=look.marker, ms=5, lw=1.6)
+        axes.plot(rounds, path, color=look.colour, ls=look.dashes, marker=look.marker, ms=5, lw=1.6)
     axes.set_ylabel("site")
     axes.grid(visible=False)
     axes.margins(x=0.01)
@@ -187,25 +191,25 @@ def _curve(axes: Axes, points: Points, look: Style, label: str) -> None:
         return
     x = [at for at, _ in points]
     means = [interval(values) for _, values in points]
-    middle = [found.mean for found in means]
+    middle = [mean.mean for mean in means]
     every = max(1, len(x) // 8)
     axes.plot(
-        x, middle, color=look.colour, ls=look.line, marker=look.marker, ms=4.5, lw=1.6, markevery=every, label=label
+        x, middle, color=look.colour, ls=look.dashes, marker=look.marker, ms=4.5, lw=1.6, markevery=every, label=label
     )
-    if all(found.n > 1 for found in means):
-        low, high = [max(found.low, 0.0) for found in means], [found.high for found in means]
+    if all(mean.n > 1 for mean in means):
+        low, high = [max(mean.low, 0.0) for mean in means], [mean.high for mean in means]
         axes.fill_between(x, low, high, color=look.colour, alpha=0.15, lw=0)
 
 
 def _points(group: Sequence[PlanRun], whose: str, name: str, along: Callable[[PlanRun, int], float]) -> Points:
     """The values of all seeds at every x that all of them have."""
-    found: dict[float, list[float]] = {}
+    values: dict[float, list[float]] = {}
     for one in group:
         for evaluation in one.evaluations:
             value = (evaluation[whose] or {}).get(name)
             if value is not None and np.isfinite(value):
-                found.setdefault(along(one, evaluation["t"]), []).append(float(value))
-    return [(x, values) for x, values in sorted(found.items()) if len(values) == len(group)]
+                values.setdefault(along(one, evaluation["t"]), []).append(float(value))
+    return [(x, here) for x, here in sorted(values.items()) if len(here) == len(group)]
 
 
 def _round(one: PlanRun, t: int) -> float:
@@ -233,12 +237,12 @@ def _jitter(count: int, height: int) -> np.ndarray:
 
 
 def _legend(figure: Figure, axes: Sequence[Axes], order: Sequence[str]) -> None:
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for part in axes:
         for handle, label in zip(*part.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    labels = [label for label in order if label in found]
-    figure.legend([found[label] for label in labels], labels, loc="outside upper left", ncols=min(len(labels), 5))
+            handles.setdefault(label, handle)
+    labels = [label for label in order if label in handles]
+    figure.legend([handles[label] for label in labels], labels, loc="outside upper left", ncols=min(len(labels), 5))
 
 
 def _as_amounts(axes: Axes) -> None:

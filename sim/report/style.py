@@ -15,7 +15,7 @@ class Style(NamedTuple):
 
     colour: str
     marker: str
-    line: str | tuple[int, tuple[float, ...]]
+    dashes: str | tuple[int, tuple[float, ...]]
 
 
 DASHED, DOTTED, DASHDOT = (0, (5.0, 2.0)), (0, (1.2, 1.6)), (0, (6.0, 1.8, 1.2, 1.8))

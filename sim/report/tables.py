@@ -4,7 +4,7 @@ The common model and the sites' own models are different things; they have a col
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedsmall.plan import Method
 from fedsmall.statistics import Comparison, Interval, interval, paired
@@ -12,19 +12,23 @@ from sim.report.style import in_order
 from sim.runs.folder import PlanRun, Run
 
 LOWER_IS_BETTER = ("loss", "mae", "mse")
+NO_TRAFFIC = {"contacts": 0, "bytes_sent": 0, "stopped": False}
 PRIMARY = ("accuracy", "mae", "mse", "loss")
 
 
 @dataclass(frozen=True)
-class Line:
-    """A method in a table: ``common`` and ``sites`` over its runs, the mean spread over sites, traffic.
+class TableRow:
+    """A method in a table, or the trivial predictor, whose ``method`` is None.
+
+    ``common`` and ``sites`` are over its runs, ``spread`` is the mean spread over sites.
 
     ``lead`` is the table's reference minus this method, run by run, :attr:`Table.whose` models both; None where one
     has none.
     ``contacts`` and ``bytes_sent`` are those of one run.
     """
 
-    method: Method
+    label: str
+    method: Method | None
     runs: int
     common: Interval | None
     sites: Interval | None
@@ -34,14 +38,14 @@ class Line:
     bytes_sent: float
 
     @property
-    def label(self) -> str:
-        """The method's name in tables and figures."""
-        return self.method.label
+    def family(self) -> str:
+        """The method's family, or "trivial"."""
+        return self.method.family if self.method else "trivial"
 
 
 @dataclass(frozen=True)
 class Table:
-    """All methods of a run by one ``metric``, on the test samples or on a further set ``where``.
+    """The trivial predictor and all methods by one ``metric``, on the test samples or on a further set ``where``.
 
     ``whose`` models are compared between methods: the "common" ones, or those of the "sites" where no method has a
     common one (sites with models of their own).
@@ -50,17 +54,33 @@ class Table:
     metric: str
     where: str | None
     reference: str | None
-    lines: tuple[Line, ...]
+    rows: tuple[TableRow, ...]
     whose: str = "common"
 
-    def main(self, line: Line) -> Interval | None:
-        """The numbers of a method by which it is compared with others."""
-        return line.common if self.whose == "common" else line.sites
+    def main(self, row: TableRow) -> Interval | None:
+        """The numbers of a row by which it is compared with others."""
+        own = row.common if self.whose == "common" else row.sites
+        return own or (row.common if row.method is None else None)
 
     @property
     def models(self) -> str:
         """What is compared, in words."""
         return "common model" if self.whose == "common" else "sites' own models"
+
+    @property
+    def of_methods(self) -> list[TableRow]:
+        """The rows of methods."""
+        return [row for row in self.rows if row.method]
+
+    @property
+    def trivial(self) -> TableRow | None:
+        """The row of the trivial predictor; None where the run does not hold it."""
+        return next((row for row in self.rows if row.method is None), None)
+
+    @property
+    def comparisons(self) -> int:
+        """How many rows are held against the reference."""
+        return len(self.rows) - 1
 
     @property
     def lower_is_better(self) -> bool:
@@ -80,8 +100,18 @@ def table(run: Run, metric: str | None = None, where: str | None = None) -> Tabl
     asked = run.scenario.reference
     reference = asked if asked in groups else reference_of([group[0].plan.method for group in groups.values()])
     whose = "common" if any(common_values(group, metric, where) for group in groups.values()) else "sites"
-    lines = [_line(group, groups.get(reference or ""), metric, where, whose) for group in groups.values()]
-    return Table(metric, where, reference, tuple(lines), whose)
+    held_against = (groups.get(reference or ""), metric, where, whose)
+    rows = [_row(label, group[0].plan.method, group, *held_against) for label, group in groups.items()]
+    trivials = trivials_of(run.done)
+    if any(_values(trivials, *name, where) for name in (("common", metric), ("sites", f"{metric}_mean"))):
+        rows.insert(0, _row(trivials[0].row["label"], None, trivials, *held_against))
+    return Table(metric, where, reference, tuple(rows), whose)
+
+
+def trivials_of(done: Sequence[PlanRun]) -> list[PlanRun]:
+    """The trivial predictor of each seed and fold as if it were a method's run; none in folders that hold none."""
+    by_seed = {(one.plan.seed, one.plan.fold): one for one in done if one.row.get("trivial")}
+    return [replace(one, row=one.row["trivial"] | NO_TRAFFIC) for one in by_seed.values()]
 
 
 def by_label(done: Sequence[PlanRun]) -> dict[str, list[PlanRun]]:
@@ -144,16 +174,24 @@ def difference(a: Mapping[tuple[int, int], float], b: Mapping[tuple[int, int], f
     return paired([a[key] for key in shared], [b[key] for key in shared]) if shared else None
 
 
-def _line(
-    group: Sequence[PlanRun], reference: Sequence[PlanRun] | None, metric: str, where: str | None, whose: str
-) -> Line:
+def _row(
+    label: str,
+    method: Method | None,
+    group: Sequence[PlanRun],
+    reference: Sequence[PlanRun] | None,
+    metric: str,
+    where: str | None,
+    whose: str,
+) -> TableRow:
     common, sites = common_values(group, metric, where), sites_values(group, metric, where)
     spread = list(_values(group, "sites", f"{metric}_sd", where).values())
+    own = common if whose == "common" or (method is None and not sites) else sites
     lead = None
     if reference is not None and reference is not group:
-        lead = difference(values_of(whose, reference, metric, where), values_of(whose, group, metric, where))
-    return Line(
-        method=group[0].plan.method,
+        lead = difference(values_of(whose, reference, metric, where), own)
+    return TableRow(
+        label=label,
+        method=method,
         runs=len(group),
         common=interval(list(common.values())) if common else None,
         sites=interval(list(sites.values())) if sites else None,

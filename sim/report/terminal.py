@@ -11,8 +11,8 @@ from sim.runs.folder import Run
 
 def terminal(stderr: bool = False) -> Console:
     """Where commands write: as wide as the terminal is, and wide enough for a table in a file or a pipe."""
-    found = Console(highlight=False, soft_wrap=True, stderr=stderr)
-    return found if found.is_terminal else Console(highlight=False, soft_wrap=True, stderr=stderr, width=120)
+    console = Console(highlight=False, soft_wrap=True, stderr=stderr)
+    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, stderr=stderr, width=120)
 
 
 def print_run(console: Console, run: Run) -> None:
@@ -22,8 +22,8 @@ def print_run(console: Console, run: Run) -> None:
         console.print(
             grid(shown, f"{run.scenario.name}: {run.scenario.about}" if run.scenario.about else run.scenario.name)
         )
-        for line in sentences(run):
-            console.print(line)
+        for sentence in sentences(run):
+            console.print(sentence)
     for note in run.about.get("notes", ()):
         console.print(f"Note: {note}", markup=False)
     if run.not_run:
@@ -38,14 +38,14 @@ def grid(shown: Table, title: str) -> Grid:
     heads = ("common model", "sites' own models") if shown.whose == "common" else ("sites' own models",)
     for head in (f"{heads[0]}, {named(shown.metric)}", *heads[1:], f"{shown.reference} minus this", "contacts", "sent"):
         made.add_column(head, justify="right")
-    for line in shown.lines:
-        found = (line.common, line.sites)[-len(heads) :]
+    for row in shown.rows:
+        means = (row.common, row.sites)[-len(heads) :]
         made.add_row(
-            line.label,
-            *(with_interval(shown, each) if each else "-" for each in found),
-            short(shown, line.lead) if line.lead else "",
-            f"{line.contacts:g}",
-            amount(line.bytes_sent) if line.bytes_sent else "nothing",
-            style="bold" if line.label == shown.reference else "",
+            row.label,
+            *(with_interval(shown, each) if each else "-" for each in means),
+            short(shown, row.lead) if row.lead else "",
+            f"{row.contacts:g}",
+            amount(row.bytes_sent) if row.bytes_sent else "nothing",
+            style="bold" if row.label == shown.reference else "",
         )
     return made

@@ -21,22 +21,22 @@ def leaves_a_site(run: Run) -> list[str]:
         return ["Nothing: no method of this run is federated."]
     own = any(map(has_own_models, federated))
     trained = "the trained layers that all sites share" if own else "its trained model"
-    words = [f"At each contact a site sends {trained}{_size(run)}, the number of its samples, and its training loss."]
+    parts = [f"At each contact a site sends {trained}{_size(run)}, the number of its samples, and its training loss."]
     if own:
-        words.append("The other layers of its model never leave it.")
+        parts.append("The other layers of its model never leave it.")
     if any(plan.recipe.has_state and plan.recipe.optimizer_state == "travel" for plan in federated):
-        words.append("The moments of its optimizer travel with the model.")
+        parts.append("The moments of its optimizer travel with the model.")
     if any(plan.method.rule == "scaffold" for plan in federated):
-        words.append("Under SCAFFOLD its control variate goes with it, which doubles what is sent.")
+        parts.append("Under SCAFFOLD its control variate goes with it, which doubles what is sent.")
     if any(plan.method.tree and plan.method.tree.fold_at == "server" for plan in federated):
-        words.append("Every replica's model leaves the site, for they are folded at the server.")
-    words.append(_privacy(run))
-    words.append("No sample, file name, or identity of a patient is sent. The server hands models on and sees each.")
-    return words
+        parts.append("Every replica's model leaves the site, for they are folded at the server.")
+    parts.append(_privacy(run))
+    parts.append("No sample, file name, or identity of a patient is sent. The server hands models on and sees each.")
+    return parts
 
 
 def _size(run: Run) -> str:
-    model = next((found for one in run.done if (found := run.model_of(one)) is not None), None)
+    model = next((model for one in run.done if (model := run.model_of(one)) is not None), None)
     if model is None:
         return ""
     numbers = sum(array.size for array in model.values())

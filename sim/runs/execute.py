@@ -9,8 +9,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
+from fedsmall.trivial import trivial
 from fedsmall.validation import check_run
 from sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from sim.runs.federations import Build, Federations
@@ -59,8 +61,8 @@ def execute(
             records = run_side_by_side(plans, build, engine, options, processes, watcher.moved, interrupted)
         else:
             records = _one_by_one(plans, federations, engine, options, watcher, interrupted)
-        for index, record in records:
-            run.add(index, record)
+        for index, record, constant in records:
+            run.add(index, record, constant)
             watcher.end(plans[index])
     run.about |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted()}
     run.save()
@@ -74,7 +76,7 @@ def _one_by_one(
     options: dict[str, Any] | None,
     watcher: Watcher,
     interrupted: Callable[[], bool],
-) -> Iterator[tuple[int, RunRecord]]:
+) -> Iterator[tuple[int, RunRecord, dict[str, Any]]]:
     before = 0
     for index, plan in enumerate(plans):
         if interrupted():
@@ -83,10 +85,9 @@ def _one_by_one(
         def progress(t: int, _: int, before: int = before) -> None:
             watcher.moved(before + t)
 
-        yield (
-            index,
-            run_plan(plan, federations.of(plan), engine, progress=progress, stop=interrupted, options=options),
-        )
+        federation = federations.of(plan)
+        record = run_plan(plan, federation, engine, progress=progress, stop=interrupted, options=options)
+        yield index, record, trivial(federation, has_own_models(plan))
         before += plan.rounds
 
 
@@ -96,11 +97,11 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
     Outside the main thread, where signals cannot be caught, it tells that nothing was interrupted.
     """
-    told = False
+    pressed = False
 
     def remember(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        told = True
+        nonlocal pressed
+        pressed = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     try:
@@ -109,6 +110,6 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         yield lambda: False
         return
     try:
-        yield lambda: told
+        yield lambda: pressed
     finally:
         signal.signal(signal.SIGINT, before)

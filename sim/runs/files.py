@@ -1,7 +1,10 @@
 """Files of a run: written whole or not at all, and never over another run's."""
 
+import csv
+import io
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,15 @@ def write(path: Path, content: bytes) -> None:
     """Write a file whole, in a folder that is made where it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, content)
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a CSV file whole; a cell that is missing is empty, and what a cell holds is quoted where it must be."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write(path, text.getvalue().encode())
 
 
 def write_json(path: Path, content: Any) -> None:

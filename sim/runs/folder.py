@@ -5,13 +5,12 @@
     scenario.toml    the scenario, resolved: `fedsmall run RUN/scenario.toml` repeats the run
     run.json         engine, versions, machine, times; how many plans were run, and which were not
     plans.json       every plan, in the order in which they are run
-    summary.json     one row per finished plan; rounds.json and rounds.csv hold every evaluation
+    summary.json     one row per finished plan, and what the trivial predictor gets beside it
+    rounds.json      every evaluation; rounds.csv holds the numbers of them
     models/          the common model of each plan at its end, as safetensors
     report.html      made from the rest by `fedsmall report RUN`
 """
 
-import csv
-import io
 import json
 import os
 import platform
@@ -29,7 +28,7 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.plan import Plan
 from fedsmall.wire import Arrays
-from sim.runs.files import check_free, read_json, write, write_json
+from sim.runs.files import check_free, read_json, write, write_csv, write_json
 from sim.runs.scenario import Scenario, load
 
 if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
@@ -71,9 +70,9 @@ class Run:
         finished = {one.index for one in self.done if not one.row["stopped"]}
         return [plan for index, plan in enumerate(self.plans) if index not in finished]
 
-    def add(self, index: int, record: "RunRecord") -> PlanRun:
-        """Take in what an engine made of the plan at ``index``, and write it down."""
-        one = finished(index, record)
+    def add(self, index: int, record: "RunRecord", trivial: dict[str, Any] | None = None) -> PlanRun:
+        """Take in what an engine made of the plan at ``index``, and the trivial predictor beside; write it down."""
+        one = finished(index, record, trivial)
         self.done = sorted([*self.done, one], key=lambda each: each.index)
         self.about |= {"engine": record.engine, "versions": record.versions, "path": record.path}
         if record.model is not None:
@@ -107,7 +106,10 @@ class Run:
         ]
         write_json(self.folder / "summary.json", [one.row for one in self.done])
         write_json(self.folder / "rounds.json", rounds)
-        write(self.folder / "rounds.csv", _as_csv(self.done).encode())
+        rows = _curves(self.done)
+        write_csv(
+            self.folder / "rounds.csv", list(dict.fromkeys(name for row in rows for name in row)) or ["label"], rows
+        )
         write_json(self.folder / "run.json", about)
 
 
@@ -161,7 +163,7 @@ def model_name(one: PlanRun) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", " ".join(words)).strip("-") + ".safetensors"
 
 
-def finished(index: int, record: "RunRecord") -> PlanRun:
+def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = None) -> PlanRun:
     """The summary row and the evaluations of a plan that an engine has run; numbers become plain JSON numbers."""
     evaluations: list[dict[str, Any]] = json.loads(json.dumps([asdict(e) for e in record.evaluations], default=float))
     last = evaluations[-1] if evaluations else {"common": None, "sites": {}, "extra": {}}
@@ -181,6 +183,8 @@ def finished(index: int, record: "RunRecord") -> PlanRun:
         "stopped": record.stopped,
         "extra": _without_singles(last["extra"]),
     }
+    if trivial is not None:
+        row["trivial"] = trivial
     return PlanRun(index, record.plan, row, evaluations, list(record.events))
 
 
@@ -206,20 +210,16 @@ def _without_singles(tree: Any) -> Any:
     return {name: _without_singles(value) for name, value in tree.items() if name != SINGLE}
 
 
-def _as_csv(done: Sequence[PlanRun]) -> str:
-    lines: list[dict[str, Any]] = []
+def _curves(done: Sequence[PlanRun]) -> list[dict[str, Any]]:
+    """One row for each evaluation: the metrics of the common model and of the sites', as columns."""
+    rows: list[dict[str, Any]] = []
     for one in done:
         for evaluation in one.evaluations:
-            line: dict[str, Any] = {"label": one.label, "seed": one.plan.seed, "fold": one.plan.fold}
-            line["round"] = evaluation["t"]
+            row: dict[str, Any] = {"label": one.label, "seed": one.plan.seed, "fold": one.plan.fold}
+            row["round"] = evaluation["t"]
             for whose in ("common", "sites"):
                 for name, value in (evaluation[whose] or {}).items():
                     if isinstance(value, float):
-                        line[f"{whose}_{name}"] = value
-            lines.append(line)
-    columns = list(dict.fromkeys(name for line in lines for name in line))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns or ["label"], restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+                        row[f"{whose}_{name}"] = value
+            rows.append(row)
+    return rows

@@ -13,11 +13,15 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
+from fedsmall.trivial import trivial
 from sim.runs.federations import Build, Federations
 
 if TYPE_CHECKING:
     from sim.engines.run import RunRecord
+
+    Ended = tuple[RunRecord, dict[str, Any]]
 
 POLL_S = 0.2
 ENOUGH = 8  # fewer plans are done before a second process has imported what it needs
@@ -36,10 +40,11 @@ def run_side_by_side(
     processes: int,
     moved: Callable[[int], None],
     interrupted: Callable[[], bool],
-) -> Iterator[tuple[int, "RunRecord"]]:
-    """The record of each plan with its place, as they are done; those not begun are left out once interrupted.
+) -> Iterator[tuple[int, "RunRecord", dict[str, Any]]]:
+    """The place of each plan, its record, and its trivial predictor, as they are done.
 
-    ``moved`` is told how many rounds all plans have done so far. ``build`` must be picklable.
+    Plans that are not begun are left out once interrupted. ``moved`` is told how many rounds all plans have done so
+    far. ``build`` must be picklable.
     """
     context = multiprocessing.get_context("spawn")
     rounds = context.Array("l", len(plans), lock=False)
@@ -75,10 +80,10 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _record(index: int, future: "Future[RunRecord | None]") -> Iterator[tuple[int, "RunRecord"]]:
-    record = None if future.cancelled() else future.result()
-    if record is not None:
-        yield index, record
+def _record(index: int, future: "Future[Ended | None]") -> Iterator[tuple[int, "RunRecord", dict[str, Any]]]:
+    ended = None if future.cancelled() else future.result()
+    if ended is not None:
+        yield index, *ended
 
 
 class _Worker:
@@ -96,7 +101,7 @@ def _prepare(build: Build, rounds: Any, stop: Any) -> None:
     _Worker.build, _Worker.rounds, _Worker.stop = Federations(build).of, rounds, stop
 
 
-def _work(index: int, plan: Plan, engine: str, options: dict[str, Any] | None) -> "RunRecord | None":
+def _work(index: int, plan: Plan, engine: str, options: dict[str, Any] | None) -> "Ended | None":
     from sim.engines.run import run_plan
 
     def progress(t: int, _: int) -> None:
@@ -105,4 +110,5 @@ def _work(index: int, plan: Plan, engine: str, options: dict[str, Any] | None) -
     if _Worker.stop.is_set():
         return None
     federation = _Worker.build(plan)
-    return run_plan(plan, federation, engine, progress=progress, stop=_Worker.stop.is_set, options=options)
+    record = run_plan(plan, federation, engine, progress=progress, stop=_Worker.stop.is_set, options=options)
+    return record, trivial(federation, has_own_models(plan))

@@ -5,10 +5,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import softmax
 from sklearn import metrics as oracle
 
 from fedsmall.federation import Task
-from fedsmall.metrics import accuracies, evaluate, loss, predicted
+from fedsmall.metrics import evaluate, evaluate_many
 from fedsmall.tasks import CLASS_METRICS
 
 TWO = Task("t", (3,), 2, metrics=CLASS_METRICS)
@@ -33,6 +34,67 @@ def test_metrics_of_many_classes_are_scikit_learns(seed, samples):
     assert found["loss"] == pytest.approx(oracle.log_loss(y, shares))
 
 
+def of_scikit_learn(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, float]:
+    """The metrics of one model as scikit-learn has them; those that it refuses or warns of are left out."""
+    guess = outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).astype(int)
+    seen = np.unique(y)
+    recall = oracle.recall_score(y, guess, labels=seen, average=None, zero_division=0.0)
+    expected = {
+        "accuracy": oracle.accuracy_score(y, guess),
+        "balanced_accuracy": recall.mean(),
+        "macro_f1": oracle.f1_score(y, guess, average="macro", zero_division=0.0),
+    }
+    others = [label for label in range(task.classes) if np.any(y != label)]
+    specificity = {
+        label: oracle.recall_score(y != label, guess != label, pos_label=True, zero_division=0.0) for label in others
+    }
+    if task.classes > 2:
+        expected |= {"sensitivity": recall.mean(), "specificity": np.mean(list(specificity.values()))}
+    else:
+        expected |= {"sensitivity": recall[list(seen).index(1)]} if 1 in seen else {}
+        expected |= {"specificity": specificity[1]} if 1 in specificity else {}
+    if task.classes > 2:
+        scores = dict(enumerate(softmax(outputs, axis=1).T))
+    else:
+        scores = {1: outputs[:, 0] if outputs.shape[1] == 1 else outputs[:, 1] - outputs[:, 0]}
+    areas = [oracle.roc_auc_score(y == k, of_k) for k, of_k in scores.items() if 0 < np.sum(y == k) < len(y)]
+    return expected | ({"auc": np.mean(areas)} if areas else {})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    classes=st.integers(2, 5),
+    samples=st.integers(1, 40),
+    models=st.integers(1, 4),
+    loss=st.sampled_from(["cross_entropy", "logistic", "hinge"]),
+    coarse=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_many_models_at_once_are_scikit_learns_one_by_one(classes, samples, models, loss, coarse, seed):
+    rng = np.random.default_rng(seed)
+    classes = classes if loss == "cross_entropy" else 2
+    outputs = rng.normal(size=(models, samples, classes if loss == "cross_entropy" else 1))
+    outputs = np.round(outputs) if coarse else outputs  # rounded scores tie
+    y = rng.integers(0, classes, samples)
+    task = Task("t", (2,), classes, loss, tuple(name for name in CLASS_METRICS if name != "loss"))
+
+    at_once = evaluate_many(outputs, y, task)
+
+    for model, output in enumerate(outputs):
+        mine = {name: values[model] for name, values in at_once.items() if not np.isnan(values[model])}
+        assert mine == pytest.approx(of_scikit_learn(output, y, task), abs=1e-12)
+
+
+def test_a_diverged_model_has_no_area_and_the_others_keep_theirs():
+    outputs = np.random.default_rng(1).normal(size=(2, 6, 2))
+    outputs[0, 0, 0] = np.nan
+
+    found = evaluate_many(outputs, np.array([0, 1, 0, 1, 0, 1]), TWO)
+
+    assert np.isnan(found["auc"][0])
+    assert not np.isnan(found["auc"][1])
+
+
 @pytest.mark.parametrize(
     ("name", "torch_loss"),
     [
@@ -47,7 +109,8 @@ def test_losses_are_torchs(name, torch_loss):
 
     expected = float(torch_loss(torch.tensor(outputs), torch.tensor(y)))
 
-    assert loss(outputs, y, name) == pytest.approx(expected, rel=1e-12)
+    task = Task("t", (3,), 2, loss=name, metrics=("loss",))
+    assert evaluate(outputs, y, task)["loss"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_one_output_and_the_two_it_stands_for_are_worth_the_same():
@@ -85,16 +148,6 @@ def test_a_model_that_diverged_has_an_accuracy_and_no_auc():
     assert "accuracy" in found
 
 
-def test_many_models_are_judged_as_one_by_one():
-    rng = np.random.default_rng(0)
-    outputs, y = rng.normal(size=(5, 12, 4)), rng.integers(0, 4, 12)
-
-    together = accuracies(outputs, y)
-
-    assert together.tolist() == [evaluate(model, y, FOUR)["accuracy"] for model in outputs]
-    assert accuracies(outputs[..., :1], y % 2).tolist() == [np.mean(predicted(m[:, :1]) == y % 2) for m in outputs]
-
-
 def test_regression_is_judged_by_the_mean_absolute_error():
     task = Task("t", (3,), 2, loss="l1", metrics=("mae", "loss"))
 
@@ -103,4 +156,4 @@ def test_regression_is_judged_by_the_mean_absolute_error():
 
 def test_an_unknown_loss_is_named():
     with pytest.raises(ValueError, match="names 'huber'"):
-        loss(np.zeros((1, 2)), np.zeros(1, dtype=int), "huber")
+        evaluate(np.zeros((1, 2)), np.zeros(1, dtype=int), replace(TWO, loss="huber"))

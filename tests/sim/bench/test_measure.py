@@ -14,9 +14,10 @@ from clients.client_app import app
 from clients.site_data import give_federation
 from sim.bench import contenders
 from sim.bench.figure import figure
-from sim.bench.measure import _keys, _show, _write, measure
+from sim.bench.measure import measure
 from sim.bench.timing import Measured, Timing
 from sim.bench.workloads import WORKLOADS, Workload, small_mlps
+from sim.cli.bench import _keys, _show, _write
 from sim.engines.inprocess import InProcessGrid
 
 PLAIN = ("cohort", "bare loop", "vmap", "modules")

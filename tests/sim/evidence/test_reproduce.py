@@ -1,9 +1,11 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedsmall.statistics import paired
+from fedsmall.statistics import Interval, paired
+from fedsmall.tasks import build_federation
 from sim.evidence.figures import FIGURES
 from sim.evidence.items import Item, Vary, items
 from sim.evidence.page import page, summary
@@ -26,7 +28,7 @@ def test_rows_are_the_runs_own_numbers(made):
     _, result, base = made
     rows = json.loads((base / "runs" / "run" / "summary.json").read_text())
 
-    for row in result.rows:
+    for row in result.of_methods:
         expected = [one["common"]["accuracy"] for one in rows if one["label"] == row.label]
         assert row.values == expected
         assert row.mean.mean == pytest.approx(np.mean(expected))
@@ -41,6 +43,43 @@ def test_differences_are_paired_with_the_baseline(made):
     assert base.against is None
     assert rows["FedDC"].against == paired(rows["FedDC"].values, base.values).difference
     assert all(row.p_value is None or row.p_value >= paired(row.values, base.values).p_value for row in result.rows)
+
+
+def test_every_table_has_the_row_of_the_commonest_class(made):
+    item, result, _ = made
+    federation = build_federation(item.scenarios("quick")[""].plan(0, 0))
+    commonest = np.bincount(np.concatenate([site.y for site in federation.train])).argmax()
+
+    (row,) = (row for row in result.rows if row.trivial)
+
+    assert row.label == "always the commonest class"
+    assert row.values[0] == np.mean(federation.test.y == commonest)
+    assert row.against is not None
+    assert row.p_value is None  # it is no hypothesis of the table, and weakens no other's test
+    assert "| always the commonest class |" in page([item], {item.name: result})
+
+
+def test_a_verdict_from_few_seeds_or_without_spread_says_so(made):
+    item, result, _ = made
+    few = replace(result.of_methods[-1], verdict="differs", published=0.5, mean=Interval(0.8, 0.75, 0.85, 3))
+    flat = replace(few, mean=Interval(0.8, 0.8, 0.8, 6))
+    many = replace(few, mean=Interval(0.8, 0.75, 0.85, 6))
+
+    text = page([item], {item.name: replace(result, rows=[few, flat, many])})
+
+    verdicts = ("| differs (only 3 seeds) |", "| differs (no spread) |", "| differs |")
+    assert [text.count(verdict) for verdict in verdicts] == [1, 1, 1]
+
+
+def test_results_of_older_versions_are_still_read(made, tmp_path):
+    item, result, base = made
+    table = json.loads((base / "docs" / "evidence" / f"{item.name}.json").read_text())
+    for row in table["rows"]:
+        row["claim_why"] = "a column of older files"
+        del row["trivial"]
+    (tmp_path / "old.json").write_text(json.dumps(table))
+
+    assert [row.label for row in load(tmp_path / "old.json").rows] == [row.label for row in result.rows]
 
 
 def test_published_numbers_stand_beside_the_measured_ones(made):
@@ -61,7 +100,7 @@ def test_a_result_is_read_back_as_it_was_written(made):
 def test_the_common_models_curve_ends_at_the_row_and_is_not_that_of_the_sites(made):
     _, result, _ = made
 
-    for row in result.rows:
+    for row in result.of_methods:
         rounds, mean, low, high = result.curves[row.label]["common"]
         assert rounds[-1] == 4
         assert mean[-1] == pytest.approx(row.mean.mean)

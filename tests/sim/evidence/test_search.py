@@ -125,6 +125,15 @@ def test_a_search_is_read_back_as_it_was_written(tmp_path):
     assert load(tmp_path / "s.csv") == made
 
 
+def test_labels_with_quotes_commas_and_lines_survive_a_search(tmp_path):
+    label = 'FedDC, "b" = 10,\nlr, 2'
+    made = {"a, b": tries({0.1: [0.5, 0.25]}, label)}
+
+    save(tmp_path / "s.csv", made)
+
+    assert load(tmp_path / "s.csv") == made
+
+
 def test_rates_are_even_in_their_logarithm_or_drawn_and_named_by_a_seed():
     assert spaced_rates(0.01, 1, 3) == (0.01, 0.1, 1.0)
     drawn = spaced_rates(0.01, 1, 5, seed=3)

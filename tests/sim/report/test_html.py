@@ -1,14 +1,21 @@
 import re
+import tomllib
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
+import numpy as np
 import pytest
+from markupsafe import escape
 
-from sim.cli.compare import merge
+from fedsmall.tasks import build_federation
 from sim.report import figures
 from sim.report.html import page, shown_scenario, write_report
 from sim.report.sentences import sentences
+from sim.report.tables import table
 from sim.runs.execute import execute
 from sim.runs.folder import read
+from sim.runs.merge import merge
 from sim.runs.scenario import load
 from tests.sim.runs.scenarios import SMALL, write
 
@@ -65,7 +72,7 @@ def test_the_report_holds_what_it_promises(html, small_run):
         *("Communication, and what leaves a site", "How to read this", "Further metrics", "/scenario.toml --engine"),
         *("Every site answered every order", "FedAvg, b = 1", "sites' own models", "torch"),
     ):
-        assert words.replace("'", "&#x27;") in html or words in html
+        assert str(escape(words)) in html or words in html
     assert html.count("<svg") == 3
 
 
@@ -92,6 +99,28 @@ def test_words_of_a_scenario_cannot_break_the_page(small_run):
     assert "a &amp; b &lt; c" in html
 
 
+def test_words_of_a_reply_cannot_break_the_page(small_run):
+    run = read(small_run.folder)
+    run.done[3].events.append({"t": 2, "site": "<img src=x>", "reason": "</td><script>"})
+    method = run.done[0].plan.method.model_copy(update={"label": "<b>alone</b>"})
+    run.done[0] = replace(run.done[0], plan=run.done[0].plan.model_copy(update={"method": method}))
+
+    html = page([run], "events")
+
+    assert not re.search(r"<script|<img|<b>alone", html)
+    assert "&lt;b&gt;alone&lt;/b&gt;" in html
+
+
+def test_the_templates_go_into_the_wheel_with_the_package():
+    from importlib.resources import files
+
+    config = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+
+    assert "sim" in config["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert any(each.startswith("jinja2") for each in config["project"]["dependencies"])
+    assert {"page.html", "run.html", "table.html"} <= {f.name for f in (files("sim.report") / "templates").iterdir()}
+
+
 def test_a_partial_run_says_what_was_not_run(small_run):
     run = read(small_run.folder)
     run.done = run.done[:7]
@@ -108,6 +137,27 @@ def test_a_run_without_a_finished_plan_still_has_a_report(small_run):
     run.done = []
 
     assert "0 of 10 plans were run" in page([run], "nothing")
+
+
+def test_the_commonest_class_is_kept_in_the_folder_and_shown_by_report_and_compare(small_run, html):
+    kept = read(small_run.folder)
+    federation = build_federation(kept.plans[0])
+    commonest = np.bincount(np.concatenate([site.y for site in federation.train])).argmax()
+
+    assert kept.done[0].row["trivial"]["common"]["accuracy"] == np.mean(federation.test.y == commonest)
+    assert "<td>always the commonest class</td>" in html
+    assert table(merge([kept])[0]).trivial == table(kept).trivial is not None
+
+
+def test_a_folder_of_an_older_version_still_has_a_report(small_run):
+    run = read(small_run.folder)
+    for one in run.done:
+        del one.row["trivial"]
+
+    html = page([run], "old")
+
+    assert "<td>always the commonest class</td>" not in html
+    assert "FedAvg, b = 1" in html
 
 
 def test_events_are_listed_by_site(small_run):

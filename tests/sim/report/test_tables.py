@@ -41,26 +41,26 @@ def made(values: dict[str, list[float]], metric: str = "accuracy", methods: list
 
 
 GOOD = {
-    "Standalone": [0.2, 0.22, 0.21],
-    "rare": [0.6, 0.61, 0.59],
-    "often": [0.90, 0.91, 0.89],
-    "FedDC": [0.905, 0.908, 0.896],
-    "Central": [0.9, 0.9, 0.9],
+    "Standalone": [0.2, 0.22, 0.21] * 2,
+    "rare": [0.6, 0.61, 0.59] * 2,
+    "often": [0.90, 0.91, 0.89] * 2,
+    "FedDC": [0.905, 0.908, 0.896] * 2,
+    "Central": [0.9, 0.9, 0.9] * 2,
 }
 
 
 def test_means_and_intervals_are_over_seeds():
     shown = table(made(GOOD))
-    line = next(line for line in shown.lines if line.label == "rare")
+    line = next(line for line in shown.rows if line.label == "rare")
 
     assert line.common.mean == pytest.approx(0.6)
-    assert line.common.low == pytest.approx(0.6 - 4.302653 * 0.01 / np.sqrt(3), abs=1e-6)
+    assert line.common.low == pytest.approx(0.6 - 2.570582 * np.sqrt(4e-4 / 5) / np.sqrt(6), abs=1e-6)
     assert line.sites is None
 
 
 def test_common_and_site_models_never_share_a_column():
     shown = table(made(GOOD))
-    alone = next(line for line in shown.lines if line.method.family == "standalone")
+    alone = next(line for line in shown.rows if line.method.family == "standalone")
 
     assert alone.common is None
     assert alone.lead is None
@@ -69,23 +69,22 @@ def test_common_and_site_models_never_share_a_column():
 
 
 def test_differences_are_paired_by_seed_not_between_means():
-    run = made({**GOOD, "FedDC": [0.5, 0.7, 0.9], "often": [0.49, 0.69, 0.89]})
+    run = made({**GOOD, "FedDC": [0.5, 0.7, 0.9] * 2, "often": [0.49, 0.69, 0.89] * 2})
 
-    lead = next(line.lead for line in table(run).lines if line.label == "often")
+    lead = next(line.lead for line in table(run).rows if line.label == "often")
 
     assert lead.difference.mean == pytest.approx(0.01)
-    assert lead.difference.width == pytest.approx(0, abs=1e-9)
-    assert lead.decided
+    assert lead.difference.flat
 
 
 def test_a_run_cut_short_counts_nowhere():
     run = made(GOOD)
     run.done[1] = replace(run.done[1], row={**run.done[1].row, "stopped": True})
 
-    line = next(line for line in table(run).lines if line.label == "rare")
+    line = next(line for line in table(run).rows if line.label == "rare")
 
-    assert line.runs == 2
-    assert line.lead.difference.n == 2
+    assert line.runs == 5
+    assert line.lead.difference.n == 5
     assert [plan.method.label for plan in run.not_run] == ["rare"]
 
 
@@ -99,7 +98,7 @@ def test_the_sentences_say_what_the_intervals_carry():
 
 
 def test_a_worse_method_is_called_worse():
-    _, travelling = sentences(made({**GOOD, "FedDC": [0.5, 0.5, 0.5], "often": [0.9, 0.91, 0.92]}))
+    _, travelling = sentences(made({**GOOD, "FedDC": [0.5, 0.5, 0.5] * 2, "often": [0.9, 0.91, 0.92] * 2}))
 
     assert "is worse than FedAvg with the same traffic" in travelling
 
@@ -107,7 +106,7 @@ def test_a_worse_method_is_called_worse():
 def test_equal_numbers_are_called_equal():
     _, travelling = sentences(made({**GOOD, "often": GOOD["FedDC"]}))
 
-    assert "it does as well as FedAvg with the same traffic (b = 1) (the same number with all 3 seeds)" in travelling
+    assert "it does as well as FedAvg with the same traffic (b = 1) (the same number with all 6 seeds)" in travelling
 
 
 def test_one_seed_claims_nothing():
@@ -117,9 +116,88 @@ def test_one_seed_claims_nothing():
     assert not re.search(r"better|worse|interval", travelling)
 
 
+def test_fewer_than_five_seeds_have_no_verdict():
+    _, travelling = sentences(made({label: values[:4] for label, values in GOOD.items()}))
+
+    assert "is not shown to differ from FedAvg with the same time between averages (b = 10) (+30" in travelling
+    assert "4 seeds are too few for a verdict" in travelling
+
+
+def test_a_difference_without_spread_is_said_to_have_no_interval():
+    often = [value - 0.01 for value in GOOD["FedDC"]]
+
+    _, travelling = sentences(made({**GOOD, "often": often}))
+
+    assert "is not shown to differ from FedAvg with the same traffic (b = 1)" in travelling
+    assert "+1.0 points with each of 6 seeds, so there is no interval and no verdict" in travelling
+
+
+def test_an_interval_that_misses_zero_by_chance_among_many_decides_nothing():
+    often = [value - gap for value, gap in zip(GOOD["FedDC"], (0.01, 0.03, 0.0, 0.02, 0.04, 0.002), strict=True)]
+    run = made({**GOOD, "often": often})
+    lead = next(row.lead for row in table(run).rows if row.label == "often")
+
+    _, travelling = sentences(run)
+
+    assert lead.decides()
+    assert not lead.decides(table(run).comparisons)
+    assert "is not shown to differ from FedAvg with the same traffic (b = 1)" in travelling
+    assert "95% interval for 4 comparisons" in travelling
+
+
+def beside_trivial(
+    run: Run, values: list[float], metric: str = "accuracy", label: str = "always the commonest class"
+) -> Run:
+    """The run with what the trivial predictor gets with each seed."""
+    for place, one in enumerate(run.done):
+        trivial = {"label": label, "common": {metric: values[one.plan.seed]}, "sites": {}, "extra": {}}
+        run.done[place] = replace(one, row={**one.row, "trivial": trivial})
+    return run
+
+
+def test_the_commonest_class_has_a_row_of_its_own_and_a_sentence():
+    run = beside_trivial(made(GOOD), [0.5, 0.52, 0.54] * 2)
+
+    shown, (federation, travelling) = table(run), sentences(run)
+
+    assert shown.rows[0].label == "always the commonest class"
+    assert shown.rows[0].common.mean == pytest.approx(0.52)
+    assert (shown.rows[0].runs, shown.rows[0].contacts) == (6, 0)
+    assert shown.comparisons == 5
+    assert "Predicting always the commonest class gives 52.0%; FedDC is better than that (+38.3 points" in federation
+    assert "FedDC is better than FedAvg with the same time" in travelling
+
+
+@pytest.mark.parametrize("commonest", [0.95, 0.9])
+def test_no_method_is_called_good_that_does_not_beat_the_commonest_class(commonest):
+    run = beside_trivial(made(GOOD), [commonest + 0.02 * (-1) ** seed for seed in range(6)])
+
+    text = " ".join(sentences(run))
+
+    assert "is better than" not in text
+    assert "FedDC is not shown to beat a constant, but is ahead of FedAvg with the same time between averages" in text
+
+
+def test_a_regression_is_held_against_the_median_where_small_is_good():
+    values = {"rare": [0.60, 0.61, 0.63] * 2, "often": [0.3, 0.3, 0.3] * 2, "FedDC": [0.5, 0.51, 0.52] * 2}
+    run = beside_trivial(made(values, "mae", METHODS[1:4]), [0.13, 0.15, 0.16] * 2, "mae", "always the median")
+
+    federation, travelling = sentences(run)
+
+    assert "Predicting always the median gives 0.1467; FedDC is worse than that" in federation
+    assert "is better than" not in travelling
+
+
+def test_a_folder_without_a_trivial_predictor_has_no_row_of_it():
+    shown = table(made(GOOD))
+
+    assert shown.trivial is None
+    assert [row.label for row in shown.rows] == [row.label for row in shown.of_methods] == list(GOOD)
+
+
 def test_two_in_one_role_go_by_their_names():
     longer = {**METHODS[2], "label": "often, 4x epochs"}
-    values = {**GOOD, "often, 4x epochs": [0.95, 0.95, 0.95]}
+    values = {**GOOD, "often, 4x epochs": [0.95, 0.95, 0.95] * 2}
 
     _, travelling = sentences(made(values, methods=(*METHODS, longer)))
 
@@ -129,7 +207,7 @@ def test_two_in_one_role_go_by_their_names():
 
 
 def test_small_errors_are_better_than_large_ones():
-    values = {"rare": [0.60, 0.61, 0.62], "often": [0.3, 0.3, 0.3], "FedDC": [0.3, 0.31, 0.32]}
+    values = {"rare": [0.60, 0.61, 0.63] * 2, "often": [0.3, 0.3, 0.3] * 2, "FedDC": [0.3, 0.31, 0.32] * 2}
     methods = METHODS[1:4]
 
     _, travelling = sentences(made(values, "mae", methods))
@@ -167,13 +245,13 @@ def test_no_two_methods_of_a_run_look_alike_in_grey():
 
     drawn = looks(twice)
 
-    assert len({(look.marker, look.line) for look in drawn.values()}) == len(twice)
-    assert len({(look.marker, look.line) for look in [*LOOKS.values()]}) == len(LOOKS)
+    assert len({(look.marker, look.dashes) for look in drawn.values()}) == len(twice)
+    assert len({(look.marker, look.dashes) for look in [*LOOKS.values()]}) == len(LOOKS)
     assert len(set(SPARE)) == len(SPARE)
 
 
 def test_groups_keep_every_finished_run():
-    assert {label: len(group) for label, group in by_label(made(GOOD).done).items()} == dict.fromkeys(GOOD, 3)
+    assert {label: len(group) for label, group in by_label(made(GOOD).done).items()} == dict.fromkeys(GOOD, 6)
 
 
 @pytest.mark.parametrize(("size", "words"), [(0, "0 B"), (999, "999 B"), (24_448, "24.4 kB"), (3.2e9, "3.2 GB")])
@@ -198,14 +276,19 @@ def with_sites_alone(run: Run) -> Run:
 
 
 def test_sites_with_models_of_their_own_are_compared_by_these():
-    values = {"Standalone": [0.6, 0.62, 0.61], "rare": [0.5, 0.51, 0.52], "often": [0.4, 0.4, 0.4]}
-    run = with_sites_alone(made({**values, "FedDC": [0.3, 0.31, 0.32]}, "mae", METHODS[:4]))
+    values = {
+        "Standalone": [0.6, 0.62, 0.61],
+        "rare": [0.5, 0.51, 0.53],
+        "often": [0.4, 0.4, 0.4],
+        "FedDC": [0.3, 0.31, 0.32],
+    }
+    run = with_sites_alone(made({label: each * 2 for label, each in values.items()}, "mae", METHODS[:4]))
 
     shown = table(run)
     federation, travelling = sentences(run)
 
     assert (shown.whose, shown.models) == ("sites", "sites' own models")
-    assert {line.label: round(line.lead.difference.mean, 2) for line in shown.lines if line.lead} == {
+    assert {line.label: round(line.lead.difference.mean, 2) for line in shown.rows if line.lead} == {
         "Standalone": -0.3,
         "rare": -0.2,
         "often": -0.09,

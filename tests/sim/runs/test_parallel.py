@@ -61,6 +61,7 @@ def test_two_processes_give_the_bits_of_one(small_run, tmp_path):
     assert watcher.rounds == sorted(watcher.rounds)
     for mine, theirs in zip(run.done, small_run.done, strict=True):
         assert mine.evaluations == theirs.evaluations
+        assert mine.row["trivial"] == theirs.row["trivial"]
         model, other = run.model_of(mine), small_run.model_of(theirs)
         assert all(np.array_equal(model[name], other[name]) for name in model or {})
 

@@ -1,0 +1,57 @@
+"""What a prediction is worth that looks at no sample: the least that a trained model has to beat.
+
+For classes it is always the commonest one of the training samples (the lower one of two that are equally common), for
+regression always the median of their targets, output by output.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from fedsmall.federation import Federation, Samples, Task, task_at
+from fedsmall.metrics import evaluate
+
+
+def trivial(federation: Federation, own_models: bool = False) -> dict[str, Any]:
+    """The trivial predictor of a federation, judged as its models are: on the test samples, and on the further ones.
+
+    "label" says what it is; "common", "sites" and "extra" hold its metrics as a run's summary holds a method's. With
+    ``own_models`` each site has a predictor of its own, judged on its own held-out samples, and there is no common one.
+    """
+    label = "always the median" if federation.task.loss == "l1" else "always the commonest class"
+    homes = [(name, samples) for name, samples in zip(federation.names, federation.held_out, strict=False) if samples]
+    if own_models:
+        trained = dict(zip(federation.names, federation.train, strict=True))
+        at_home = {name: _judged(trained[name].y, samples, federation.task) for name, samples in homes}
+        return {"label": label, "common": None, "sites": _means(list(at_home.values())), "extra": {}}
+    y = np.concatenate([samples.y for samples in federation.train])
+    extra: dict[str, Any] = {
+        name: {"common": _judged(y, samples, federation.task), "sites": {}} for name, samples in federation.extra
+    }
+    held_out = {name: _judged(y, samples, federation.task) for name, samples in homes}
+    common = _judged(y, federation.test, federation.task)
+    return {"label": label, "common": common, "sites": {}, "extra": extra | ({"held_out": held_out} if homes else {})}
+
+
+def constant(y: np.ndarray, task: Task) -> np.ndarray:
+    """The outputs that the trivial predictor gives for every sample, from the training targets ``y``: (outputs,)."""
+    if task.loss == "l1":
+        return np.asarray(np.median(y.reshape(len(y), -1), axis=0))
+    counts = np.bincount(y, minlength=task.classes)
+    if task.outputs > 1:
+        return np.asarray(np.log((counts + 1) / (len(y) + task.classes)))  # one more of each: no loss is infinite
+    lead = np.log((counts[1] + 1) / (counts[0] + 1))
+    return np.array([(1.0 if lead > 0 else -1.0) if task.loss == "hinge" else lead])
+
+
+def _judged(y: np.ndarray, samples: Samples, task: Task) -> dict[str, float]:
+    task = task_at(task, y)
+    return evaluate(np.tile(constant(y, task), (len(samples), 1)), samples.y, task)
+
+
+def _means(each: list[dict[str, float]]) -> dict[str, float]:
+    """Mean and standard deviation over the sites of every metric that all of them have."""
+    shared = [name for name in (each[0] if each else {}) if all(name in metrics for metrics in each)]
+    values = {name: [metrics[name] for metrics in each] for name in shared}
+    spread = {f"{name}_sd": float(np.std(of, ddof=1)) if len(of) > 1 else 0.0 for name, of in values.items()}
+    return {f"{name}_mean": float(np.mean(of)) for name, of in values.items()} | spread
