@@ -11,7 +11,7 @@ from flwr.common import Scalar
 
 from clients.memory import Memory
 from clients.site_data import SiteData
-from fedsmall.metrics import evaluate
+from fedsmall.evaluation.metrics import evaluate
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy import noise_rng, privatise_one

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fedsmall.compositions import check_composition
 from fedsmall.federation import Samples, Task
 from fedsmall.models.own_models import has_own_models, is_shared, shared_layers
 from fedsmall.plan import Plan, Tree
@@ -27,6 +26,7 @@ from fedsmall.training.cohort import Cohort
 from fedsmall.training.mixed import MixedCohort
 from fedsmall.training.stack import Rows, Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained, Trainer
+from fedsmall.validation import check_composition
 from fedsmall.wire import Arrays, Traveller
 
 

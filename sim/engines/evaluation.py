@@ -9,8 +9,8 @@ import torch
 
 from clients.site_data import site_in
 from fedsmall.daisy_chain import Moment
+from fedsmall.evaluation.metrics import evaluate, evaluate_many
 from fedsmall.federation import Federation, Samples, Task
-from fedsmall.metrics import evaluate, evaluate_many
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.wire import EXAMPLES, Arrays

@@ -8,8 +8,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedsmall.evaluation.statistics import interval
 from fedsmall.plan import Method
-from fedsmall.statistics import interval
 from sim.evidence.items import Item
 from sim.evidence.rows import EvidenceRow, ItemResult
 from sim.evidence.search import RateChoice

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsmall.statistics import ENOUGH, Interval
+from fedsmall.evaluation.statistics import ENOUGH, Interval
 from sim.evidence.items import Item
 from sim.evidence.rows import MARGIN, EvidenceRow, ItemResult
 from sim.report.tables import LOWER_IS_BETTER

@@ -7,10 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.metrics import evaluate
+from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.statistics import (
+    Interval,
+    holm,
+    interval,
+    paired,
+    seeds_for_width,
+    verdict,
+    verdict_on_difference,
+)
 from fedsmall.plan import Method
 from fedsmall.privacy import epsilon
-from fedsmall.statistics import Interval, holm, interval, paired, seeds_for_width, verdict, verdict_on_difference
 from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.wire import Traveller

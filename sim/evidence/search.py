@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.statistics import Interval, interval
 from fedsmall.federation import Federation, Samples
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.statistics import Interval, interval
 from fedsmall.tasks import build_federation
 from sim.engines.run import DEFAULT_ENGINE, run_plan
 from sim.evidence.items import SEARCHES, Item

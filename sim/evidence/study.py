@@ -22,9 +22,9 @@ from typing import Any
 from torch import set_num_threads
 
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.statistics import paired
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.statistics import paired
 from fedsmall.tasks import build_federation
 from sim.evidence.search import Try, choose, inner, with_rates
 from sim.evidence.study_walk import final_accuracies

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedsmall.statistics import ENOUGH, Comparison, Interval
+from fedsmall.evaluation.statistics import ENOUGH, Comparison, Interval
 from sim.report.tables import Table, TableRow, by_label, difference, sites_values, table, values_of
 from sim.runs.folder import PlanRun, Run
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from fedsmall.evaluation.trivial import trivial
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
-from fedsmall.trivial import trivial
 from fedsmall.validation import check_run
 from sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from sim.runs.federations import Build, Federations

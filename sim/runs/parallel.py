@@ -13,9 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from fedsmall.evaluation.trivial import trivial
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.trivial import trivial
 from sim.runs.federations import Build, Federations
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from fedsmall.aggregation.combiners import Updates
-from fedsmall.compositions import check_composition
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Federation
 from fedsmall.methods import method
 from fedsmall.plan import Plan, Recipe, Tree
 from fedsmall.tasks import build_federation
+from fedsmall.validation import check_composition
 from sim.engines.run import RunRecord, run_plan
 from strategies import SCAFFOLD, RepTreeFL
 

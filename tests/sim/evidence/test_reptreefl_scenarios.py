@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedsmall.compositions import check_composition
 from fedsmall.plan import Tree
 from fedsmall.replicas.tree import forest
+from fedsmall.validation import check_composition
 from sim.runs.scenario import load
 from tests import ROOT
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsmall.statistics import (
+from fedsmall.evaluation.statistics import (
     Interval,
     holm,
     interval,

@@ -1,7 +1,7 @@
 """How long a daisy chain must be, and what Radon points make of it: the papers' bounds, and a simulation beside them.
 
-A model must visit enough sites to have seen enough samples before models are aggregated; :mod:`fedsmall.visits` counts
-and walks the visits.
+A model must visit enough sites to have seen enough samples before models are aggregated; the visits are counted and
+walked in :mod:`fedsmall.theory.visits`.
 """
 
 from collections.abc import Callable
@@ -13,35 +13,7 @@ from scipy.special import bdtrc
 from fedsmall.aggregation.radon import check_radon
 from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
-from fedsmall.visits import (
-    Visits,
-    check_chance,
-    expected_draws,
-    simulate_visits,
-    sites_seen,
-    sites_seen_in_groups,
-    sites_seen_of_fraction,
-)
-
-__all__ = [
-    "Advice",
-    "RadonAdvice",
-    "Visits",
-    "advise",
-    "advise_radon",
-    "expected_draws",
-    "period_for",
-    "radon_failure",
-    "radon_failure_as_printed",
-    "rounds_between_aggregations",
-    "rounds_to_visit",
-    "samples_for",
-    "simulate_visits",
-    "sites_seen",
-    "sites_seen_in_groups",
-    "sites_seen_of_fraction",
-    "sites_to_visit",
-]
+from fedsmall.theory.visits import check_chance, expected_draws, simulate_visits
 
 
 def rounds_to_visit(sites: int, visits: int, permute_every: int = 1, failure: float = 0.01) -> float:

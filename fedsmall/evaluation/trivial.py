@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.evaluation.metrics import evaluate
 from fedsmall.federation import Federation, Samples, Task, task_at
-from fedsmall.metrics import evaluate
 
 
 def trivial(federation: Federation, own_models: bool = False) -> dict[str, Any]:

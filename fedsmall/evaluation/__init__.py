@@ -1,0 +1,1 @@
+"""What models are worth, and how sure one can be of it."""
