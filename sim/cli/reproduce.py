@@ -72,11 +72,15 @@ def _study(docs: Path, minutes: float | None) -> None:
 
 
 def _list(data_root: Path | None) -> None:
-    from sim.evidence.items import items
+    from sim.evidence.items import PROFILES, Item, items
 
-    table = Table("item", "what it is", "needs", box=None, header_style="dim", pad_edge=False)
+    def cell(item: Item, profile: str) -> str:
+        smaller = profile == "quick" and not item.here and item.scenarios("quick") != item.scenarios("paper")
+        missing = item.missing(data_root, profile)
+        return item.file(profile) + (", made smaller" if smaller else "") + (f" (needs {missing})" if missing else "")
+
+    table = Table("item", "what it is", "runs here (quick)", "as printed (paper)", box=None, header_style="dim")
     for name, item in items().items():
-        missing = item.missing(data_root)
-        table.add_row(f"[bold]{name}[/bold]", item.title, f"{item.data} (not found)" if missing else item.data)
-    table.add_row("[bold]study[/bold]", "When does letting models travel pay?", "")
+        table.add_row(f"[bold]{name}[/bold]", item.title, *(cell(item, profile) for profile in PROFILES))
+    table.add_row("[bold]study[/bold]", "When does letting models travel pay?", "", "")
     console.print(table)

@@ -135,7 +135,7 @@ def test_a_claim_on_other_data_is_asked_for_its_sign_alone(made, tmp_path):
 def test_a_varied_item_has_rows_for_each_value_and_privacy_has_its_epsilon(tmp_path):
     item = Item(
         name="fig3",
-        scenario="feddc_fig3_privacy.toml",
+        scenario="feddc_fig3_privacy_digits.toml",
         title="t",
         baseline="FedDC, no noise",
         figure="growing",
