@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from sim.cli.options import DATA_ROOT, ENGINE
 
@@ -72,15 +71,13 @@ def _study(docs: Path, minutes: float | None) -> None:
 
 
 def _list(data_root: Path | None) -> None:
-    from sim.evidence.items import PROFILES, Item, items
+    from sim.evidence.items import items
 
-    def cell(item: Item, profile: str) -> str:
-        smaller = profile == "quick" and not item.here and item.scenarios("quick") != item.scenarios("paper")
-        missing = item.missing(data_root, profile)
-        return item.file(profile) + (", made smaller" if smaller else "") + (f" (needs {missing})" if missing else "")
-
-    table = Table("item", "what it is", "runs here (quick)", "as printed (paper)", box=None, header_style="dim")
     for name, item in items().items():
-        table.add_row(f"[bold]{name}[/bold]", item.title, *(cell(item, profile) for profile in PROFILES))
-    table.add_row("[bold]study[/bold]", "When does letting models travel pay?", "", "")
-    console.print(table)
+        console.print(f"[bold]{name}[/bold]  {item.title}")
+        for called, profile in (("runs here", "quick"), ("as printed", "paper")):
+            missing = item.missing(data_root, profile)
+            smaller = profile == "quick" and not item.here and item.scenarios("quick") != item.scenarios("paper")
+            notes = (", made smaller" if smaller else "") + (f" ({missing}: not found)" if missing else "")
+            console.print(f"  [dim]{called:10}[/dim]  {item.file(profile)}{notes}")
+    console.print("[bold]study[/bold]  When does letting models travel pay?")

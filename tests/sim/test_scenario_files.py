@@ -17,7 +17,7 @@ from tests.sim import stand_ins
 
 FILES = scenarios()
 TWO_ROUNDS = ("rounds=2", "evaluate_every=2")
-FEW_SITES = ("sites=4", "samples_per_site=2")
+FEW_SITES = ("sites=2", "samples_per_site=2")
 SMALL_SCANS = ("task.size=16",)
 SMALL_GRAPHS = ("task.subjects=16", "recipe.local_epochs=1")
 
