@@ -6,7 +6,7 @@ travels as JSON inside every order, so a site needs nothing else to know what it
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -121,11 +121,25 @@ class Method(Frozen):
         return self
 
 
+def _a_test(value: Any) -> Any:
+    """``value`` if it says how much is held out: a count, a share, or the source's own test set."""
+    whole = type(value) is int and value >= 1
+    share = type(value) is float and 0 < value < 1
+    if value is None or value == "official" or whole or share:
+        return value
+    raise ValueError(f'test is a number of samples (53), a share (0.2) or "official"; got {value!r}')
+
+
+Test = Annotated[int | float | str | None, BeforeValidator(_a_test)]
+
+
 class Plan(Frozen):
     """One run: task, sites, recipe, one method, one seed.
 
     ``task`` and ``partition`` are the scenario's own values (a name or a table); ``fedsmall.tasks`` and
     ``fedsmall.data.partition`` read them. ``initial_models`` is "common" or "independent" (every site its own).
+    ``test`` is how many samples are held out for all models to be judged on, what share of them, or "official" for the
+    source's own test set; ``None`` is that test set where there is one, else a quarter.
     """
 
     name: str
@@ -142,6 +156,7 @@ class Plan(Frozen):
     dtype: Literal["float32", "float64"] = "float32"
     folds: Annotated[int, Field(ge=2)] | None = None
     fold: Annotated[int, Field(ge=0)] = 0
+    test: Test = None
     recipe: Recipe = Recipe()
     method: Method
 
@@ -153,6 +168,8 @@ class Plan(Frozen):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         method, recipe = self.method, self.recipe
+        if self.folds is not None and self.test is not None:
+            raise ValueError("folds say that one fold is the test set, so test has nothing to say; remove one of them")
         if method.permute_every and recipe.has_state and recipe.optimizer_state == "stay":
             raise ValueError(
                 'optimizer_state = "stay" leaves moments behind while models move, which destroys daisy-chaining; '
@@ -164,4 +181,5 @@ class Plan(Frozen):
     def data_key(self) -> str:
         """What the data of the sites depend on, as JSON: plans with equal keys share their federation."""
         fields = {"task", "sites", "samples_per_site", "partition", "seed", "dtype", "folds", "fold"}
-        return self.model_dump_json(include=fields)
+        later = {"test"} if self.test is not None else set()  # keys of runs that knew no test stay what they were
+        return self.model_dump_json(include=fields | later)

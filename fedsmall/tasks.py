@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsmall.data.folds import fold_pool, fold_split, stratified_folds
+from fedsmall.data.folds import classes_of, fold_pool, fold_split, stratified_folds
 from fedsmall.data.partition import Shares, partition, read_spec
 from fedsmall.data.raw_site import RawSite, agreed, ready
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, join
@@ -29,6 +29,7 @@ __all__ = ["TASKS", "build_federation", "federation_from_arrays", "hold_out", "l
 HELD_OUT = 0.25
 CLASS_METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "sensitivity", "specificity", "auc", "loss")
 UNUSED, OFFICIAL = "unused training samples", "official test"
+NO_OFFICIAL = "these data have no test set of their own; say how much to hold out, as in test = 0.2"
 
 
 def build_federation(plan: Plan, data_root: Path | None = None) -> Federation:
@@ -36,7 +37,8 @@ def build_federation(plan: Plan, data_root: Path | None = None) -> Federation:
 
     ``data_root`` is the folder of data files (else the environment variable FEDSMALL_DATA). A source with sites of its
     own keeps them, unless ``plan.sites`` says to how many its samples are to be dealt. Where a source has no test set,
-    a quarter of every class is held out: at each site where the sites are the source's own, else before they are dealt.
+    or ``plan.test`` says how much, a quarter (or that) of every class is held out: at each site where the sites are the
+    source's own, else before they are dealt.
 
     Raises PlanError for a plan that these data cannot serve, and DataError for data that cannot be used.
     """
@@ -84,18 +86,28 @@ def load_site(plan: Plan, site: str, path: Path | None = None) -> RawSite:
     return sites[site]
 
 
-def hold_out(y: np.ndarray, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Indices to train on and indices held out, ``share`` of every class to the nearest whole sample, ascending.
+def hold_out(y: np.ndarray, test: int | float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Indices to train on and indices held out, ascending: ``test`` samples, or that share of every class.
 
-    A class of one sample is never held out; targets that are no classes count as one class.
+    A share is of every class to the nearest whole sample, and never a class's only one; a number is shared among the
+    classes by their sizes. Targets that are no classes count as one class.
     """
-    classes = y if y.ndim == 1 and y.dtype.kind in "iub" else np.zeros(len(y), dtype=np.int64)
+    classes = classes_of(y)
+    sizes = np.unique(classes, return_counts=True)[1]
+    counts = [int(test * size + 0.5) for size in sizes] if isinstance(test, float) else _by_largest_rest(test, sizes)
     held = [np.arange(0)]
-    for label in np.unique(classes):
-        members = rng.permutation(np.flatnonzero(classes == label))
-        held.append(members[: int(share * len(members) + 0.5)])
+    for label, count in zip(np.unique(classes), counts, strict=True):
+        held.append(rng.permutation(np.flatnonzero(classes == label))[:count])
     out = np.sort(np.concatenate(held))
     return np.setdiff1d(np.arange(len(y)), out), out
+
+
+def _by_largest_rest(count: int, sizes: np.ndarray) -> list[int]:
+    """``count`` in whole parts as the ``sizes`` are to each other (Hamilton)."""
+    exact = count * sizes / sizes.sum()
+    parts = np.floor(exact).astype(int)
+    parts[np.argsort(parts - exact, kind="stable")[: count - parts.sum()]] += 1
+    return [int(part) for part in parts]
 
 
 Extra = dict[str, Part]
@@ -156,7 +168,11 @@ def _together(held: list[Part]) -> Part:
 def _natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: bool = True) -> RawSite:
     """The site ``name``, whose samples are under ``key``: split by its own streams, so that it can do so alone."""
     part, held = pool.train[key], pool.test.get(key)
-    if held is None and hold:
+    if held is None and plan.test == "official":
+        raise PlanError(f'test = "official" and {NO_OFFICIAL}')
+    if type(plan.test) is int and hold:
+        raise PlanError(f"test = {plan.test} counts samples of all; sites of their own hold out a share: test = 0.2")
+    if hold and (held is None or isinstance(plan.test, float)):
         kept, out = _split(part, plan, name)
         part, held = part[kept], part[out]
     if plan.samples_per_site is not None:
@@ -168,7 +184,8 @@ def _natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold:
 
 def _split(part: Part, plan: Plan, name: str) -> tuple[np.ndarray, np.ndarray]:
     if plan.folds is None:
-        return hold_out(part.y, HELD_OUT, rng_for(plan.seed, "held-out", name))
+        share = plan.test if isinstance(plan.test, float) else HELD_OUT
+        return hold_out(part.y, share, rng_for(plan.seed, "held-out", name))
     out = stratified_folds(part.y, plan.folds, plan.seed)[_fold(plan)]
     return np.setdiff1d(np.arange(len(part)), out), out
 
@@ -198,13 +215,34 @@ def _dealt(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part, Ext
 
 def _by_partition(plan: Plan, train: Part, official: Part | None) -> tuple[Shares, Part, Extra]:
     kept, test = np.arange(len(train)), official
-    if test is None:
-        kept, held = hold_out(train.y, HELD_OUT, rng_for(plan.seed, "held-out"))
+    if test is None or plan.test not in (None, "official"):
+        kept, held = hold_out(train.y, _asked(plan, len(train)), rng_for(plan.seed, "held-out"))
+        if not len(held):
+            raise PlanError(
+                f"test = {plan.test or HELD_OUT} of {len(train)} samples holds none of them out; ask for more"
+            )
         test = train[held]
     rng = rng_for(plan.seed, "partition")
     shares = partition(train.y[kept], plan.partition, plan.sites, plan.samples_per_site, rng)
     shares = [kept[share] for share in shares]
     return shares, test, {UNUSED: train[np.setdiff1d(kept, np.concatenate(shares))]}
+
+
+def _asked(plan: Plan, available: int) -> int | float:
+    """How many samples, or what share of them, ``plan`` holds out where its test set is not the source's own."""
+    if plan.test == "official":
+        raise PlanError(f'test = "official" and {NO_OFFICIAL}')
+    if isinstance(plan.test, float):
+        return plan.test
+    if plan.test is None:
+        return HELD_OUT
+    sites = (plan.sites or 1) * (plan.samples_per_site or 1)
+    if int(plan.test) + sites > available:
+        raise PlanError(
+            f"test = {plan.test} and at least {sites} samples to train on make {int(plan.test) + sites}; "
+            f"there are {available}"
+        )
+    return int(plan.test)
 
 
 def _by_folds(plan: Plan, train: Part) -> tuple[Shares, Part, Extra]:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from sim.cli.options import DATA_ROOT, ENGINE
 
@@ -74,9 +73,11 @@ def _study(docs: Path, minutes: float | None) -> None:
 def _list(data_root: Path | None) -> None:
     from sim.evidence.items import items
 
-    table = Table("item", "what it is", "needs", box=None, header_style="dim", pad_edge=False)
     for name, item in items().items():
-        missing = item.missing(data_root)
-        table.add_row(f"[bold]{name}[/bold]", item.title, f"{item.data} (not found)" if missing else item.data)
-    table.add_row("[bold]study[/bold]", "When does letting models travel pay?", "")
-    console.print(table)
+        console.print(f"[bold]{name}[/bold]  {item.title}")
+        for called, profile in (("runs here", "quick"), ("as printed", "paper")):
+            missing = item.missing(data_root, profile)
+            smaller = profile == "quick" and not item.here and item.scenarios("quick") != item.scenarios("paper")
+            notes = (", made smaller" if smaller else "") + (f" ({missing}: not found)" if missing else "")
+            console.print(f"  [dim]{called:10}[/dim]  {item.file(profile)}{notes}")
+    console.print("[bold]study[/bold]  When does letting models travel pay?")

@@ -28,10 +28,11 @@ class Vary(Frozen):
 
 
 class Item(Frozen):
-    """One table or figure; the fields are explained at the top of papers.toml."""
+    """One table or figure; the fields are explained at the top of sim/evidence/papers.toml."""
 
     name: str
     scenario: str
+    here: str = ""
     title: str
     figure: Literal["curves", "bars", "periods", "growing", "hospitals"] = "bars"
     experiment: str = ""
@@ -42,18 +43,32 @@ class Item(Frozen):
     quick: tuple[str, ...] = ()
     vary: Vary | None = None
     search: tuple[float, ...] = ()
-    data: str = ""
+    data: tuple[str, ...] = ()
+    data_here: tuple[str, ...] | None = None
 
-    def missing(self, data_root: Path | None) -> str:
-        """The file or folder that this item needs and ``data_root`` does not hold; empty where nothing is missing."""
-        there = not self.data or (data_root is not None and (data_root / self.data).exists())
-        return "" if there else self.data
+    def file(self, profile: str) -> str:
+        """The scenario's file in a profile: as printed, or the one that runs here."""
+        return self.here if profile == "quick" and self.here else self.scenario
+
+    def needs(self, profile: str) -> tuple[str, ...]:
+        """The files or folders of which a profile needs one under the data root."""
+        return self.data_here if profile == "quick" and self.data_here is not None else self.data
+
+    def missing(self, data_root: Path | None, profile: str = "quick") -> str:
+        """What a profile of this item needs and ``data_root`` does not hold; empty where nothing is missing."""
+        needs = self.needs(profile)
+        there = not needs or (data_root is not None and any((data_root / name).exists() for name in needs))
+        return "" if there else " or ".join(needs)
+
+    def as_run(self, profile: str) -> "Item":
+        """This item as a profile's results are to be read: what was run as printed departs in nothing."""
+        return self if profile == "quick" or not self.here else self.model_copy(update={"apart": ""})
 
     def scenarios(self, profile: str) -> dict[str, Scenario]:
         """What is run, by the value that is varied (one entry, "", where none is)."""
         if profile not in PROFILES:
             raise PlanError(f"There is no profile {profile!r}. {nearest(profile, list(PROFILES))}")
-        table = read(PAPERS / self.scenario)
+        table = read(PAPERS / self.file(profile))
         for setting in self.quick if profile == "quick" else ():
             table = assign(table, setting)
         if self.vary is None:
@@ -92,17 +107,32 @@ def chosen(name: str) -> list[Item]:
 @cache
 def published(experiment: str) -> dict[tuple[str, str], Published]:
     """What a paper reports for an experiment, by method label and metric; empty where it reports nothing."""
+    rows = [row for row in _published() if row["experiment"] == experiment and not row["hospital"]]
+    return {
+        (row["label"], row["metric"]): Published(
+            float(row["value"]),
+            float(row["spread"]) if row["spread"] else None,
+            int(row["runs"] or 3),
+            row["source"],
+        )
+        for row in rows
+    }
+
+
+@cache
+def published_by_hospital(experiment: str) -> dict[str, dict[str, dict[str, float]]]:
+    """What a paper reports for each hospital, by metric, method label and hospital (H1, H2, ...)."""
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for row in _published():
+        if row["experiment"] == experiment and row["hospital"]:
+            table.setdefault(row["metric"], {}).setdefault(row["label"], {})[row["hospital"]] = float(row["value"])
+    return table
+
+
+@cache
+def _published() -> list[dict[str, str]]:
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
-        return {
-            (row["label"], row["metric"]): Published(
-                float(row["value"]),
-                float(row["spread"]) if row["spread"] else None,
-                int(row["runs"] or 3),
-                row["source"],
-            )
-            for row in csv.DictReader(file)
-            if row["experiment"] == experiment
-        }
+        return list(csv.DictReader(file))
 
 
 def _written(value: Any) -> str:

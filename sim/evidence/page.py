@@ -1,12 +1,12 @@
 """docs/evidence.md: every number beside the published one, made from the results in docs/evidence and nothing else."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from fedsmall.evaluation.statistics import ENOUGH, Interval
-from sim.evidence.items import Item
+from sim.evidence.items import Item, published_by_hospital
 from sim.evidence.rows import MARGIN, EvidenceRow, ItemResult
 from sim.report.tables import LOWER_IS_BETTER
 
@@ -28,6 +28,8 @@ than five seeds, or from runs that all gave the same number, says so beside it; 
 interval leaves out zero after a correction for the rows of the table (Bonferroni).
 """
 NOT_RUN = "not run"
+OF_ERRORS = "x 100"  # an error, where others are shares in points
+HOSPITAL_METRICS = ("auc", "accuracy")
 
 
 def page(items: Sequence[Item], results: dict[str, ItemResult], study: str = "", findings: str = "findings.md") -> str:
@@ -68,6 +70,7 @@ def _contents(items: Sequence[Item], results: dict[str, ItemResult]) -> str:
 def _section(item: Item, result: ItemResult) -> str:
     if result.not_run:
         return f'<a id="{item.name}"></a>\n## {item.title}\n\nNot run: {result.not_run}. Command: `{result.command}`\n'
+    item = item.as_run(result.profile)
     lines = [
         f'<a id="{item.name}"></a>\n## {item.title}\n',
         _about(result),
@@ -98,7 +101,7 @@ def _about(result: ItemResult) -> str:
 def _table(item: Item, rows: Sequence[EvidenceRow]) -> str:
     variant = f"\n**{item.vary.key} = {rows[0].variant}**\n" if item.vary else ""
     private = any(row.epsilon is not None for row in rows)
-    unit = " (x 100)" if item.metric in LOWER_IS_BETTER else ""  # an error, where others are shares in points
+    unit = f" ({OF_ERRORS})" if item.metric in LOWER_IS_BETTER else ""
     columns = ["method", f"measured {item.metric}{unit}", "n"]
     if any(row.published is not None for row in rows):
         columns += ["published", "verdict"]
@@ -120,16 +123,29 @@ def _table(item: Item, rows: Sequence[EvidenceRow]) -> str:
 
 
 def _hospitals(item: Item, result: ItemResult) -> str:
-    table = result.hospitals
-    sites = list(next(iter(table.values())))
-    lines = ["The common model on each hospital's own held-out patients, mean over seeds (sd):\n"]
-    for metric in ("auc", "accuracy"):
-        lines += [f"| {metric} | {' | '.join(sites)} |", "|" + "---|" * (len(sites) + 1)]
-        for label, by_site in table.items():
-            cells = [_spread(by_site.get(site, {}).get(metric, [])) for site in sites]
-            lines.append(f"| {label} | {' | '.join(cells)} |")
-        lines.append("")
-    return "\n".join(lines)
+    """A table for each metric, one column a hospital."""
+    published = published_by_hospital(item.experiment)
+    if item.figure == "hospitals":
+        words = "The common model on each hospital's own held-out patients, mean over seeds (sd)"
+    else:
+        words = "Each hospital's own model on the common test set, mean over runs (sd), beside published"
+    tables = [_by_hospital(metric, result, published.get(metric, {})) for metric in published or HOSPITAL_METRICS]
+    return "\n".join([f"{words}:\n", *tables])
+
+
+def _by_hospital(metric: str, result: ItemResult, published: Mapping[str, Mapping[str, float]]) -> str:
+    sites = list(next(iter(result.hospitals.values())))
+    unit = f" ({OF_ERRORS})" if metric in LOWER_IS_BETTER else ""
+    lines = [f"| {metric}{unit} | {' | '.join(sites)} |", "|" + "---|" * (len(sites) + 1)]
+    for label, by_site in result.hospitals.items():
+        cells = [_spread(by_site.get(site, {}).get(metric, [])) + _beside(published, label, site) for site in sites]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _beside(published: Mapping[str, Mapping[str, float]], label: str, site: str) -> str:
+    found = published.get(label, {}).get(site)
+    return "" if found is None else f", published {100 * found:.1f}"
 
 
 def _variants(rows: Sequence[EvidenceRow]) -> list[list[EvidenceRow]]:

@@ -146,6 +146,21 @@ def hospitals_of(run: Run, data_root: Path | None = None) -> dict[str, dict[str,
     return table
 
 
+def own_models_of(run: Run) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """For each method and hospital, H1, H2, ...: every metric of its own model on the common test set, by seed."""
+    table: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for label, done in _by_label(run).items():
+        for name, values in ((name, value) for one in done for name, value in _per_site(one).items()):
+            for place, value in enumerate(values, start=1):
+                table.setdefault(label, {}).setdefault(f"H{place}", {}).setdefault(name, []).append(value)
+    return table
+
+
+def _per_site(one: PlanRun) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = one.evaluations[-1]["sites"].get("per_site", {})
+    return found
+
+
 def _judged_at_home(run: Run, one: PlanRun, data_root: Path | None) -> dict[str, dict[str, float]]:
     model = run.model_of(one)
     if model is None:

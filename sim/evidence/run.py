@@ -7,9 +7,9 @@ from rich.console import Console
 
 from fedsmall.errors import PlanError
 from sim.evidence.figures import draw
-from sim.evidence.items import Item, items
+from sim.evidence.items import Item, items, published_by_hospital
 from sim.evidence.page import page, refreshed
-from sim.evidence.rows import ItemResult, curves_of, hospitals_of, load, rows_of
+from sim.evidence.rows import ItemResult, curves_of, hospitals_of, load, own_models_of, rows_of
 from sim.evidence.search import tuned
 from sim.evidence.study_page import section
 from sim.runs.execute import execute
@@ -38,7 +38,7 @@ def reproduce(
     The runs themselves are kept in folders under ``out`` (runs/ITEM...). An item whose data are not at hand is recorded
     as not run, with what is missing; it is never an error. ``processes`` as for :func:`sim.runs.execute.execute`.
     """
-    missing = item.missing(data_root)
+    missing = item.missing(data_root, profile)
     if missing:
         why = f"{missing} is not under the data root"
         result = ItemResult(item.name, profile, _command(item, profile), not_run=why)
@@ -75,10 +75,13 @@ def conclude(
     docs: Path = DOCS,
 ) -> ItemResult:
     """What finished runs (by the value that is varied) say of an item, written into ``docs``/evidence."""
+    item = item.as_run(profile)
     result = ItemResult(item.name, profile, _command(item, profile), rows=rows_of(item, runs))
     _describe(result, item, runs, rates, seconds)
     if item.figure == "hospitals":
         result.hospitals = hospitals_of(next(iter(runs.values())), data_root)
+    elif published_by_hospital(item.experiment):
+        result.hospitals = own_models_of(next(iter(runs.values())))
     result.save(docs / "evidence")
     draw(item, result, docs / "evidence")
     return result

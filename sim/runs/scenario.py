@@ -13,9 +13,9 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from fedsmall.errors import PlanError
 from fedsmall.methods import METHODS, explain, method, nearest
-from fedsmall.plan import Frozen, Method, Plan, Positive, Recipe
+from fedsmall.plan import Frozen, Method, Plan, Positive, Recipe, Test
 
-FILES = ("csv", "npz", "images")  # keys of a task that name files, relative to the scenario's own folder
+FILES = ("csv", "npz", "images", "test")  # keys of a task that name files, relative to the scenario's own folder
 
 
 class Scenario(Frozen):
@@ -40,6 +40,7 @@ class Scenario(Frozen):
     initial_models: Literal["common", "independent"] = "common"
     dtype: Literal["float32", "float64"] = "float32"
     folds: Annotated[int, Field(ge=2)] | None = None
+    test: Test = None
     engine: str | None = None
     reference: str | None = None
     recipe: Recipe = Recipe()

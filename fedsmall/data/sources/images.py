@@ -1,14 +1,19 @@
-"""Image folders: folder/class/image, or folder/site/class/image where every site has a folder of its own."""
+"""Image folders: folder/class/image, or folder/site/class/image where every site has a folder of its own.
 
-from collections.abc import Sequence
+An official test set is a folder of the same shape beside it.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from fedsmall.data.sources.files import as_classes, class_names, locate
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
-from fedsmall.errors import DataError
+from fedsmall.errors import DataError, PlanError
 
+LONGEST_SIDE = 10_000
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 
 
@@ -17,20 +22,50 @@ def images(
     seed: int,
     path: str,
     *,
-    size: Sequence[int] | None = None,
+    test: str | None = None,
+    size: int | Sequence[int] | None = None,
+    channels: int | None = None,
     colour: bool = False,
     classes: Sequence[object] | None = None,
     by_site: bool = False,
 ) -> Pool:
-    """The images at ``path``: grey, or in colour; brought to ``size`` (height, width) where that is given.
+    """The images at ``path``, and the official test images at ``test`` where there are such.
 
-    Raises DataError where there are none, where one cannot be read, or where they differ in size and none is given.
+    They are grey (``channels`` = 1, the default) or in colour (3, or ``colour``), and brought to ``size``, one number
+    or (height, width), where that is given.
+
+    Raises PlanError for a size or number of channels that no image has, and DataError where there are no images, where
+    one cannot be read, or where they differ in size and none is given.
     """
-    found = locate(path, root)
-    folders = {child.name: child for child in _folders(found)} if by_site else {NOWHERE: found}
-    held = {child.name for folder in folders.values() for child in _folders(folder)}
+    read = partial(read_image, size=_shape(size), colour=_in_colour(channels, colour))
+    folders = _by_site(locate(path, root), by_site)
+    tests = {} if test is None else _by_site(locate(test, root), by_site)
+    if by_site and tests and tests.keys() != folders.keys():
+        raise DataError(f"{len(folders)} sites have images to train on and {len(tests)} have test images")
+    held = {child.name for folder in (*folders.values(), *tests.values()) for child in _folders(folder)}
     names = class_names(held, classes)
-    return Pool({name: _part(folder, names, size, colour) for name, folder in folders.items()}, names)
+    train, official = ({name: _part(each, names, read) for name, each in side.items()} for side in (folders, tests))
+    return Pool(train, names, official)
+
+
+def _shape(size: int | Sequence[int] | None) -> tuple[int, int] | None:
+    """Height and width."""
+    if size is None:
+        return None
+    sides = [size, size] if isinstance(size, int) else list(size) if isinstance(size, list | tuple) else []
+    if len(sides) != 2 or not all(type(side) is int and 1 <= side <= LONGEST_SIDE for side in sides):
+        raise PlanError(f"size is a side (150) or height and width ([150, 150]), 1 to {LONGEST_SIDE}; got {size!r}")
+    return sides[0], sides[1]
+
+
+def _in_colour(channels: int | None, colour: bool) -> bool:
+    if type(colour) is not bool or channels not in (None, 1, 3) or (channels == 1 and colour):
+        raise PlanError(f"channels = 1 is grey and channels = 3 is colour; got channels = {channels!r}")
+    return colour or channels == 3
+
+
+def _by_site(found: Path, by_site: bool) -> dict[str, Path]:
+    return {child.name: child for child in _folders(found)} if by_site else {NOWHERE: found}
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -45,11 +80,11 @@ def _folders(folder: Path) -> list[Path]:
     return found
 
 
-def _part(folder: Path, names: Sequence[str], size: Sequence[int] | None, colour: bool) -> Part:
+def _part(folder: Path, names: Sequence[str], read: Callable[[Path], np.ndarray]) -> Part:
     files = [(path, child.name) for child in _folders(folder) for path in image_files(child)]
     if not files:
         raise DataError(f"the class folders hold no image ({', '.join(ENDINGS)})")
-    arrays = [read_image(path, size, colour) for path, _ in files]
+    arrays = [read(path) for path, _ in files]
     shapes = sorted({array.shape[1:] for array in arrays})
     if len(shapes) > 1:
         raise DataError(
@@ -58,7 +93,7 @@ def _part(folder: Path, names: Sequence[str], size: Sequence[int] | None, colour
     return Part(np.stack(arrays), as_classes([label for _, label in files], names))
 
 
-def read_image(path: Path, size: Sequence[int] | None, colour: bool) -> np.ndarray:
+def read_image(path: Path, size: tuple[int, int] | None, colour: bool) -> np.ndarray:
     """One image as (channels, height, width) in uint8; DataError where the file is not an image."""
     from PIL import Image, UnidentifiedImageError
 

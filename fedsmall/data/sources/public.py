@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedsmall.data.sources.arrays import from_arrays, read_npz
 from fedsmall.data.sources.files import needed_root
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.tables import Schema, as_numbers, read_table
@@ -92,8 +93,15 @@ def _full_susy(folder: Path, features: int, rows: int) -> Pool:
 
 
 def cifar10(root: Path | None, seed: int) -> Pool:
-    """CIFAR-10 (Krizhevsky 2009) through torchvision, downloaded into the data root where it is not there."""
-    return _torchvision("CIFAR10", needed_root(root, "cifar10"))
+    """CIFAR-10 (Krizhevsky 2009): cifar10.npz (x, y, x_test, y_test) under the data root, else torchvision's files.
+
+    Torchvision downloads what is not there. Its own files go before an .npz, which may hold fewer images.
+    """
+    folder = needed_root(root, "cifar10")
+    file = folder / "cifar10.npz"
+    if file.is_file() and not (folder / "cifar-10-batches-py").is_dir():
+        return from_arrays({NOWHERE: read_npz(file)}, classes=range(10))
+    return _torchvision("CIFAR10", folder)
 
 
 def mnist(root: Path | None, seed: int) -> Pool:

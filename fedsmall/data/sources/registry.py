@@ -89,6 +89,8 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
         raise PlanError('sites with files of their own need the classes in the task, as in classes = ["0", "1"]')
     if not isinstance(options.get("categorical", {}), dict):
         raise PlanError('sites with files of their own need the values of a category, as in {sex = ["f", "m"]}')
+    if "test" in options:
+        raise PlanError("sites with files of their own hold out a share of them; take test out of the task")
     if not path.exists():  # its name is the site's own business
         raise DataError("the site's data are not where its program was told to look")
     if kind == "natural" and source.kind == "csv" and value not in BY_FILE:

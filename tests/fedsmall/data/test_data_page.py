@@ -49,9 +49,10 @@ def test_the_scenarios_of_the_page_are_federations(folder):
     for name in ("essen", "liege"):
         (folder / "hospitals" / f"{name}.csv").write_text("x,outcome\n" + "1,0\n2,1\n3,0\n4,1\n" * 3)
     for label in ("ill", "well"):
-        (folder / "scans" / label).mkdir(parents=True)
-        for shade in range(60):
-            Image.new("L", (40, 30), shade).save(folder / "scans" / label / f"{shade}.png")
+        for scans in (folder / "scans" / label, *(folder / "xrays" / half / label for half in ("train", "test"))):
+            scans.mkdir(parents=True)
+            for shade in range(60):
+                Image.new("L", (40, 30), shade).save(scans / f"{shade}.png")
     text = (folder / "patients.csv").read_text()
     (folder / "patients.csv").write_text(re.sub(r",f,", ",0,", text).replace(",m,", ",1,"))
     (folder / "local.csv").write_text(text)

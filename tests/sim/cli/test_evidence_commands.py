@@ -35,6 +35,14 @@ def test_the_list_names_every_item_and_what_it_needs(capsys):
     assert "heart_disease" in out
 
 
+def test_the_list_names_the_file_as_printed_and_the_one_that_runs_here(capsys, tmp_path):
+    out, _, _ = told(capsys, "reproduce", "list", "--data-root", str(tmp_path))
+
+    place = (lines := out.splitlines()).index("fig2  FedDC, Fig. 2: Radon points on SUSY")
+    assert lines[place + 1].split(maxsplit=2)[2] == "feddc_fig2_susy_small.toml (susy: not found)"
+    assert lines[place + 2].split(maxsplit=2)[2] == "feddc_fig2_susy.toml (SUSY.csv or SUSY.csv.gz: not found)"
+
+
 def test_an_unknown_item_is_one_line_with_the_nearest_name(capsys, tmp_path):
     _, err, code = told(capsys, "reproduce", "fig44", "--docs", str(tmp_path))
 

@@ -1,7 +1,7 @@
 import pytest
 
 from fedsmall.errors import PlanError
-from sim.evidence.items import PAPERS, Item, chosen, items, published
+from sim.evidence.items import PAPERS, PROFILES, Item, chosen, items, published, published_by_hospital
 
 ALL = list(items().values())
 
@@ -29,7 +29,7 @@ def test_every_published_number_belongs_to_a_method_of_the_item(item):
 def test_every_scenario_of_the_papers_belongs_to_an_item():
     files = {path.name for path in PAPERS.glob("*.toml")}
 
-    assert {item.scenario for item in ALL} == files
+    assert {item.file(profile) for item in ALL for profile in PROFILES} == files
 
 
 def test_a_comparison_always_holds_fedavg_with_equal_communication_where_models_are_permuted():
@@ -52,6 +52,35 @@ def test_data_that_are_not_there_are_named(tmp_path):
     (tmp_path / "brain_tumor_dataset").mkdir()
     assert item.missing(tmp_path) == ""
     assert items()["fig4"].missing(None) == ""
+
+
+def test_a_scenario_as_printed_needs_other_data_than_the_one_that_runs_here(tmp_path):
+    item = items()["fig2"]
+    (tmp_path / "susy").mkdir()
+
+    assert item.missing(tmp_path, "quick") == ""
+    assert item.missing(tmp_path, "paper") == "SUSY.csv or SUSY.csv.gz"
+    (tmp_path / "SUSY.csv.gz").touch()
+    assert item.missing(tmp_path, "paper") == ""
+
+
+def test_what_was_run_as_printed_departs_in_nothing():
+    assert items()["fig2"].as_run("quick").apart
+    assert not items()["fig2"].as_run("paper").apart
+    assert items()["reptreefl-table4"].as_run("paper").apart  # generated connectomes in every profile
+
+
+@pytest.mark.parametrize(("table", "hospitals"), [(2, 3), (3, 3), (4, 4)])
+def test_reptreefls_tables_have_a_column_a_hospital_and_their_means_are_those_published(table, hospitals):
+    experiment = f"reptreefl-table{table}"
+    metric = "mae" if table == 4 else "accuracy"
+
+    by_label = published_by_hospital(experiment)[metric]
+
+    for label, by_hospital in by_label.items():
+        assert list(by_hospital) == [f"H{place}" for place in range(1, hospitals + 1)]
+        mean = sum(by_hospital.values()) / hospitals
+        assert published(experiment)[label, metric].value == pytest.approx(mean, abs=1e-4)
 
 
 def test_all_and_one_and_an_unknown_item():

@@ -174,7 +174,7 @@ def test_a_claim_on_other_data_is_asked_for_its_sign_alone(made, tmp_path):
 def test_a_varied_item_has_rows_for_each_value_and_privacy_has_its_epsilon(tmp_path):
     item = Item(
         name="fig3",
-        scenario="feddc_fig3_privacy.toml",
+        scenario="feddc_fig3_privacy_digits.toml",
         title="t",
         baseline="FedDC, no noise",
         figure="growing",
@@ -191,6 +191,29 @@ def test_a_varied_item_has_rows_for_each_value_and_privacy_has_its_epsilon(tmp_p
     text = page([item], {"fig3": result})
     assert "**samples_per_site = 4**" in text
     assert "no promise" in text
+
+
+def test_a_table_that_is_printed_by_hospital_has_each_hospitals_number_beside_its_own(tmp_path):
+    item = items()["gradients"].model_copy(
+        update={
+            "experiment": "reptreefl-table2",
+            "of": "sites",
+            "baseline": "FedAvg",
+            "quick": ("seeds=[0,1]", "sites=3", "rounds=2", "method=[{name='FedAvg'}, {name='Standalone'}]"),
+        }
+    )
+
+    result = reproduce(item, engine="inprocess", docs=tmp_path / "docs", out=tmp_path / "runs")
+
+    rows = {row.label: row for row in result.rows}
+    for label, by_hospital in result.hospitals.items():
+        assert list(by_hospital) == ["H1", "H2", "H3"]
+        of_runs = np.array([by_hospital[name]["accuracy"] for name in by_hospital])  # (hospitals, runs)
+        assert of_runs.mean(axis=0) == pytest.approx(rows[label].values)
+    text = page([item], {"gradients": result})
+    assert "| accuracy | H1 | H2 | H3 |" in text
+    assert ", published 94.2 |" in text  # FedAvg at H2
+    assert load(tmp_path / "docs" / "evidence" / "gradients.json") == result
 
 
 def test_every_kind_of_figure_belongs_to_an_item():
