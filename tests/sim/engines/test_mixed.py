@@ -1,5 +1,6 @@
 """Hospitals with models of their own run like any others: from a scenario, on every engine, and at real sites."""
 
+import html
 import json
 import re
 from pathlib import Path
@@ -241,7 +242,7 @@ def test_a_run_reports_the_sites_own_models_and_says_so(fedsmall, tmp_path):
     assert "common model" not in said
     assert "sites' own models, mean absolute error" in said
     assert re.search(r"A site alone reaches mean absolute error \S+ on average, the sites' own models of FedDC", said)
-    page = (tmp_path / "r" / "report.html").read_text()
+    page = html.unescape((tmp_path / "r" / "report.html").read_text())
     assert "common layers, completed with the site's own, on each site's own held-out samples" in page
     assert "The other layers of its model never leave it." in page
     assert "judged on 4 test samples" in page
