@@ -94,11 +94,13 @@ def moved(plan: Plan, sites: int, at: np.ndarray, before: Contact, contact: Cont
     A piece of a contact moves nobody. Where all sites take part, an aggregation does not either; where a fraction of
     them does, every traveller goes to a site that was drawn for ``contact``, so that none waits at one that was not.
     """
-    rests = before.action is Action.AGGREGATE and plan.method.fraction >= 1
-    if not before.travels or rests:
+    everyone = plan.method.fraction >= 1
+    if not before.travels or (everyone and before.action is Action.AGGREGATE):
         return at
-    there = drawn(plan, sites, contact)[bijection(plan.seed, before.t, len(at))]
-    return np.asarray(there[np.argsort(np.argsort(at))])
+    route = bijection(plan.seed, before.t, len(at))
+    if everyone:
+        return np.asarray(route[at])
+    return np.asarray(drawn(plan, sites, contact)[route[np.argsort(np.argsort(at))]])
 
 
 def drawn(plan: Plan, sites: int, contact: Contact) -> np.ndarray:
