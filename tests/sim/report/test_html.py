@@ -3,11 +3,15 @@ import tomllib
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from markupsafe import escape
 
+from fedsmall.methods import method
+from fedsmall.plan import Plan
+from fedsmall.schedule import Action, schedule_for
 from fedsmall.tasks import build_federation
 from sim.report import figures
 from sim.report.html import page, shown_scenario, write_report
@@ -17,6 +21,7 @@ from sim.runs.execute import execute
 from sim.runs.folder import read
 from sim.runs.merge import merge
 from sim.runs.scenario import load
+from strategies.build import strategy_for
 from tests.sim.runs.scenarios import SMALL, write
 
 VOID = {"meta", "br", "path", "use", "image", "rect", "line", "circle"}
@@ -192,6 +197,29 @@ def test_the_chain_replays_the_permutations_of_the_run(small_run):
     assert all(sorted(at) == [0, 1, 2, 3, 4] for at in places.tolist())
     assert places[3].tolist() == places[2].tolist()
     assert places[1].tolist() != places[0].tolist() or places[2].tolist() != places[1].tolist()
+
+
+def test_the_chain_is_the_one_that_the_strategy_walks(small_run):
+    plan = next(plan for plan in small_run.plans if plan.method.permute_every)
+    names = [f"site-{number}" for number in range(5)]
+    strategy = strategy_for(plan)
+
+    _, places, _ = figures.journeys(plan, 5)
+
+    for t in (1, 2, 4, 5):
+        route = strategy.route(t, names)
+        assert [names[at] for at in places[t]] == [route[names[at]] for at in places[t - 1]]
+
+
+@pytest.mark.parametrize("random_schedule", [False, True])
+def test_traffic_is_counted_by_the_contacts_that_the_run_had(random_schedule):
+    settings = {"permute_every": 2, "aggregate_every": 6, "random_schedule": random_schedule}
+    plan = Plan(name="p", task="digits", rounds=24, seed=3, method=method("FedDC", **settings))
+    due = [t for t in range(1, 24) if schedule_for(plan).action(t) is not Action.TRAIN] + [24]
+    one = SimpleNamespace(plan=plan, row={"bytes_sent": 1000})
+
+    for t in range(1, 25):
+        assert figures._bytes(one, t) == pytest.approx(1000 * len([when for when in due if when <= t]) / len(due))
 
 
 def test_runs_on_the_same_data_are_merged_and_keep_their_names(small_run, tmp_path):
