@@ -108,6 +108,7 @@ class Method(Frozen):
     rule: Literal["none", "proximal", "scaffold", "feddyn"] = "none"
     proximal_mu: NonNegative = 0.0
     feddyn_alpha: NonNegative = 0.0
+    scaffold_option: Literal[1, 2] = 2
     server: Literal["none", "momentum", "adagrad", "adam", "yogi", "fednova", "scaffold", "feddyn"] = "none"
     server_options: dict[str, float] = {}
     fraction: Fraction = 1.0

@@ -149,6 +149,8 @@ class Cohort(OneModelTrainer):
         if self.plan.recipe.optimizer_state == "reset" and leg.arrived:
             for tensor in state.values():
                 tensor.zero_()
+        if memory.wants_gradient and leg.arrived:
+            memory.keep_gradient(leg.sites, self._standing_gradient(models, leg.sites, leg.t - leg.rounds + 1))
         variables = memory.variables(leg.sites)
         for t in range(leg.t - leg.rounds + 1, leg.t + 1):
             lr = learning_rate(self.plan.recipe, t, self.plan.rounds)
@@ -157,6 +159,17 @@ class Cohort(OneModelTrainer):
                 memory.count(leg.sites, lr * self._batches.steps[leg.sites])
         if staying is not None:
             memory.keep(leg.sites, staying)
+
+    def _standing_gradient(self, models: Stack, sites: np.ndarray, t: int) -> Tensors:
+        """The mean gradient over the batches of round t, at models that stand still; running statistics stay too."""
+        steps = torch.from_numpy(self._batches.steps[sites]).to(self.device)
+        mean = {name: torch.zeros_like(tensor) for name, tensor in models.parameters.items()}
+        for rows, batch in self._batches.round(sites, t, self._gradients.pads):
+            active = models.rows(rows).clone()
+            _, gradients = self._gradients(active.parameters, active.buffers, batch)
+            for name, gradient in gradients.items():
+                mean[name][rows] += gradient / steps[rows].reshape(-1, *[1] * (gradient.dim() - 1))
+        return mean
 
     def _round(
         self,

@@ -48,6 +48,15 @@ def close_scaffold(parameter: Tensor, variables: Variables, method: Method) -> t
     return {"control": variables["control"] + delta}, {"control": delta}
 
 
+def close_scaffold_by_gradient(parameter: Tensor, variables: Variables, method: Method) -> tuple[Variables, Variables]:
+    """Option I of line 12, c_i+ = g_i(x): the gradient at the common model, by a pass over the site's own batches.
+
+    The paper leaves open over which samples; here they are those of the first round after the model came.
+    """
+    delta = variables["known"] * (variables["gradient"] - variables["control"])
+    return {"control": variables["control"] + delta}, {"control": delta}
+
+
 def feddyn(gradient: Tensor, parameter: Tensor, variables: Variables, method: Method) -> Tensor:
     """FedDyn (Acar et al. 2021, eq. 1): the gradient of -<h_i, w> + alpha / 2 |w - reference|^2 is added."""
     pull = method.feddyn_alpha * variables["known"] * (parameter - variables["reference"])
@@ -64,17 +73,28 @@ def _nothing(parameter: Tensor, variables: Variables, method: Method) -> tuple[V
     return {}, {}
 
 
+GRADIENT = "gradient"  # the word for the gradient at the common model, where a rule remembers it
+
 RULES: dict[str, Rule] = {
     "none": Rule(lambda gradient, parameter, variables, method: gradient, _nothing),
     "proximal": Rule(proximal, _nothing, remembers=("reference",)),
-    "scaffold": Rule(scaffold, close_scaffold, ("reference", "control", "server")),
+    "scaffold": Rule(scaffold, close_scaffold, remembers=("reference", "control", "server")),
+    "scaffold, option I": Rule(
+        scaffold, close_scaffold_by_gradient, remembers=("reference", "control", "server", GRADIENT)
+    ),
     "feddyn": Rule(feddyn, close_feddyn, remembers=("reference", "history")),
 }
 
 
+def rule_of(method: Method) -> Rule:
+    """The local rule of a method."""
+    first = method.rule == "scaffold" and method.scaffold_option == 1
+    return RULES["scaffold, option I" if first else method.rule]
+
+
 def pulled(gradients: Tensors, parameters: Tensors, memory: Tensors, method: Method) -> Tensors:
     """The gradients with the method's rule added; ``memory`` has a row per model."""
-    rule = RULES[method.rule]
+    rule = rule_of(method)
     return {
         name: rule.pull(gradient, parameters[name], _variables(rule, memory, name, gradient), method)
         for name, gradient in gradients.items()
@@ -83,7 +103,7 @@ def pulled(gradients: Tensors, parameters: Tensors, memory: Tensors, method: Met
 
 def closed(parameters: Tensors, memory: Tensors, method: Method) -> tuple[Tensors, Tensors]:
     """What the rule remembers of a contact that ends, and what it sends: {"word/parameter": (models, ...)} each."""
-    rule = RULES[method.rule]
+    rule = rule_of(method)
     remembered: Tensors = {}
     sent: Tensors = {}
     for name, parameter in parameters.items():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedsmall.plan import Plan
-from fedsmall.training.local_rules import RULES, closed
+from fedsmall.training.local_rules import GRADIENT, closed, rule_of
 from fedsmall.training.optimizers import fresh_state
 from fedsmall.training.stack import Rows, Tensors
 from fedsmall.wire import Arrays
@@ -23,7 +23,7 @@ class SiteMemory:
     """
 
     def __init__(self, plan: Plan, parameters: Tensors, sites: int, saved: Mapping[str, np.ndarray] | None) -> None:
-        self._method, self._rule = plan.method, RULES[plan.method.rule]
+        self._method, self._rule = plan.method, rule_of(plan.method)
         some = next(iter(parameters.values()))
         like = {name: tensor[:1].expand(sites, *tensor.shape[1:]) for name, tensor in parameters.items()}
         self._held: Tensors = {
@@ -58,6 +58,15 @@ class SiteMemory:
         for name, array in (rule or {}).items():
             self._held[name][torch.from_numpy(sites)] = torch.from_numpy(np.array(array)).to(self._held[name])
 
+    @property
+    def wants_gradient(self) -> bool:
+        """Whether the rule asks for the gradient at the common model."""
+        return GRADIENT in self._rule.remembers
+
+    def keep_gradient(self, sites: np.ndarray, gradient: Tensors) -> None:
+        """Remember the gradient at the common model that these sites have received."""
+        self.keep(sites, {f"{GRADIENT}/{name}": tensor for name, tensor in gradient.items()})
+
     def variables(self, sites: np.ndarray) -> Tensors:
         """What the rule needs to know at these sites, a row for each; empty for no rule."""
         return self._rows(sites, [name for name in self._held if name not in self._moments])
@@ -66,9 +75,9 @@ class SiteMemory:
         """The optimizer state that stays at these sites, a row for each; None where none stays."""
         return self._rows(sites, self._moments) if self._moments else None
 
-    def keep(self, sites: np.ndarray, moments: Tensors) -> None:
-        """Remember the optimizer state of these sites."""
-        for name, tensor in moments.items():
+    def keep(self, sites: np.ndarray, tensors: Tensors) -> None:
+        """Remember these tensors, a row for each of the sites: the optimizer state that stays, say."""
+        for name, tensor in tensors.items():
             self._held[name][torch.from_numpy(sites)] = tensor
 
     def count(self, sites: np.ndarray, rates: np.ndarray) -> None:

@@ -9,8 +9,9 @@ from torch import nn
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
-from fedsmall.models.registry import initial_model
+from fedsmall.models.registry import build_model, initial_model
 from fedsmall.plan import Method
+from fedsmall.randomness import rng_for
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
 from fedsmall.wire import Traveller
@@ -245,3 +246,25 @@ def test_all_paths_predict_alike(model: str, task: Task) -> None:
 
     assert outputs.shape == (2, 4, task.outputs)
     np.testing.assert_allclose(outputs, slow.predict(slow.stack(travellers), samples[0].x), atol=1e-12)
+
+
+@pytest.mark.parametrize("path", ["loop", "mlp", "vmap"])
+def test_option_one_of_scaffold_remembers_the_gradient_at_the_common_model(path: str) -> None:
+    plan = plan_for(lr=0.1, local_steps=3)
+    method = plan.method.model_copy(update={"rule": "scaffold", "scaffold_option": 1})
+    plan = plan.model_copy(update={"method": method, "rounds": 4})
+    names, samples = samples_for(TABLE, [5, 2, 5])
+    start = initial_model(plan, TABLE)
+    cohort = Cohort(plan, TABLE, names, samples, path=path)
+    stack = cohort.stack([Traveller(start)] * 3)
+
+    first = cohort.train(stack, range(3), 2, 2, common=[True] * 3)  # no aggregation yet: the gradient waits
+    told = cohort.train(stack, range(3), 4, 2, memory=first.memory)
+
+    module = build_model(plan.model, TABLE, plan.model_options, rng_for(0, "x"))
+    module.double().load_state_dict({name: torch.from_numpy(array) for name, array in start.items()})
+    for row, mine in enumerate(samples):
+        module.zero_grad()
+        nn.functional.cross_entropy(module(torch.from_numpy(mine.x).double()), torch.from_numpy(mine.y)).backward()
+        for name, parameter in module.named_parameters():
+            np.testing.assert_allclose(told.rule[f"control/{name}"][row], parameter.grad.numpy(), rtol=0, atol=1e-12)
