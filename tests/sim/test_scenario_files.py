@@ -95,6 +95,7 @@ def test_a_scenario_is_dealt_as_it_is_written_and_its_model_takes_the_samples(na
     assert plan.model == "shared_part" or initial_model(plan, federation.task)
 
 
+@pytest.mark.filterwarnings("ignore:this model trains one site at a time")  # graph networks do, and say so
 @pytest.mark.parametrize("name", FILES)
 def test_every_method_of_a_scenario_runs(name, root):
     run_every_method(load(FILES[name], [*TWO_ROUNDS, *with_other_model(name), *few(name)]), root)

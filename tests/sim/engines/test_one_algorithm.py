@@ -188,6 +188,12 @@ def test_an_evaluation_changes_no_number(name: str, state: str) -> None:
     assert one.evaluations[-1].sites == other.evaluations[-1].sites
 
 
+def test_who_trains_alone_releases_nothing() -> None:
+    outcome = batched(plan_of("Standalone", PRIVATE, evaluate_every=3))
+
+    assert (outcome.contacts, outcome.privacy["releases"], outcome.bytes_sent) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("fraction", [1.0, 0.6])
 def test_an_evaluation_is_no_release(fraction: float) -> None:
     settings = {"permute_every": 3, "aggregate_every": 6, **PRIVATE, "fraction": fraction}
