@@ -16,6 +16,8 @@ from sim.runs.shipped import scenarios
 from tests.sim import stand_ins
 
 FILES = scenarios()
+# graph networks do, and say so
+pytestmark = pytest.mark.filterwarnings("ignore:this model trains one site at a time")
 TWO_ROUNDS = ("rounds=2", "evaluate_every=2")
 FEW_SITES = ("sites=2", "samples_per_site=2")
 SMALL_SCANS = ("task.size=16",)
@@ -95,7 +97,6 @@ def test_a_scenario_is_dealt_as_it_is_written_and_its_model_takes_the_samples(na
     assert plan.model == "shared_part" or initial_model(plan, federation.task)
 
 
-@pytest.mark.filterwarnings("ignore:this model trains one site at a time")  # graph networks do, and say so
 @pytest.mark.parametrize("name", FILES)
 def test_every_method_of_a_scenario_runs(name, root):
     run_every_method(load(FILES[name], [*TWO_ROUNDS, *with_other_model(name), *few(name)]), root)
