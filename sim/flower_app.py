@@ -72,8 +72,11 @@ def report_of(run: Run) -> str:
 def without_traceback(record: logging.LogRecord) -> bool:
     """Make one line of what Flower logs of a run that cannot be as asked; a fault of ours keeps its traceback."""
     error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, ValueError) and raised_by_us(error):
-        record.msg, record.args, record.exc_info = f"fedsmall: {one_line(str(error))}", None, None
+    line = str(error) if isinstance(error, ValueError) and raised_by_us(error) else ""
+    if isinstance(error, OSError) and error.filename:
+        line = f"{error.strerror}: {error.filename}"
+    if line:
+        record.msg, record.args, record.exc_info = f"fedsmall: {one_line(line)}", None, None
     return True
 
 

@@ -74,6 +74,16 @@ def test_what_a_grid_in_this_process_learns_flowers_clients_learn_to_the_bit(tmp
     assert again.done[0].row["common"] == read(tmp_path / "flower").done[0].row["common"]
 
 
+def logged(run, caplog, *given, **named) -> logging.LogRecord:
+    """What Flower logs of the error with which a run ends."""
+    with pytest.raises((ValueError, OSError)) as raised:
+        run(*given, **named)
+    with caplog.at_level("ERROR", logger="flwr"):
+        logging.getLogger("flwr").error("%s raised an exception", "Simulation", exc_info=raised.value)
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    return line
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
@@ -86,19 +96,23 @@ def test_what_a_grid_in_this_process_learns_flowers_clients_learn_to_the_bit(tmp
 )
 def test_what_cannot_be_run_is_said_in_one_line_before_a_folder_is_made(config, words, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
-    logger = logging.getLogger("flwr")
 
-    with pytest.raises(ValueError) as raised:  # noqa: PT011 (the line is what counts)
-        run_app(2, **config)
-    with caplog.at_level("ERROR", logger="flwr"):
-        logger.error("%s raised an exception", "Simulation", exc_info=raised.value)  # as Flower does
+    line = logged(run_app, caplog, 2, **config)
 
-    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert line.exc_info is None
     assert line.getMessage().startswith("fedsmall: ")
     assert words in line.getMessage()
     assert "\n" not in line.getMessage()
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_too(tmp_path, caplog):
+    (tmp_path / "file").touch()
+
+    line = logged(run_app, caplog, 2, out=str(tmp_path / "file" / "run"))
+
+    assert line.exc_info is None
+    assert line.getMessage() == f"fedsmall: Not a directory: {tmp_path / 'file' / 'run'}"
 
 
 def test_a_fault_of_ours_keeps_its_traceback():
