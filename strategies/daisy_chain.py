@@ -27,7 +27,6 @@ from fedsmall.wire import (
     COMMON,
     EXAMPLES,
     LEAVES,
-    LOSS,
     METRICS,
     MODEL,
     PLAN,
@@ -37,7 +36,7 @@ from fedsmall.wire import (
     STEPS,
 )
 from strategies.acceptance import accepted
-from strategies.foreign import FEW, FlowerCombiner
+from strategies.foreign import FEW, FlowerCombiner, count_key, train_metrics_of
 from strategies.records import array_records, order_content, size_in_bytes, stacked, to_arrays, to_record
 from strategies.roster import Roster, await_sites
 from strategies.slots import Report, Slot
@@ -93,6 +92,7 @@ class DaisyChain(Strategy):
         self._orders: list[tuple[Message, str]] = []
         self._expected: dict[str, Slot] = {}
         self._arrived = True  # the models of the contact have travelled since their last training
+        self._plan: dict[str, Any] = {}  # the plan in the orders' config, where there is one
 
     def route(self, t: int, sites: Sequence[str]) -> dict[str, str]:
         """Whose model goes where after round ``t``: {site that trained it: site that gets it}."""
@@ -164,20 +164,24 @@ class DaisyChain(Strategy):
         common = self._aggregate(contact) if contact.action is Action.AGGREGATE else None
         if server_round < len(self.contacts):
             self._pass_on(contact, self.contacts[server_round])
-        return common, self._metrics(fresh)
+        return common, train_metrics_of(self.strategy, fresh)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The wrapped strategy's evaluation, after an aggregation; between two there is no common model to judge."""
-        if self.contacts[server_round - 1].action is not Action.AGGREGATE:
+        contact = self.contacts[server_round - 1]
+        if contact.action is not Action.AGGREGATE:
             return []
+        if self._plan:  # our own clients know by it what they judge
+            config = ConfigRecord({**self._plan, ROUND: contact.t, **config})
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The wrapped strategy's."""
-        replies = list(replies)
-        return self.strategy.aggregate_evaluate(server_round, replies) if replies else None
+        """The wrapped strategy's, of the sites that have held something out: no mean goes by weights of nothing."""
+        key = count_key(self.strategy)
+        told = [reply for reply in replies if reply.has_error() or _count(reply, key) != 0]
+        return self.strategy.aggregate_evaluate(server_round, told) if told else None
 
     def summary(self) -> None:
         """The wrapped strategy's."""
@@ -189,12 +193,19 @@ class DaisyChain(Strategy):
         return self.roster.sites
 
     def meet(self, grid: Grid, arrays: ArrayRecord, config: ConfigRecord) -> None:
-        """Call the roll, and give every site that may be drawn first a slot with the common model."""
+        """Learn who is there, and give every site that may be drawn first a slot with the common model.
+
+        The roll is called where the config carries a plan, for then it is our own clients that are asked.
+        """
         begins = self.common is None
         if begins:
             await_sites(grid, max(1, getattr(self.strategy, "min_available_nodes", 1)))  # as Flower's strategies do
             self.common = arrays
-        self.roster.call(grid, {PLAN: config[PLAN]} if PLAN in config else {})
+        self._plan = {PLAN: config[PLAN]} if PLAN in config else {}
+        if self._plan:
+            self.roster.call(grid, self._plan)
+        else:
+            self.roster.list_unasked(grid)
         if begins or self.fraction >= 1.0:
             start = Slot(arrays, common=True)
             for site in self.sites:
@@ -213,11 +224,15 @@ class DaisyChain(Strategy):
         """Write down what became of a site at round ``t`` that did not go as it should; the report has a row for it."""
         self.events.append({"t": t, "site": site, "kind": kind, "reason": reason})
 
-    def _accept(self, contact: Contact, replies: Iterable[Message]) -> list[str]:
-        good = accepted(self._orders, replies, self._expected, partial(self.note, contact.t))
+    def _accept(self, contact: Contact, replies: Iterable[Message]) -> list[RecordDict]:
+        key = count_key(self.strategy)
+        named = (_with_our_count(reply, key) for reply in replies)
+        good = accepted(self._orders, named, self._expected, partial(self.note, contact.t))
         for site, reply in good.items():
             self._take(contact, site, reply.content)
-        return list(good)
+            if key != EXAMPLES:
+                del reply.content.metric_records[METRICS][EXAMPLES]  # it was ours
+        return [reply.content for reply in good.values()]
 
     def _take(self, contact: Contact, site: str, content: RecordDict) -> None:
         records = array_records(content)
@@ -227,7 +242,6 @@ class DaisyChain(Strategy):
         report = Report(float(metrics[EXAMPLES]), float(metrics.get(STEPS, 1.0)) + stayed, records.get(RULE))
         self.slots[site] = Slot(records[MODEL], records.get(CARRIED), report=report)
         self.own[site] = records[MODEL]
-        self.roster.answers.setdefault(site, {})[LOSS] = float(metrics.get(LOSS, np.nan))
         if contact.travels:
             self.bytes_sent += size_in_bytes(records)
 
@@ -268,9 +282,17 @@ class DaisyChain(Strategy):
         order[LEAVES] = contact.travels
         return {common: ConfigRecord({**order, COMMON: common}) for common in (True, False)}
 
-    def _metrics(self, fresh: list[str]) -> MetricRecord | None:
-        losses = [self.roster.answers[site][LOSS] for site in fresh]
-        return MetricRecord({LOSS: float(np.mean(losses)), "sites": len(fresh)}) if fresh else None
-
     def _reasons(self, t: int) -> str:
         return "; ".join(f"{e['site']}: {e['reason']}" for e in self.events if e["t"] == t)[:1000]
+
+
+def _count(reply: Message, key: str) -> Any:
+    metrics = reply.content.get(METRICS)
+    return metrics.get(key) if isinstance(metrics, MetricRecord) else None
+
+
+def _with_our_count(reply: Message, key: str) -> Message:
+    """The reply with its number of samples under the name that we check, where a strategy calls it otherwise."""
+    if key != EXAMPLES and not reply.has_error() and (count := _count(reply, key)) is not None:
+        reply.content[METRICS] = MetricRecord({**reply.content.metric_records[METRICS], EXAMPLES: count})
+    return reply

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import FedAvg, Strategy
 
 from fedsmall.aggregation.aggregate import aggregate
 from fedsmall.aggregation.combiners import Combiner, Updates
@@ -42,7 +42,7 @@ class FlowerCombiner(Combiner):
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
         """The new common model; :meth:`config` has been called before. Raises ReplyError where none is returned."""
         self.aggregations += 1
-        with _quietly():
+        with _quietly(), _without_metrics(_innermost(self.strategy)):
             arrays, _ = self.strategy.aggregate_train(self.aggregations, _replies(self.strategy, updates))
         if not arrays:
             raise ReplyError(f"{type(self.strategy).__name__} returned no model from {len(updates.sites)} sites.")
@@ -80,6 +80,24 @@ class FlowerCombiner(Combiner):
             setattr(self.strategy, attribute, kind(number))
 
 
+def count_key(strategy: Strategy) -> str:
+    """Under which name the sites of a strategy tell their number of samples."""
+    return str(getattr(_innermost(strategy), "weighted_by_key", EXAMPLES))
+
+
+def train_metrics_of(strategy: Strategy, contents: list[RecordDict]) -> MetricRecord | None:
+    """The metrics of some replies as the strategy's own function makes them one; Flower's mean where it has none."""
+    inner = _innermost(strategy)
+    together = (inner if isinstance(inner, FedAvg) else FedAvg(**FEW)).train_metrics_aggr_fn
+    return together(contents, count_key(strategy)) if contents else None
+
+
+def _innermost(strategy: Strategy) -> Strategy:
+    """The strategy within Flower's wrappers for differential privacy."""
+    within = getattr(strategy, "strategy", None)
+    return _innermost(within) if isinstance(within, Strategy) else strategy
+
+
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Without Flower's lines on what it was sent: these are our models, not the replies that came."""
@@ -92,9 +110,23 @@ def _quietly() -> Iterator[None]:
         logger.setLevel(level)
 
 
+@contextmanager
+def _without_metrics(strategy: Strategy) -> Iterator[None]:
+    """Without the strategy's function for metrics, which has had the sites' own: what it is handed here has none."""
+    if not isinstance(strategy, FedAvg):
+        yield
+        return
+    own = strategy.train_metrics_aggr_fn
+    strategy.train_metrics_aggr_fn = lambda contents, key: MetricRecord()
+    try:
+        yield
+    finally:
+        strategy.train_metrics_aggr_fn = own
+
+
 def _replies(strategy: Strategy, updates: Updates) -> list[Message]:
     weights = np.ones(len(updates.sites)) if updates.weights is None else updates.weights
-    key = getattr(strategy, "weighted_by_key", EXAMPLES)
+    key = count_key(strategy)
     replies = []
     for row, weight in enumerate(weights):
         order = Message(RecordDict(), row + 1, MessageType.TRAIN)

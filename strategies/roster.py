@@ -31,29 +31,41 @@ class Roster:
     def call(self, grid: Grid, config: dict[str, Any], timeout: float | None = 600) -> None:
         """Ask every node not yet known for its name and what it holds.
 
-        A node whose program answers no queries (a Flower app of another make) is known by its registered name, or by
-        its node id as text. Raises PlanError when two nodes give one name.
+        A node that does not say its name is known by its registered one, or by its node id as text. Raises PlanError
+        when two nodes give one name.
         """
-        online = list(grid.get_node_ids())
-        gone = {site: node for site, node in self.nodes.items() if node not in online}
-        new = [node for node in online if node not in self.nodes.values()]
-        if not new:
+        asked = [_query(node, config) for node in self._newcomers(grid)]
+        if not asked:
             return
-        asked = [_query(node, config) for node in sorted(new)]
         replies = list(grid.send_and_receive(asked, timeout=timeout))
         node_of = {order.metadata.message_id: order.metadata.dst_node_id for order in asked}
-        registered = _registered_names(grid)
+        answers: dict[int, dict[str, Any]] = {}
         for reply in replies:
-            node = node_of.pop(reply.metadata.reply_to_message_id, None)
-            if node is None:
-                continue  # answers no question of ours, or answers it twice
-            answer = _answer(reply)
+            node = node_of.get(reply.metadata.reply_to_message_id)
+            if node is not None:  # else it answers no question of ours
+                answers.setdefault(node, _answer(reply))
+        self._enter(grid, answers)
+
+    def list_unasked(self, grid: Grid) -> None:
+        """Take in every node not yet known without a question, which a Flower app of another make would not answer.
+
+        A site is then its registered name, or its node id as text.
+        """
+        self._enter(grid, {node: {} for node in self._newcomers(grid)})
+
+    def _newcomers(self, grid: Grid) -> list[int]:
+        return sorted(set(grid.get_node_ids()) - set(self.nodes.values()))
+
+    def _enter(self, grid: Grid, answers: dict[int, dict[str, Any]]) -> None:
+        """Write down who is new; a name whose node has gone may come back under another."""
+        registered = _registered_names(grid) if answers else {}
+        gone = set(self.nodes.values()) - set(grid.get_node_ids()) if answers else set()
+        for node, answer in answers.items():
             name = str(answer.get("site") or registered.get(node) or node)
-            if name in self.nodes and name not in gone:
+            if self.nodes.get(name, node) not in {node, *gone}:
                 raise PlanError(f"Two programs answer to the name {name!r}. Give every site a name of its own.")
             self.nodes[name] = node
             self.answers[name] = answer
-            gone.pop(name, None)
 
 
 def await_sites(grid: Grid, count: int, timeout_s: float = 60.0) -> None:
@@ -69,6 +81,20 @@ def await_sites(grid: Grid, count: int, timeout_s: float = 60.0) -> None:
                 "Start the others, or plan for fewer."
             )
         time.sleep(POLL_S)
+
+
+def await_all(grid: Grid, quiet_s: float = 1.0, timeout_s: float = 60.0) -> int:
+    """How many nodes are connected, once there is one and for ``quiet_s`` seconds no other has come.
+
+    Raises PlanError where there is none in time.
+    """
+    await_sites(grid, 1, timeout_s)
+    there, since = 0, time.monotonic()
+    while time.monotonic() - since < quiet_s:
+        before, there = there, len(list(grid.get_node_ids()))
+        since = since if there == before else time.monotonic()
+        time.sleep(POLL_S)
+    return there
 
 
 def _query(node: int, config: dict[str, Any]) -> Message:

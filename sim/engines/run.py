@@ -9,11 +9,13 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
+from fedsmall.daisy_chain import Moment
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.methods import nearest
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.schedule import Contact
 from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.validation import check_run
@@ -22,6 +24,8 @@ from sim.engines.evaluation import CentralEvaluator, LocalJudges
 from strategies.build import strategy_for
 from strategies.server.remote import Ask, Judges, OwnModelsEvaluator
 from strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, RunLoop, Stop
+
+Tell = Callable[[Contact, Evaluation | None], None]
 
 
 @dataclass
@@ -67,7 +71,20 @@ def run_plan(
     if plan.method.family == "central":
         federation = federation.pooled()
     work = _Work(plan, federation, progress, stop)
-    outcome, path = ENGINES[engine](work, options or {})
+    return _record(plan, engine, *ENGINES[engine](work, options or {}))
+
+
+def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
+    """Run one plan over a Flower grid whose clients hold the sites of ``federation``, as `flwr run` gives one.
+
+    ``tell`` is called with each contact at which models are judged and what they are worth.
+    """
+    check_run(plan, federation)
+    work = _Work(plan, federation, None, None)
+    return _record(plan, "flower", work.on(grid, tell, in_pieces=False), "loop")
+
+
+def _record(plan: Plan, engine: str, outcome: Outcome, path: str) -> RunRecord:
     return RunRecord(
         plan=plan,
         engine=engine,
@@ -102,11 +119,27 @@ class _Work:
     def initial(self, site: str | None) -> Arrays:
         return initial_model(self.plan, self.federation.task, site)
 
-    def on(self, grid: Grid) -> Outcome:
+    def on(self, grid: Grid, tell: Tell | None = None, in_pieces: bool = True) -> Outcome:
         """Over a Flower grid, message by message."""
         strategy, trainer = strategy_for(self.plan), self.trainer()
-        evaluator = self.evaluator(trainer, Judges(strategy, grid, self.plan))
-        return RunLoop(strategy, grid, self.plan, self.initial, evaluator, progress=self.progress, stop=self.stop).run()
+        judge = self.evaluator(trainer, Judges(strategy, grid, self.plan))
+
+        def evaluator(moment: Moment) -> Evaluation | None:
+            evaluation = judge(moment)
+            if tell is not None:
+                tell(moment.contact, evaluation)
+            return evaluation
+
+        return RunLoop(
+            strategy,
+            grid,
+            self.plan,
+            self.initial,
+            evaluator,
+            progress=self.progress,
+            stop=self.stop,
+            in_pieces=in_pieces,
+        ).run()
 
     def evaluator(self, trainer: Trainer, judges: Ask | None = None) -> Evaluator:
         if isinstance(trainer, OneModelTrainer):

@@ -9,17 +9,20 @@ import fcntl
 import json
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
+from safetensors.numpy import save
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.data.standardise import Scaling, Sums, agree
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.models.registry import initial_model
+from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN_NAME, SCALING, SUMS, RunSheet
 from fedsmall.validation import check_plan
 from fedsmall.wire import CONFIG, PLAN
@@ -30,7 +33,6 @@ from strategies.server.journal import FileJournal, put
 from strategies.server.remote import evaluator_for, task_from_roll
 from strategies.server.retrying_grid import RetryingGrid
 from strategies.server.run_loop import Outcome, RunLoop
-from strategies.server.server_app import write_outcome
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
 
@@ -90,6 +92,24 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
     for fault in journal.faults:
         log.write("journal", fault=fault)
     return outcome
+
+
+def write_outcome(folder: Path, plan: Plan, outcome: Outcome) -> None:
+    """The common model (safetensors) and what was measured (JSON), each written whole or not at all.
+
+    The outcome comes last: whoever sees it may take it that the run is finished and the model is there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {
+        "plan": json.loads(plan.model_dump_json()),
+        "evaluations": [asdict(evaluation) for evaluation in outcome.evaluations],
+        "contacts": outcome.contacts,
+        "bytes_sent": outcome.bytes_sent,
+        "events": outcome.events,
+    }
+    if outcome.model is not None:
+        put(folder / "model.safetensors", save(outcome.model))
+    put(folder / "outcome.json", json.dumps(told, indent=1).encode())
 
 
 def wait_for_sites(sheet: RunSheet, grid: RetryingGrid) -> None:

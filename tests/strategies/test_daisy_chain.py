@@ -2,7 +2,7 @@ import random
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
 
 from fedsmall.errors import ReplyError
@@ -11,7 +11,7 @@ from fedsmall.wire import CARRIED, METRICS, MODEL
 from sim.engines.inprocess import InProcessGrid
 from strategies import Averaging, DaisyChain, FedDC
 from strategies.server.state import restore, state_of
-from tests.strategies.toy import append_digit, half_way, toy_grid, walk, weights
+from tests.strategies.toy import ASKED, append_digit, half_way, toy_grid, walk, weights
 
 
 def final(strategy, grid, arrays, rounds):
@@ -130,7 +130,7 @@ def test_fedprox_mu_reaches_the_sites():
     grid = toy_grid(2)
     chain.plan_contacts(2)
 
-    orders = list(chain.configure_train(1, weights(0.0), ConfigRecord(), grid))
+    orders = list(chain.configure_train(1, weights(0.0), ASKED, grid))
 
     assert all(order.content["config"]["proximal-mu"] == 0.3 for order in orders)
 
@@ -282,11 +282,11 @@ def test_a_chain_restored_from_its_state_goes_on_to_the_same_bits(inner, stopped
     arrays, meta = state_of(first)
     second = DaisyChain(inner(), Schedule(1, 4), seed=2)
     grid = toy_grid(3)
-    second.meet(grid, start, ConfigRecord())
+    second.meet(grid, start, ASKED)
     restore(second, arrays, meta)
     second.plan_contacts(rounds)
     for number in range(stopped_after + 1, rounds + 1):
-        orders = list(second.configure_train(number, second.common, ConfigRecord(), grid))
+        orders = list(second.configure_train(number, second.common, ASKED, grid))
         aggregated, _ = second.aggregate_train(number, grid.send_and_receive(orders))
 
     np.testing.assert_array_equal(aggregated["w"].numpy(), whole["w"])
@@ -300,7 +300,7 @@ def test_only_what_travels_is_counted_in_bytes():
     start = weights(0.0, 0.0)
     grid = toy_grid(3)
     for number in range(1, 6):
-        orders = list(looking.configure_train(number, start, ConfigRecord(), grid))
+        orders = list(looking.configure_train(number, start, ASKED, grid))
         looking.aggregate_train(number, grid.send_and_receive(orders))
 
     assert chain.bytes_sent == 5 * 3 * 2 * 16  # contacts x sites x both ways x two float64

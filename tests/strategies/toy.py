@@ -6,9 +6,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsmall.wire import CONFIG, METRICS, MODEL
+from fedsmall.wire import CONFIG, METRICS, MODEL, PLAN
 from sim.engines.inprocess import InProcessGrid
 
+ASKED = ConfigRecord({PLAN: "a plan of which these sites know nothing"})  # so that they are asked for their names
 Change = Callable[[str, np.ndarray, int], np.ndarray]
 
 
@@ -73,7 +74,7 @@ def weights(*values: float, dtype: str = "float64") -> ArrayRecord:
 def walk(strategy, grid, arrays: ArrayRecord, rounds: int, config: ConfigRecord | None = None):
     """All contacts of a run, as Flower's own loop takes them; yields (contact, aggregated record or None)."""
     for number, contact in enumerate(strategy.plan_contacts(rounds), 1):
-        orders = list(strategy.configure_train(number, arrays, config or ConfigRecord(), grid))
+        orders = list(strategy.configure_train(number, arrays, config or ASKED, grid))
         aggregated, _ = strategy.aggregate_train(number, grid.send_and_receive(orders))
         arrays = aggregated or arrays
         yield contact, aggregated

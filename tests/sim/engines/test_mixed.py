@@ -15,17 +15,20 @@ from clients.station import Station
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.models.own_models import SHARED_PART
+from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan, Recipe
 from fedsmall.run_sheet import RUN, SITES
 from fedsmall.tasks import build_federation
-from fedsmall.validation import check_run
+from fedsmall.validation import check_plan, check_run
 from sim.api import run
 from sim.engines.inprocess import InProcessGrid
 from sim.engines.local_grid import LocalGrid, number_message
 from sim.engines.run import run_plan
 from sim.evidence.search import search
 from sim.runs.scenario import build, load
-from strategies.server.server_app import conduct
+from strategies.build import strategy_for
+from strategies.server.remote import evaluator_for, task_from_roll
+from strategies.server.run_loop import Outcome, RunLoop
 from tests import ROOT
 
 SMALL, LARGE = {"name": "g1", "widths": [4, 6]}, {"name": "g2", "widths": [4, 6, 8]}
@@ -52,6 +55,15 @@ def plan_of(name: str = "FedAvg", parts: dict | None = None, **changes) -> Plan:
 @pytest.fixture(scope="module")
 def federation():
     return build_federation(plan_of())
+
+
+def conduct(plan: Plan, grid: LocalGrid) -> Outcome:
+    """As over real sites: task and shapes come from the roll call, and the sites judge."""
+    strategy = strategy_for(plan)
+    task = task_from_roll(strategy.roster, grid, plan)
+    check_plan(plan, task, len(strategy.sites))
+    judges = evaluator_for(strategy, grid, plan)
+    return RunLoop(strategy, grid, plan, lambda site: initial_model(plan, task, site), judges, in_pieces=False).run()
 
 
 def same(one, other) -> bool:

@@ -14,7 +14,7 @@ from sim.engines.inprocess import InProcessGrid
 from strategies import FedDC
 from strategies.server.deployment import _sums, agree_on_scaling
 from strategies.server.remote import Judges, SiteEvaluator
-from tests.strategies.toy import toy_grid, weights
+from tests.strategies.toy import ASKED, toy_grid, weights
 
 PLAN = Plan(name="p", task="t", method=Method(name="FedDC"))
 
@@ -50,7 +50,7 @@ def test_an_evaluation_that_is_no_number_is_set_aside_with_its_site(spoilt):
     chain = FedDC(1, 2)
     grid = SpoilingGrid(toy_grid(3).app, 3)
     grid.spoilt = RecordDict({METRICS: MetricRecord(spoilt)})
-    chain.meet(grid, weights(0.0), ConfigRecord())
+    chain.meet(grid, weights(0.0), ASKED)
 
     judged = SiteEvaluator(Judges(chain, grid, PLAN))(moment({"w": np.array([2.0])}))
 
@@ -64,7 +64,7 @@ def test_an_answer_without_an_evaluation_is_left_out(spoilt):
     chain = FedDC(1, 2)
     grid = SpoilingGrid(toy_grid(3).app, 3)
     grid.spoilt = spoilt
-    chain.meet(grid, weights(0.0), ConfigRecord())
+    chain.meet(grid, weights(0.0), ASKED)
 
     judged = SiteEvaluator(Judges(chain, grid, PLAN))(moment({"w": np.array([2.0])}))
 

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedsmall.plan import Method, Plan
-from strategies.server import server_app
+from strategies.server import deployment
 from strategies.server.run_loop import Outcome
 
 PLAN = Plan(name="p", task="t", method=Method(name="FedDC"))
@@ -19,7 +19,7 @@ def outcome():
 
 
 def test_a_run_that_ends_leaves_its_model_and_its_outcome_and_nothing_half_written(tmp_path):
-    server_app.write_outcome(tmp_path, PLAN, outcome())
+    deployment.write_outcome(tmp_path, PLAN, outcome())
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.safetensors", "outcome.json"]
     assert load_file(tmp_path / "model.safetensors")["w"].tolist() == [1.0, 2.0]
@@ -28,7 +28,7 @@ def test_a_run_that_ends_leaves_its_model_and_its_outcome_and_nothing_half_writt
 
 @pytest.mark.parametrize("killed_at", [1, 2])
 def test_a_run_killed_while_it_ends_is_not_finished_without_its_model(tmp_path, monkeypatch, killed_at):
-    writes, put = [], server_app.put
+    writes, put = [], deployment.put
 
     def put_until_killed(path, content):
         writes.append(path.name)
@@ -36,9 +36,9 @@ def test_a_run_killed_while_it_ends_is_not_finished_without_its_model(tmp_path, 
             raise KeyboardInterrupt
         put(path, content)
 
-    monkeypatch.setattr(server_app, "put", put_until_killed)
+    monkeypatch.setattr(deployment, "put", put_until_killed)
 
     with pytest.raises(KeyboardInterrupt):
-        server_app.write_outcome(tmp_path, PLAN, outcome())
+        deployment.write_outcome(tmp_path, PLAN, outcome())
 
     assert not (tmp_path / "outcome.json").exists()

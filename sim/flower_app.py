@@ -1,0 +1,156 @@
+"""The ServerApp of ``flwr run .``: a scenario over the SuperNodes that are there, with a run's folder at its end.
+
+Flower's clients make the sites' data themselves, by the plan and their partition number; so the common test set is here
+too, as in any simulation, and models are judged on it. Real hospitals have :mod:`strategies.server.deployment`.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from rich.console import Console
+
+from fedsmall.errors import PlanError
+from fedsmall.evaluation.trivial import trivial
+from fedsmall.federation import Federation
+from fedsmall.files import one_line
+from fedsmall.models.own_models import has_own_models
+from fedsmall.plan import Plan
+from fedsmall.schedule import Action, Contact
+from fedsmall.tasks import build_federation
+from sim.cli.app import raised_by_us
+from sim.engines.run import RunRecord, Tell, run_on, run_plan
+from sim.report.sentences import named
+from sim.report.tables import PRIMARY
+from sim.report.terminal import print_run, terminal
+from sim.runs.federations import Federations
+from sim.runs.files import check_free, free_folder
+from sim.runs.folder import Run, model_name, start
+from sim.runs.progress import called
+from sim.runs.scenario import Scenario, build, load
+from sim.runs.shipped import find
+from strategies.roster import await_all, await_sites
+from strategies.server.run_loop import Evaluation
+
+DOES = {Action.TRAIN: "trained", Action.PERMUTE: "handed on", Action.AGGREGATE: "averaged"}
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run what the run's config asks for; what ends it early is told in one line."""
+    logging.getLogger("flwr").addFilter(without_traceback)
+    console, config = terminal(), context.run_config
+    run = conduct(grid, config, console)
+    print_run(console, run)
+    console.print(f"\nRun: {run.folder}", markup=False)
+    console.print(f"Report: {report_of(run)}", markup=False)
+    for one in run.done:
+        if run.model_of(one) is not None:
+            console.print(f"Model: {Path(str(run.folder)) / 'models' / model_name(one)}", markup=False)
+
+
+def report_of(run: Run) -> str:
+    """Where the run's report is; the installed fedsmall makes it, for Flower's bundle leaves its templates out."""
+    folder = Path(str(run.folder))
+    command = [sys.executable, "-m", "sim.cli.app", "report", str(folder)]
+    bundle = str(Path(__file__).parents[1])  # Flower puts it on the path of all processes that come after
+    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != bundle]
+    installed = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    made = subprocess.run(command, cwd=folder, env=installed, capture_output=True, check=False).returncode == 0
+    return str(folder / "report.html") if made else f"`fedsmall report {folder}`, where fedsmall is installed, makes it"
+
+
+def without_traceback(record: logging.LogRecord) -> bool:
+    """Make one line of what Flower logs of a run that cannot be as asked; a fault of ours keeps its traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    line = str(error) if isinstance(error, ValueError) and raised_by_us(error) else ""
+    if isinstance(error, OSError) and error.filename:
+        line = f"{error.strerror}: {error.filename}"
+    if line:
+        record.msg, record.args, record.exc_info = f"fedsmall: {one_line(line)}", None, None
+    return True
+
+
+def conduct(grid: Grid, config: Mapping[str, Any], console: Console) -> Run:
+    """Run all plans of the scenario that ``config`` asks for, over all nodes; a line is printed for each contact."""
+    wanted = int(config["sites"])
+    if wanted:
+        await_sites(grid, wanted)
+    scenario = scenario_of(config, wanted or await_all(grid))
+    folder = (Path(str(config["out"])) if config["out"] else free_folder(scenario.name)).absolute()
+    check_free(folder)
+    federations = Federations(build_federation)
+    run = start(folder, scenario, federations.of(scenario.plans()[0]), "flower")
+    for index, plan in enumerate(run.plans):
+        federation = federations.of(plan)
+        record = run_one(grid, plan, federation, partial(tell, console, plan))
+        run.add(index, record, trivial(federation, has_own_models(plan)))
+    return run
+
+
+def run_one(grid: Grid, plan: Plan, federation: Federation, say: Tell) -> RunRecord:
+    """Run one plan over all nodes; PlanError where the task has another number of sites."""
+    if plan.method.family == "central":
+        return run_plan(plan, federation, "cohort")  # no node holds all data
+    sites, nodes = len(federation.names), len(list(grid.get_node_ids()))
+    if sites != nodes:
+        raise PlanError(
+            f"The task has {sites} sites and {nodes} SuperNodes are connected. Give each site one, in a simulation by "
+            f'--federation-config "num-supernodes={sites}".'
+        )
+    return run_on(grid, plan, federation, say)
+
+
+def tell(console: Console, plan: Plan, contact: Contact, evaluation: Evaluation | None) -> None:
+    """Print what a contact was, and what models are worth after it."""
+    worth = [f"{whose} {_worth(metrics)}" for whose, metrics in _judged(evaluation) if metrics]
+    where = f"{called(plan)}: round {contact.t} of {plan.rounds}, {DOES[contact.action]}"
+    console.print("; ".join([where, *worth]), markup=False)
+
+
+def _judged(evaluation: Evaluation | None) -> list[tuple[str, dict[str, float]]]:
+    if evaluation is None:
+        return []
+    means = {name.removesuffix("_mean"): value for name, value in evaluation.sites.items() if name.endswith("_mean")}
+    return [("common model", evaluation.common or {}), ("sites' own models", means)]
+
+
+def _worth(metrics: Mapping[str, float]) -> str:
+    metric = next((name for name in PRIMARY if name in metrics), next(iter(metrics)))
+    number = f"{100 * metrics[metric]:.1f}%" if metric == "accuracy" else f"{metrics[metric]:.4g}"
+    return f"{named(metric)} {number}"
+
+
+def scenario_of(config: Mapping[str, Any], sites: int) -> Scenario:
+    """The scenario that the config names, or that its flat keys describe, for so many sites.
+
+    Raises PlanError where it makes no sense.
+    """
+    if config["scenario"]:
+        asked = load(find(Path(str(config["scenario"]))))
+        dealt = {"sites": sites} if asked.sites is not None else {}
+        return build({**asked.model_dump(exclude_defaults=True), **dealt, "evaluate_every": 1})
+    periods = {key.replace("-", "_"): config[key] or None for key in ("permute-every", "aggregate-every")}
+    return build(
+        {
+            "name": "flwr-run",
+            "task": config["task"],
+            "model": config["model"],
+            "sites": sites,
+            "samples_per_site": config["samples-per-site"],
+            "rounds": config["rounds"],
+            "seeds": [config["seed"]],
+            "evaluate_every": 1,
+            "recipe": {"lr": config["lr"]},
+            "method": [{"name": config["method"], **periods}],
+        }
+    )
