@@ -11,7 +11,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedsmall.aggregation.combiners import Combiner, Updates
+from fedsmall.daisy_chain import combined
 from fedsmall.errors import ReplyError
+from fedsmall.gate import GATE, charge
+from fedsmall.plan import Plan
 from fedsmall.schedule import (
     AbstractSchedule,
     Action,
@@ -22,6 +25,7 @@ from fedsmall.schedule import (
     permutation,
     planned,
 )
+from fedsmall.training.batches import batch_sizes
 from fedsmall.wire import (
     CARRIED,
     COMMON,
@@ -36,7 +40,8 @@ from fedsmall.wire import (
     RULE,
     STEPS,
 )
-from strategies.acceptance import accepted
+from strategies.acceptance import absurd, accepted, oversized
+from strategies.checks import MOST, Limits
 from strategies.foreign import FEW, FlowerCombiner
 from strategies.records import array_records, order_content, size_in_bytes, stacked, to_arrays, to_record
 from strategies.roster import Roster, await_sites
@@ -55,6 +60,7 @@ class DaisyChain(Strategy):
     Every traveller that was trained since the last aggregation counts in the next, wherever it is, and no other does.
     Under a fraction there are as many travellers as drawn sites, and they go to those drawn next. The mean is
     unweighted unless ``weighted``; models are combined in the order of names, so arrival order does not matter.
+    A model whose update is too large is set aside too (:mod:`fedsmall.gate`; ``gate`` false for none is).
 
     Departs from Algorithm 1 as printed: where both are due, aggregation wins, for with d = 1 it would never come.
     """
@@ -68,6 +74,7 @@ class DaisyChain(Strategy):
         fraction: float = 1.0,
         weighted: bool = False,
         alone: bool = False,
+        gate: float = GATE,
     ) -> None:
         if isinstance(strategy, DaisyChain):  # one of ours by its name: what it combines with, under this schedule
             self.combiner: Combiner = strategy.combiner
@@ -82,6 +89,7 @@ class DaisyChain(Strategy):
         self.fraction = fraction
         self.weighted: bool = weighted
         self.alone = alone
+        self.gate = 0.0 if alone else float(gate)
         self.roster = Roster()
         self.slots: dict[str, Slot] = {}
         self.own: dict[str, ArrayRecord] = {}
@@ -92,6 +100,7 @@ class DaisyChain(Strategy):
         self.aggregations = 0
         self._orders: list[tuple[Message, str]] = []
         self._expected: dict[str, Slot] = {}
+        self._plan: Plan | None = None  # which our own sites are sent; others' apps have none
         self._arrived = True  # the models of the contact have travelled since their last training
 
     def route(self, t: int, sites: Sequence[str]) -> dict[str, str]:
@@ -192,6 +201,7 @@ class DaisyChain(Strategy):
         """Call the roll, and give every site that may be drawn first a slot with the common model."""
         begins = self.common is None
         if begins:
+            self._plan = Plan.model_validate_json(str(config[PLAN])) if PLAN in config else None
             await_sites(grid, max(1, getattr(self.strategy, "min_available_nodes", 1)))  # as Flower's strategies do
             self.common = arrays
         self.roster.call(grid, {PLAN: config[PLAN]} if PLAN in config else {})
@@ -214,10 +224,31 @@ class DaisyChain(Strategy):
         self.events.append({"t": t, "site": site, "kind": kind, "reason": reason})
 
     def _accept(self, contact: Contact, replies: Iterable[Message]) -> list[str]:
-        good = accepted(self._orders, replies, self._expected, partial(self.note, contact.t))
-        for site, reply in good.items():
-            self._take(contact, site, reply.content)
-        return list(good)
+        note, limits = partial(self.note, contact.t), partial(self._limits, contact)
+        good, bad = accepted(self._orders, replies, self._expected, note, limits)
+        assert self.common is not None
+        bad |= oversized(good, self._expected, self.common, self.gate)
+        theirs = absurd(self._expected, self.common) if bad and not self.alone else set()
+        for site in sorted(bad):
+            by = self._expected[site].by if site in theirs else None
+            note(*charge(site, bad[site], by))
+            if by is not None:
+                self.slots[site] = Slot(self.common, common=True)
+        fresh = [site for site in good if site not in bad]
+        for site in fresh:
+            self._take(contact, site, good[site].content)
+        return fresh
+
+    def _limits(self, contact: Contact, site: str) -> Limits:
+        """What a site's reply may say: no more samples than at the roll call, no more steps than its order asks for."""
+        told = self.roster.answers.get(site, {}).get(EXAMPLES)
+        said = told if isinstance(told, int) and 0 < told <= MOST else None
+        if self._plan is None:
+            return Limits(said or MOST)
+        recipe = self._plan.recipe
+        a_round = len(batch_sizes(recipe, said)) if said else recipe.steps
+        steps = a_round * contact.rounds if a_round else MOST
+        return Limits(said or MOST, steps, frozenset((EXAMPLES, LOSS, STEPS)))
 
     def _take(self, contact: Contact, site: str, content: RecordDict) -> None:
         records = array_records(content)
@@ -225,7 +256,7 @@ class DaisyChain(Strategy):
         before = self._expected[site].report
         stayed = 0.0 if before is None or self._arrived else before.steps
         report = Report(float(metrics[EXAMPLES]), float(metrics.get(STEPS, 1.0)) + stayed, records.get(RULE))
-        self.slots[site] = Slot(records[MODEL], records.get(CARRIED), report=report)
+        self.slots[site] = Slot(records[MODEL], records.get(CARRIED), report=report, by=site)
         self.own[site] = records[MODEL]
         self.roster.answers.setdefault(site, {})[LOSS] = float(metrics.get(LOSS, np.nan))
         if contact.travels:
@@ -244,12 +275,15 @@ class DaisyChain(Strategy):
             rule=stacked([rule for rule in rules if rule]) if all(rules) else {},
             sites_in_all=len(self.sites),
         )
-        common = to_record(self.combiner.combine(to_arrays(self.common), updates, contact.t))
-        self.common = common
-        # the moments stay with their slot: aggregation replaces weights and buffers alone
+        model, refused = combined(self.combiner, to_arrays(self.common), updates, contact.t, self.gate)
+        self.events += refused
+        common = self.common = self.common if refused else to_record(model)
         bare = Slot(common, common=True)
+        # the moments stay with their slot: aggregation replaces weights and buffers alone
+        moments = {site: slot.carried for site, slot in self.slots.items() if slot.carried and not refused}
         self.slots = {
-            site: Slot(common, slot.carried, common=True) if slot.carried else bare for site, slot in self.slots.items()
+            site: Slot(common, moments[site], common=True, by=slot.by) if site in moments else bare
+            for site, slot in self.slots.items()
         }
         return common
 
