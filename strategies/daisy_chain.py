@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from fedsmall.aggregation.combiners import Combiner, Updates
 from fedsmall.daisy_chain import combined
 from fedsmall.errors import ReplyError
-from fedsmall.gate import GATE, charge
+from fedsmall.gate import GATE, charge, largest, size
 from fedsmall.plan import Plan
 from fedsmall.schedule import (
     AbstractSchedule,
@@ -218,6 +218,13 @@ class DaisyChain(Strategy):
             there = here if self.fraction >= 1.0 else self.participants(following.due, self.sites)
             route = handed_on(self.seed, contact.t, here, there)
             self.slots = {route[site]: self.slots[site] for site in here}
+
+    def sound(self) -> bool:
+        """Whether no traveller has outgrown the last common model so far that no run should go on with it."""
+        if not self.gate or self.common is None:
+            return True
+        bound = largest(to_arrays(self.common))
+        return all(slot.common or size(to_arrays(slot.model)) <= bound for slot in self.slots.values())
 
     def note(self, t: int, site: str, kind: str, reason: str) -> None:
         """Write down what became of a site at round ``t`` that did not go as it should; the report has a row for it."""
