@@ -14,6 +14,7 @@ import torch
 
 from fedsmall.aggregation.combiners import Combiner, Updates
 from fedsmall.errors import ReplyError
+from fedsmall.gate import charge, halves, outsize, refusal, sizes, too_large
 from fedsmall.plan import Plan
 from fedsmall.privacy import noise_rng, privatise
 from fedsmall.schedule import Action, Contact, bijection, contacts_of, participants
@@ -22,6 +23,7 @@ from fedsmall.training.trainer import Leg, Signals, Trainer
 from fedsmall.wire import Arrays, Traveller
 
 NOT_FINITE = "the model holds a number that is not finite (NaN or Inf)"
+GROWN = 3.0  # an update can be too large only where a model has grown more than so
 
 Initial = Callable[[str | None], Arrays]  # the model with which a site starts, or the common one for None
 
@@ -64,16 +66,35 @@ def daisy_chain(
         while left:
             now = left.pop(0)
             moment = travellers.walk(now, combiner.order_rule())  # lines 4 to 8: train, and let models travel
-            if moment is None:  # a model is not finite: again, contact by contact, so that it is stopped where it arose
-                left = [[contact] for contact in now]
+            if moment is None:  # a model is not what it should be: again in parts, so that it is stopped where it arose
+                length = 1 if travellers.careful else (len(now) + 1) // 2
+                left = [*(now[k : k + length] for k in range(0, len(now), length)), *left]
                 continue
             contact = now[-1]
             if contact.action is Action.AGGREGATE:  # lines 9 to 12: the models become one, which all sites get
-                common = combiner.combine(common, travellers.updates(), contact.t)
-                yield moment._replace(common=common)
-                travellers.become(common)
+                common, refused = combined(combiner, common, travellers.updates(), contact.t, travellers.gate)
+                yield moment._replace(common=common, events=moment.events + refused)
+                travellers.become(common, afresh=bool(refused))
             else:
                 yield moment
+
+
+def combined(
+    combiner: Combiner, common: Arrays, updates: Updates, t: int, gate: float
+) -> tuple[Arrays, list[dict[str, Any]]]:
+    """The common model after an aggregation, and an event where that is the last one for want of a sound aggregate.
+
+    Then the combiner, too, remembers what it did before.
+    """
+    go_back = combiner.bookmark()
+    with np.errstate(over="ignore", invalid="ignore"):
+        model = combiner.combine(common, updates, t)
+        reason = refusal(model, common, gate)
+    if reason is None:
+        return model, []
+    go_back()
+    kept = f"{reason}; all keep the last common model"
+    return common, [{"t": t, "site": "server", "kind": "refused", "reason": kept}]
 
 
 def stretches(contacts: Iterable[Contact], ends: Callable[[Contact], bool]) -> Iterator[list[Contact]]:
@@ -130,6 +151,9 @@ class _Travellers:
         self._before: Contact | None = None
         self._memory: Arrays = {}
         self.careful = plan.method.privacy is not None  # contact by contact: each has noise of its own
+        self._federated = plan.method.family == "federated"
+        self.gate = float(plan.method.gate) if self._federated else 0.0
+        self._last = initial(None)  # the last common model
 
     def _depart(self, contact: Contact) -> None:
         """Give a model to every site that takes part in the first contact."""
@@ -142,6 +166,7 @@ class _Travellers:
         rows = len(self.at)
         self.common = np.full(rows, not own)  # the last common model, untouched
         self.trained = np.zeros(rows, dtype=bool)  # since the last aggregation, so it counts in the next
+        self._by = np.full(rows, -1)  # the site that trained it last
         self._examples, self._steps = np.zeros(rows), np.zeros(rows, dtype=np.int64)
         self._carries = np.zeros(rows, dtype=bool)  # optimizer state goes along
         self._rule: Arrays = {}
@@ -163,22 +188,23 @@ class _Travellers:
         if contact.travels:
             self._make_private(received, at, contact.t)
         good = Rows(self.stack.state | self.stack.optimizer).finite()
-        if not good.all() and len(stretch) > 1:
-            self.stack, self.careful = received, True
+        grown = self._grown(received)
+        if len(stretch) > 1 and not (good.all() and not grown.any()):
+            self.stack, self.careful = received, self.careful or not good.all()
             return None
+        reasons = dict.fromkeys(np.flatnonzero(~good).tolist(), NOT_FINITE)
+        if grown.any():
+            reasons |= self._too_large(received, np.flatnonzero(good))
+        good[list(reasons)] = False
         sent = self._bytes(stretch, order_rule, trained.rule, good)
         self.at, self._before, self._memory = at, contact, trained.memory
-        self._take(received, good, contact)
+        events = self._set_aside(received, reasons, contact, legs[-1].arrived)
         self._examples[good] = trained.examples[good]
         self._steps[good] = trained.steps[good] + (0 if legs[-1].arrived else self._steps[good])
         self._rule = trained.rule if (good | ~self.trained).all() else {}
         order = np.flatnonzero(good)[np.argsort(at[good])]
         sites = tuple(self.names[site] for site in at[order])
         updates = sum(contact.rounds for contact in stretch) * len(at)
-        events = [
-            {"t": contact.t, "site": self.names[site], "kind": "set aside", "reason": NOT_FINITE}
-            for site in np.sort(at[~good])
-        ]
         models = Rows(self.stack.state)
         return Moment(contact, None, sites, lambda: models.arrays(order.tolist()), updates, sent, events, self._memory)
 
@@ -195,18 +221,65 @@ class _Travellers:
             sites_in_all=len(self.names),
         )
 
-    def become(self, common: Arrays) -> None:
-        """Every traveller is the common model now, weights and buffers; its moments stay with it."""
+    def become(self, common: Arrays, afresh: bool = False) -> None:
+        """Every traveller is the common model now, weights and buffers; its moments stay with it, unless ``afresh``."""
         self.stack.replace(common)
-        self.common[:], self.trained[:] = True, False
+        self.common[:], self.trained[:], self._last = True, False, common
+        if afresh:
+            self._forget(np.arange(len(self.at)))
 
-    def _take(self, received: Stack, good: np.ndarray, contact: Contact) -> None:
-        if not good.any():
-            raise ReplyError(f"No site gave a model that may be used at round {contact.t}: {NOT_FINITE}.")
-        bad = np.flatnonzero(~good)
-        if len(bad):
-            self.stack.put(bad, received.rows(bad))
+    def _forget(self, rows: np.ndarray) -> None:
+        for tensor in self.stack.optimizer.values():
+            tensor[torch.from_numpy(rows).to(tensor.device)] = 0
+        self._carries[rows], self._by[rows] = False, -1
+
+    def _grown(self, received: Stack) -> np.ndarray:
+        """Which models may have had an update that is too large; a quick look, for most have not."""
+        if not self.gate:
+            return np.zeros(len(self.at), dtype=bool)
+        pairs = zip(halves(self.stack.state), halves(received.state), strict=True)
+        return np.asarray(np.any([Rows(now).norms() > GROWN * Rows(was).norms() for now, was in pairs if now], axis=0))
+
+    def _too_large(self, received: Stack, rows: np.ndarray) -> dict[int, str]:
+        came, sent = Rows(self.stack.state).arrays(rows.tolist()), Rows(received.state).arrays(rows.tolist())
+        return {int(rows[row]): why for row, why in too_large(came, sent, self._last, self.gate).items()}
+
+    def _set_aside(
+        self, received: Stack, reasons: dict[int, str], contact: Contact, arrived: bool
+    ) -> list[dict[str, Any]]:
+        """Put back what came to the sites whose models are set aside, or the last common model if that was absurd."""
+        good = np.setdiff1d(np.arange(len(self.at)), list(reasons))
+        if not len(good):
+            told = next(iter(reasons.values()))
+            raise ReplyError(f"No site gave a model that may be used at round {contact.t}: {told}.")
         self.common[good], self.trained[good] = False, True
+        events = self._put_back(received, reasons, contact.t, arrived) if reasons else []
+        self._by[good] = self.at[good]
+        return events
+
+    def _put_back(self, received: Stack, reasons: dict[int, str], t: int, arrived: bool) -> list[dict[str, Any]]:
+        bad = np.array(sorted(reasons, key=lambda row: self.at[row]))
+        self.stack.put(bad, received.rows(bad))
+        moments = leaving(self.plan.recipe, received.optimizer) if arrived else received.optimizer
+        models = sizes(halves(Rows(received.state).arrays())[0])
+        beside = sizes(Rows(moments).arrays()) if moments else np.zeros(len(models))
+        absurd = outsize(models, beside, self._last) & (self._by >= 0) & self._federated
+        events = []
+        for row in bad:
+            site, by = self.names[self.at[row]], self.names[self._by[row]]
+            told = charge(site, reasons[row], by if absurd[row] else None)
+            events.append({"t": t, **dict(zip(("site", "kind", "reason"), told, strict=True))})
+        if absurd[bad].any():
+            self._restart(bad[absurd[bad]])
+        return events
+
+    def _restart(self, rows: np.ndarray) -> None:
+        """Make rows the last common model, as nobody has trained it."""
+        model = {name: np.repeat(array[None], len(rows), axis=0) for name, array in self._last.items()}
+        for name, tensor in self.stack.state.items():
+            tensor[torch.from_numpy(rows).to(tensor.device)] = torch.from_numpy(model[name]).to(tensor)
+        self.common[rows], self.trained[rows] = True, False
+        self._forget(rows)
 
     def _make_private(self, received: Stack, at: np.ndarray, t: int) -> None:
         """Clip and noise what leaves the sites, as each would do it, where the plan asks for privacy."""

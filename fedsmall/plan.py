@@ -94,6 +94,7 @@ class Method(Frozen):
 
     ``permute_every`` is the papers' d and ``aggregate_every`` their b, both in rounds; ``None`` means never (before the
     end, for the aggregation). ``rule`` is what is added to the local gradient, ``server`` how the common model moves.
+    ``gate`` is how many times the median of a contact's updates one of them may be (:mod:`fedsmall.gate`), or false.
     """
 
     name: str
@@ -114,6 +115,7 @@ class Method(Frozen):
     fraction: Fraction = 1.0
     tree: Tree | None = None
     privacy: Privacy | None = None
+    gate: Annotated[float, Field(gt=1)] | Literal[False] = 20.0
 
     @model_validator(mode="after")
     def _label(self) -> Self:

@@ -2,31 +2,42 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from flwr.app import Message
+import numpy as np
+from flwr.app import ArrayRecord, Message
 
 from fedsmall.errors import ReplyError
-from strategies.checks import Signature, check_reply, companions, signature
+from fedsmall.gate import halves, outsize, size, too_large
+from fedsmall.wire import MODEL
+from strategies.checks import Limits, NotFinite, Signature, check_reply, companions, signature
+from strategies.records import array_records, stacked, to_arrays
 from strategies.slots import Slot
 
 Note = Callable[[str, str, str], None]
 
 
 def accepted(
-    orders: Sequence[tuple[Message, str]], replies: Iterable[Message], sent: Mapping[str, Slot], note: Note
-) -> dict[str, Message]:
-    """The replies that may be used, by site in the order of names.
+    orders: Sequence[tuple[Message, str]],
+    replies: Iterable[Message],
+    sent: Mapping[str, Slot],
+    note: Note,
+    limits: Callable[[str], Limits],
+) -> tuple[dict[str, Message], dict[str, str]]:
+    """The replies that may be used, by site in the order of names; and the sites whose models are not finite, and why.
 
-    ``orders`` are the contact's, each with its site; ``sent`` is what each site was sent. A reply belongs to the order
-    that it answers, whatever it says of itself. ``note(site, kind, reason)`` is told of every reply that is set aside
-    and of every site that is silent.
+    ``orders`` are the contact's, each with its site; ``sent`` is what each site was sent, and ``limits`` what it may
+    say. A reply belongs to the order that it answers, whatever it says of itself. ``note(site, kind, reason)`` is told
+    of every other reply that is set aside and of every site that is silent.
     """
     answered = _by_order(orders, replies, note)
     good: dict[str, Message] = {}
+    spoilt: dict[str, str] = {}
     beside: dict[str, dict[str, Signature]] = {}
     for site in sorted(answered):
         try:
-            check_reply(answered[site], signature(sent[site].model))
+            check_reply(answered[site], signature(sent[site].model), limits(site))
             good[site], beside[site] = answered[site], companions(answered[site])
+        except NotFinite as error:
+            spoilt[site] = str(error)
         except ReplyError as error:
             note(site, "set aside", str(error))
     usual = max(beside.values(), key=list(beside.values()).count, default={})
@@ -35,7 +46,27 @@ def accepted(
         del good[site]
     for site in sorted(set(sent) - set(answered)):
         note(site, "silent", "no answer before the deadline")
-    return good
+    return good, spoilt
+
+
+def oversized(
+    good: Mapping[str, Message], sent: Mapping[str, Slot], common: ArrayRecord, gate: float
+) -> dict[str, str]:
+    """The sites among those of good replies whose models are too large (:func:`fedsmall.gate.too_large`), and why."""
+    if not (gate and good):
+        return {}
+    came = stacked([array_records(reply.content)[MODEL] for reply in good.values()])
+    were = stacked([sent[site].model for site in good])
+    reasons = too_large(came, were, to_arrays(common), gate)
+    return {site: reasons[row] for row, site in enumerate(good) if row in reasons}
+
+
+def absurd(sent: Mapping[str, Slot], common: ArrayRecord) -> set[str]:
+    """The sites that were sent a traveller which others had made absurd (:func:`fedsmall.gate.outsize`)."""
+    models = np.array([size(halves(to_arrays(slot.model))[0]) for slot in sent.values()])
+    beside = np.array([size(to_arrays(slot.carried)) if slot.carried else 0.0 for slot in sent.values()])
+    judged = zip(sent, outsize(models, beside, to_arrays(common)), strict=True)
+    return {site for site, bad in judged if bad and sent[site].by}
 
 
 def _by_order(orders: Sequence[tuple[Message, str]], replies: Iterable[Message], note: Note) -> dict[str, Message]:

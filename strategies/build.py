@@ -19,4 +19,5 @@ def strategy_for(plan: Plan) -> DaisyChain:
         fraction=method.fraction,
         weighted=method.weighted,
         alone=method.family != "federated",
+        gate=method.gate,
     )

@@ -7,19 +7,34 @@ server allocate more than the model's own size.
 import math
 from collections.abc import Mapping
 from io import BytesIO
+from typing import NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 from fedsmall.errors import ReplyError
-from fedsmall.wire import CARRIED, EXAMPLES, LOSS, METRICS, MODEL, RULE, STEPS
+from fedsmall.wire import CARRIED, EXAMPLES, METRICS, MODEL, RULE, STEPS
 from strategies.records import array_records, described
 
 NPY_HEADER_BYTES = 4096  # far more than any header numpy writes
-MOST = 10**9  # samples of a site, and its steps in a contact
+MOST = 10**9  # samples of a site, and its steps in a contact, where nothing else is known
+MOST_METRICS = 32
 KNOWN = {MODEL, CARRIED, RULE}
+SQUARES = "exp_avg_sq"  # Adam's mean of squares
 
 Signature = dict[str, tuple[tuple[int, ...], str]]
+
+
+class Limits(NamedTuple):
+    """What a reply may say at most: ``examples`` as at the roll call, ``steps`` as ordered, of which names."""
+
+    examples: float = MOST
+    steps: float = MOST
+    metrics: frozenset[str] | None = None
+
+
+class NotFinite(ReplyError):
+    """A model that is no longer finite, which may be the doing of another site than the one that sent it."""
 
 
 def signature(record: ArrayRecord) -> Signature:
@@ -27,11 +42,11 @@ def signature(record: ArrayRecord) -> Signature:
     return {name: (tuple(array.shape), str(array.dtype)) for name, array in record.items()}
 
 
-def check_reply(reply: Message, expected: Signature) -> None:
+def check_reply(reply: Message, expected: Signature, limits: Limits = Limits()) -> None:  # noqa: B008 (frozen)
     """Raise ReplyError, in one line without a number of the reply's data, unless the reply may be used.
 
     Expected are a model of the signature that was sent, with finite numbers only, whatever travels with it finite too,
-    and exactly one set of metrics with a sane sample count.
+    and exactly one set of metrics within its limits. NotFinite if all is well but for numbers that are not finite.
     """
     if reply.has_error():
         raise ReplyError(_first_line(reply.error.reason))
@@ -44,14 +59,14 @@ def check_reply(reply: Message, expected: Signature) -> None:
         raise ReplyError(f"expected the model and what travels with it; the reply has {len(unknown)} more records")
     for record in records.values():
         _check_headers(record)
+    metrics = content.get(METRICS)
+    if not isinstance(metrics, MetricRecord):
+        raise ReplyError(f"expected a record {METRICS!r} with the sample count; the reply has none")
     _check_record(records[MODEL], expected)
     for key, record in records.items():
         if key != MODEL:
             _check_companion(record, expected)
-    metrics = content.get(METRICS)
-    if not isinstance(metrics, MetricRecord):
-        raise ReplyError(f"expected a record {METRICS!r} with the sample count; the reply has none")
-    check_metrics(metrics)
+    check_metrics(metrics, limits)
 
 
 def companions(reply: Message) -> dict[str, Signature]:
@@ -86,13 +101,17 @@ def _check_companion(record: ArrayRecord, expected: Signature) -> None:
         if shape != parameter[0] or np.dtype(dtype).kind not in "fiu":
             raise ReplyError(f"array {_cut(name)}: came {_short((shape, dtype))}, which no part of this model has")
     _check_numbers(record)
+    for name, array in record.items():
+        counts = np.dtype(array.dtype).kind in "iu" or SQUARES in name.split("/")
+        if counts and (array.numpy() < 0).any():
+            raise ReplyError(f"array {_cut(name)} holds a number below zero, which no count and no square is")
 
 
 def _check_numbers(record: ArrayRecord) -> None:
     for name, array in record.items():
         values = read_array(name, array)
         if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
-            raise ReplyError(f"array {_cut(name)} holds a number that is not finite (NaN or Inf)")
+            raise NotFinite(f"array {_cut(name)} holds a number that is not finite (NaN or Inf)")
 
 
 def read_array(name: str, array: Array) -> np.ndarray:
@@ -122,16 +141,21 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype]:
     return shape, dtype
 
 
-def check_metrics(metrics: Mapping[str, object]) -> None:
-    """Raise ReplyError unless a reply's numbers are finite and its counts sane."""
-    if not _sane_count(metrics.get(EXAMPLES)):
-        raise ReplyError(f"{EXAMPLES!r} is not a sane sample count")
-    if not _sane_count(metrics.get(STEPS, 1)):
-        raise ReplyError(f"{STEPS!r} is not a sane count of steps")
+def check_metrics(metrics: Mapping[str, object], limits: Limits = Limits()) -> None:  # noqa: B008 (frozen)
+    """Raise ReplyError unless a reply's metrics are few, finite and known, and its counts within limits."""
+    if len(metrics) > MOST_METRICS:
+        raise ReplyError(f"expected {MOST_METRICS} metrics at most; {len(metrics)} came")
+    for name, most in ((EXAMPLES, limits.examples), (STEPS, limits.steps)):
+        if not _sane_count(metrics.get(name, 1 if name == STEPS else None)):
+            raise ReplyError(f"{name!r} is not a sane count")
+        if metrics.get(name, 1) > most:  # type: ignore[operator]
+            said = "the site said at the roll call" if name == EXAMPLES else "were ordered"
+            raise ReplyError(f"{name!r} is more than {said}")
     for name, value in metrics.items():
-        numbers = value if isinstance(value, list) and name != LOSS else [value]
-        if not all(map(_finite, numbers)):
-            raise ReplyError(f"metric {_cut(name)} is not a finite number")
+        if limits.metrics is not None and name not in limits.metrics:
+            raise ReplyError(f"metric {_cut(name)} is none that a site of this run has")
+        if not _finite(value):
+            raise ReplyError(f"metric {_cut(name)} is not one finite number")
 
 
 def _sane_count(value: object) -> bool:

@@ -11,7 +11,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedsmall.aggregation.combiners import Combiner, Updates
+from fedsmall.daisy_chain import combined
 from fedsmall.errors import ReplyError
+from fedsmall.gate import GATE, charge, largest, size
+from fedsmall.plan import Plan
 from fedsmall.schedule import (
     AbstractSchedule,
     Action,
@@ -22,6 +25,7 @@ from fedsmall.schedule import (
     permutation,
     planned,
 )
+from fedsmall.training.batches import batch_sizes
 from fedsmall.wire import (
     CARRIED,
     COMMON,
@@ -35,7 +39,8 @@ from fedsmall.wire import (
     RULE,
     STEPS,
 )
-from strategies.acceptance import accepted
+from strategies.acceptance import absurd, accepted, oversized
+from strategies.checks import MOST, Limits
 from strategies.foreign import FEW, FlowerCombiner, count_key, train_metrics_of
 from strategies.records import array_records, order_content, size_in_bytes, stacked, to_arrays, to_record
 from strategies.roster import Roster, await_sites
@@ -54,6 +59,7 @@ class DaisyChain(Strategy):
     Every traveller that was trained since the last aggregation counts in the next, wherever it is, and no other does.
     Under a fraction there are as many travellers as drawn sites, and they go to those drawn next. The mean is
     unweighted unless ``weighted``; models are combined in the order of names, so arrival order does not matter.
+    A model whose update is too large is set aside too (:mod:`fedsmall.gate`; ``gate`` false for none is).
 
     Departs from Algorithm 1 as printed: where both are due, aggregation wins, for with d = 1 it would never come.
     """
@@ -67,6 +73,7 @@ class DaisyChain(Strategy):
         fraction: float = 1.0,
         weighted: bool = False,
         alone: bool = False,
+        gate: float = GATE,
     ) -> None:
         if isinstance(strategy, DaisyChain):  # one of ours by its name: what it combines with, under this schedule
             self.combiner: Combiner = strategy.combiner
@@ -81,6 +88,7 @@ class DaisyChain(Strategy):
         self.fraction = fraction
         self.weighted: bool = weighted
         self.alone = alone
+        self.gate = 0.0 if alone else float(gate)
         self.roster = Roster()
         self.slots: dict[str, Slot] = {}
         self.own: dict[str, ArrayRecord] = {}
@@ -91,8 +99,9 @@ class DaisyChain(Strategy):
         self.aggregations = 0
         self._orders: list[tuple[Message, str]] = []
         self._expected: dict[str, Slot] = {}
+        self._plan: Plan | None = None  # which our own sites are sent; others' apps have none
+        self._asked: dict[str, Any] = {}  # the same as orders carry it
         self._arrived = True  # the models of the contact have travelled since their last training
-        self._plan: dict[str, Any] = {}  # the plan in the orders' config, where there is one
 
     def route(self, t: int, sites: Sequence[str]) -> dict[str, str]:
         """Whose model goes where after round ``t``: {site that trained it: site that gets it}."""
@@ -173,8 +182,8 @@ class DaisyChain(Strategy):
         contact = self.contacts[server_round - 1]
         if contact.action is not Action.AGGREGATE:
             return []
-        if self._plan:  # our own clients know by it what they judge
-            config = ConfigRecord({**self._plan, ROUND: contact.t, **config})
+        if self._asked:  # our own clients know by it what they judge
+            config = ConfigRecord({**self._asked, ROUND: contact.t, **config})
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -197,13 +206,13 @@ class DaisyChain(Strategy):
 
         The roll is called where the config carries a plan, for then it is our own clients that are asked.
         """
-        begins = self.common is None
+        begins, self._asked = self.common is None, {PLAN: config[PLAN]} if PLAN in config else {}
         if begins:
+            self._plan = Plan.model_validate_json(str(config[PLAN])) if PLAN in config else None
             await_sites(grid, max(1, getattr(self.strategy, "min_available_nodes", 1)))  # as Flower's strategies do
             self.common = arrays
-        self._plan = {PLAN: config[PLAN]} if PLAN in config else {}
-        if self._plan:
-            self.roster.call(grid, self._plan)
+        if self._asked:
+            self.roster.call(grid, self._asked)
         else:
             self.roster.list_unasked(grid)
         if begins or self.fraction >= 1.0:
@@ -220,6 +229,13 @@ class DaisyChain(Strategy):
             route = handed_on(self.seed, contact.t, here, there)
             self.slots = {route[site]: self.slots[site] for site in here}
 
+    def sound(self) -> bool:
+        """Whether no traveller has outgrown the last common model so far that no run should go on with it."""
+        if not self.gate or self.common is None:
+            return True
+        bound = largest(to_arrays(self.common))
+        return all(slot.common or size(to_arrays(slot.model)) <= bound for slot in self.slots.values())
+
     def note(self, t: int, site: str, kind: str, reason: str) -> None:
         """Write down what became of a site at round ``t`` that did not go as it should; the report has a row for it."""
         self.events.append({"t": t, "site": site, "kind": kind, "reason": reason})
@@ -227,12 +243,33 @@ class DaisyChain(Strategy):
     def _accept(self, contact: Contact, replies: Iterable[Message]) -> list[RecordDict]:
         key = count_key(self.strategy)
         named = (_with_our_count(reply, key) for reply in replies)
-        good = accepted(self._orders, named, self._expected, partial(self.note, contact.t))
-        for site, reply in good.items():
-            self._take(contact, site, reply.content)
+        note, limits = partial(self.note, contact.t), partial(self._limits, contact)
+        good, bad = accepted(self._orders, named, self._expected, note, limits)
+        assert self.common is not None
+        bad |= oversized(good, self._expected, self.common, self.gate)
+        theirs = absurd(self._expected, self.common) if bad and not self.alone else set()
+        for site in sorted(bad):
+            by = self._expected[site].by if site in theirs else None
+            note(*charge(site, bad[site], by))
+            if by is not None:
+                self.slots[site] = Slot(self.common, common=True)
+        fresh = [site for site in good if site not in bad]
+        for site in fresh:
+            self._take(contact, site, good[site].content)
             if key != EXAMPLES:
-                del reply.content.metric_records[METRICS][EXAMPLES]  # it was ours
-        return [reply.content for reply in good.values()]
+                del good[site].content.metric_records[METRICS][EXAMPLES]  # it was ours
+        return [good[site].content for site in fresh]
+
+    def _limits(self, contact: Contact, site: str) -> Limits:
+        """What a site's reply may say: no more samples than at the roll call, no more steps than its order asks for."""
+        told = self.roster.answers.get(site, {}).get(EXAMPLES)
+        said = told if isinstance(told, int) and 0 < told <= MOST else None
+        if self._plan is None:
+            return Limits(said or MOST)
+        recipe = self._plan.recipe
+        a_round = len(batch_sizes(recipe, said)) if said else recipe.steps
+        steps = a_round * contact.rounds if a_round else MOST
+        return Limits(said or MOST, steps, frozenset((EXAMPLES, LOSS, STEPS)))
 
     def _take(self, contact: Contact, site: str, content: RecordDict) -> None:
         records = array_records(content)
@@ -240,7 +277,7 @@ class DaisyChain(Strategy):
         before = self._expected[site].report
         stayed = 0.0 if before is None or self._arrived else before.steps
         report = Report(float(metrics[EXAMPLES]), float(metrics.get(STEPS, 1.0)) + stayed, records.get(RULE))
-        self.slots[site] = Slot(records[MODEL], records.get(CARRIED), report=report)
+        self.slots[site] = Slot(records[MODEL], records.get(CARRIED), report=report, by=site)
         self.own[site] = records[MODEL]
         if contact.travels:
             self.bytes_sent += size_in_bytes(records)
@@ -258,12 +295,15 @@ class DaisyChain(Strategy):
             rule=stacked([rule for rule in rules if rule]) if all(rules) else {},
             sites_in_all=len(self.sites),
         )
-        common = to_record(self.combiner.combine(to_arrays(self.common), updates, contact.t))
-        self.common = common
-        # the moments stay with their slot: aggregation replaces weights and buffers alone
+        model, refused = combined(self.combiner, to_arrays(self.common), updates, contact.t, self.gate)
+        self.events += refused
+        common = self.common = self.common if refused else to_record(model)
         bare = Slot(common, common=True)
+        # the moments stay with their slot: aggregation replaces weights and buffers alone
+        moments = {site: slot.carried for site, slot in self.slots.items() if slot.carried and not refused}
         self.slots = {
-            site: Slot(common, slot.carried, common=True) if slot.carried else bare for site, slot in self.slots.items()
+            site: Slot(common, moments[site], common=True, by=slot.by) if site in moments else bare
+            for site, slot in self.slots.items()
         }
         return common
 

@@ -5,8 +5,9 @@ the same unless weights are given. Buffers are averaged and integers carried out
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,10 @@ class FlowerCombiner(Combiner):
             name: np.asarray(moved[name], dtype=before.dtype) if name in moved else rest[name]
             for name, before in common.items()
         }
+
+    def bookmark(self) -> Callable[[], None]:
+        """As :meth:`Combiner.bookmark`; what the strategy had not yet begun to remember goes, too."""
+        return partial(vars(self.strategy).update, dict(vars(self.strategy)))
 
     def state(self) -> tuple[Arrays, dict[str, float]]:
         """What the strategy remembers between rounds: its attributes that are arrays by name, and its numbers."""

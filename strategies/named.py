@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees, ServerStep
+from fedsmall.gate import GATE
 from fedsmall.plan import Tree
 from fedsmall.schedule import Schedule
 from strategies.daisy_chain import DaisyChain
@@ -16,10 +17,11 @@ def FedDC(
     seed: int = 0,
     fraction: float = 1.0,
     weighted: bool = False,
+    gate: float = GATE,
 ) -> DaisyChain:
     """Federated daisy-chaining by its name: d = ``permute_every``, b = ``aggregate_every`` (Kamp et al. 2023)."""
-    schedule = Schedule(permute_every, aggregate_every)
-    return DaisyChain(Aggregate(aggregator, seed=seed), schedule, seed=seed, fraction=fraction, weighted=weighted)
+    combiner, schedule = Aggregate(aggregator, seed=seed), Schedule(permute_every, aggregate_every)
+    return DaisyChain(combiner, schedule, seed=seed, fraction=fraction, weighted=weighted, gate=gate)
 
 
 def Averaging(

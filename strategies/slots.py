@@ -18,10 +18,12 @@ class Report(NamedTuple):
 class Slot:
     """The traveller that a site is sent next. ``common``: it is the last common model, untouched since.
 
-    ``report`` is there if it was trained since the last aggregation; then it counts in the next, wherever it is.
+    ``report`` is there if it was trained since the last aggregation; then it counts in the next, wherever it is. ``by``
+    is the site that trained last what is in it, moments among them; empty for none.
     """
 
     model: ArrayRecord
     carried: ArrayRecord | None = None
     common: bool = False
     report: Report | None = None
+    by: str = ""

@@ -5,8 +5,9 @@ from one aggregation to the next, which a journal keeps (:meth:`Combiner.state`)
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -54,6 +55,11 @@ class Combiner(ABC):
 
     def restore(self, arrays: Arrays, numbers: Mapping[str, float]) -> None:  # noqa: B027 (most have nothing to take up)
         """Take up what :meth:`state` gave."""
+
+    def bookmark(self) -> Callable[[], None]:
+        """A call that makes it remember again what it remembers now, for an aggregate that may not be used."""
+        arrays, numbers = self.state()
+        return partial(self.restore, {name: np.array(array) for name, array in arrays.items()}, numbers)
 
 
 class Aggregate(Combiner):

@@ -49,6 +49,14 @@ class Rows:
         finite: np.ndarray = torch.isfinite(torch.stack(sums).sum(0)).cpu().numpy()
         return finite
 
+    def norms(self) -> np.ndarray:
+        """For each row, the norm over all its floats, in their own precision."""
+        floats = [torch.linalg.vector_norm(t.flatten(1), dim=1) for t in self.tensors.values() if t.is_floating_point()]
+        if not floats:
+            return np.zeros(len(self))
+        norms: np.ndarray = torch.linalg.vector_norm(torch.stack(floats), dim=0).cpu().numpy()
+        return norms
+
     def __len__(self) -> int:
         """The number of models."""
         return len(next(iter(self.tensors.values()), ()))

@@ -45,9 +45,17 @@ def start(
         _follow(folder, run, runs.launch(folder, run, say), detach)
 
 
-def resume(run: Run, folder: Folder = HERE, detach: Detach = False) -> None:
-    """Go on with a run that ended early, from its last contact and to the same bits."""
-    _follow(folder, run, runs.resume(folder, run, say), detach)
+def resume(
+    run: Run,
+    folder: Folder = HERE,
+    detach: Detach = False,
+    contact: Annotated[
+        int | None,
+        typer.Option("--from", min=1, metavar="CONTACT", help="an earlier contact that the run's journal still holds"),
+    ] = None,
+) -> None:
+    """Go on with a run that ended early, from its last contact and to the same bits, or from an earlier contact."""
+    _follow(folder, run, runs.resume(folder, run, say, contact), detach)
 
 
 def status(folder: Folder = HERE) -> None:

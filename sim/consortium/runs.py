@@ -18,6 +18,7 @@ from fedsmall.run_sheet import RunSheet
 from sim.consortium import flower_cli, members, server
 from sim.consortium.bundles import SOURCE
 from sim.runs.scenario import FILES
+from strategies.server.journal import FileJournal
 
 Say = Callable[[str], None]
 LOOK_S = 0.5
@@ -63,19 +64,35 @@ def launch(folder: Path, run: str, say: Say) -> int:
     return number
 
 
-def resume(folder: Path, run: str, say: Say) -> int:
-    """Take up a run that ended early. PlanError where there is none, it still runs, or it is finished."""
+def resume(folder: Path, run: str, say: Say, contact: int | None = None) -> int:
+    """Take up a run that ended early, from its last state or from that of an earlier ``contact``.
+
+    PlanError where there is none, it still runs, or it is finished; and where what was released since would be again.
+    """
     home = run_home(folder, run)
     if (home / "outcome.json").exists():
         raise PlanError(f"{run!r} is finished; its model is in {home.name}/model.safetensors")
     if is_running(home):
         raise PlanError(f"{run!r} still runs; `fedsmall stop {run}` stops it")
+    if contact is not None:
+        _go_back(home, contact)
     (home / "failure.json").unlink(missing_ok=True)
     for number in numbers(home)[-1:]:
         if not _state(folder, number).startswith("finished"):
             with contextlib.suppress(RuntimeError):  # nobody conducts it any more: the lock is free
                 flower_cli.call(folder / "flwr", "stop", str(number), flower_cli.CONNECTION, say=say)
     return launch(folder, run, say)
+
+
+def _go_back(home: Path, contact: int) -> None:
+    sheet = RunSheet.model_validate_json((home / "sheet.json").read_text())
+    if sheet.plan.method.privacy is not None:
+        raise PlanError(
+            f"{home.name!r} runs under a privacy ledger, which cannot be taken back: what left the sites has left. "
+            "Resume it without --from, or start a new run."
+        )
+    FileJournal(home / "journal").go_back(contact)
+    AuditLog(home / "log.jsonl").write("taken back", contact=contact)
 
 
 def stop(folder: Path, run: str, say: Say) -> None:

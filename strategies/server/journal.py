@@ -3,7 +3,8 @@
 A state is two files: ``000012.safetensors`` with the arrays, then ``000012.json`` with everything else and the digest
 of both. Each is written beside, flushed to the disk and put in place by a rename, the JSON last: a state without a JSON
 that fits was never finished. The last ``keep`` states stay, so the disk holds at most ``keep`` + 1 times the models of
-all sites, the common model and the optimizer state that travels.
+all sites, the common model and the optimizer state that travels; and of the states after an aggregation, in which all
+sites have one model, the last ``lasting``: a run can be taken back to one of them.
 """
 
 import hashlib
@@ -22,30 +23,52 @@ from fedsmall.files import one_line, write
 from fedsmall.wire import Arrays
 
 KEEP = 3
+LASTING = 20
 OWN = re.compile(r"\d{6,}\.(json|safetensors)(\.new)?")
 
 
 class FileJournal:
     """A journal in a folder of its own. ``faults`` says, after :meth:`latest`, what was passed over and why."""
 
-    def __init__(self, folder: Path, keep: int = KEEP) -> None:
+    def __init__(self, folder: Path, keep: int = KEEP, lasting: int = LASTING) -> None:
         self.folder = folder
         self.keep = keep
+        self.lasting = lasting
         self.faults: list[str] = []
+        self._lasting: set[int] | None = None
 
-    def save(self, contact: int, arrays: Arrays, meta: dict[str, Any]) -> None:
+    def save(self, contact: int, arrays: Arrays, meta: dict[str, Any], lasting: bool = False) -> None:
         """Write the state after ``contact`` contacts, all or nothing; then let the oldest go.
 
-        ``meta`` must be what JSON can hold; numbers come back with the same bits.
+        ``meta`` must be what JSON can hold; numbers come back with the same bits. A ``lasting`` state stays longer.
         """
+        self._lasting = self._lasting_ones() if self._lasting is None else self._lasting
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         content = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
-        card = {"contact": contact, "sha256": hashlib.sha256(content).hexdigest(), "meta": meta}
+        card = {"contact": contact, "sha256": hashlib.sha256(content).hexdigest(), "meta": meta, "lasting": lasting}
         text = json.dumps(card, separators=(",", ":"))
         put(self._path(contact, "safetensors"), content)
         put(self._path(contact, "json"), f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}".encode())
         _flush_folder(self.folder)
-        self._forget(contact)
+        self._lasting = {known for known in self._lasting if known < contact} | ({contact} if lasting else set())
+        self._forget(contact, set(sorted(self._lasting)[-self.lasting :]))
+
+    def contacts(self) -> list[int]:
+        """The contacts whose state is there, in order."""
+        return sorted(_contact(path) for path in self._ours() if path.suffix == ".json")
+
+    def go_back(self, contact: int) -> None:
+        """Forget what came after the state of ``contact``. PlanError, and nothing is lost, if it is not there whole."""
+        try:
+            _read(self._path(contact, "json"))
+        except (OSError, ValueError, KeyError, SafetensorError):
+            there = ", ".join(map(str, self.contacts())) or "none"
+            raise PlanError(
+                f"No whole state of contact {contact} is in the run's journal. There are: {there}."
+            ) from None
+        for path in sorted(self._ours(), key=lambda path: path.suffix):  # a record goes before its arrays
+            if _contact(path) > contact:
+                path.unlink()
 
     def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
         """The last state that was written whole and is still whole: contacts done, arrays, meta.
@@ -71,11 +94,15 @@ class FileJournal:
     def _path(self, contact: int, ending: str) -> Path:
         return self.folder / f"{contact:06d}.{ending}"
 
-    def _forget(self, contact: int) -> None:
+    def _forget(self, contact: int, stay: set[int]) -> None:
         for path in self._ours():
             # a run that was taken back to an older state writes its later contacts anew
-            if not contact - self.keep < _contact(path) <= contact:
+            if not contact - self.keep < _contact(path) <= contact and _contact(path) not in stay:
                 path.unlink()
+
+    def _lasting_ones(self) -> set[int]:
+        """Which states on the disk are to stay; those of earlier releases do not say, and go."""
+        return {_contact(path) for path in self._ours() if path.suffix == ".json" and _is_lasting(path)}
 
     def _ours(self) -> list[Path]:
         """The journal's own files; whatever else lies in the folder is left alone."""
@@ -95,6 +122,13 @@ def _read(path: Path) -> tuple[int, Arrays, dict[str, Any]]:
     if hashlib.sha256(content).hexdigest() != card["sha256"]:
         raise ValueError("its arrays are damaged")
     return card["contact"], load(content), card["meta"]
+
+
+def _is_lasting(path: Path) -> bool:
+    try:
+        return bool(json.loads(path.read_bytes().partition(b"\n")[2]).get("lasting"))
+    except (OSError, ValueError):
+        return False
 
 
 def put(path: Path, content: bytes) -> None:

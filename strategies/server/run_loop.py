@@ -125,8 +125,8 @@ def follow(
 class Journal(Protocol):
     """Where a run is written down after each contact."""
 
-    def save(self, contact: int, arrays: Arrays, meta: dict[str, Any]) -> None:
-        """Write the state after ``contact`` contacts, all or nothing."""
+    def save(self, contact: int, arrays: Arrays, meta: dict[str, Any], lasting: bool = False) -> None:
+        """Write the state after ``contact`` contacts, all or nothing; a ``lasting`` one is to stay longer."""
 
     def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
         """The last state that was written whole, or None."""
@@ -213,8 +213,12 @@ class RunLoop:
 
     def _keep(self, outcome: Outcome) -> None:
         assert self.journal is not None
+        if not self.strategy.sound():  # to go on from there would be to go on with what is wrong
+            return
         arrays, meta = state_of(self.strategy)
-        evaluations = [vars(evaluation) for evaluation in outcome.evaluations]
-        self.journal.save(
-            self._done, arrays, {**meta, "client_updates": outcome.client_updates, "evaluations": evaluations}
-        )
+        more = {
+            "client_updates": outcome.client_updates,
+            "evaluations": [vars(evaluation) for evaluation in outcome.evaluations],
+        }
+        aggregated = self.strategy.contacts[self._done - 1].action is Action.AGGREGATE
+        self.journal.save(self._done, arrays, {**meta, **more}, lasting=aggregated)

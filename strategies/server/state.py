@@ -51,14 +51,14 @@ def state_of(chain: DaisyChain) -> tuple[Arrays, dict[str, Any]]:
 
 def _slot(slot: Slot, records: _Records) -> list[Any]:
     report = slot.report and [slot.report.examples, slot.report.steps, records.number(slot.report.rule)]
-    return [records.number(slot.model), records.number(slot.carried), slot.common, report]
+    return [records.number(slot.model), records.number(slot.carried), slot.common, report, slot.by]
 
 
 def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     """Take up what :func:`state_of` gave; sites are known by name, so new node ids do not matter.
 
     Journals of the first release hold a site's last report beside the slots; a slot that is not the common model then
-    takes it.
+    takes it. Those of before the gate do not say who trained it.
     """
     read: dict[int, Arrays] = {}
     for key, array in arrays.items():
@@ -69,10 +69,11 @@ def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     records[None] = None
     beside = {site: [examples, steps, rule] for site, (_, examples, steps, rule) in meta.get("seen", {}).items()}
     chain.slots = {}
-    for site, (model, carried, common, *report) in meta["slots"].items():
-        numbers = report[0] if report else (None if common else beside.get(site))
+    for site, (model, carried, common, *later) in meta["slots"].items():
+        numbers = later[0] if later else (None if common else beside.get(site))
         last = Report(numbers[0], numbers[1], records[numbers[2]]) if numbers else None
-        chain.slots[site] = Slot(_there(records[model]), records[carried], common, last)
+        by = later[1] if len(later) > 1 else ""
+        chain.slots[site] = Slot(_there(records[model]), records[carried], common, last, by)
     chain.common = records[meta["common"]]
     chain.aggregations = meta["aggregations"]
     chain.bytes_sent = meta["bytes_sent"]

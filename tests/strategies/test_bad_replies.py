@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from fedsmall.errors import ReplyError
 from fedsmall.wire import CARRIED, EXAMPLES, LOSS, METRICS, MODEL, RULE, STEPS
 from sim.engines.local_grid import act_as_server
-from strategies.checks import check_reply, signature
+from strategies.checks import Limits, check_reply, signature
 from strategies.server.retrying_grid import _digest
 
 TRIES = int(os.environ.get("FEDSMALL_REPLIES", "400"))
@@ -183,6 +183,26 @@ def several_losses(content, rng):
     return content
 
 
+def many_metrics(content, rng):
+    content[METRICS] = MetricRecord({EXAMPLES: 3, **{f"m{number}": 0.5 for number in range(40)}})
+    return content
+
+
+def several_numbers(content, rng):
+    content[METRICS] = MetricRecord({EXAMPLES: 3, "accuracy": [0.5, 0.5]})
+    return content
+
+
+def negative_squares(content, rng):
+    content[CARRIED] = record({"exp_avg_sq/0.bias": np.array([1.0, -1e-9, 0.0], np.float32)})
+    return content
+
+
+def negative_steps(content, rng):
+    content[CARRIED] = record({"step": np.array(-1)})
+    return content
+
+
 def metrics_of_another_kind(content, rng):
     content.pop(METRICS, None)  # Flower warns at every record that takes the place of one of another kind
     content[METRICS] = ConfigRecord({EXAMPLES: "twelve"})
@@ -210,6 +230,10 @@ MUTATIONS = [
     long_name,
     bad_steps,
     several_losses,
+    many_metrics,
+    several_numbers,
+    negative_squares,
+    negative_steps,
     metrics_of_another_kind,
 ]
 
@@ -223,6 +247,30 @@ def reply_with(content):
 
 def test_a_good_reply_passes():
     check_reply(reply_with(good(np.random.default_rng(0))), EXPECTED)
+
+
+LIMITS = Limits(examples=12, steps=3, metrics=frozenset((EXAMPLES, LOSS, STEPS)))
+
+
+def test_a_reply_within_its_limits_passes():
+    check_reply(reply_with(good(np.random.default_rng(0))), EXPECTED, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        ({EXAMPLES: 13}, "'num-examples' is more than the site said at the roll call"),
+        ({EXAMPLES: 10**9}, "'num-examples' is more than the site said at the roll call"),
+        ({EXAMPLES: 3, STEPS: 4}, "'steps' is more than were ordered"),
+        ({EXAMPLES: 3, "age": 71.0}, "metric 'age' is none that a site of this run has"),
+    ],
+)
+def test_a_reply_that_says_more_than_it_may_is_set_aside(metrics, reason):
+    content = good(np.random.default_rng(0))
+    content[METRICS] = MetricRecord(metrics)
+
+    with pytest.raises(ReplyError, match=reason):
+        check_reply(reply_with(content), EXPECTED, LIMITS)
 
 
 def test_an_error_is_told_in_one_line():

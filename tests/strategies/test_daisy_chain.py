@@ -3,7 +3,7 @@ import random
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 
 from fedsmall.errors import ReplyError
 from fedsmall.schedule import Action, Schedule, permutation
@@ -204,7 +204,7 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bad_reply_is_set_aside_with_its_site_and_no_traveller_is_lost(kind):
-    chain = FedDC(permute_every=1, aggregate_every=None, seed=0)
+    chain = FedDC(permute_every=1, aggregate_every=None, seed=0, gate=False)  # models of digits grow tenfold a round
     grid = toy_grid(3, append_digit, spoil_with(kind))
 
     model = None
@@ -314,3 +314,94 @@ def test_a_wrapped_strategy_says_nothing_of_replies_that_it_never_saw(caplog):
         list(walk(chain, toy_grid(3), weights(0.0), 2))
 
     assert not [line for line in caplog.messages if "Received" in line or "Sampled" in line]
+
+
+def times(factor, victim="site-1", rounds=(2,)):
+    """A site that answers its model, some times as large."""
+
+    def spoil(site, t, reply):
+        if site == victim and t in rounds:
+            reply.content[MODEL]["w"] = Array(reply.content[MODEL]["w"].numpy() * factor)
+        return reply
+
+    return spoil
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e30, -1e5])
+@pytest.mark.parametrize("schedule", [(None, 1), (1, 3)])
+def test_one_absurd_model_is_set_aside_with_its_site_and_moves_nothing(factor, schedule):
+    grid = toy_grid(5, half_way, times(factor))
+    chain = FedDC(*schedule)
+
+    model = final(chain, grid, weights(1.0, 2.0), 9)
+
+    assert [(e["t"], e["site"], e["kind"]) for e in chain.events] == [(2, "site-1", "set aside")]
+    assert "times the median of this contact's" in chain.events[0]["reason"]
+    assert 0 < model["w"].min() < model["w"].max() < 5
+
+
+def test_without_the_gate_one_absurd_model_decides_the_mean():
+    model = final(FedDC(None, 1, gate=False), toy_grid(5, half_way, times(1e30, rounds=(9,))), weights(1.0, 2.0), 9)
+
+    assert model["w"].min() > 1e28
+
+
+def overflowing(site, w, rounds):
+    """What an honest site makes of a model: half the way to its target, and no number of one that is absurd."""
+    return half_way(site, w, rounds) if np.abs(w).max() < 1e100 else w * np.inf
+
+
+def test_a_traveller_that_diverges_is_charged_to_who_trained_it_last_and_poisons_nobody_else():
+    chain = FedDC(1, None, gate=False, seed=3)
+    grid = toy_grid(4, overflowing, times(1e200, rounds=(1,)))
+    route = chain.route(1, [f"site-{k}" for k in range(4)])
+
+    model = final(chain, grid, weights(1.0, 2.0), 6)
+
+    assert [(e["t"], e["site"], e["kind"]) for e in chain.events] == [(2, "site-1", "replaced")]
+    assert route["site-1"] in chain.events[0]["reason"]
+    assert route["site-1"] != "site-1"
+    assert np.abs(model["w"]).max() < 5
+
+
+def test_a_site_that_spoils_what_comes_to_it_is_charged_itself():
+    chain = FedDC(1, None)
+
+    final(chain, toy_grid(4, half_way, spoil_with("nan", rounds=(2, 3))), weights(1.0, 2.0), 6)
+
+    assert [(e["t"], e["site"], e["kind"]) for e in chain.events] == [(t, "site-1", "set aside") for t in (2, 3)]
+
+
+@pytest.mark.parametrize("inner", [Averaging, FedAvg, lambda: FedAvgM(server_momentum=0.5)])
+@pytest.mark.parametrize("absurd", [1e9, 1e308])
+def test_an_aggregate_that_is_absurd_is_refused_and_all_keep_the_last_common_model(inner, absurd):
+    def all_at_once(site, w, rounds):
+        return np.where(w > 1.5, absurd, half_way(site, w, rounds))
+
+    chain = DaisyChain(inner(), Schedule(aggregate_every=1))
+    grid = toy_grid(4, all_at_once)
+    models = [record["w"].numpy() for _, record in walk(chain, grid, weights(1.4, 1.3), 30)]
+    refused = [e for e in chain.events if e["kind"] == "refused"]
+
+    assert refused
+    assert {e["site"] for e in refused} == {"server"}
+    assert all("all keep the last common model" in e["reason"] for e in refused)
+    assert all(np.abs(model).max() < 5 for model in models)
+    np.testing.assert_array_equal(models[refused[0]["t"] - 1], models[refused[0]["t"] - 2])
+
+
+def test_who_trained_a_traveller_is_in_the_journal_and_states_of_before_open_without_it():
+    chain = FedDC(1, None)
+    for contact, _ in walk(chain, toy_grid(3), weights(1.0), 4):
+        if contact.t == 2:
+            break
+    arrays, meta = state_of(chain)
+    old = {**meta, "slots": {site: slot[:4] for site, slot in meta["slots"].items()}}
+
+    again, older = FedDC(1, None), FedDC(1, None)
+    restore(again, arrays, meta)
+    restore(older, arrays, old)
+
+    assert {site: slot.by for site, slot in again.slots.items()} == {s: slot.by for s, slot in chain.slots.items()}
+    assert set(chain.slots) == {slot.by for slot in chain.slots.values()}
+    assert {slot.by for slot in older.slots.values()} == {""}

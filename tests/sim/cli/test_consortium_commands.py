@@ -2,12 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from clients.site_log import SiteLog
 from fedsmall.audit_log import AuditLog
-from sim.consortium import keys, members
+from fedsmall.methods import method
+from fedsmall.plan import Plan
+from sim.consortium import keys, members, runs
 from sim.consortium.site import Site
+from strategies.server.journal import FileJournal
 
 HOSTILE = {
     "[red]it says[/red] no": "[red]it says[/red] no",
@@ -104,3 +108,43 @@ def test_a_full_disk_is_one_line_and_no_traceback(fedsmall, folder, monkeypatch)
 
     assert (code, complained) == (2, "fedsmall: the disk is full: there is no room to write consortium.json\n")
     assert "bonn" not in members.load(folder).members
+
+
+def a_run(folder, privacy=None):
+    """A run that was stopped after four contacts."""
+    home = runs.prepare(
+        folder,
+        "r",
+        Plan(name="r", task="breast_cancer", method=method("FedDC", privacy=privacy)),
+        ("bonn", "essen", "ulm"),
+    )
+    for contact in range(1, 5):
+        FileJournal(home / "journal").save(contact, {"w": np.zeros(1)}, {}, lasting=contact == 1)
+    return home
+
+
+def test_a_run_is_taken_back_to_a_state_that_the_journal_holds_and_to_no_other(fedsmall, folder):
+    home = a_run(folder)
+
+    code, said, complained = fedsmall("resume", "r", "--from", "9")
+
+    assert (code, said) == (2, "")
+    assert "No whole state of contact 9 is in the run's journal. There are: 1, 2, 3, 4." in " ".join(complained.split())
+    assert FileJournal(home / "journal").latest()[0] == 4
+
+    code, _, complained = fedsmall("resume", "r", "--from", "1")
+
+    assert code == 2
+    assert "The server does not run" in complained
+    assert FileJournal(home / "journal").latest()[0] == 1
+    assert list(AuditLog(home / "log.jsonl").entries())[-1]["contact"] == 1
+
+
+def test_a_run_under_a_privacy_ledger_is_not_taken_back(fedsmall, folder):
+    home = a_run(folder, {"clip": 1.0, "noise": 1.0})
+
+    code, _, complained = fedsmall("resume", "r", "--from", "1")
+
+    assert code == 2
+    assert "privacy ledger, which cannot be taken back" in " ".join(complained.split())
+    assert FileJournal(home / "journal").latest()[0] == 4

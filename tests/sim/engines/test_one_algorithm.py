@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord
 
 from clients.client_app import app
 from clients.site_data import give_federation
@@ -16,15 +17,18 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan, Privacy, Recipe, Tree
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
+from fedsmall.wire import EXAMPLES, METRICS, PLAN, STEPS
 from sim.engines.cohort import run_cohort
 from sim.engines.evaluation import CentralEvaluator
 from sim.engines.inprocess import InProcessGrid
 from strategies.build import strategy_for
 from strategies.daisy_chain import DaisyChain
+from strategies.records import to_record
 from strategies.server.journal import FileJournal
 from strategies.server.run_loop import Outcome, RunLoop
 
 ADAM = Recipe(optimizer="adam", lr=0.01, batch=2, local_epochs=1)
+MOMENTUM = Recipe(lr=0.05, momentum=0.5)
 RESET = ADAM.model_copy(update={"optimizer_state": "reset"})
 PRIVATE = {"privacy": Privacy(clip=0.1, noise=2.0)}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -57,13 +61,13 @@ def federation_of(plan: Plan) -> Federation:
     return federation.pooled() if plan.method.family == "central" else federation
 
 
-def table(plan: Plan, sites: int = 7, wild: tuple[int, ...] = ()) -> Federation:
-    """A table of three columns; at wild sites its numbers are so large that no model stays finite."""
+def table(plan: Plan, sites: int = 7, wild: tuple[int, ...] = (), scale: float = 1.7e308) -> Federation:
+    """A table of three columns; at wild sites its numbers are so large that no model stays finite, or of that scale."""
     rng = np.random.default_rng(0)
     samples = []
     for number in range(sites):
         x, y = rng.standard_normal((8, 3)), np.arange(8) % 2
-        samples.append(Samples(np.sign(x) * 1.7e308 if number in wild else x, y))
+        samples.append(Samples(np.sign(x) * scale if number in wild else x, y))
     hinge = isinstance(plan.task, dict)
     task = Task("table", (3,), 2, "hinge" if hinge else "cross_entropy", ("accuracy", "loss"))
     names = tuple(f"site-{number}" for number in range(sites))
@@ -221,6 +225,84 @@ def test_a_model_that_is_not_finite_is_set_aside_where_it_arose(settings: dict[s
     assert all(np.isfinite(array).all() for array in one.model.values())
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SETTINGS["FedDC"],
+        {**SETTINGS["FedDC"], "fraction": 0.75},
+        {"permute_every": None, "aggregate_every": 1},
+        {"permute_every": 2, "aggregate_every": None},
+    ],
+)
+@pytest.mark.parametrize("recipe", [Recipe(lr=0.05), MOMENTUM])
+@pytest.mark.parametrize("every", [None, 3])
+def test_a_site_of_absurd_numbers_is_set_aside_and_named(
+    settings: dict[str, Any], recipe: Recipe, every: int | None
+) -> None:
+    plan = plan_of(settings=settings, sites=None, samples_per_site=None, evaluate_every=every, recipe=recipe)
+    federation = table(plan, 6, wild=(2,), scale=1e6)
+
+    one, other = batched(plan, federation), loop_of(plan, federation).run()
+
+    assert_alike(one, other)
+    assert {(event["site"], event["kind"]) for event in one.events} == {("site-2", "set aside")}
+    assert [event["reason"] for event in one.events] == [event["reason"] for event in other.events]
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "reason"),
+    [
+        (EXAMPLES, 9, "more than the site said at the roll call"),
+        (STEPS, 4 * 2 + 1, "more than were ordered"),
+        ("age", 71, "none that a site of this run has"),
+    ],
+)
+def test_a_site_that_says_more_than_its_order_and_the_roll_call_allow_is_set_aside(
+    monkeypatch: pytest.MonkeyPatch, metric: str, value: int, reason: str
+) -> None:
+    # 8 samples in batches of 2 are 4 steps a round, and each order is for 2 rounds
+    plan = plan_of("FedAvg", {"aggregate_every": 2}, rounds=2, recipe=Recipe(batch=2, local_epochs=1))
+    loop = loop_of(plan)
+    honest = loop.grid.send_and_receive
+
+    def lying(orders: Any, **more: Any) -> Any:
+        replies = list(honest(orders, **more))
+        replies[1].content[METRICS][metric] = value
+        return replies
+
+    loop.strategy.meet(loop.grid, to_record(loop.initial(None)), ConfigRecord({PLAN: plan.model_dump_json()}))
+    monkeypatch.setattr(loop.grid, "send_and_receive", lying)
+    events = loop.run().events
+
+    assert [(event["site"], event["kind"]) for event in events] == [("site-001", "set aside")]
+    assert reason in events[0]["reason"]
+
+
+def test_without_the_gate_one_site_of_absurd_numbers_decides_the_mean() -> None:
+    settings = {"permute_every": None, "aggregate_every": 1}
+    plans = [plan_of(settings={**settings, "gate": gate}, sites=None, samples_per_site=None) for gate in (20.0, False)]
+    federation = table(plans[0], 6, wild=(2,), scale=1e6)
+
+    with_gate, without = (batched(plan, federation) for plan in plans)
+
+    norms = [max(np.abs(array).max() for array in run.model.values()) for run in (with_gate, without)]
+    assert norms[0] < 10
+    assert norms[1] > 1000
+    assert not without.events
+
+
+def test_an_aggregate_that_has_outgrown_the_last_common_model_is_refused_on_a_stack_and_with_messages() -> None:
+    plan = plan_of("FedAvg", {"aggregate_every": 2}, sites=None, samples_per_site=None, recipe=MOMENTUM)
+    federation = table(plan, 4, wild=(0, 1, 2, 3), scale=1e6)
+
+    one, other = batched(plan, federation), loop_of(plan, federation).run()
+
+    assert_alike(one, other)
+    assert {(event["site"], event["kind"]) for event in one.events} == {("server", "refused")}
+    for name, array in initial_model(plan, federation.task).items():
+        np.testing.assert_array_equal(one.model[name], array)
+
+
 def test_a_run_in_which_no_model_is_finite_ends_and_says_so() -> None:
     plan = plan_of(sites=None, samples_per_site=None)
     federation = table(plan, 2, wild=(0, 1))
@@ -280,3 +362,30 @@ def test_under_a_fraction_as_many_models_travel_as_sites_are_drawn_and_all_train
     for _, at in journey(plan, 5):
         assert len(at) == round(fraction * 5)
         assert Counter(at.tolist()).most_common(1)[0][1] == 1  # no two models at one site
+
+
+@pytest.mark.parametrize("name", ["FedDC", "FedAvg"])
+def test_a_run_that_is_taken_back_to_an_earlier_contact_goes_on_to_the_same_bits(tmp_path, name: str) -> None:
+    plan = plan_of(name, {"permute_every": None if name == "FedAvg" else 1, "aggregate_every": 2}, recipe=ADAM)
+    whole = loop_of(plan, journal=FileJournal(tmp_path), in_pieces=False).run()
+    journal = FileJournal(tmp_path)
+    contact = journal.contacts()[0]
+
+    journal.go_back(contact)
+    again = loop_of(plan, journal=journal, in_pieces=False).run()
+
+    assert contact < whole.contacts - 3
+    assert_equal_bits(whole.model or {}, again.model or {})
+    assert again.bytes_sent == whole.bytes_sent
+
+
+def test_a_state_whose_travellers_have_outgrown_the_common_model_is_not_journalled(tmp_path) -> None:
+    settings = {"permute_every": 1, "aggregate_every": 4}
+    plan = plan_of(settings=settings, sites=None, samples_per_site=None)
+    federation = table(plan, 4, wild=(0, 1, 2, 3), scale=1e9)
+    journal = FileJournal(tmp_path, keep=99)
+
+    outcome = loop_of(plan, federation, journal=journal).run()
+
+    assert journal.contacts() == [4, 8, 9]  # after an aggregation that was refused all have the last common model
+    assert {event["kind"] for event in outcome.events} == {"refused"}

@@ -1,5 +1,7 @@
 """The journal gives back the last whole state, bit for bit, whatever a kill or a fault left on the disk."""
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -129,6 +131,63 @@ def test_a_run_taken_back_writes_its_later_contacts_anew(tmp_path):
     journal.save(2, {"w": np.zeros(1)}, {})
 
     assert journal.latest()[0] == 2
+
+
+def of_a_chain(folder, contacts, every=4):
+    """The journal of a chain that aggregates at every fourth contact."""
+    journal = FileJournal(folder)
+    for contact in range(1, contacts + 1):
+        journal.save(contact, {"w": np.full(4, float(contact))}, {"contact": contact}, lasting=contact % every == 0)
+    return journal
+
+
+def test_a_state_after_an_aggregation_stays_and_there_are_twenty_at_most(tmp_path):
+    journal = of_a_chain(tmp_path, 90)
+
+    assert journal.contacts() == [*range(12, 89, 4), 89, 90]
+    assert len(list(tmp_path.iterdir())) == 2 * 22
+
+
+def test_what_stays_is_known_to_the_next_program_that_opens_the_journal(tmp_path):
+    of_a_chain(tmp_path, 6)
+
+    FileJournal(tmp_path).save(9, {"w": np.zeros(1)}, {})
+
+    assert FileJournal(tmp_path).contacts() == [4, 9]
+
+
+def test_a_run_goes_back_to_a_state_and_forgets_what_came_after_it(tmp_path):
+    journal = of_a_chain(tmp_path, 10)
+
+    journal.go_back(4)
+
+    assert FileJournal(tmp_path).latest()[0] == 4
+    assert FileJournal(tmp_path).contacts() == [4]
+
+
+@pytest.mark.parametrize("harm", ["never written", "damaged"])
+def test_a_state_that_is_not_there_whole_is_refused_and_nothing_is_lost(tmp_path, harm):
+    journal = of_a_chain(tmp_path, 10)
+    if harm == "damaged":
+        (tmp_path / "000004.safetensors").write_bytes(b"")
+
+    with pytest.raises(PlanError, match=r"No whole state of contact \d is in .*There are: 4, 8, 9, 10\."):
+        journal.go_back(4 if harm == "damaged" else 5)
+
+    assert journal.latest()[0] == 10
+
+
+def test_states_of_the_first_release_open(tmp_path):
+    journal = of_a_chain(tmp_path, 2)
+    path = tmp_path / "000002.json"
+    card = json.loads(path.read_bytes().partition(b"\n")[2])
+    del card["lasting"]
+    text = json.dumps(card)
+    path.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
+
+    assert journal.latest()[0] == 2
+    FileJournal(tmp_path).save(9, {}, {})
+    assert FileJournal(tmp_path).contacts() == [9]
 
 
 WRITER = """
