@@ -31,6 +31,7 @@ from fedsmall.wire import (
     COMMON,
     EXAMPLES,
     LEAVES,
+    LOSS,
     METRICS,
     MODEL,
     PLAN,
