@@ -26,6 +26,7 @@ RUNS: dict[str, tuple[Plan, str]] = {
     "moments that stay": (plan_of("FedAvg", recipe=MOVING.model_copy(update={"optimizer_state": "stay"})), "auto"),
     "FedDyn with moments": (plan_of("FedDyn", {"aggregate_every": 3}, recipe=MOVING, evaluate_every=2), "auto"),
     "unequal sites": (plan_of(**UNEQUAL, recipe=MOVING), "auto"),
+    "unequal sites, each whole": (plan_of(**UNEQUAL, recipe=Recipe(lr=0.05)), "auto"),
     "unequal sites, vmap": (plan_of(**UNEQUAL, recipe=MOVING), "vmap"),
     "unequal sites, loop": (plan_of(**UNEQUAL, recipe=MOVING), "loop"),
     "dropout": (plan_of(recipe=MOVING, model_options={"hidden": [6], "dropout": 0.5}), "auto"),
