@@ -15,13 +15,14 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow lint format install dist clean
+.PHONY: help demo test coverage test-slow test-gpu lint format install dist clean
 
 help:
 	@echo "make demo       install what is needed, then compare seven methods on two data sets (about 90 s)"
 	@echo "make test       install what is needed, then the quick tests"
 	@echo "make coverage   the quick tests, and how much of the code they run; fails below the floor of pyproject.toml"
 	@echo "make test-slow  the tests that reproduce papers, start Ray, or run a consortium (about ten minutes)"
+	@echo "make test-gpu   the tests that compare a GPU with the CPU; skipped where torch sees none"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     let ruff mend what it can"
 	@echo "make install    only the virtual environment, with all that development needs"
@@ -51,6 +52,10 @@ coverage: $(READY)
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m "slow and not docker and not alone" $(SLOW_ARGS) --timeout=3600
 	$(BIN)/python -m pytest -m "alone" --timeout=3600
+
+# Into an environment whose torch is built for CUDA: `make test-gpu VENV=...`; skipped, with the reason, where none is seen.
+test-gpu: $(READY)
+	$(BIN)/python -m pytest -m "gpu" --timeout=3600
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -4,6 +4,8 @@ Inside ``@app.train`` a NumPyClient works with any message-based strategy; a bar
 understand their messages.
 """
 
+import os
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +25,7 @@ from fedsmall.training.trees import cohort_for
 from fedsmall.wire import CONFIG, EXAMPLES, METRICS, NAMES, PLAN
 
 MOST_COHORTS = 1024
+DEVICE, DEVICE_VARIABLE = "device", "FEDSMALL_DEVICE"  # where a site trains: a key of its node, or of its environment
 
 app = ClientApp()
 
@@ -56,6 +59,20 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(RecordDict({METRICS: _metrics(examples, metrics)}), reply_to=message)
 
 
+def app_on(device: str) -> ClientApp:
+    """The same app for the nodes of a simulation, whose sites are to train on ``device``."""
+
+    def there(message: Message, context: Context, proceed: Callable[[Message, Context], Message]) -> Message:
+        context.node_config[DEVICE] = device
+        return proceed(message, context)
+
+    placed = ClientApp(mods=[there])
+    placed.query()(query)
+    placed.train()(train)
+    placed.evaluate()(evaluate)
+    return placed
+
+
 def _metrics(examples: int, metrics: dict[str, Any]) -> MetricRecord:
     return MetricRecord({EXAMPLES: examples, **metrics})
 
@@ -64,7 +81,8 @@ def _client(message: Message, context: Context) -> HospitalClient:
     text = str(message.content.config_records[CONFIG][PLAN])
     plan = _plan(text)
     site = simulated_site(plan, context)
-    cohort = _cohort(text, plan, site)
+    device = str(context.node_config.get(DEVICE) or os.environ.get(DEVICE_VARIABLE, "cpu"))
+    cohort = _cohort(text, plan, site, device)
     return HospitalClient(site, cohort.plan, cohort, ContextMemory(context))  # its own part of the plan
 
 
@@ -73,15 +91,16 @@ def _plan(text: str) -> Plan:
     return Plan.model_validate_json(text)
 
 
-_cohorts: dict[tuple[str, str], tuple[Samples, Trainer]] = {}  # by plan and site, with the data it was made for
+_cohorts: dict[tuple[str, str, str], tuple[Samples, Trainer]] = {}  # by plan, site and device, with the data it is of
 
 
-def _cohort(text: str, plan: Plan, site: SiteData) -> Trainer:
+def _cohort(text: str, plan: Plan, site: SiteData, device: str) -> Trainer:
     """The training core of a site; kept, for a simulation asks for each of its sites at every contact."""
-    samples, cohort = _cohorts.get((text, site.site), (None, None))
+    samples, cohort = _cohorts.get((text, site.site, device), (None, None))
     if cohort is None or samples is not site.train:
         if len(_cohorts) >= MOST_COHORTS:
             _cohorts.clear()
-        cohort = cohort_for(plan_at(plan, site.place, site.sites), site.task, [site.site], [site.train], path="loop")
-        _cohorts[text, site.site] = (site.train, cohort)
+        own = plan_at(plan, site.place, site.sites)
+        cohort = cohort_for(own, site.task, [site.site], [site.train], path="loop", device=device)
+        _cohorts[text, site.site, device] = (site.train, cohort)
     return cohort

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from fedsmall.errors import PolicyError
-from fedsmall.plan import Frozen, Plan
+from fedsmall.plan import Device, Frozen, Plan
 
 OWN = "own"
 
@@ -21,7 +21,8 @@ class Policy(Frozen):
 
     ``clip`` is the largest norm allowed, ``noise`` the least noise multiplier, ``budget`` the most epsilon at ``delta``
     that all runs on this site's data may spend together. ``bundles`` are the digests of the Flower bundles whose code
-    may be loaded here; "own" stands for the one that the fedsmall installed here would send.
+    may be loaded here; "own" stands for the one that the fedsmall installed here would send. ``devices`` are those that
+    may train here; "cuda" stands for every GPU.
     """
 
     tasks: tuple[str, ...] = ()
@@ -35,6 +36,7 @@ class Policy(Frozen):
     budget: Annotated[float, Field(gt=0)] | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     bundles: tuple[str, ...] = (OWN,)
+    devices: tuple[Device, ...] = ()
 
     def check_plan(self, plan: Plan, task: str, *, samples: int, sites: int) -> None:
         """Raise PolicyError, in one line, unless this site may take part in the plan.
@@ -59,6 +61,11 @@ class Policy(Frozen):
         """Raise PolicyError where ``epsilon``, spent after the contact that is asked for, is over the budget."""
         if self.budget is not None and not epsilon <= self.budget:
             raise PolicyError(f"the privacy budget of {self.budget:g} at delta {self.delta:g} is spent")
+
+    def check_device(self, device: str) -> None:
+        """Raise PolicyError unless the site's program may train on the device that it is started with."""
+        if self.devices and device not in self.devices and device.partition(":")[0] not in self.devices:
+            raise PolicyError(f'device "{device}" is not among those allowed here ({", ".join(self.devices)})')
 
     def _check_privacy(self, plan: Plan) -> None:
         privacy = plan.method.privacy

@@ -57,12 +57,16 @@ Answer = tuple[socket_frames.Header, Arrays]
 
 @dataclass
 class Station:
-    """One site at work: ``name`` is its own name, ``data`` its file or folder, ``home`` is where it writes."""
+    """One site at work: ``name`` is its own name, ``data`` its file or folder, ``home`` is where it writes.
+
+    ``device`` is where it trains: its own matter, of which no message speaks.
+    """
 
     name: str
     data: Path | None
     home: Path
     policy_file: Path
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         self.log = SiteLog(self.home, self.name)
@@ -95,6 +99,7 @@ class Station:
         if kind not in handlers:
             raise PlanError("this site was asked for something that it does not know")
         policy = load_policy(self.policy_file)
+        policy.check_device(self.device)
         plan = _plan(config)
         raw, digest = self._samples(plan)
         _, sites = self._place(config)
@@ -143,10 +148,13 @@ class Station:
             train, held_out = order.raw.samples(scaling)
             home = SiteData(self.name, order.raw.task, train, held_out, False, *self._place(order.config))
             plan = plan_at(order.plan, home.place, home.sites)
-            self._core = (key, home, cohort_for(plan, home.task, [self.name], [train], path="loop"))
+            self._core = (key, home, self._trainer(plan, home))
         _, home, cohort = self._core
         memory = RoundMemory(self._run_folder(order.config), int(order.config.get(ROUND, 0)) + after)
         return HospitalClient(home, cohort.plan, cohort, memory)
+
+    def _trainer(self, plan: Plan, home: SiteData) -> Trainer:
+        return cohort_for(plan, home.task, [self.name], [home.train], path="loop", device=self.device)
 
     def _place(self, config: Mapping[str, Any]) -> tuple[int, int]:
         names = sorted({str(name) for name in config.get(SITES, ())})
@@ -249,9 +257,9 @@ def _stamp(data: Path | None) -> tuple[tuple[str, int, int], ...]:
 
 
 def main(arguments: list[str]) -> None:
-    """``python -m clients.station NAME HOME POLICY SOCKET [DATA]``: what `fedsmall site up` runs."""
-    name, home, policy, path, *data = arguments
-    serve(Station(name, Path(data[0]) if data else None, Path(home), Path(policy)), Path(path))
+    """``python -m clients.station NAME HOME POLICY SOCKET DEVICE [DATA]``: what `fedsmall site up` runs."""
+    name, home, policy, path, device, *data = arguments
+    serve(Station(name, Path(data[0]) if data else None, Path(home), Path(policy), device), Path(path))
 
 
 if __name__ == "__main__":

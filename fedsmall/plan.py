@@ -4,13 +4,24 @@ A scenario (a TOML file, :mod:`sim.runs.scenario`) is several plans: one for eac
 travels as JSON inside every order, so a site needs nothing else to know what it is asked to do.
 """
 
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
+
+
+def device_word(word: str) -> str:
+    """A word for where models train, which is no part of a plan; ValueError where it is none."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", word):
+        raise ValueError('a device is "auto", "cpu", "cuda", "cuda:1" or "mps"')
+    return word
+
+
+Device = Annotated[str, AfterValidator(device_word)]
 
 # models that runs of the first release know by the place of their code
 RENAMED_MODELS = {

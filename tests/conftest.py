@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says how busy the machine is, and nothing about the code.
@@ -14,6 +15,12 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_runtest_setup(item):
+    """A test of a GPU is skipped, with the reason, where torch sees none."""
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip(f"torch {torch.__version__} sees no GPU here")
 
 
 @pytest.fixture(scope="session", autouse=True)

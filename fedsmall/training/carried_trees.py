@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from fedsmall.training.stack import REPLICA, Stack, Tensors
+from fedsmall.training.stack import REPLICA, Stack, Tensors, index_of
 
 
 def is_replica(name: str) -> bool:
@@ -29,7 +29,7 @@ def carry(stack: Stack, source: Stack, nodes: Sequence[str]) -> None:
 
 def planted(stack: Stack, nodes: Sequence[str], young: np.ndarray) -> Stack:
     """All nodes of all rows' trees as one stack, row by row; the trees of ``young`` rows are grown anew."""
-    fresh = torch.from_numpy(young)
+    fresh = torch.from_numpy(young).to(next(iter(stack.parameters.values())).device)
 
     def joined(tensors: Mapping[str, torch.Tensor]) -> Tensors:
         grown = {}
@@ -37,7 +37,7 @@ def planted(stack: Stack, nodes: Sequence[str], young: np.ndarray) -> Stack:
             columns = [own]
             for node in nodes[1:]:
                 theirs = stack.optimizer[f"{REPLICA}/{node}/{name}"]
-                columns.append(torch.where(fresh.to(own.device).reshape(-1, *[1] * (own.dim() - 1)), own, theirs))
+                columns.append(torch.where(fresh.reshape(-1, *[1] * (own.dim() - 1)), own, theirs))
             grown[name] = torch.stack(columns, dim=1).flatten(0, 1)  # (rows * nodes, ...)
         return grown
 
@@ -49,11 +49,11 @@ def put_anchors(stack: Stack, nodes: Stack, anchors: np.ndarray) -> None:
     """Write the anchors among trained nodes, models and moments, back into their rows."""
     state = own_state(nodes)
     for name, tensor in own_state(stack).items():
-        tensor.copy_(state[name][torch.from_numpy(anchors)])
+        tensor.copy_(state[name][index_of(anchors, tensor)])
 
 
 def put_replicas(stack: Stack, nodes: Stack, anchors: np.ndarray, names: Sequence[str]) -> None:
     """Let every row carry the trained replicas, whose rows follow their anchor's."""
     for name, tensor in own_state(nodes).items():
         for place, node in enumerate(names[1:], 1):
-            stack.optimizer[f"{REPLICA}/{node}/{name}"].copy_(tensor[torch.from_numpy(anchors + place)])
+            stack.optimizer[f"{REPLICA}/{node}/{name}"].copy_(tensor[index_of(anchors + place, tensor)])

@@ -11,12 +11,13 @@ from fedsmall.models.registry import build_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.training.batches import Batches
+from fedsmall.training.device import chosen, widest
 from fedsmall.training.gradients import LOSSES, Batch, MlpGradients, choose, mean_loss
 from fedsmall.training.gradients.prepare import MaskedDropout, dropout_shapes, prepared
 from fedsmall.training.local_rules import pulled
 from fedsmall.training.optimizers import fresh_state, learning_rate, step
 from fedsmall.training.site_memory import SiteMemory
-from fedsmall.training.stack import Rows, Stack, Tensors
+from fedsmall.training.stack import Rows, Stack, Tensors, index_of
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained
 
 CACHE_BYTES = 4 * 2**20  # what a chunk of small models, with their gradients and moments, may take
@@ -30,9 +31,9 @@ class Cohort(OneModelTrainer):
 
     ``names`` and ``samples`` are the sites'; the same sites in any company get the same numbers. ``path`` is "auto" or
     a name of :data:`fedsmall.training.gradients.PATHS`; afterwards ``path`` and ``reason`` say which one was taken, and
-    why.
+    why. ``device`` is a word of :mod:`fedsmall.training.device`, or torch's own.
 
-    Raises PlanError where the named path does not fit the model.
+    Raises PlanError where the named path does not fit the model, or the device is not here.
     """
 
     def __init__(
@@ -43,18 +44,20 @@ class Cohort(OneModelTrainer):
         samples: Sequence[Samples],
         *,
         path: str = "auto",
-        device: str | torch.device | None = None,
+        device: str | torch.device = "cpu",
     ) -> None:
         self.plan, self.task, self.names = plan, task, tuple(names)
-        self.device = torch.device(device or "cpu")
         dtype = getattr(torch, plan.dtype)
         built = build_model(plan.model, task, plan.model_options, rng_for(plan.seed, "template"))
-        model = prepared(built).to(self.device, dtype)
+        model = prepared(built).to(dtype)
         self._names = tuple(model.state_dict())
         self._parameters = tuple(name for name, _ in model.named_parameters())
         self._loss = LOSSES[task.loss]
         self._gradients, self.reason = choose(model, self._loss, path)
         self.path = self._gradients.path
+        parameters = sum(tensor.numel() for tensor in model.parameters())
+        self.device = chosen(device, parameters, self._gradients.chunk or len(names), plan.dtype)
+        model.to(self.device)  # in place: what computes gradients holds this model
         shapes = dropout_shapes(model, torch.zeros(1, *task.input_shape, dtype=dtype, device=self.device))
         masks = {name: (shape, _probability(model, name)) for name, shape in shapes.items()}
         self._batches = Batches(plan, names, samples, masks, self.device)
@@ -81,21 +84,23 @@ class Cohort(OneModelTrainer):
         if not stack.optimizer and self.plan.recipe.optimizer_state != "stay":
             stack.optimizer = fresh_state(stack.parameters, self.plan.recipe)
         remembered = SiteMemory(self.plan, stack.parameters, len(self.names), signals.memory)
-        losses = torch.zeros(len(stack), dtype=torch.float64, device=self.device)
+        losses = torch.zeros(len(stack), dtype=widest(self.device), device=self.device)
         with torch.no_grad():
             remembered.receive(first.sites, stack.parameters, signals.common, signals.rule)
             for rows in self._chunks(stack, first.sites):
                 part = stack.rows(rows)
                 for leg in legs:
-                    of_last = torch.zeros(len(part), dtype=torch.float64, device=self.device) if leg is last else None
+                    of_last = torch.zeros_like(losses[: len(part)]) if leg is last else None
                     self._leg(part, leg._replace(sites=leg.sites[rows]), remembered, of_last)
                 assert of_last is not None
-                losses[rows] = of_last
+                losses[index_of(rows, losses)] = of_last
                 if isinstance(rows, np.ndarray):
                     stack.put(rows, part)
             sent = remembered.close(last.sites, stack.parameters) if last.closes else {}
         rule_sends = {name: tensor.cpu().numpy() for name, tensor in sent.items()}
-        return self.report(losses.cpu().numpy(), last)._replace(rule=rule_sends, memory=remembered.arrays())
+        return self.report(losses.cpu().numpy().astype(np.float64), last)._replace(
+            rule=rule_sends, memory=remembered.arrays()
+        )
 
     def report(self, losses: np.ndarray, leg: Leg) -> Trained:
         """What training gives where nothing is remembered or sent for a rule."""
@@ -141,7 +146,7 @@ class Cohort(OneModelTrainer):
         self._rounds(ordered, leg._replace(sites=leg.sites[order]), memory, losses)
         models.put(order, ordered)
         if losses is not None:
-            losses.copy_(losses[torch.from_numpy(np.argsort(order)).to(losses.device)])
+            losses.copy_(losses[index_of(np.argsort(order), losses)])
 
     def _rounds(self, models: Stack, leg: Leg, memory: SiteMemory, losses: Tensor | None) -> None:
         staying = memory.moments(leg.sites)
@@ -186,7 +191,7 @@ class Cohort(OneModelTrainer):
             active = models if rows.stop == len(models) and rows.start == 0 else models.rows(rows)
             outputs = self._step(active, _cut(state, rows), _cut(variables, rows), batch, lr)
             if losses is not None:
-                share = mean_loss(self._loss, outputs, batch).double()
+                share = mean_loss(self._loss, outputs, batch).to(losses.dtype)
                 losses[rows] += share / torch.from_numpy(self._batches.steps[sites[rows]]).to(share.device)
 
     def _step(self, models: Stack, state: Tensors, variables: Tensors, batch: Batch, lr: float) -> Tensor:

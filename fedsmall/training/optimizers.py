@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsmall.plan import Recipe
+from fedsmall.training.device import widest
 from fedsmall.training.stack import Tensors
 
 
@@ -79,7 +80,7 @@ def step(parameters: Tensors, gradients: Tensors, state: Tensors, recipe: Recipe
     """One optimizer step of K models in place, with ``state`` as :func:`fresh_state` makes it."""
     optimizer = OPTIMIZERS[recipe.optimizer]
     moments = optimizer.moments(recipe)
-    steps = state["step"].add_(1).double() if optimizer.counts else None
+    steps = state["step"].add_(1).to(widest(state["step"].device)) if optimizer.counts else None
     for name, parameter in parameters.items():
         mine = {moment: state[f"{moment}/{name}"] for moment in moments}
         optimizer.update(parameter, gradients[name], mine, recipe, Rate(lr, steps))

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedsmall.plan import Plan
 from fedsmall.training.local_rules import GRADIENT, closed, rule_of
 from fedsmall.training.optimizers import fresh_state
-from fedsmall.training.stack import Rows, Tensors
+from fedsmall.training.stack import Rows, Tensors, index_of
 from fedsmall.wire import Arrays
 
 
@@ -50,13 +50,12 @@ class SiteMemory:
         if not self._rule.remembers:
             return
         rows = np.flatnonzero(np.zeros(len(sites), bool) if common is None else np.asarray(common))
-        there = torch.from_numpy(sites[rows])
         for name, tensor in parameters.items():
-            self._held[f"reference/{name}"][there] = tensor[torch.from_numpy(rows)]
-        self._held["known"][there] = 1.0
-        self._held["rate"][there] = 0.0
+            self._put(f"reference/{name}", sites[rows], tensor[index_of(rows, tensor)])
+        for word, value in (("known", 1.0), ("rate", 0.0)):
+            self._put(word, sites[rows], self._held[word].new_full((len(rows),), value))
         for name, array in (rule or {}).items():
-            self._held[name][torch.from_numpy(sites)] = torch.from_numpy(np.array(array)).to(self._held[name])
+            self._put(name, sites, torch.from_numpy(np.array(array)).to(self._held[name]))
 
     @property
     def wants_gradient(self) -> bool:
@@ -78,13 +77,13 @@ class SiteMemory:
     def keep(self, sites: np.ndarray, tensors: Tensors) -> None:
         """Remember these tensors, a row for each of the sites: the optimizer state that stays, say."""
         for name, tensor in tensors.items():
-            self._held[name][torch.from_numpy(sites)] = tensor
+            self._put(name, sites, tensor)
 
     def count(self, sites: np.ndarray, rates: np.ndarray) -> None:
         """Add the sums of the learning rates of the steps that were taken, (rows,)."""
         if self._rule.remembers:
             rate = self._held["rate"]
-            rate[torch.from_numpy(sites)] += torch.from_numpy(rates).to(rate)
+            rate[index_of(sites, rate)] += torch.from_numpy(rates).to(rate)
 
     def close(self, sites: np.ndarray, parameters: Tensors) -> Tensors:
         """End the stretch since the last common model; returns what the rule sends to the server, a row per model."""
@@ -92,7 +91,7 @@ class SiteMemory:
             return {}
         remembered, sent = closed(parameters, self.variables(sites), self._method)
         for name, tensor in remembered.items():
-            self._held[name][torch.from_numpy(sites)] = tensor
+            self._put(name, sites, tensor)
         return sent
 
     def arrays(self) -> Arrays:
@@ -100,5 +99,8 @@ class SiteMemory:
         return {name: array.copy() for name, array in Rows(self._held).arrays().items()}
 
     def _rows(self, sites: np.ndarray, names: Sequence[str]) -> Tensors:
-        index: Tensor = torch.from_numpy(sites)
-        return {name: self._held[name][index] for name in names}
+        return {name: self._held[name][index_of(sites, self._held[name])] for name in names}
+
+    def _put(self, name: str, sites: np.ndarray, rows: Tensor) -> None:
+        held = self._held[name]
+        held[index_of(sites, held)] = rows

@@ -27,8 +27,8 @@ class Rows:
         """{name: (rows, ...)}: copies of some rows; all of them, in order, are views that later training moves."""
         if rows is None or list(rows) == list(range(len(self))):
             return {name: _view(tensor) for name, tensor in self.tensors.items()}
-        index = torch.as_tensor(rows)
-        return {name: _view(tensor[index.to(tensor.device)]) for name, tensor in self.tensors.items()}
+        index = np.asarray(rows)
+        return {name: _view(tensor[index_of(index, tensor)]) for name, tensor in self.tensors.items()}
 
     def row(self, row: int) -> Arrays:
         """The arrays of one row, on the CPU views that cannot be written."""
@@ -96,13 +96,13 @@ class Stack:
 
     def rows(self, index: slice | np.ndarray) -> "Stack":
         """Some of the models: views for a slice, copies for row numbers."""
-        return Stack(self.names, *({name: t[_index(index, t)] for name, t in part.items()} for part in self._parts()))
+        return Stack(self.names, *({name: t[index_of(index, t)] for name, t in part.items()} for part in self._parts()))
 
     def put(self, index: np.ndarray, models: "Stack") -> None:
         """Write ``models`` into the rows ``index``."""
         for mine, theirs in zip(self._parts(), models._parts(), strict=True):
             for name, tensor in mine.items():
-                tensor[_index(index, tensor)] = theirs[name]
+                tensor[index_of(index, tensor)] = theirs[name]
 
     def clone(self) -> "Stack":
         """A copy that shares nothing with this stack."""
@@ -124,7 +124,8 @@ def stacked(arrays: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]) ->
     return {name: torch.from_numpy(np.stack([a[name] for a in arrays])) for name in names}
 
 
-def _index(index: slice | np.ndarray, tensor: Tensor) -> slice | Tensor:
+def index_of(index: slice | np.ndarray, tensor: Tensor) -> slice | Tensor:
+    """Row numbers as an index of ``tensor``, on its device."""
     return index if isinstance(index, slice) else torch.from_numpy(index).to(tensor.device)
 
 

@@ -37,7 +37,7 @@ def cohort_for(
     samples: Sequence[Samples],
     *,
     path: str = "auto",
-    device: str | torch.device | None = None,
+    device: str | torch.device = "cpu",
 ) -> Trainer:
     """The trainer of a plan's sites: with trees where the method has them, with models of their own where they have."""
 
@@ -54,7 +54,7 @@ def _mixed_cohort(
     names: Sequence[str],
     samples: Sequence[Samples],
     path: str,
-    device: str | torch.device | None,
+    device: str | torch.device,
 ) -> MixedCohort:
     layers = shared_layers(plan)
 
@@ -87,7 +87,7 @@ class TreeCohort(OneModelTrainer):
         samples: Sequence[Samples],
         *,
         path: str = "auto",
-        device: str | torch.device | None = None,
+        device: str | torch.device = "cpu",
         shared: Shared | None = None,
     ) -> None:
         assert plan.method.tree is not None

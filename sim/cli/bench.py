@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedsmall.training.device import check_device
 from sim.bench.contenders import RAY
 from sim.bench.measure import feddc_over_fedavg, measure
 from sim.bench.timing import Measured
@@ -30,10 +31,13 @@ def bench(
     scaling: Annotated[
         bool, typer.Option(help="also measure how cost grows with sites, samples and parameters")
     ] = True,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="a folder for bench.json and bench.png", show_default=False)] = None,
 ) -> None:
     """Measure client updates a second at equal losses: each contender in turn, several times over, in one process."""
+    if device != "cpu" and not device.startswith("cuda"):
+        raise typer.BadParameter(f"--device is cpu, cuda or cuda:1 here; got {device!r}")
+    check_device(device)
     chosen = [WORKLOADS[key] for key in _keys(workloads)]
     torch.set_num_threads(1)
     console = Console()

@@ -3,6 +3,9 @@
 import typer
 
 ENGINE = typer.Option(help="cohort, inprocess or ray; the fastest one here if not given", show_default=False)
+DEVICE = typer.Option(
+    help="where models train: auto, cpu, cuda, cuda:1 or mps; what the scenario says if not given", show_default=False
+)
 OUT = typer.Option(help="the run's folder; runs/NAME if not given. Never written over", show_default=False)
 SET = typer.Option(
     "--set", metavar="KEY=VALUE", help="set a key of the scenario anew: --set recipe.lr=0.1", show_default=False

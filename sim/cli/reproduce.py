@@ -3,12 +3,12 @@
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from sim.cli.options import DATA_ROOT, ENGINE
+from sim.cli.options import DATA_ROOT, DEVICE, ENGINE
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -19,6 +19,7 @@ def reproduce(
     ] = "list",
     profile: Annotated[str, typer.Option(help="quick: minutes on two cores; paper: as printed")] = "quick",
     engine: Annotated[str | None, ENGINE] = None,
+    device: Annotated[str | None, DEVICE] = None,
     data_root: Annotated[Path | None, DATA_ROOT] = None,
     docs: Annotated[
         Path | None, typer.Option(help="the folder of the page; docs/ here if not given", show_default=False)
@@ -39,13 +40,15 @@ def reproduce(
         _list(data_root)
         return
     if item == "study":
+        if device:
+            raise typer.BadParameter("the study's models are small and train on the CPU; leave --device out")
         _study(docs, minutes)
     elif item != "page":
-        _items(item, profile, engine, data_root, docs)
+        _items(item, profile, docs, engine=engine, device=device, data_root=data_root)
     console.print(f"\nPage: {rewrite(docs)}")
 
 
-def _items(name: str, profile: str, engine: str | None, data_root: Path | None, docs: Path) -> None:
+def _items(name: str, profile: str, docs: Path, **how: Any) -> None:
     from sim.evidence.items import chosen
     from sim.evidence.page import summary
     from sim.evidence.run import reproduce as run_item
@@ -54,7 +57,7 @@ def _items(name: str, profile: str, engine: str | None, data_root: Path | None, 
     for item in wanted:
         item.scenarios(profile)  # a wrong profile or scenario stops everything before the first run
     for item in wanted:
-        result = run_item(item, profile, engine=engine, data_root=data_root, docs=docs, console=console, processes=None)
+        result = run_item(item, profile, docs=docs, console=console, processes=None, **how)
         console.print(summary(item, result), markup=False)
     console.print(f"{len(wanted)} items in {time.perf_counter() - started:.0f} s")
 

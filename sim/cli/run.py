@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.options import ADDRESS, DATA_ROOT, ENGINE, OUT, PROCESSES, SET, WORKERS
+from sim.cli.options import ADDRESS, DATA_ROOT, DEVICE, ENGINE, OUT, PROCESSES, SET, WORKERS
 from sim.report.terminal import print_run, terminal
 
 console = terminal()
@@ -17,6 +17,7 @@ def run(
         Path, typer.Argument(help="a .toml file, or a name from `fedsmall list scenarios`", show_default=False)
     ],
     engine: Annotated[str | None, ENGINE] = None,
+    device: Annotated[str | None, DEVICE] = None,
     out: Annotated[Path | None, OUT] = None,
     setting: Annotated[list[str] | None, SET] = None,
     data_root: Annotated[Path | None, DATA_ROOT] = None,
@@ -50,7 +51,7 @@ def run(
         engine=engine,
         data_root=data_root,
         watcher=watching,
-        options=shared,
+        options=shared | ({"device": device} if device else {}),
         processes=1 if shared else processes,  # one plan at a time has all the workers
     )
     print_run(console, done)

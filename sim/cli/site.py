@@ -45,11 +45,12 @@ def up(
         bool, typer.Option("--detach", "-d", help="return at once; stop with `fedsmall site down`")
     ] = False,
     only: Annotated[str, typer.Option(help="station (data, no network) or network (no data): a container each")] = "",
+    device: Annotated[str, typer.Option(help="where the site trains: auto, cpu, cuda, cuda:1 or mps")] = "cpu",
     insecure: Annotated[bool, typer.Option(help="plain text; on the loopback only, for trials")] = False,
 ) -> None:
     """Join the federation: start station, SuperNode and SuperExec; all connections go out."""
     site = _site(kit, home)
-    sites.up(site, data, port, say, insecure=insecure, only=only)
+    sites.up(site, data, port, say, insecure=insecure, only=only, device=device)
     say(f"{site.card.site} is up; logs in {site.process_folder}. What leaves is in {site.home / 'log.jsonl'}")
     if not detach:
         stay(site.process_folder, say)

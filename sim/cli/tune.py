@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sim.cli.options import DATA_ROOT, ENGINE, SET
+from sim.cli.options import DATA_ROOT, DEVICE, ENGINE, SET
 
 if TYPE_CHECKING:
     from sim.evidence.search import RateChoice
@@ -26,6 +26,7 @@ def tune(
     seeds: Annotated[int, typer.Option(help="at most this many seeds; fewer where the choices are stable")] = 6,
     metric: Annotated[str, typer.Option(help="what makes a rate better")] = "accuracy",
     engine: Annotated[str | None, ENGINE] = None,
+    device: Annotated[str | None, DEVICE] = None,
     setting: Annotated[list[str] | None, SET] = None,
     data_root: Annotated[Path | None, DATA_ROOT] = None,
     out: Annotated[
@@ -60,7 +61,14 @@ def tune(
             )
 
         tries[variant] = search(
-            one, tried, metric=metric, engine=engine, data_root=data_root, most_seeds=seeds, on_seed=report
+            one,
+            tried,
+            metric=metric,
+            engine=engine,
+            device=device,
+            data_root=data_root,
+            most_seeds=seeds,
+            on_seed=report,
         )
         _show(choose(tries[variant]))
     path = out or (SEARCHES / f"{item.name}.csv" if item else Path(f"tune-{Path(scenario).stem}.csv"))

@@ -64,7 +64,7 @@ class Site(NamedTuple):
         return self.home / "door" / "station"
 
 
-def programs(site: Site, data: Path | None, port: int, *, insecure: bool) -> list[Program]:
+def programs(site: Site, data: Path | None, port: int, *, insecure: bool, device: str = "cpu") -> list[Program]:
     """The three programs of a site; ``port`` is the SuperNode's own, on the loopback: no port is open to others."""
     card, home = site.card, site.home.absolute()
     policy = (site.kit / "policy.toml").absolute()
@@ -76,6 +76,7 @@ def programs(site: Site, data: Path | None, port: int, *, insecure: bool) -> lis
         str(home),
         str(policy),
         str(site.socket_path.absolute()),
+        device,
     ]
     secret = ["--superexec-auth-secret-file", str(home / "superexec.secret")]
     trust = ["--insecure"] if insecure else ["--root-certificates", str((site.kit / "ca.crt").absolute())]
@@ -102,17 +103,31 @@ def programs(site: Site, data: Path | None, port: int, *, insecure: bool) -> lis
     ]
 
 
-def up(site: Site, data: Path | None, port: int, say: Say, *, insecure: bool = False, only: str = "") -> None:
+def up(
+    site: Site,
+    data: Path | None,
+    port: int,
+    say: Say,
+    *,
+    insecure: bool = False,
+    only: str = "",
+    device: str = "cpu",
+) -> None:
     """Start a site's programs; ``say`` is told every command, that the site is let in, and what expires soon.
 
-    ``only`` starts the "station", which needs the data and no network, or the "network" half, which needs no data.
+    ``only`` starts the "station", which needs the data and no network, or the "network" half, which needs no data. The
+    station trains on ``device``.
 
     Connections only go out. Raises ValueError, in one line, for what would else fail as a riddle: no key, a server that
     is not there, a certificate of another authority or another name, plain text where TLS is expected, a clock that is
     wrong, a key that the server does not know, an admission that has expired.
     """
     card, left = site.card, None
-    load_policy(site.kit / "policy.toml")
+    load_policy(site.kit / "policy.toml").check_device(device)
+    if only != "network" and device != "cpu":
+        from fedsmall.training.device import check_device  # brings torch, which takes its time
+
+        check_device(device)
     if data is not None and not data.exists():
         raise ValueError("there are no data at the place that --data names")
     if insecure and not _is_loopback(card.address):
@@ -129,7 +144,9 @@ def up(site: Site, data: Path | None, port: int, say: Say, *, insecure: bool = F
     if left is not None:
         _be_admitted(site, left, say)
     names = HALVES.get(only, ("station", "supernode", "superexec"))
-    commands = [program for program in programs(site, data, port, insecure=insecure) if program.name in names]
+    commands = [
+        program for program in programs(site, data, port, insecure=insecure, device=device) if program.name in names
+    ]
     for program in commands:
         say(flower_cli.shown(program.command))
     supervisor.start(site.process_folder, commands)

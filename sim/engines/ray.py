@@ -4,12 +4,15 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedsmall.errors import PlanError
 from strategies.roster import await_sites
 
+CPU = torch.device("cpu")
+SHARED_BY = 4  # processes on one GPU: each takes half a GiB of it before its first model
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
@@ -35,26 +38,48 @@ def connect(address: str | None) -> bool:
     return True
 
 
+def gpu_share(device: torch.device) -> float:
+    """The part of a GPU that an actor asks Ray for; 0 where it trains elsewhere.
+
+    Raises PlanError for a GPU by number, and where the Ray that is connected has none.
+    """
+    if device.type != "cuda":
+        return 0.0
+    if device.index is not None:
+        raise PlanError(f'Ray hands out the GPUs itself: say device = "cuda" in place of "{device}".')
+    import ray
+
+    if ray.is_initialized() and not ray.cluster_resources().get("GPU"):
+        raise PlanError("The Ray cluster has no GPU; leave the device out, or start Ray where one is.")
+    return 1 / SHARED_BY
+
+
 def _hush() -> None:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
 
 
 def with_ray_grid(
-    sites: int, work: Callable[[Grid], Any], *, cpus: int | None = None, address: str | None = None
+    sites: int,
+    work: Callable[[Grid], Any],
+    *,
+    device: torch.device = CPU,
+    cpus: int | None = None,
+    address: str | None = None,
 ) -> Any:
     """Call ``work`` with the grid of Flower's simulation runtime and return what it returns.
 
     ``cpus`` bounds what Ray starts on this machine (all of it by default); with ``address`` a running Ray cluster is
-    used instead. An error in ``work`` is raised here; Flower would only log it.
+    used instead. The sites train on ``device``. An error in ``work`` is raised here; Flower would only log it.
     """
     _hush()
     if address is not None:
         connect(address)
     from flwr.simulation import run_simulation
 
-    from clients.client_app import app as client_app
+    from clients.client_app import app_on
 
+    share = gpu_share(device)
     kept: dict[str, Any] = {}
     server_app = ServerApp()
 
@@ -67,8 +92,8 @@ def with_ray_grid(
             kept["error"] = error
 
     init: dict[str, Any] = {"address": address} if address else {"num_cpus": cpus or os.cpu_count() or 1}
-    config = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": init}
-    run_simulation(server_app, client_app, num_supernodes=sites, backend_config=config)
+    config = {"client_resources": {"num_cpus": 1, "num_gpus": share}, "init_args": init}
+    run_simulation(server_app, app_on(str(device)), num_supernodes=sites, backend_config=config)
     if "error" in kept:
         raise kept["error"]
     return kept.get("result")

@@ -2,10 +2,11 @@
 
 import platform
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
+import torch
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
@@ -16,6 +17,7 @@ from fedsmall.methods import nearest
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.schedule import Contact
+from fedsmall.training.device import chosen, described
 from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.validation import check_run
@@ -33,7 +35,7 @@ class RunRecord:
     """One plan, executed once: what came of it, and with what it can be repeated.
 
     ``seconds`` is the wall time of the rounds, without building data or starting an engine; ``model`` is the common
-    model at the end, or None; ``stopped`` says that the run was cut short.
+    model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained.
     """
 
     plan: Plan
@@ -49,6 +51,7 @@ class RunRecord:
     versions: dict[str, str] = field(default_factory=dict)
     stopped: bool = False
     path: str = ""
+    device: str = ""
     privacy: dict[str, float] = field(default_factory=dict)
 
 
@@ -64,14 +67,15 @@ def run_plan(
     """Run one plan over the sites of ``federation``.
 
     ``progress(round, rounds)`` is called after each contact; ``stop()`` is asked after each and ends the run early.
-    ``options`` are the engine's own. Raises PlanError for an engine that does not exist.
+    ``options`` are the engine's own; every engine has "device". Raises PlanError for an engine that does not exist.
     """
     check_engine(engine, options or ())
     check_run(plan, federation)
     if plan.method.family == "central":
         federation = federation.pooled()
-    work = _Work(plan, federation, progress, stop)
-    return _record(plan, engine, *ENGINES[engine](work, options or {}))
+    own = {"device": "cpu"} | (options or {})
+    work = _Work(plan, federation, progress, stop, own.pop("device"))
+    return _record(plan, engine, *ENGINES[engine](work, own))
 
 
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -80,11 +84,11 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     ``tell`` is called with each contact at which models are judged and what they are worth.
     """
     check_run(plan, federation)
-    work = _Work(plan, federation, None, None)
-    return _record(plan, "flower", work.on(grid, tell, in_pieces=False), "loop")
+    work = _Work(plan, federation, None, None, "cpu")
+    return _record(plan, "flower", work.on(grid, tell, in_pieces=False), "loop", torch.device("cpu"))
 
 
-def _record(plan: Plan, engine: str, outcome: Outcome, path: str) -> RunRecord:
+def _record(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.device) -> RunRecord:
     return RunRecord(
         plan=plan,
         engine=engine,
@@ -99,11 +103,12 @@ def _record(plan: Plan, engine: str, outcome: Outcome, path: str) -> RunRecord:
         versions=versions(),
         stopped=outcome.stopped,
         path=path,
+        device=described(device),
         privacy=outcome.privacy,
     )
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Work:
     """A run that only needs a grid."""
 
@@ -111,10 +116,15 @@ class _Work:
     federation: Federation
     progress: Progress | None
     stop: Stop | None
+    device: str | torch.device
 
     def trainer(self) -> Trainer:
         federation = self.federation
-        return cohort_for(self.plan, federation.task, federation.names, federation.train)
+        return cohort_for(self.plan, federation.task, federation.names, federation.train, device=self.device)
+
+    def device_of_one(self) -> torch.device:
+        """The device for models that train one at a time."""
+        return chosen(self.device, sum(a.size for a in self.initial(None).values()), dtype=self.plan.dtype)
 
     def initial(self, site: str | None) -> Arrays:
         return initial_model(self.plan, self.federation.task, site)
@@ -148,39 +158,46 @@ class _Work:
         return OwnModelsEvaluator(judges or LocalJudges(self.plan, self.federation, trainer))
 
 
-def _batched(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
+Ran = tuple[Outcome, str, torch.device]  # what came of a run, by which path, and where
+
+
+def _batched(work: _Work, options: dict[str, Any]) -> Ran:
     from sim.engines.cohort import run_cohort
     from sim.engines.workers import shared_out
 
     whole = work.trainer()
     with shared_out(whole, work.federation, **options) as trainer:
         evaluator = work.evaluator(whole)
-        return run_cohort(work.plan, trainer, work.initial, evaluator, work.progress, work.stop), whole.path
+        outcome = run_cohort(work.plan, trainer, work.initial, evaluator, work.progress, work.stop)
+        return outcome, whole.path, whole.device
 
 
-def _in_process(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
-    from clients.client_app import app
+def _in_process(work: _Work, options: dict[str, Any]) -> Ran:
+    from clients.client_app import app_on
     from clients.site_data import give_federation
     from sim.engines.inprocess import InProcessGrid
 
     give_federation(work.plan, work.federation)
-    return work.on(InProcessGrid(app, len(work.federation.names))), "loop"
+    device = work.device_of_one()
+    grid = InProcessGrid(app_on(str(device)), len(work.federation.names))
+    return replace(work, device=device).on(grid), "loop", device
 
 
-def _ray(work: _Work, options: dict[str, Any]) -> tuple[Outcome, str]:
+def _ray(work: _Work, options: dict[str, Any]) -> Ran:
     from sim.engines.ray import with_ray_grid
 
-    sites = len(work.federation.names)
-    return with_ray_grid(sites, work.on, **options), "loop"
+    device = work.device_of_one()
+    placed = replace(work, device=device)
+    return with_ray_grid(len(work.federation.names), placed.on, device=device, **options), "loop", device
 
 
 DEFAULT_ENGINE = "cohort"  # the fastest on one machine
-ENGINES: dict[str, Callable[[_Work, dict[str, Any]], tuple[Outcome, str]]] = {
+ENGINES: dict[str, Callable[[_Work, dict[str, Any]], Ran]] = {
     "cohort": _batched,
     "inprocess": _in_process,
     "ray": _ray,
 }
-OPTIONS = {"cohort": ("workers", "address"), "inprocess": (), "ray": ("cpus", "address")}
+OPTIONS = {"cohort": ("device", "workers", "address"), "inprocess": ("device",), "ray": ("device", "cpus", "address")}
 
 
 def check_engine(engine: str, options: Iterable[str] = ()) -> None:
@@ -196,4 +213,5 @@ def check_engine(engine: str, options: Iterable[str] = ()) -> None:
 def versions() -> dict[str, str]:
     """The versions that a run's numbers may depend on."""
     packages = ("flwr", "ray", "torch", "numpy", "scipy", "scikit-learn")
-    return {"fedsmall": __version__, "python": platform.python_version()} | {name: version(name) for name in packages}
+    cuda = {"cuda": torch.version.cuda} if torch.version.cuda else {}
+    return {"fedsmall": __version__, "python": platform.python_version()} | {p: version(p) for p in packages} | cuda

@@ -21,7 +21,7 @@ from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Rows, Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained, Trainer
 from fedsmall.wire import Arrays
-from sim.engines.ray import connect
+from sim.engines.ray import connect, gpu_share
 
 SMALLEST = 4  # rows; less are not worth a worker
 
@@ -105,14 +105,14 @@ def _put(stack: Stack, rows: slice, walked: Walked) -> None:
 
 # -- what happens in a worker -----------------------------------------------------------------------------------------
 
-Given = tuple[Plan, Task, tuple[str, ...], tuple[Samples, ...], str]
+Given = tuple[Plan, Task, tuple[str, ...], tuple[Samples, ...], str, str]
 _held: list[Cohort] = []
 
 
 def _begin(given: Given) -> None:
-    plan, task, names, samples, path = given
+    plan, task, names, samples, path, device = given
     torch.set_num_threads(1)
-    _held[:] = [Cohort(plan, task, names, samples, path=path)]
+    _held[:] = [Cohort(plan, task, names, samples, path=path, device=device)]
 
 
 def _walk(part: StackPart) -> Walked:
@@ -158,9 +158,12 @@ class RayWorkers:
         import ray
 
         self._ray = ray
-        self.count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        share, there = gpu_share(torch.device(given[-1])), ray.cluster_resources()
+        most = there.get("GPU", 0) // share if share else there.get("CPU", 1)
+        self.count = count or max(1, int(min(most, there.get("CPU", 1))))
         held = ray.put(given)  # the samples go once to each machine
-        self._actors = [ray.remote(_Actor).options(num_cpus=1).remote(held) for _ in range(self.count)]
+        actor = ray.remote(_Actor).options(num_cpus=1, num_gpus=share)
+        self._actors = [actor.remote(held) for _ in range(self.count)]
 
     def walk(self, parts: Sequence[StackPart]) -> list[Walked]:
         """Walk the parts side by side; Ray gives the arrays back read-only."""
@@ -208,7 +211,7 @@ def shared_out(
     if not isinstance(cohort, Cohort) or ((workers or 1) < 2 and address is None):
         yield cohort
         return
-    given = cohort.plan, cohort.task, federation.names, federation.train, cohort.path
+    given = cohort.plan, cohort.task, federation.names, federation.train, cohort.path, str(cohort.device)
     pool: Workers = LocalWorkers(given, workers) if address is None else RayWorkers(given, workers, address)
     try:
         yield ParallelCohort(cohort, pool)

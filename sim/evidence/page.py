@@ -9,6 +9,7 @@ from fedsmall.evaluation.statistics import ENOUGH, Interval
 from sim.evidence.items import Item, published_by_hospital
 from sim.evidence.rows import MARGIN, EvidenceRow, ItemResult
 from sim.report.tables import LOWER_IS_BETTER
+from sim.runs.folder import engine_of
 
 HEAD = f"""# Evidence
 
@@ -93,7 +94,7 @@ def _about(result: ItemResult) -> str:
         f"`{result.command}` - {about.get('about', '')} {about.get('sites')} sites with {samples} samples, "
         f"{about.get('rounds')} rounds, {about.get('seeds')} seeds, "
         f"tested on {about.get('test_samples')} samples; engine "
-        f"{about.get('engine')} ({about.get('path')}), {about.get('seconds', 0):.0f} s on {about.get('cores')} cores "
+        f"{engine_of(about)}, {about.get('seconds', 0):.0f} s on {about.get('cores')} cores "
         f"({about.get('machine')})." + (f" Learning rates chosen on training sites: {lr}." if lr else "") + "\n"
     )
 

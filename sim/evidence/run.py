@@ -27,6 +27,7 @@ def reproduce(
     profile: str = "quick",
     *,
     engine: str | None = None,
+    device: str | None = None,
     data_root: Path | None = None,
     out: Path | None = None,
     docs: Path = DOCS,
@@ -57,6 +58,7 @@ def reproduce(
             kept / (variant or "run"),
             engine=engine,
             data_root=data_root,
+            options={"device": device} if device else None,
             watcher=progress,
             processes=processes,
         )
@@ -112,7 +114,7 @@ def _describe(result: ItemResult, item: Item, runs: dict[str, Run], rates: dict[
     methods = {plan.method.label: plan.method for plan in first.plans}  # each once, whatever the seeds and folds
     result.methods = [method.model_dump(mode="json") for method in methods.values()]
     result.curves = curves_of(item, first)
-    kept = ("engine", "path", "cores", "machine", "sites", "samples_per_site", "test_samples", "versions")
+    kept = ("engine", "path", "device", "cores", "machine", "sites", "samples_per_site", "test_samples", "versions")
     result.about = {name: first.about[name] for name in kept if name in first.about} | {
         "about": scenario.about,
         "rounds": scenario.rounds,

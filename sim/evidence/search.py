@@ -10,6 +10,7 @@ one, so this is where the seeds are spent.
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.tasks import build_federation
+from fedsmall.training.device import check_device
 from sim.engines.run import DEFAULT_ENGINE, run_plan
 from sim.evidence.items import SEARCHES, Item
 from sim.report.tables import LOWER_IS_BETTER
@@ -76,6 +78,7 @@ def search(
     *,
     metric: str = "accuracy",
     engine: str | None = None,
+    device: str | None = None,
     data_root: Path | None = None,
     most_seeds: int = 6,
     on_seed: Any = None,
@@ -91,13 +94,15 @@ def search(
         raise PlanError(f"a search takes the rate with the highest score, and a low {metric} is a good one")
     if has_own_models(scenario.plan(0, scenario.seeds[0])):
         raise PlanError("a search judges sites on common samples, and these have models of their own; set recipe.lr")
-    engine = engine or DEFAULT_ENGINE
+    device = device or scenario.device
+    check_device(device, scenario.dtype)
+    score = partial(_score, metric=metric, engine=engine or DEFAULT_ENGINE, device=device)
     tries: list[Try] = []
     for seed in range(1000, 1000 + most_seeds):
         for fold, plan, federation in _plans(scenario, seed, data_root):
             for lr in rates:
                 rated = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
-                tries.append(Try(plan.method.label, lr, seed, fold, _score(rated, federation, metric, engine)))
+                tries.append(Try(plan.method.label, lr, seed, fold, score(rated, federation)))
         if on_seed is not None:
             on_seed(seed, tries)
         if seed > 1000 and all(choice.regret < REGRET for choice in choose(tries).values()):
@@ -181,8 +186,8 @@ def _plans(scenario: Scenario, seed: int, data_root: Path | None) -> Iterator[tu
             yield fold, plan.model_copy(update={"evaluate_every": None, "sites": len(part.names)}), part
 
 
-def _score(plan: Plan, federation: Federation, metric: str, engine: str) -> float:
-    last = run_plan(plan, federation, engine).evaluations[-1]
+def _score(plan: Plan, federation: Federation, metric: str, engine: str, device: str) -> float:
+    last = run_plan(plan, federation, engine, options={"device": device}).evaluations[-1]
     known = last.common if last.common is not None else [name.removesuffix("_mean") for name in last.sites]
     if metric not in known:
         raise PlanError(f"This task has no metric {metric!r}. {nearest(metric, list(known))}")

@@ -17,7 +17,7 @@ from sim.report.sentences import named, sentences, short, value, with_interval
 from sim.report.tables import Table, by_label, metrics_of, table
 from sim.report.traffic import amount, leaves_a_site
 from sim.runs.files import write
-from sim.runs.folder import PlanRun, Run
+from sim.runs.folder import PlanRun, Run, engine_of
 from sim.runs.scenario import FILES
 
 MANY_SITES = 12
@@ -58,7 +58,7 @@ def facts(run: Run) -> list[str]:
     return [
         f"{about.get('sites')} sites, {samples} samples each, judged on {about.get('test_samples')} test samples",
         f"model {plan.model}, {plan.rounds} rounds, {seeds} seed{'s' * (seeds > 1)}",
-        f"engine {about.get('engine')}" + (f" ({about['path']})" if about.get("path") else ""),
+        f"engine {engine_of(about)}",
         f"{about.get('cores')} cores, {about.get('machine')}, {str(about.get('started'))[:10]}",
     ]
 

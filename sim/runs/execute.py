@@ -13,6 +13,7 @@ from fedsmall.evaluation.trivial import trivial
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
+from fedsmall.training.device import check_device
 from fedsmall.validation import check_run
 from sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from sim.runs.federations import Build, Federations
@@ -37,14 +38,17 @@ def execute(
     """Run all plans of ``scenario``; the run is in ``folder``, where one is given, after each of them.
 
     Interrupted once (Ctrl-C), the plan that is running ends after its next contact and the rest is not run; the run
-    says so. ``data`` builds a plan's federation; without it, its task does. ``options`` are the engine's.
+    says so. ``data`` builds a plan's federation; without it, its task does. ``options`` are the engine's; the device is
+    the scenario's where they name none.
     ``processes`` share the plans; None is as many as pay. With more than one, a program's own lines must stand behind
     ``if __name__ == "__main__":``, for the processes import it anew.
 
     Raises PlanError or DataError before anything trains or is written.
     """
     engine = engine or scenario.engine or DEFAULT_ENGINE
-    check_engine(engine, options or ())
+    options = {"device": scenario.device} | (options or {})
+    check_engine(engine, options)
+    check_device(options["device"], scenario.dtype)
     if folder is not None:
         check_free(folder)
     watcher = watcher or Silent()
@@ -54,7 +58,7 @@ def execute(
     first = federations.of(plans[0])
     for plan in plans[: len(scenario.method)]:
         check_run(plan, first)
-    processes = processes or processes_for(plans, engine)
+    processes = processes or processes_for(plans, engine, options["device"])
     with interruptible() as interrupted, watcher:
         run = start(folder, scenario, first, engine)
         if processes > 1:
@@ -73,7 +77,7 @@ def _one_by_one(
     plans: Sequence[Plan],
     federations: Federations,
     engine: str,
-    options: dict[str, Any] | None,
+    options: dict[str, Any],
     watcher: Watcher,
     interrupted: Callable[[], bool],
 ) -> Iterator[tuple[int, RunRecord, dict[str, Any]]]:

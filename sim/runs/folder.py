@@ -15,7 +15,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,7 +74,8 @@ class Run:
         """Take in what an engine made of the plan at ``index``, and the trivial predictor beside; write it down."""
         one = finished(index, record, trivial)
         self.done = sorted([*self.done, one], key=lambda each: each.index)
-        self.about |= {"engine": record.engine, "versions": record.versions, "path": record.path}
+        self.about |= {"engine": record.engine, "versions": record.versions}
+        self.about |= {"path": record.path, "device": record.device}
         if record.model is not None:
             self.models[one.index] = record.model
             if self.folder is not None:
@@ -157,6 +158,12 @@ def read_all(folder: Path) -> list[Run]:
     return [read(path) for path in below] or [read(folder)]
 
 
+def engine_of(about: Mapping[str, Any]) -> str:
+    """On what a run was made, by its run.json: "cohort (mlp)", and the device where it is not the CPU."""
+    path, device = about.get("path"), about.get("device") or "cpu"
+    return f"{about.get('engine')}" + (f" ({path})" if path else "") + (f" on {device}" if device != "cpu" else "")
+
+
 def model_name(one: PlanRun) -> str:
     """The name of the file that keeps the common model of a plan."""
     words = [f"{one.index:03d}", one.label, f"seed{one.plan.seed}"] + ([f"fold{one.plan.fold}"] * bool(one.plan.folds))
@@ -172,6 +179,7 @@ def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = N
         "label": record.plan.method.label,
         "seed": record.plan.seed,
         "engine": record.engine,
+        "device": record.device,
         "common": last["common"],
         "sites": {name: value for name, value in last["sites"].items() if isinstance(value, float)},
         "rounds": record.rounds,

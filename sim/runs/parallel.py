@@ -24,12 +24,19 @@ if TYPE_CHECKING:
     Ended = tuple[RunRecord, dict[str, Any]]
 
 POLL_S = 0.2
+SHARED_BY = 4  # processes on one GPU: each takes half a GiB of it before its first model
 ENOUGH = 8  # fewer plans are done before a second process has imported what it needs
 
 
-def processes_for(plans: Sequence[Plan], engine: str) -> int:
-    """How many processes serve a run: one for each core, but one for a short run, and where Ray has its own."""
-    return 1 if engine == "ray" or len(plans) < ENOUGH else os.cpu_count() or 1
+def processes_for(plans: Sequence[Plan], engine: str, device: str = "cpu") -> int:
+    """How many processes serve a run: one for each core, but one for a short run, and where Ray has its own.
+
+    Where they may all train on one GPU, no more than can share it.
+    """
+    if engine == "ray" or len(plans) < ENOUGH:
+        return 1
+    cores = os.cpu_count() or 1
+    return cores if device == "cpu" else min(cores, SHARED_BY)
 
 
 def run_side_by_side(

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from fedsmall.errors import PlanError
 from fedsmall.methods import METHODS, explain, method, nearest
-from fedsmall.plan import Frozen, Method, Plan, Positive, Recipe, Test
+from fedsmall.plan import Device, Frozen, Method, Plan, Positive, Recipe, Test
 
 FILES = ("csv", "npz", "images", "test")  # keys of a task that name files, relative to the scenario's own folder
 
@@ -23,7 +23,8 @@ class Scenario(Frozen):
 
     A method's table holds its name, its settings, and a ``recipe`` of its own where it departs from the common one
     (every method has its own best learning rate). ``folds`` asks for cross-validation; ``about`` is one
-    sentence; ``reference`` is the label of the method that tables measure the others against.
+    sentence; ``reference`` is the label of the method that tables measure the others against. ``engine`` and ``device``
+    say on what a simulation runs, and are no part of a plan: at real sites a device is the site's own matter.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Scenario(Frozen):
     folds: Annotated[int, Field(ge=2)] | None = None
     test: Test = None
     engine: str | None = None
+    device: Device = "cpu"
     reference: str | None = None
     recipe: Recipe = Recipe()
     method: tuple[dict[str, Any], ...]
@@ -74,7 +76,7 @@ class Scenario(Frozen):
     def plan(self, index: int, seed: int, fold: int = 0) -> Plan:
         """The plan of the method at ``index`` with one seed (and one fold)."""
         named, recipe = self._resolved(index)
-        shared = self.model_dump(exclude={"about", "seeds", "engine", "reference", "recipe", "method"})
+        shared = self.model_dump(exclude={"about", "seeds", "engine", "device", "reference", "recipe", "method"})
         return Plan(**shared, seed=seed, fold=fold, recipe=recipe, method=named)
 
     def plans(self) -> list[Plan]:

@@ -61,6 +61,13 @@ def test_weaker_privacy_than_demanded_is_refused(policy, privacy, line):
     check(Policy(clip=1.0, noise=1.0), plan(privacy=Privacy(clip=0.5, noise=2.0)))
 
 
+def test_the_owner_says_which_devices_may_train():
+    Policy().check_device("cuda:1")
+    Policy(devices=("cpu", "cuda")).check_device("cuda:1")
+    with pytest.raises(PolicyError, match=r'device "cuda:0" is not among those allowed here \(cpu, cuda:1\)'):
+        Policy(devices=("cpu", "cuda:1")).check_device("cuda:0")
+
+
 @pytest.mark.parametrize("epsilon", [8.1, float("inf"), float("nan")])
 def test_a_spent_budget_stops_the_site(epsilon):
     with pytest.raises(PolicyError, match="budget of 8"):
@@ -74,6 +81,7 @@ def test_a_spent_budget_stops_the_site(epsilon):
     [
         ("least_sample = 3", "'least_sample'.*known: tasks"),
         ("least_sites = 0", "'least_sites'"),
+        ('devices = ["gpu"]', "'devices.0': value error, a device is"),
         ("tasks = [", "not TOML"),
         (None, "no policy file; without one this site allows nothing"),
     ],

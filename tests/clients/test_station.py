@@ -16,6 +16,7 @@ from fedsmall.plan import Plan, Privacy, Recipe
 from fedsmall.run_sheet import RUN, SITES
 from fedsmall.wire import COMMON, PLAN, ROUND, ROUNDS
 from sim.consortium import sample_data
+from tests.fedsmall.training.second_device import second_device
 
 NAMES = ["bonn", "essen", "ulm"]
 
@@ -93,6 +94,31 @@ def test_the_same_order_gives_the_same_bits_even_from_a_new_station(station):
     assert same(first, again)
     assert same(first, later)
     assert not same(first, model)
+
+
+def test_a_station_trains_on_the_device_it_was_started_with(station):
+    model = scaled(station)
+    _, on_the_cpu = station.answer("train", order(1), model)
+
+    with second_device() as place:
+        station.device = place
+        station._core = None
+        _, there = station.answer("train", order(1), model)
+        trainer = station._core[2]
+
+    assert trainer.device == place
+    assert same(on_the_cpu, there)
+
+
+def test_a_device_that_the_policy_forbids_is_refused_and_logged(station):
+    station.device = "cuda"
+    station.policy_file.write_text('devices = ["cpu"]')
+
+    words, arrays = station.answer("roll", config(plan()), {})
+
+    assert words == {"error": 'essen: device "cuda" is not among those allowed here (cpu)'}
+    assert arrays == {}
+    assert station.log.entries()[-1]["event"] == "refused"
 
 
 def test_a_contact_asked_for_twice_starts_from_the_memory_before_it(station):

@@ -111,6 +111,36 @@ def test_a_cluster_that_does_not_answer_is_one_line(fedsmall, tmp_path):
     assert "No Ray cluster answers at 'auto'" in complained
 
 
+@pytest.mark.parametrize(
+    "command", [("run",), ("run", "--engine", "inprocess"), ("run", "--set", "device=cuda:9"), ("tune",)]
+)
+def test_a_device_that_is_not_here_is_one_line_before_anything_trains(fedsmall, tmp_path, command):
+    name, *more = command
+    asked = more if "--set" in more else [*more, "--device", "cuda:9"]
+
+    code, said, complained = fedsmall(name, write(tmp_path, FAST), *asked)
+
+    assert (code, complained.count("\n")) == (2, 1)
+    assert 'device = "cuda:9": not here; this machine has cpu' in complained
+    assert said == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_on_a_device_names_it_in_its_record(fedsmall, tmp_path):
+    code, _, complained = fedsmall("run", write(tmp_path, FAST), "--device", "auto", "--out", "out")
+
+    assert (code, complained) == (0, "")
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["device"] == "cpu"  # a small model is not worth more
+    assert {row["device"] for row in json.loads((tmp_path / "out" / "summary.json").read_text())} == {"cpu"}
+
+
+def test_the_study_and_the_benchmark_refuse_a_device_that_they_cannot_use(fedsmall):
+    for command, line in ((("reproduce", "study"), "train on the CPU"), (("bench",), "is cpu, cuda or cuda:1 here")):
+        code, _, complained = fedsmall(*command, "--device", "mps")
+        assert (code, complained.count("\n")) == (2, 1)
+        assert line in complained
+
+
 def case(change: str, becomes: str) -> str:
     assert change in FAST
     return FAST.replace(change, becomes)
@@ -125,6 +155,7 @@ MISTAKES = {
     "too few for radon": (case('name = "FedDC"', 'name = "RadonMachine"'), "sites"),
     "period of zero": (case("aggregate_every = 3\nrecipe", "aggregate_every = 0\nrecipe"), "aggregate_every"),
     "unknown engine": (case("rounds = 3", 'rounds = 3\nengine = "rey"'), "no engine 'rey'. Did you mean 'ray'?"),
+    "unknown device": (case("rounds = 3", 'rounds = 3\ndevice = "gpu"'), 'device: a device is "auto", "cpu", "cuda"'),
     "not toml": ("name = ", "is not TOML"),
     "unknown partition": (case("sites = 5", 'sites = 5\npartition = {classes = 2}'), "classes"),
     "no such csv": (case('"breast_cancer"', '{csv = "absent.csv", label = "y"}'), "absent.csv"),

@@ -10,7 +10,7 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.methods import method
 from fedsmall.plan import Plan
 from sim.consortium import keys, members, runs
-from sim.consortium.site import Site
+from sim.consortium.site import Site, programs
 from strategies.server.journal import FileJournal
 
 HOSTILE = {
@@ -50,6 +50,28 @@ def test_a_reason_that_a_site_gave_is_shown_as_it_came_and_does_nothing(fedsmall
         assert HOSTILE[reason] in said
         assert all(line.isprintable() for line in said.splitlines())
         assert not any(line.startswith("site bonn") for line in said.splitlines())
+
+
+def test_a_site_whose_device_is_not_here_or_not_allowed_starts_nothing_and_says_so(fedsmall, essen):
+    policy = essen.kit / "policy.toml"
+    absent = fedsmall("site", "up", "--kit", essen.kit, "--device", "cuda:9")
+    policy.write_text(policy.read_text().replace("devices = []", 'devices = ["cpu"]'))
+    forbidden = fedsmall("site", "up", "--kit", essen.kit, "--device", "cuda:9")
+
+    for (code, _, complained), line in ((absent, "not here; this machine has cpu"), (forbidden, "allowed here (cpu)")):
+        assert (code, complained.count("\n")) == (2, 1)
+        assert line in complained
+    assert not essen.home.exists()
+
+
+def test_only_the_station_is_told_the_device(essen):
+    with_it = [
+        program.name
+        for program in programs(essen, None, 9094, insecure=False, device="cuda:1")
+        if "cuda:1" in program.command
+    ]
+
+    assert with_it == ["station"]
 
 
 @pytest.mark.parametrize("run", HOSTILE)

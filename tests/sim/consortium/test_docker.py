@@ -30,6 +30,15 @@ def test_no_container_can_write_its_root_or_gain_rights(name):
     assert "ports" not in service
 
 
+def test_only_stations_get_a_gpu_and_are_otherwise_as_they_were():
+    over = yaml.safe_load((ROOT / "docker" / "compose.gpu.yaml").read_text())["services"]
+
+    assert set(over) == {f"{site}-station" for site in ("essen", "bonn", "ulm")}
+    for name, service in over.items():
+        assert set(service) == {"command", "deploy"}
+        assert service["command"] == [*SERVICES[name]["command"], "--device", "cuda"]
+
+
 @pytest.mark.parametrize("site", ["essen", "bonn", "ulm"])
 def test_data_have_no_network_and_the_network_has_no_data(site):
     station, link = SERVICES[f"{site}-station"], SERVICES[site]

@@ -28,8 +28,8 @@ class InTurn:
     """Workers that are no processes: the parts are walked one after the other."""
 
     def __init__(self, given: Given, count: int) -> None:
-        plan, task, names, samples, path = given
-        self.count, self._cohort = count, Cohort(plan, task, names, samples, path=path)
+        plan, task, names, samples, path, device = given
+        self.count, self._cohort = count, Cohort(plan, task, names, samples, path=path, device=device)
         self.parts: list[int] = []
 
     def walk(self, parts: list[StackPart]) -> list[Walked]:
@@ -42,7 +42,7 @@ class InTurn:
 
 def given_for(plan: Plan) -> Given:
     names, samples = samples_for(TABLE, SIZES)
-    return plan, TABLE, tuple(names), tuple(samples), "auto"
+    return plan, TABLE, tuple(names), tuple(samples), "auto", "cpu"
 
 
 def walked(cohort: Cohort | ParallelCohort, plan: Plan) -> tuple[Stack, Any]:

@@ -107,5 +107,11 @@ def test_a_short_run_and_ray_have_one_process(count, engine, small_run):
     assert processes_for(small_run.plans[:1] * count, engine) == 1
 
 
+def test_no_more_processes_than_can_share_a_gpu(small_run, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+
+    assert [processes_for(small_run.plans, "cohort", device) for device in ("cpu", "auto", "cuda")] == [16, 4, 4]
+
+
 def test_a_long_run_has_a_process_for_each_core(small_run):
     assert processes_for(small_run.plans, "cohort") == os.cpu_count()

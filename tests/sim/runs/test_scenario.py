@@ -49,6 +49,13 @@ def test_every_key_of_the_contract_reaches_the_plan():
     assert (first.seed, first.fold, second.fold) == (4, 0, 1)
 
 
+def test_a_device_is_no_part_of_a_plan():
+    here, there = (build({**TABLE, "device": device}) for device in ("cpu", "cuda"))
+
+    assert (here.device, there.device) == ("cpu", "cuda")
+    assert here.plans() == there.plans()
+
+
 def test_plans_of_one_seed_share_their_data_and_those_of_two_do_not():
     plans = build(TABLE).plans()
 

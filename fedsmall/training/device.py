@@ -1,0 +1,68 @@
+"""Where models train: a device is asked for by a word, and chosen once for a trainer.
+
+A device decides how fast a run is and the last bits of its numbers, never what is asked of a site: it is no part of a
+plan.
+"""
+
+import torch
+
+from fedsmall.errors import PlanError
+from fedsmall.plan import device_word
+
+# A step on a GPU is some dozens of launches of about 10 microseconds each, whatever the size: the time in which one
+# core does the arithmetic of about 60,000 parameters on a handful of samples. Models that take a step together share
+# the launches, but their batches are drawn and moved one by one, so a stack must hold far more to be worth it.
+WORTH_ALONE, WORTH_TOGETHER = 60_000, 1_000_000
+
+
+def chosen(asked: str | torch.device, parameters: int, together: int = 1, dtype: str = "float32") -> torch.device:
+    """The device for models of so many parameters, ``together`` of which take a step as one.
+
+    "auto" is a GPU where torch sees one through CUDA and the models are worth it, else the CPU, and never MPS: that has
+    no float64. Raises PlanError, in one line, where the device is not there.
+    """
+    if isinstance(asked, torch.device):
+        return asked
+    check_device(asked, dtype)
+    if asked == "auto":
+        worth = parameters >= WORTH_ALONE or parameters * together >= WORTH_TOGETHER
+        asked = "cuda" if worth and torch.cuda.is_available() else "cpu"
+    if asked.startswith(
+        "cuda"
+    ):  # the same numbers each time: cuDNN is to try no other algorithms, and to round as asked
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32 = True, False
+    return torch.device(asked)
+
+
+def check_device(asked: str, dtype: str = "float32") -> None:
+    """Raise PlanError, in one line, unless ``asked`` may be had here for numbers of this type."""
+    try:
+        kind, _, number = device_word(asked).partition(":")
+    except ValueError as error:
+        raise PlanError(f'device = "{asked}": {error}') from None
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
+        raise PlanError(f'device = "{asked}": not here; this machine has {", ".join(present())}{built}')
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise PlanError(f'device = "{asked}": not here; this machine has {", ".join(present())}')
+    if kind == "mps" and dtype == "float64":
+        raise PlanError('device = "mps" has no float64; set dtype = "float32", or device = "cpu"')
+
+
+def present() -> list[str]:
+    """The devices of this machine that torch can use."""
+    cuda = [described(torch.device("cuda", number)) for number in range(torch.cuda.device_count())]
+    return ["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])]
+
+
+def described(device: torch.device) -> str:
+    """The device as a run's record names it: "cpu", or "cuda:0 (NVIDIA H200)"."""
+    if device.type != "cuda":
+        return str(device)
+    number = device.index or 0
+    return f"cuda:{number} ({torch.cuda.get_device_name(number)})"
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The type in which sums are kept: float64, where the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -1,0 +1,131 @@
+"""Where models train: what a word gives, what is refused, and that the tests' second device is as strict as a GPU."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedsmall.errors import PlanError
+from fedsmall.training import device as devices
+from fedsmall.training.cohort import Cohort
+from fedsmall.training.device import WORTH_ALONE, WORTH_TOGETHER, check_device, chosen
+from tests.fedsmall.training.cohorts import TABLE, plan_for, samples_for
+from tests.fedsmall.training.second_device import PLACE, second_device
+
+
+@pytest.fixture
+def one_gpu(monkeypatch):
+    """A torch that says it sees one GPU; nothing may be put there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "a GPU")
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "together", "kind"),
+    [
+        (WORTH_ALONE - 1, 1, "cpu"),
+        (WORTH_ALONE, 1, "cuda"),
+        (WORTH_TOGETHER // 50 - 1, 50, "cpu"),
+        (WORTH_TOGETHER // 50, 50, "cuda"),
+    ],
+)
+def test_auto_takes_a_gpu_that_the_models_are_worth(one_gpu, parameters, together, kind):
+    assert chosen("auto", parameters, together).type == kind
+
+
+def test_auto_is_the_cpu_where_there_is_no_gpu_and_never_mps(no_gpu, monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+
+    assert chosen("auto", 10**9, 100).type == "cpu"
+
+
+def test_a_cohort_counts_the_models_that_take_a_step_together(one_gpu, monkeypatch):
+    asked = []
+    monkeypatch.setattr("fedsmall.training.cohort.chosen", lambda *words: asked.append(words) or torch.device("cpu"))
+    names, samples = samples_for(TABLE, [4] * 7)
+    for path in ("mlp", "loop"):
+        Cohort(plan_for(), TABLE, names, samples, path=path, device="auto")
+
+    assert [(word, together, dtype) for word, _, together, dtype in asked] == [
+        ("auto", 7, "float64"),
+        ("auto", 1, "float64"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        ("cuda", 'device = "cuda": not here; this machine has cpu'),
+        ("cuda:1", 'device = "cuda:1": not here; this machine has cpu'),
+        ("mps", 'device = "mps": not here; this machine has cpu'),
+        ("gpu", 'device = "gpu": a device is "auto", "cpu", "cuda", "cuda:1" or "mps"'),
+        ("cuda:", 'device = "cuda:": a device is'),
+    ],
+)
+def test_a_device_that_is_not_here_is_one_line_with_what_is(no_gpu, monkeypatch, asked, line):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+    with pytest.raises(PlanError) as refused:
+        chosen(asked, 10)
+
+    assert str(refused.value).startswith(line)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_gpu_is_counted_from_zero_and_named(one_gpu):
+    check_device("cuda:0")
+    with pytest.raises(PlanError, match=r"this machine has cpu, cuda:0 \(a GPU\)"):
+        check_device("cuda:1")
+    assert devices.described(torch.device("cuda")) == "cuda:0 (a GPU)"
+
+
+def test_a_plan_in_float64_is_refused_on_mps(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+
+    assert chosen("mps", 10).type == "mps"
+    with pytest.raises(PlanError, match='"mps" has no float64; set dtype = "float32", or device = "cpu"'):
+        chosen("mps", 10, dtype="float64")
+
+
+def test_a_gpu_is_asked_for_the_same_numbers_each_time(one_gpu, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+
+    chosen("cuda", 10)
+
+    assert (torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32) == (True, False)
+
+
+MIXING = {
+    "a sum": lambda there, here: there + here,
+    "a write": lambda there, here: there.add_(here),
+    "an index": lambda there, here: there[here.long()],
+    "a write at an index": lambda there, here: there.index_put_((here.long().to(PLACE),), here),
+    "numbers not brought back": lambda there, here: there.numpy(),
+    "the other way round": lambda there, here: here.mul(there),
+}
+
+
+@pytest.mark.parametrize("mixing", MIXING)
+def test_the_second_device_refuses(mixing):
+    with second_device() as place:
+        there, here = torch.zeros(3, device=place), torch.zeros(3)
+
+        with pytest.raises((RuntimeError, TypeError)):
+            MIXING[mixing](there, here)
+
+
+def test_the_second_device_computes_what_the_cpu_does():
+    with second_device() as place:
+        x = torch.from_numpy(np.arange(6.0)).to(place).reshape(2, 3)
+        x[0] = torch.tensor([5.0, 5.0, 5.0], dtype=torch.float64)  # a copy, which goes across
+        x[1:] *= 2
+
+        assert x.device == place
+        assert x.cpu().numpy().tolist() == [[5.0, 5.0, 5.0], [6.0, 8.0, 10.0]]

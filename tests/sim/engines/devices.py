@@ -1,0 +1,63 @@
+"""Runs of Algorithm 1 that use everything that touches a tensor, for whatever device is at hand."""
+
+from typing import Any
+
+from fedsmall.models.own_models import SHARED_PART, has_own_models
+from fedsmall.models.registry import initial_model
+from fedsmall.plan import Plan, Recipe
+from fedsmall.tasks import build_federation
+from fedsmall.training.trees import cohort_for
+from sim.engines.cohort import run_cohort
+from sim.engines.evaluation import CentralEvaluator, LocalJudges
+from strategies.server.remote import OwnModelsEvaluator
+from strategies.server.run_loop import Outcome
+from tests.sim.engines.test_mixed import OPTIONS, TASK
+from tests.sim.engines.test_one_algorithm import CASES, SETTINGS, federation_of, plan_for, plan_of
+
+OWN_CODE = ("FedDC", "FedProx", "SCAFFOLD", "FedNova", "FedDyn", "FedDC+Radon", "RepTreeFL", "FedDC+Trees", "Central")
+OWN_CASES = ("moments that travel", "moments that start afresh", "independent starts", "clip and noise")
+OWN_CASES += ("some of the sites, moments", "trees folded at the server", "trees that travel", "a tree in a chain")
+MOVING = Recipe(optimizer="adam", lr=0.01, batch=3, local_epochs=1, weight_decay=0.01)
+IMAGES = {"task": "digits", "sites": 3, "samples_per_site": 4, "rounds": 2}
+UNEQUAL = {"task": "digits", "sites": 4, "samples_per_site": 6, "partition": {"sizes": "skewed"}, "rounds": 2}
+RUNS: dict[str, tuple[Plan, str]] = {
+    **{name: (plan_for(name, evaluate_every=4), "auto") for name in OWN_CODE},
+    **{case: (CASES[case], "auto") for case in OWN_CASES},
+    "moments that stay": (plan_of("FedAvg", recipe=MOVING.model_copy(update={"optimizer_state": "stay"})), "auto"),
+    "FedDyn with moments": (plan_of("FedDyn", {"aggregate_every": 3}, recipe=MOVING, evaluate_every=2), "auto"),
+    "unequal sites": (plan_of(**UNEQUAL, recipe=MOVING), "auto"),
+    "unequal sites, each whole": (plan_of(**UNEQUAL, recipe=Recipe(lr=0.05)), "auto"),
+    "unequal sites, vmap": (plan_of(**UNEQUAL, recipe=MOVING), "vmap"),
+    "unequal sites, loop": (plan_of(**UNEQUAL, recipe=MOVING), "loop"),
+    "dropout": (plan_of(recipe=MOVING, model_options={"hidden": [6], "dropout": 0.5}), "auto"),
+    "convolutions": (plan_of(**IMAGES, model="cnn", model_options={}, recipe=MOVING), "conv"),
+    "convolutions, loop": (plan_of(**IMAGES, model="cnn", model_options={}, recipe=MOVING), "loop"),
+    "BatchNorm": (plan_of(**IMAGES, model="resnet_small", model_options={}, recipe=MOVING), "conv"),
+    "models of their own": (
+        plan_of(
+            settings=SETTINGS["FedDC"] | {"aggregate_every": 2},
+            task=TASK,
+            sites=None,
+            samples_per_site=None,
+            model=SHARED_PART,
+            model_options=OPTIONS,
+            rounds=3,
+            recipe=Recipe(lr=0.1, momentum=0.5, batch=5, local_epochs=1),
+        ),
+        "auto",
+    ),
+}
+
+
+def run_on(device: Any, run: str) -> Outcome:
+    """One of the runs, with its evaluations, by the batched engine on a device."""
+    plan, path = RUNS[run]
+    federation = build_federation(plan) if has_own_models(plan) else federation_of(plan)
+    trainer = cohort_for(plan, federation.task, federation.names, federation.train, path=path, device=device)
+    assert trainer.device.type == getattr(device, "type", device)
+    judges = (
+        OwnModelsEvaluator(LocalJudges(plan, federation, trainer))
+        if has_own_models(plan)
+        else CentralEvaluator(plan, federation, trainer)
+    )
+    return run_cohort(plan, trainer, lambda site: initial_model(plan, federation.task, site), judges)
