@@ -91,10 +91,25 @@ def count_key(strategy: Strategy) -> str:
 
 
 def train_metrics_of(strategy: Strategy, contents: list[RecordDict]) -> MetricRecord | None:
-    """The metrics of some replies as the strategy's own function makes them one; Flower's mean where it has none."""
+    """The metrics of some replies as the strategy's own function makes them one; Flower's mean where it has none.
+
+    A site that tells other metrics than most is left out: the functions take it that all tell the same.
+    """
     inner = _innermost(strategy)
     together = (inner if isinstance(inner, FedAvg) else FedAvg(**FEW)).train_metrics_aggr_fn
-    return together(contents, count_key(strategy)) if contents else None
+    told = [_told(content) for content in contents]
+    usual = max(told, key=told.count, default={})
+    alike = [content for content, names in zip(contents, told, strict=True) if names == usual]
+    return together(alike, count_key(strategy)) if alike else None
+
+
+def _told(content: RecordDict) -> dict[tuple[str, str], int]:
+    """What a reply tells, by record and name, with the length of what is a list."""
+    return {
+        (record, name): len(value) if isinstance(value, list) else -1
+        for record, metrics in content.metric_records.items()
+        for name, value in metrics.items()
+    }
 
 
 def _innermost(strategy: Strategy) -> Strategy:

@@ -7,7 +7,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 from fedsmall.schedule import Schedule
-from fedsmall.wire import PLAN
+from fedsmall.wire import METRICS, PLAN
 from sim.engines.inprocess import InProcessGrid
 from strategies import Averaging, DaisyChain
 from tests.strategies.toy import toy_grid, weights
@@ -59,6 +59,30 @@ def test_a_template_client_is_asked_no_question_and_its_metrics_come_in_every_ro
         {"train_loss": pytest.approx(0.8), "spread": pytest.approx([1.0, 1.8])}  # of 1 and of 4 samples
     ] * 3
     assert {t: dict(told) for t, told in result.evaluate_metrics_clientapp.items()} == {3: {"eval_acc": 0.625}}
+
+
+@pytest.mark.parametrize("odd", [{"spread": [1.0]}, {"spread": 1.0}, {"else": 1.0}])
+def test_a_site_that_tells_other_metrics_than_most_does_not_end_the_run(odd):
+    def spoil(site, t, reply):
+        told = odd if site == "site-1" else {"spread": [1.0, 2.0]}
+        reply.content[METRICS] = MetricRecord({"num-examples": 1, **told})
+        return reply
+
+    result = Averaging().start(toy_grid(3, spoil=spoil), weights(0.0), num_rounds=2)
+
+    assert [dict(told) for told in result.train_metrics_clientapp.values()] == [{"spread": [1.0, 2.0]}] * 2
+    assert result.arrays["w"].numpy() == pytest.approx([1.5])  # its model counts: the mean of 1, 1.5 and 2
+
+
+def test_a_second_record_of_metrics_at_one_site_does_not_end_the_run():
+    def spoil(site, t, reply):
+        if site == "site-0":
+            reply.content = RecordDict({"a": MetricRecord({"x": 1.0}), **reply.content})
+        return reply
+
+    result = Averaging().start(toy_grid(3, spoil=spoil), weights(0.0), num_rounds=1)
+
+    assert dict(result.train_metrics_clientapp[1]) == {"train-loss": 1.0}
 
 
 def test_the_wrapped_strategys_own_functions_make_the_metrics():
