@@ -7,13 +7,16 @@ server allocate more than the model's own size.
 import math
 from collections.abc import Mapping
 from io import BytesIO
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 from fedsmall.errors import ReplyError
-from fedsmall.wire import CARRIED, EXAMPLES, METRICS, MODEL, RULE, STEPS
+from fedsmall.plan import Plan
+from fedsmall.schedule import Contact
+from fedsmall.training.batches import batch_sizes
+from fedsmall.wire import CARRIED, EXAMPLES, LOSS, METRICS, MODEL, RULE, STEPS
 from strategies.records import array_records, described
 
 NPY_HEADER_BYTES = 4096  # far more than any header numpy writes
@@ -31,6 +34,16 @@ class Limits(NamedTuple):
     examples: float = MOST
     steps: float = MOST
     metrics: frozenset[str] | None = None
+
+
+def limits_of(plan: Plan | None, contact: Contact, answers: Mapping[str, Mapping[str, Any]], site: str) -> Limits:
+    """What a site's reply may say: no more samples than at the roll call, no more steps than its order asks for."""
+    told = answers.get(site, {}).get(EXAMPLES)
+    said = told if isinstance(told, int) and 0 < told <= MOST else None
+    if plan is None:
+        return Limits(said or MOST)
+    a_round = len(batch_sizes(plan.recipe, said)) if said else plan.recipe.steps
+    return Limits(said or MOST, a_round * contact.rounds if a_round else MOST, frozenset((EXAMPLES, LOSS, STEPS)))
 
 
 class NotFinite(ReplyError):

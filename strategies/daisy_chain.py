@@ -5,12 +5,11 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
-from fedsmall.aggregation.combiners import Combiner, Updates
+from fedsmall.aggregation.combiners import Combiner
 from fedsmall.daisy_chain import combined
 from fedsmall.errors import ReplyError
 from fedsmall.gate import GATE, charge, largest, size
@@ -25,13 +24,11 @@ from fedsmall.schedule import (
     permutation,
     planned,
 )
-from fedsmall.training.batches import batch_sizes
 from fedsmall.wire import (
     CARRIED,
     COMMON,
     EXAMPLES,
     LEAVES,
-    LOSS,
     METRICS,
     MODEL,
     PLAN,
@@ -41,11 +38,11 @@ from fedsmall.wire import (
     STEPS,
 )
 from strategies.acceptance import absurd, accepted, oversized
-from strategies.checks import MOST, Limits
-from strategies.foreign import FEW, FlowerCombiner, count_key, train_metrics_of
-from strategies.records import array_records, order_content, size_in_bytes, stacked, to_arrays, to_record
+from strategies.checks import limits_of
+from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, train_metrics_of, with_our_count
+from strategies.records import array_records, order_content, size_in_bytes, to_arrays, to_record
 from strategies.roster import Roster, await_sites
-from strategies.slots import Report, Slot
+from strategies.slots import Report, Slot, updates_of
 
 
 class DaisyChain(Strategy):
@@ -190,7 +187,7 @@ class DaisyChain(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The wrapped strategy's, of the sites that have held something out: no mean goes by weights of nothing."""
         key = count_key(self.strategy)
-        told = [reply for reply in replies if reply.has_error() or _count(reply, key) != 0]
+        told = [reply for reply in replies if reply.has_error() or count_of(reply, key) != 0]
         return self.strategy.aggregate_evaluate(server_round, told) if told else None
 
     def summary(self) -> None:
@@ -243,8 +240,8 @@ class DaisyChain(Strategy):
 
     def _accept(self, contact: Contact, replies: Iterable[Message]) -> list[RecordDict]:
         key = count_key(self.strategy)
-        named = (_with_our_count(reply, key) for reply in replies)
-        note, limits = partial(self.note, contact.t), partial(self._limits, contact)
+        named = (with_our_count(reply, key) for reply in replies)
+        note, limits = partial(self.note, contact.t), partial(limits_of, self._plan, contact, self.roster.answers)
         good, bad = accepted(self._orders, named, self._expected, note, limits)
         assert self.common is not None
         bad |= oversized(good, self._expected, self.common, self.gate)
@@ -261,17 +258,6 @@ class DaisyChain(Strategy):
                 del good[site].content.metric_records[METRICS][EXAMPLES]  # it was ours
         return [good[site].content for site in fresh]
 
-    def _limits(self, contact: Contact, site: str) -> Limits:
-        """What a site's reply may say: no more samples than at the roll call, no more steps than its order asks for."""
-        told = self.roster.answers.get(site, {}).get(EXAMPLES)
-        said = told if isinstance(told, int) and 0 < told <= MOST else None
-        if self._plan is None:
-            return Limits(said or MOST)
-        recipe = self._plan.recipe
-        a_round = len(batch_sizes(recipe, said)) if said else recipe.steps
-        steps = a_round * contact.rounds if a_round else MOST
-        return Limits(said or MOST, steps, frozenset((EXAMPLES, LOSS, STEPS)))
-
     def _take(self, contact: Contact, site: str, content: RecordDict) -> None:
         records = array_records(content)
         metrics: Any = content[METRICS]
@@ -284,18 +270,9 @@ class DaisyChain(Strategy):
             self.bytes_sent += size_in_bytes(records)
 
     def _aggregate(self, contact: Contact) -> ArrayRecord:
-        counted = {site: slot.report for site, slot in sorted(self.slots.items()) if slot.report is not None}
         assert self.common is not None
         self.aggregations += 1
-        rules = [report.rule for report in counted.values()]
-        updates = Updates(
-            sites=tuple(counted),
-            stack=stacked([self.slots[site].model for site in counted]),
-            weights=np.array([report.examples for report in counted.values()]) if self.weighted else None,
-            steps=np.array([report.steps for report in counted.values()]),
-            rule=stacked([rule for rule in rules if rule]) if all(rules) else {},
-            sites_in_all=len(self.sites),
-        )
+        updates = updates_of(self.slots, self.weighted, len(self.sites))
         model, refused = combined(self.combiner, to_arrays(self.common), updates, contact.t, self.gate)
         self.events += refused
         common = self.common = self.common if refused else to_record(model)
@@ -325,15 +302,3 @@ class DaisyChain(Strategy):
 
     def _reasons(self, t: int) -> str:
         return "; ".join(f"{e['site']}: {e['reason']}" for e in self.events if e["t"] == t)[:1000]
-
-
-def _count(reply: Message, key: str) -> Any:
-    metrics = reply.content.get(METRICS)
-    return metrics.get(key) if isinstance(metrics, MetricRecord) else None
-
-
-def _with_our_count(reply: Message, key: str) -> Message:
-    """The reply with its number of samples under the name that we check, where a strategy calls it otherwise."""
-    if key != EXAMPLES and not reply.has_error() and (count := _count(reply, key)) is not None:
-        reply.content[METRICS] = MetricRecord({**reply.content.metric_records[METRICS], EXAMPLES: count})
-    return reply

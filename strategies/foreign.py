@@ -190,3 +190,16 @@ class _NoSites(Grid):
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
         raise NotImplementedError
+
+
+def count_of(reply: Message, key: str) -> Any:
+    """The number under ``key`` in a reply's metrics, or None."""
+    metrics = reply.content.get(METRICS)
+    return metrics.get(key) if isinstance(metrics, MetricRecord) else None
+
+
+def with_our_count(reply: Message, key: str) -> Message:
+    """The reply with its number of samples under the name that we check, where a strategy calls it otherwise."""
+    if key != EXAMPLES and not reply.has_error() and (count := count_of(reply, key)) is not None:
+        reply.content[METRICS] = MetricRecord({**reply.content.metric_records[METRICS], EXAMPLES: count})
+    return reply

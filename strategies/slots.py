@@ -1,9 +1,14 @@
 """What the server holds for each traveller: the model, what goes with it, and what its last training said."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 from flwr.app import ArrayRecord
+
+from fedsmall.aggregation.combiners import Updates
+from strategies.records import stacked
 
 
 class Report(NamedTuple):
@@ -27,3 +32,17 @@ class Slot:
     common: bool = False
     report: Report | None = None
     by: str = ""
+
+
+def updates_of(slots: Mapping[str, Slot], weighted: bool, sites_in_all: int) -> Updates:
+    """What counts in an aggregation: every traveller that was trained since the last, in the order of the sites."""
+    counted = {site: slot.report for site, slot in sorted(slots.items()) if slot.report is not None}
+    rules = [report.rule for report in counted.values()]
+    return Updates(
+        sites=tuple(counted),
+        stack=stacked([slots[site].model for site in counted]),
+        weights=np.array([report.examples for report in counted.values()]) if weighted else None,
+        steps=np.array([report.steps for report in counted.values()]),
+        rule=stacked([rule for rule in rules if rule]) if all(rules) else {},
+        sites_in_all=sites_in_all,
+    )

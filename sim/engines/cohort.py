@@ -1,10 +1,11 @@
 """The engine ``cohort``: all sites of a contact train as one batched computation, here and without a message."""
 
 from fedsmall.aggregation.combiners import combiner_for
-from fedsmall.daisy_chain import Initial, daisy_chain
+from fedsmall.daisy_chain import daisy_chain
 from fedsmall.plan import Plan
 from fedsmall.schedule import Contact, contacts_of
 from fedsmall.training.trainer import Trainer
+from fedsmall.travellers import Initial
 from sim.engines.allocator import keep_freed_memory
 from strategies.server.run_loop import Evaluator, Outcome, Progress, Stop, charged, due, follow, ledger_of
 

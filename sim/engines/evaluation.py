@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from clients.site_data import site_in
-from fedsmall.daisy_chain import Moment
 from fedsmall.evaluation.metrics import evaluate, evaluate_many
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import OneModelTrainer, Trainer
+from fedsmall.travellers import Moment
 from fedsmall.wire import EXAMPLES, Arrays
 from strategies.server.remote import Answers
 from strategies.server.run_loop import Evaluation

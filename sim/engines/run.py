@@ -10,7 +10,6 @@ import torch
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
-from fedsmall.daisy_chain import Moment
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.methods import nearest
@@ -20,6 +19,7 @@ from fedsmall.schedule import Contact
 from fedsmall.training.device import chosen, described
 from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.training.trees import cohort_for
+from fedsmall.travellers import Moment
 from fedsmall.validation import check_run
 from fedsmall.wire import Arrays
 from sim.engines.evaluation import CentralEvaluator, LocalJudges

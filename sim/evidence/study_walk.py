@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from fedsmall.daisy_chain import moved, stretches
+from fedsmall.daisy_chain import stretches
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
@@ -20,6 +20,7 @@ from fedsmall.schedule import Contact, contacts_of
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
 from fedsmall.training.trainer import Leg, Signals
+from fedsmall.travellers import moved
 from fedsmall.wire import Traveller
 
 

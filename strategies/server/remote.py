@@ -10,11 +10,11 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
-from fedsmall.daisy_chain import Moment
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
+from fedsmall.travellers import Moment
 from fedsmall.wire import CONFIG, EXAMPLES, METRICS, MODEL, PLAN, ROUND, Arrays
 from strategies.checks import check_metrics
 from strategies.daisy_chain import DaisyChain

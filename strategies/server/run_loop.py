@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
-from fedsmall.daisy_chain import Moment
 from fedsmall.plan import Plan
 from fedsmall.privacy import Ledger
 from fedsmall.schedule import Action, Contact, contacts_of, piece_length
+from fedsmall.travellers import Moment
 from fedsmall.wire import PLAN, Arrays
 from strategies.daisy_chain import DaisyChain
 from strategies.records import stacked, to_arrays, to_record

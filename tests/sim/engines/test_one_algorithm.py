@@ -9,7 +9,6 @@ from flwr.app import ConfigRecord
 
 from clients.client_app import app
 from clients.site_data import give_federation
-from fedsmall.daisy_chain import journey
 from fedsmall.errors import ReplyError
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.methods import METHODS, method
@@ -17,6 +16,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan, Privacy, Recipe, Tree
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
+from fedsmall.travellers import journey
 from fedsmall.wire import EXAMPLES, METRICS, PLAN, STEPS
 from sim.engines.cohort import run_cohort
 from sim.engines.evaluation import CentralEvaluator

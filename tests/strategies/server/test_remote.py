@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedsmall.daisy_chain import Moment
 from fedsmall.errors import PlanError
 from fedsmall.plan import Method, Plan
 from fedsmall.run_sheet import SUMS, RunSheet
 from fedsmall.schedule import Action, Contact
+from fedsmall.travellers import Moment
 from fedsmall.wire import METRICS
 from sim.engines.inprocess import InProcessGrid
 from strategies import FedDC
