@@ -11,10 +11,12 @@ class Samples:
 
     ``x`` has shape (samples, *input_shape) and the plan's float dtype, standardised and without missing values.
     ``y`` has shape (samples,) with integer classes 0..classes-1, or (samples, *target_shape) for regression.
+    ``pooled`` says how many samples each site gave, where they are those of several sites.
     """
 
     x: np.ndarray
     y: np.ndarray
+    pooled: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         """The number of samples."""
@@ -80,4 +82,5 @@ class Federation:
         """All data at one site called "central": what privacy forbids, and every method is measured against."""
         x = np.concatenate([samples.x for samples in self.train])
         y = np.concatenate([samples.y for samples in self.train])
-        return replace(self, names=("central",), train=(Samples(x, y),), held_out=())
+        counts = tuple(n for samples in self.train for n in samples.pooled or (len(samples),))
+        return replace(self, names=("central",), train=(Samples(x, y, counts),), held_out=())

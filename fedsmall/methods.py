@@ -129,7 +129,9 @@ METHODS: dict[str, MethodRow] = {
     ),
     "Standalone": MethodRow("Every site alone: no federation.", "the comparator", {"family": "standalone"}),
     "Central": MethodRow(
-        "One model on all data pooled: what privacy forbids.", "the comparator", {"family": "central"}
+        "One model on all data pooled, in batches as large as all sites' together: what privacy forbids.",
+        "the comparator",
+        {"family": "central"},
     ),
 }
 

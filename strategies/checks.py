@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from pydantic import ValidationError
 
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.schedule import Contact
 from fedsmall.training.batches import batch_sizes
-from fedsmall.wire import CARRIED, EXAMPLES, LOSS, METRICS, MODEL, RULE, STEPS
+from fedsmall.wire import CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, STEPS
 from strategies.records import array_records, described
 
 NPY_HEADER_BYTES = 4096  # far more than any header numpy writes
@@ -34,6 +35,14 @@ class Limits(NamedTuple):
     examples: float = MOST
     steps: float = MOST
     metrics: frozenset[str] | None = None
+
+
+def plan_in(config: Mapping[str, Any]) -> Plan | None:
+    """The plan that orders carry, or None: in other people's apps the word may mean anything."""
+    try:
+        return Plan.model_validate_json(str(config[PLAN])) if PLAN in config else None
+    except ValidationError:
+        return None
 
 
 def limits_of(plan: Plan | None, contact: Contact, answers: Mapping[str, Mapping[str, Any]], site: str) -> Limits:

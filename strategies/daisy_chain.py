@@ -38,7 +38,7 @@ from fedsmall.wire import (
     STEPS,
 )
 from strategies.acceptance import absurd, accepted, oversized
-from strategies.checks import limits_of
+from strategies.checks import limits_of, plan_in
 from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, train_metrics_of, with_our_count
 from strategies.records import array_records, order_content, size_in_bytes, to_arrays, to_record
 from strategies.roster import Roster, await_sites
@@ -206,7 +206,7 @@ class DaisyChain(Strategy):
         """
         begins, self._asked = self.common is None, {PLAN: config[PLAN]} if PLAN in config else {}
         if begins:
-            self._plan = Plan.model_validate_json(str(config[PLAN])) if PLAN in config else None
+            self._plan = plan_in(config)
             await_sites(grid, max(1, getattr(self.strategy, "min_available_nodes", 1)))  # as Flower's strategies do
             self.common = arrays
         if self._asked:

@@ -14,9 +14,18 @@ from fedsmall.training.gradients import Batch
 from fedsmall.training.stack import Tensors
 
 
-def batch_sizes(recipe: Recipe, samples: int) -> list[int]:
+def batch_size(recipe: Recipe, samples: Samples) -> int:
+    """The samples of a full batch.
+
+    Of pooled samples a batch is as large as one of every site together, so that a round of so many steps sees as many
+    samples as the sites would. Where a round is counted in epochs it sees all of them anyhow, in batches of the recipe.
+    """
+    sites = samples.pooled if recipe.steps is not None else ()
+    return sum(min(recipe.batch or n, n) for n in sites or (len(samples),))
+
+
+def batch_sizes(recipe: Recipe, samples: int, batch: int) -> list[int]:
     """The sizes of a round's batches at a site with so many samples, in their order."""
-    batch = min(recipe.batch or samples, samples)
     whole, rest = divmod(samples, batch)
     epoch = [batch] * whole + [rest] * (rest > 0)
     if recipe.local_epochs is not None:
@@ -24,11 +33,9 @@ def batch_sizes(recipe: Recipe, samples: int) -> list[int]:
     return list(islice(chain.from_iterable(epoch for _ in count()), recipe.steps))
 
 
-def batch_order(recipe: Recipe, samples: int, rng: np.random.Generator) -> list[np.ndarray]:
+def batch_order(sizes: Sequence[int], samples: int, rng: np.random.Generator) -> list[np.ndarray]:
     """A round's batches as sample numbers: every epoch draws a fresh order; a batch of the whole site draws nothing."""
-    batch = min(recipe.batch or samples, samples)
-    sizes = batch_sizes(recipe, samples)
-    if batch == samples:
+    if sizes[0] == samples:
         return [np.arange(samples)] * len(sizes)
     epochs = -(-sum(sizes) // samples)
     drawn = np.concatenate([rng.permutation(samples) for _ in range(epochs)])
@@ -55,14 +62,14 @@ class Batches:
         self._x = _joined([s.x for s in samples], self._dtype, device)  # (all samples, ...)
         self._y = _joined([s.y for s in samples], self._dtype, device)
         self._first = np.cumsum(self.examples) - self.examples
-        sizes = [batch_sizes(plan.recipe, int(n)) for n in self.examples]
+        batches = [batch_size(plan.recipe, of_site) for of_site in samples]
+        sizes = [batch_sizes(plan.recipe, int(n), batch) for n, batch in zip(self.examples, batches, strict=True)]
         self.steps = np.array([len(s) for s in sizes])  # (sites,)
         self.sizes = np.zeros((len(sizes), self.steps.max()), dtype=np.int64)  # (sites, steps), 0 once a site has ended
         for site, mine in enumerate(sizes):
             self.sizes[site, : len(mine)] = mine
         self.uniform = bool((self.sizes == self.sizes[0]).all())
-        batch = plan.recipe.batch
-        draws = batch is not None and bool((self.examples > batch).any())
+        draws = bool((self.examples > batches).any())
         self._still = None if draws else self._index(np.arange(len(names)), 0)
         self._blocks: tuple[Tensor, Tensor] | None = None
         if not draws and not masks and self.uniform and self.steps[0] == 1:  # a round is every site's whole data
@@ -134,7 +141,8 @@ class Batches:
         index[...] = self._first[sites, None, None]
         for row, site in enumerate(sites.tolist()):
             rng = rng_for(self._plan.seed, "batches", self._names[site], t)
-            for step, mine in enumerate(batch_order(self._plan.recipe, int(self.examples[site]), rng)):
+            sizes = self.sizes[site, : self.steps[site]].tolist()
+            for step, mine in enumerate(batch_order(sizes, int(self.examples[site]), rng)):
                 index[row, step, : len(mine)] = self._first[site] + mine
         return torch.from_numpy(index).to(self._device)
 

@@ -3,11 +3,19 @@
 from pathlib import Path
 from statistics import mean
 
+import numpy as np
 import pytest
 
+from fedsmall.evaluation.metrics import evaluate
 from fedsmall.methods import method
+from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan, Recipe
+from fedsmall.schedule import Action, bijection, contacts_of, participants
 from fedsmall.tasks import build_federation
+from fedsmall.training.cohort import Cohort
+from fedsmall.training.stack import Rows
+from fedsmall.training.trainer import Leg, Signals
+from fedsmall.wire import Traveller
 from sim.engines.run import run_plan
 from sim.runs.scenario import load
 from sim.runs.shipped import find
@@ -78,6 +86,52 @@ def test_feddc_collapses_where_moments_stay_while_models_move():
 
     assert min(travelling) >= 0.85
     assert mean(staying) <= mean(travelling) - 0.2
+
+
+def a_tenth_of_the_sites(label):
+    plans = scenario("papers/feddc_appendix_fraction_digits", seeds=(0, 1, 2)).plans()
+    return [plan for plan in plans if plan.method.label == f"{label}, 10% of sites"]
+
+
+def accuracy_where_models_wait(plan):
+    """FedDC by the first release's rule: as many models as sites, permuted over all sites whoever takes part next."""
+    federation = build_federation(plan)
+    everyone = range(len(federation.names))
+    cohort = Cohort(plan, federation.task, federation.names, federation.train)
+    stack = cohort.stack([Traveller(initial_model(plan, federation.task))] * len(everyone))
+    at, trained = np.array(everyone), np.zeros(len(everyone), dtype=bool)
+    for contact in contacts_of(plan):
+        rows = np.flatnonzero(np.isin(at, participants(plan.seed, contact.t, everyone, plan.method.fraction)))
+        part = stack.rows(rows)
+        cohort.walk(part, [Leg(at[rows], contact.t, contact.rounds)], Signals())
+        stack.put(rows, part)
+        trained[rows] = True
+        if contact.action is Action.AGGREGATE:
+            models = Rows(stack.state).arrays(np.flatnonzero(trained).tolist())
+            stack.replace({name: array.mean(axis=0) for name, array in models.items()})
+            trained[:] = False
+        else:
+            at = bijection(plan.seed, contact.t, len(everyone))[at]
+    outputs = cohort.predict(stack.rows(slice(0, 1)), federation.test.x)[0]
+    return evaluate(outputs, federation.test.y, federation.task)["accuracy"]
+
+
+def test_feddc_at_a_tenth_of_the_sites_is_where_fedavg_of_equal_work_and_traffic_is():
+    feddc, fedavg, rare = (
+        mean(accuracy(plan) for plan in a_tenth_of_the_sites(label))
+        for label in ("FedDC", "FedAvg", "FedAvg, equal period")
+    )
+
+    assert abs(feddc - fedavg) <= 0.02
+    assert feddc >= rare + 0.08
+
+
+def test_feddc_collapses_at_a_tenth_of_the_sites_where_models_wait_for_their_site_to_be_drawn():
+    plans = a_tenth_of_the_sites("FedDC")
+
+    following, waiting = (mean(map(rule, plans)) for rule in (accuracy, accuracy_where_models_wait))
+
+    assert waiting <= following - 0.3
 
 
 def test_radon_points_need_the_daisy_chain_on_susy(data_root):
