@@ -51,7 +51,8 @@ def limits_of(plan: Plan | None, contact: Contact, answers: Mapping[str, Mapping
     said = told if isinstance(told, int) and 0 < told <= MOST else None
     if plan is None:
         return Limits(said or MOST)
-    a_round = len(batch_sizes(plan.recipe, said)) if said else plan.recipe.steps
+    batch = plan.recipe.batch
+    a_round = len(batch_sizes(plan.recipe, said, min(batch or said, said))) if said else plan.recipe.steps
     return Limits(said or MOST, a_round * contact.rounds if a_round else MOST, frozenset((EXAMPLES, LOSS, STEPS)))
 
 
