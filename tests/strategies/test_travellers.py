@@ -12,7 +12,7 @@ from fedsmall.schedule import Action, Schedule
 from fedsmall.wire import Arrays
 from strategies import Averaging, DaisyChain, FedDC
 from strategies.slots import Slot
-from tests.strategies.toy import toy_grid, weights
+from tests.strategies.toy import ASKED, toy_grid, weights
 
 
 class Counting(Aggregate):
@@ -46,11 +46,11 @@ def test_exactly_the_travellers_that_were_trained_count(sites, fraction, indepen
     grid = toy_grid(sites, one_more)
     travellers = max(1, round(fraction * sites))
     contacts = chain.plan_contacts(9)
-    chain.meet(grid, weights(0.0), ConfigRecord())
+    chain.meet(grid, weights(0.0), ASKED)
     if independent:
         chain.slots = {site: Slot(weights(0.0)) for site in chain.sites}
     for number, contact in enumerate(contacts, 1):
-        orders = list(chain.configure_train(number, weights(0.0), ConfigRecord(), grid))
+        orders = list(chain.configure_train(number, weights(0.0), ASKED, grid))
         asked = [site for site, node in chain.roster.nodes.items() if node in {o.metadata.dst_node_id for o in orders}]
         replies = [
             reply
@@ -78,7 +78,7 @@ def test_a_trained_model_counts_where_it_waits_at_a_site_that_never_answers():
     chain.plan_contacts(2)
 
     def contact(number: int) -> None:
-        orders = list(chain.configure_train(number, weights(0.0), ConfigRecord(), grid))
+        orders = list(chain.configure_train(number, weights(0.0), ASKED, grid))
         node = chain.roster.nodes[silent]
         chain.aggregate_train(number, [r for r in grid.send_and_receive(orders) if r.metadata.src_node_id != node])
 
@@ -99,9 +99,9 @@ def test_independent_models_that_nobody_trained_do_not_count():
     chain = FedDC(permute_every=None, aggregate_every=1)
     grid = toy_grid(3, one_more)
     chain.plan_contacts(1)
-    chain.meet(grid, weights(0.0), ConfigRecord())
+    chain.meet(grid, weights(0.0), ASKED)
     chain.slots = {site: Slot(weights(100.0 * number)) for number, site in enumerate(chain.sites)}
-    orders = list(chain.configure_train(1, weights(0.0), ConfigRecord(), grid))
+    orders = list(chain.configure_train(1, weights(0.0), ASKED, grid))
     away = chain.roster.nodes["site-2"]
 
     chain.aggregate_train(1, [r for r in grid.send_and_receive(orders) if r.metadata.src_node_id != away])
