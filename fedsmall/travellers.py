@@ -81,6 +81,7 @@ class Travellers:
         self._initial = initial
         self._before: Contact | None = None
         self._memory: Arrays = {}
+        self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
         self.careful = plan.method.privacy is not None  # contact by contact: each has noise of its own
         self._federated = plan.method.family == "federated"
         self.gate = float(plan.method.gate) if self._federated else 0.0
@@ -120,6 +121,8 @@ class Travellers:
             self._make_private(received, at, contact.t)
         good = Rows(self.stack.state | self.stack.optimizer).finite()
         grown = self._grown(received)
+        if not good.all() or grown.any():
+            self._sizes = []  # some models will be put back
         if len(stretch) > 1 and not (good.all() and not grown.any()):
             self.stack, self.careful = received, self.careful or not good.all()
             return None
@@ -155,6 +158,8 @@ class Travellers:
     def become(self, common: Arrays, afresh: bool = False) -> None:
         """Every traveller is the common model now, weights and buffers; its moments stay with it, unless ``afresh``."""
         self.stack.replace(common)
+        one = self.stack.rows(slice(0, 1))
+        self._sizes = [np.repeat(sizes, len(self.at)) for sizes in _sizes_of(one)] if self.gate else []
         self.common[:], self.trained[:], self._last = True, False, common
         if afresh:
             self._forget(np.arange(len(self.at)))
@@ -168,8 +173,9 @@ class Travellers:
         """Which models may have had an update that is too large; a quick look, for most have not."""
         if not self.gate:
             return np.zeros(len(self.at), dtype=bool)
-        pairs = zip(halves(self.stack.state), halves(received.state), strict=True)
-        return np.asarray(np.any([Rows(now).norms() > GROWN * Rows(was).norms() for now, was in pairs if now], axis=0))
+        was = self._sizes or _sizes_of(received)
+        self._sizes = now = _sizes_of(self.stack)
+        return np.asarray(np.any([after > GROWN * before for after, before in zip(now, was, strict=True)], axis=0))
 
     def _too_large(self, received: Stack, rows: np.ndarray) -> dict[int, str]:
         came, sent = Rows(self.stack.state).arrays(rows.tolist()), Rows(received.state).arrays(rows.tolist())
@@ -241,3 +247,8 @@ class Travellers:
             self._carries = self._carries | (accepted & bool(moments))
             before = contact
         return total + sum(int(array[good].nbytes) for array in sent_rule.values())
+
+
+def _sizes_of(stack: Stack) -> list[np.ndarray]:
+    """The norms of the models' weights, and of their running statistics where they have any: (models,) each."""
+    return [Rows(half).norms() for half in halves(stack.state) if half]
