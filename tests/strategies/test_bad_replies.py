@@ -189,7 +189,7 @@ def many_metrics(content, rng):
 
 
 def several_numbers(content, rng):
-    content[METRICS] = MetricRecord({EXAMPLES: 3, "accuracy": [0.5, 0.5]})
+    content[METRICS] = MetricRecord({EXAMPLES: 3, LOSS: [0.5, 0.5]})
     return content
 
 
