@@ -14,7 +14,7 @@ from clients.site_data import SiteData
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.privacy import noise_rng, privatise_one
+from fedsmall.privacy.site_level import noise_rng, privatise_one
 from fedsmall.training.stack import leaving
 from fedsmall.training.trainer import Trainer
 from fedsmall.wire import (

@@ -30,7 +30,7 @@ from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.plan import Plan
-from fedsmall.privacy import epsilon
+from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
 from fedsmall.run_sheet import RUN, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site

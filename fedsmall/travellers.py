@@ -10,7 +10,7 @@ from fedsmall.aggregation.combiners import Updates
 from fedsmall.errors import ReplyError
 from fedsmall.gate import charge, halves, outsize, sizes, too_large
 from fedsmall.plan import Plan
-from fedsmall.privacy import noise_rng, privatise
+from fedsmall.privacy.site_level import noise_rng, privatise
 from fedsmall.schedule import Action, Contact, bijection, contacts_of, participants
 from fedsmall.training.stack import Rows, Stack, leaving
 from fedsmall.training.trainer import Leg, Signals, Trainer

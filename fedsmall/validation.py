@@ -10,7 +10,7 @@ from fedsmall.models.own_models import SHARED_PART, check_own_models, has_own_mo
 from fedsmall.models.registry import initial_model
 from fedsmall.models.shared_part import agreed_part
 from fedsmall.plan import Method, Plan, Recipe, Tree
-from fedsmall.privacy import check_private
+from fedsmall.privacy.site_level import check_private
 from fedsmall.schedule import contacts_of
 
 CORRECTIONS = {"scaffold": "SCAFFOLD", "feddyn": "FedDyn", "fednova": "FedNova"}

@@ -18,7 +18,7 @@ from fedsmall.evaluation.statistics import (
     verdict_on_difference,
 )
 from fedsmall.plan import Method
-from fedsmall.privacy import epsilon
+from fedsmall.privacy.site_level import epsilon
 from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.wire import Traveller

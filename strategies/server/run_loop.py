@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from fedsmall.plan import Plan
-from fedsmall.privacy import Ledger
+from fedsmall.privacy.site_level import Ledger
 from fedsmall.schedule import Action, Contact, contacts_of, piece_length
 from fedsmall.travellers import Moment
 from fedsmall.wire import PLAN, Arrays

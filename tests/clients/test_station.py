@@ -255,7 +255,7 @@ def test_the_log_holds_what_left_and_no_number_of_it(station):
 def test_a_spent_budget_stops_the_site_and_survives_a_restart(station):
     private = plan(privacy=Privacy(clip=1.0, noise=2.0))
     model = scaled(station, private)
-    from fedsmall.privacy import epsilon
+    from fedsmall.privacy.site_level import epsilon
 
     station.policy_file.write_text(f"budget = {epsilon(2.0, 1e-5, 2) + 1e-6}\n")
 
@@ -268,7 +268,7 @@ def test_a_spent_budget_stops_the_site_and_survives_a_restart(station):
 def test_a_cut_log_does_not_give_the_budget_back(station):
     private = plan(privacy=Privacy(clip=1.0, noise=2.0))
     model = scaled(station, private)
-    from fedsmall.privacy import epsilon
+    from fedsmall.privacy.site_level import epsilon
 
     station.policy_file.write_text(f"budget = {epsilon(2.0, 1e-5, 1) + 1e-6}\n")
     assert "error" not in station.answer("train", order(1, the_plan=private), model)[0]

@@ -6,7 +6,7 @@ from scipy import optimize, stats
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Method, Plan, Privacy, Recipe, Tree
-from fedsmall.privacy import Ledger, check_private, epsilon, noise_rng, privatise, privatise_one
+from fedsmall.privacy.site_level import Ledger, check_private, epsilon, noise_rng, privatise, privatise_one
 
 
 def models(rng, count):
