@@ -10,6 +10,7 @@ with Radon points, Adam, independent starts) updates were up to 49 times the med
 and elsewhere up to 4 times the model; none came nearer than a sixth to both bounds at once.
 """
 
+import math
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ T = TypeVar("T")
 GATE = 20.0  # times the median of a contact's updates; a plan may say another factor, or none
 OF_MODEL = 5.0  # times the size of the model that was sent
 GROWTH = 1000.0  # times the last common model: no common model grows so much at once, and no state is kept that has
+TINY = 1e-200  # a sum of squares below it has lost some of them
 ENOUGH = 3  # models whose median one absurd model does not decide
 
 
@@ -44,7 +46,12 @@ def sizes(stack: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def size(model: Mapping[str, np.ndarray]) -> float:
-    """The norm of one model."""
+    """The norm of one model, as :func:`sizes` gives it, and at once where no square leaves the range of float64."""
+    floats = [np.asarray(a).ravel() for a in model.values() if a.dtype.kind == "f"]
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = sum(float(np.dot(a, a)) for a in (flat.astype(np.float64, copy=False) for flat in floats))
+    if TINY < squares < np.inf or not floats:
+        return math.sqrt(squares)
     return float(sizes({name: np.asarray(array)[None] for name, array in model.items()}).sum())
 
 
@@ -104,12 +111,17 @@ def largest(common: Mapping[str, np.ndarray]) -> float:
 
 def refusal(model: Arrays, common: Arrays, gate: float) -> str | None:
     """Why an aggregate may not follow the last common model, or None where it may."""
-    if not all(np.isfinite(array).all() for array in model.values() if np.issubdtype(array.dtype, np.floating)):
+    new_sizes = [size(half) for half in halves(model)]
+    if not np.isfinite(new_sizes).all() and not _finite(model):
         return "the aggregate holds a number that is not finite"
-    for new, last in zip(halves(model), halves(common), strict=True):
-        if gate and size(new) > largest(last):
+    for new, last in zip(new_sizes, halves(common), strict=True):
+        if gate and new > largest(last):
             return f"the aggregate is {GROWTH:,.0f} times the last common model, or more"
     return None
+
+
+def _finite(model: Arrays) -> bool:
+    return all(np.isfinite(array).all() for array in model.values() if array.dtype.kind == "f")
 
 
 def _difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:

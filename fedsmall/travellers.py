@@ -8,7 +8,7 @@ import torch
 
 from fedsmall.aggregation.combiners import Updates
 from fedsmall.errors import ReplyError
-from fedsmall.gate import charge, halves, outsize, sizes, too_large
+from fedsmall.gate import charge, halves, outsize, size, sizes, too_large
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import noise_rng, privatise
 from fedsmall.schedule import Action, Contact, bijection, contacts_of, participants
@@ -115,20 +115,19 @@ class Travellers:
             arrived = before is None or before.travels
             legs.append(Leg(at, contact.t, contact.rounds, arrived, contact.action is Action.AGGREGATE))
             before = contact
-        received = self.stack.clone()
-        trained = self.trainer.walk(self.stack, legs, Signals(self.common, order_rule, self._memory))
+        received = self._kept()
+        trained = self.trainer.walk(self.stack, legs, Signals(self.common, order_rule, self._memory, losses=False))
         if contact.travels:
             self._make_private(received, at, contact.t)
-        good = Rows(self.stack.state | self.stack.optimizer).finite()
-        grown = self._grown(received)
+        good, grown = self._judged(received)
         if not good.all() or grown.any():
             self._sizes = []  # some models will be put back
         if len(stretch) > 1 and not (good.all() and not grown.any()):
-            self.stack, self.careful = received, self.careful or not good.all()
+            self.stack, self.careful = received(), self.careful or not good.all()
             return None
         reasons = dict.fromkeys(np.flatnonzero(~good).tolist(), NOT_FINITE)
         if grown.any():
-            reasons |= self._too_large(received, np.flatnonzero(good))
+            reasons |= self._too_large(received(), np.flatnonzero(good))
         good[list(reasons)] = False
         sent = self._bytes(stretch, order_rule, trained.rule, good)
         self.at, self._before, self._memory = at, contact, trained.memory
@@ -158,8 +157,7 @@ class Travellers:
     def become(self, common: Arrays, afresh: bool = False) -> None:
         """Every traveller is the common model now, weights and buffers; its moments stay with it, unless ``afresh``."""
         self.stack.replace(common)
-        one = self.stack.rows(slice(0, 1))
-        self._sizes = [np.repeat(sizes, len(self.at)) for sizes in _sizes_of(one)] if self.gate else []
+        self._sizes = [np.full(len(self.at), size(half)) for half in halves(common) if half] if self.gate else []
         self.common[:], self.trained[:], self._last = True, False, common
         if afresh:
             self._forget(np.arange(len(self.at)))
@@ -169,28 +167,43 @@ class Travellers:
             tensor[torch.from_numpy(rows).to(tensor.device)] = 0
         self._carries[rows], self._by[rows] = False, -1
 
-    def _grown(self, received: Stack) -> np.ndarray:
-        """Which models may have had an update that is too large; a quick look, for most have not."""
+    def _kept(self) -> Callable[[], Stack]:
+        """What the sites are sent, should it be wanted again; no copy where all have the last common model."""
+        if self.common.all() and not self.stack.optimizer:
+            nobody = np.zeros(len(self.at), dtype=np.int64)
+            return lambda: self.trainer.stack([Traveller(self._last)]).rows(nobody)
+        copy = self.stack.clone()
+        return lambda: copy
+
+    def _judged(self, received: Callable[[], Stack]) -> tuple[np.ndarray, np.ndarray]:
+        """Which models are finite, and which may have had an update that is too large: (models,) each.
+
+        A quick look, for most models are sound: a norm that is finite tells that all its numbers are.
+        """
+        stack, nothing = self.stack, np.zeros(len(self.at), dtype=bool)
         if not self.gate:
-            return np.zeros(len(self.at), dtype=bool)
-        was = self._sizes or _sizes_of(received)
-        self._sizes = now = _sizes_of(self.stack)
-        return np.asarray(np.any([after > GROWN * before for after, before in zip(now, was, strict=True)], axis=0))
+            return Rows(stack.state | stack.optimizer).finite(), nothing
+        was = self._sizes or _sizes_of(received())
+        self._sizes = now = _sizes_of(stack)
+        finite = all(np.isfinite(norms).all() for norms in now)
+        doubtful = stack.optimizer if finite else stack.state | stack.optimizer
+        grown = np.any([after > GROWN * before for after, before in zip(now, was, strict=True)], axis=0)
+        return Rows(doubtful).finite() if doubtful else ~nothing, np.asarray(grown)
 
     def _too_large(self, received: Stack, rows: np.ndarray) -> dict[int, str]:
         came, sent = Rows(self.stack.state).arrays(rows.tolist()), Rows(received.state).arrays(rows.tolist())
         return {int(rows[row]): why for row, why in too_large(came, sent, self._last, self.gate).items()}
 
     def _set_aside(
-        self, received: Stack, reasons: dict[int, str], contact: Contact, arrived: bool
+        self, received: Callable[[], Stack], reasons: dict[int, str], contact: Contact, arrived: bool
     ) -> list[dict[str, Any]]:
         """Put back what came to the sites whose models are set aside, or the last common model if that was absurd."""
-        good = np.setdiff1d(np.arange(len(self.at)), list(reasons))
+        good = np.delete(np.arange(len(self.at)), list(reasons))
         if not len(good):
             told = next(iter(reasons.values()))
             raise ReplyError(f"No site gave a model that may be used at round {contact.t}: {told}.")
         self.common[good], self.trained[good] = False, True
-        events = self._put_back(received, reasons, contact.t, arrived) if reasons else []
+        events = self._put_back(received(), reasons, contact.t, arrived) if reasons else []
         self._by[good] = self.at[good]
         return events
 
@@ -218,13 +231,13 @@ class Travellers:
         self.common[rows], self.trained[rows] = True, False
         self._forget(rows)
 
-    def _make_private(self, received: Stack, at: np.ndarray, t: int) -> None:
+    def _make_private(self, received: Callable[[], Stack], at: np.ndarray, t: int) -> None:
         """Clip and noise what leaves the sites, as each would do it, where the plan asks for privacy."""
         privacy = self.plan.method.privacy
         if privacy is None:
             return
         rngs = [noise_rng(self.plan.seed, self.names[site], t) for site in at]
-        sent = privatise(Rows(self.stack.state).arrays(), Rows(received.state).arrays(), privacy, rngs)
+        sent = privatise(Rows(self.stack.state).arrays(), Rows(received().state).arrays(), privacy, rngs)
         for name, tensor in self.stack.state.items():
             tensor.copy_(torch.from_numpy(sent[name]))
 

@@ -84,16 +84,17 @@ class Cohort(OneModelTrainer):
         if not stack.optimizer and self.plan.recipe.optimizer_state != "stay":
             stack.optimizer = fresh_state(stack.parameters, self.plan.recipe)
         remembered = SiteMemory(self.plan, stack.parameters, len(self.names), signals.memory)
-        losses = torch.zeros(len(stack), dtype=widest(self.device), device=self.device)
+        losses = torch.full((len(stack),), torch.nan, dtype=widest(self.device), device=self.device)
         with torch.no_grad():
             remembered.receive(first.sites, stack.parameters, signals.common, signals.rule)
             for rows in self._chunks(stack, first.sites):
                 part = stack.rows(rows)
                 for leg in legs:
-                    of_last = torch.zeros_like(losses[: len(part)]) if leg is last else None
+                    asked = leg is last and signals.losses
+                    of_last = torch.zeros_like(losses[: len(part)]) if asked else None
                     self._leg(part, leg._replace(sites=leg.sites[rows]), remembered, of_last)
-                assert of_last is not None
-                losses[index_of(rows, losses)] = of_last
+                if of_last is not None:
+                    losses[index_of(rows, losses)] = of_last
                 if isinstance(rows, np.ndarray):
                     stack.put(rows, part)
             sent = remembered.close(last.sites, stack.parameters) if last.closes else {}

@@ -25,7 +25,9 @@ class SiteMemory:
     def __init__(self, plan: Plan, parameters: Tensors, sites: int, saved: Mapping[str, np.ndarray] | None) -> None:
         self._method, self._rule = plan.method, rule_of(plan.method)
         some = next(iter(parameters.values()))
-        like = {name: tensor[:1].expand(sites, *tensor.shape[1:]) for name, tensor in parameters.items()}
+        stays = plan.recipe.optimizer_state == "stay"
+        remembers = bool(self._rule.remembers) or stays
+        like = {name: t[:1].expand(sites, *t.shape[1:]) for name, t in parameters.items() if remembers}
         self._held: Tensors = {
             f"{word}/{name}": torch.zeros_like(tensor, memory_format=torch.contiguous_format)
             for word in self._rule.remembers
@@ -33,7 +35,6 @@ class SiteMemory:
         }
         if self._rule.remembers:
             self._held |= {word: some.new_zeros(sites) for word in ("known", "rate")}
-        stays = plan.recipe.optimizer_state == "stay"
         self._moments = tuple(fresh_state(like, plan.recipe)) if stays else ()
         self._held |= fresh_state(like, plan.recipe) if stays else {}
         for name, array in (saved or {}).items():

@@ -44,11 +44,13 @@ class Signals:
 
     ``common`` says which rows are the last common model, untouched; ``rule`` is what the server sends for the local
     rule; ``memory`` is what the sites remember from the training before (``Trained.memory``), nothing at first.
+    ``losses``: somebody will ask for them; else a trainer may leave them out, as NaN.
     """
 
     common: Sequence[bool] | np.ndarray | None = None
     rule: Mapping[str, np.ndarray] = field(default_factory=dict)
     memory: Mapping[str, np.ndarray] = field(default_factory=dict)
+    losses: bool = True
 
     def flags(self, rows: int) -> np.ndarray:
         """``common`` as an array, (rows,)."""
