@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 
 from fedsmall.errors import ReplyError
-from fedsmall.gate import halves, outsize, size, too_large
+from fedsmall.gate import halves, largest, outsize, size, too_large
 from fedsmall.wire import MODEL
 from strategies.checks import Limits, NotFinite, Signature, check_reply, companions, signature
 from strategies.records import array_records, stacked, to_arrays
@@ -67,6 +67,12 @@ def absurd(sent: Mapping[str, Slot], common: ArrayRecord) -> set[str]:
     beside = np.array([size(to_arrays(slot.carried)) if slot.carried else 0.0 for slot in sent.values()])
     judged = zip(sent, outsize(models, beside, to_arrays(common)), strict=True)
     return {site for site, bad in judged if bad and sent[site].by}
+
+
+def sound(slots: Iterable[Slot], common: ArrayRecord) -> bool:
+    """Whether no traveller has outgrown the last common model (:func:`fedsmall.gate.largest`)."""
+    bound = largest(to_arrays(common))
+    return all(slot.common or size(to_arrays(slot.model)) <= bound for slot in slots)
 
 
 def _by_order(orders: Sequence[tuple[Message, str]], replies: Iterable[Message], note: Note) -> dict[str, Message]:

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from fedsmall.aggregation.combiners import Combiner
 from fedsmall.daisy_chain import combined
 from fedsmall.errors import ReplyError
-from fedsmall.gate import GATE, charge, largest, size
+from fedsmall.gate import GATE, charge
 from fedsmall.plan import Plan
 from fedsmall.schedule import (
     AbstractSchedule,
@@ -37,7 +37,7 @@ from fedsmall.wire import (
     RULE,
     STEPS,
 )
-from strategies.acceptance import absurd, accepted, oversized
+from strategies.acceptance import absurd, accepted, oversized, sound
 from strategies.checks import limits_of, plan_in
 from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, train_metrics_of, with_our_count
 from strategies.records import array_records, order_content, size_in_bytes, to_arrays, to_record
@@ -229,10 +229,7 @@ class DaisyChain(Strategy):
 
     def sound(self) -> bool:
         """Whether no traveller has outgrown the last common model so far that no run should go on with it."""
-        if not self.gate or self.common is None:
-            return True
-        bound = largest(to_arrays(self.common))
-        return all(slot.common or size(to_arrays(slot.model)) <= bound for slot in self.slots.values())
+        return not self.gate or self.common is None or sound(self.slots.values(), self.common)
 
     def note(self, t: int, site: str, kind: str, reason: str) -> None:
         """Write down what became of a site at round ``t`` that did not go as it should; the report has a row for it."""

@@ -1,5 +1,6 @@
 """``fedsmall tune``: learning rates chosen on training sites alone."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,8 @@ from rich.table import Table
 from sim.cli.options import DATA_ROOT, DEVICE, ENGINE, SET
 
 if TYPE_CHECKING:
-    from sim.evidence.search import RateChoice
+    from sim.evidence.search import RateChoice, Try
+    from sim.runs.scenario import Scenario
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -38,10 +40,7 @@ def tune(
     Every method gets the same rates, seeds and folds; ties go to the smaller rate. For an item of `fedsmall reproduce`
     the search is kept beside its scenario and used when the item is run.
     """
-    from sim.evidence.figures import save as save_figure
-    from sim.evidence.figures import sensitivity
     from sim.evidence.items import SEARCHES, items
-    from sim.evidence.run import DOCS
     from sim.evidence.search import Try, choose, save, search, spaced_rates
     from sim.runs.scenario import load
     from sim.runs.shipped import find
@@ -73,12 +72,22 @@ def tune(
         _show(choose(tries[variant]))
     path = out or (SEARCHES / f"{item.name}.csv" if item else Path(f"tune-{Path(scenario).stem}.csv"))
     save(path, tries)
-    figures = DOCS / "evidence" if item and out is None else path.parent
-    for variant, some in tries.items():
-        name = f"lr-{item.name if item else path.stem}{'-' + variant if variant else ''}.svg"
-        methods = [plan.method for plan in asked[variant].plans()]
-        save_figure(sensitivity(choose(some), methods), figures / name)
+    _draw(tries, asked, path, item.name if item else None, beside=item is None or out is not None)
     console.print(f"\nSearch: {path}")
+
+
+def _draw(
+    tries: "dict[str, list[Try]]", asked: "Mapping[str, Scenario]", path: Path, item: str | None, beside: bool
+) -> None:
+    """A figure for every variant: ``beside`` the search, or among those of the docs."""
+    from sim.evidence.figures import save, sensitivity
+    from sim.evidence.run import DOCS
+    from sim.evidence.search import choose
+
+    folder = path.parent if beside else DOCS / "evidence"
+    for variant, some in tries.items():
+        name = f"lr-{item or path.stem}{'-' + variant if variant else ''}.svg"
+        save(sensitivity(choose(some), [plan.method for plan in asked[variant].plans()]), folder / name)
 
 
 def numbers(text: str) -> tuple[float, ...]:
