@@ -38,6 +38,26 @@ METHODS: dict[str, MethodRow] = {
         "Kamp, Fischer & Vreeken 2023, Table 1",
         {"permute_every": 1},
     ),
+    "TravellingModel": MethodRow(
+        "One model goes round all sites, one after the other.",
+        "Chang et al. 2018, cyclic weight transfer; Souza et al. 2022",
+        {"permute_every": 1, "models": 1, "route": "cyclic"},
+    ),
+    "TravellingGroups": MethodRow(
+        "Models travel in groups, each averaged by itself at new sites; the groups' models answer together.",
+        "FedDC within groups that never merge",
+        {"aggregate_every": 1, "groups": 5},
+    ),
+    "TravellingEnsemble": MethodRow(
+        "Every site's model travels and none is averaged; they answer together.",
+        "the daisy chain of Kamp, Fischer & Vreeken 2023 without its average",
+        {"permute_every": 1, "groups": "each"},
+    ),
+    "ParallelFedAvg": MethodRow(
+        "Several models by federated averaging, in turns, for the traffic of one; they answer together.",
+        "Lakshminarayanan et al. 2017 over McMahan et al. 2017",
+        {"aggregate_every": 1, "groups": 5, "turns": True},
+    ),
     "FedProx": MethodRow(
         "FedAvg with a pull towards the common model during local training.",
         "Li et al. 2020",

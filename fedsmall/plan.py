@@ -106,6 +106,13 @@ class Method(Frozen):
     ``permute_every`` is the papers' d and ``aggregate_every`` their b, both in rounds; ``None`` means never (before the
     end, for the aggregation). ``rule`` is what is added to the local gradient, ``server`` how the common model moves.
     ``gate`` is how many times the median of a contact's updates one of them may be (:mod:`fedsmall.gate`), or false.
+
+    ``models`` is how many models travel, one a site unless it is given: fewer sit at sites drawn for each contact, or
+    go round all sites one after the other (``route`` "cyclic"). They belong to ``groups`` that are averaged each by
+    itself and never merged; "each" makes every model a group of its own. Where they take ``turns``, all models are of
+    one group, and of the next after an average. What is judged, kept and used is the groups' models together, or of
+    each its moving average with the factor ``ema``, or its last ``snapshots``; they answer with the mean of their
+    probabilities, or of their logits, as ``together`` says.
     """
 
     name: str
@@ -127,12 +134,47 @@ class Method(Frozen):
     tree: Tree | None = None
     privacy: Privacy | None = None
     gate: Annotated[float, Field(gt=1)] | Literal[False] = 20.0
+    models: Positive | None = None
+    route: Literal["random", "cyclic"] = "random"
+    groups: Positive | Literal["each"] = 1
+    turns: bool = False
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    snapshots: Positive = 1
+    together: Literal["probability", "logit"] = "probability"
 
     @model_validator(mode="after")
     def _label(self) -> Self:
         if not self.label:
             object.__setattr__(self, "label", self.name)
         return self
+
+    @model_validator(mode="after")
+    def _models(self) -> Self:
+        if self.models is not None and self.fraction < 1:
+            raise ValueError("models and fraction both say how many sites take part in a contact; remove one of them")
+        if self.turns and self.groups in (1, "each"):
+            raise ValueError("turns are taken by groups; say how many: groups = 5")
+        if self.family != "federated" and (self.models or self.is_ensemble or self.ema):
+            raise ValueError(f"models, groups, ema and snapshots are for models that travel; this is {self.family}")
+        return self
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether what comes out is several models that answer together: arrays with a leading axis of members."""
+        return self.groups != 1 or self.snapshots > 1
+
+    def everyone(self, sites: int) -> bool:
+        """Whether every one of so many sites takes part in every contact."""
+        return self.fraction >= 1 and (self.models is None or self.models >= sites)
+
+    def travelling(self, sites: int) -> int:
+        """How many models travel among so many sites."""
+        drawn = max(1, round(self.fraction * sites)) if self.models is None else min(self.models, sites)
+        return sites if self.family != "federated" else drawn
+
+    def group_count(self, sites: int) -> int:
+        """How many groups the models make that travel among so many sites."""
+        return self.travelling(sites) if self.groups == "each" else self.groups
 
 
 def _a_test(value: Any) -> Any:
@@ -184,7 +226,8 @@ class Plan(Frozen):
         method, recipe = self.method, self.recipe
         if self.folds is not None and self.test is not None:
             raise ValueError("folds say that one fold is the test set, so test has nothing to say; remove one of them")
-        if method.permute_every and recipe.has_state and recipe.optimizer_state == "stay":
+        moves = method.permute_every or method.groups != 1 or method.route == "cyclic"
+        if moves and recipe.has_state and recipe.optimizer_state == "stay":
             raise ValueError(
                 'optimizer_state = "stay" leaves moments behind while models move, which destroys daisy-chaining; '
                 'use "travel" or "reset"'

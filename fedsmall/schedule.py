@@ -177,12 +177,17 @@ def piece_length(plan: Plan) -> int | None:
     return plan.evaluate_every if plan.method.privacy is None else None
 
 
-def participants(seed: int, t: int, sites: Iterable[Site], fraction: float = 1.0) -> list[Site]:
-    """The sites that take part in the contact after round ``t``, in name order; a ``fraction`` of them is drawn."""
+def participants(
+    seed: int, t: int, sites: Iterable[Site], fraction: float = 1.0, models: int | None = None
+) -> list[Site]:
+    """The sites that take part in the contact after round ``t``, in name order.
+
+    A ``fraction`` of them is drawn, or as many as there are ``models``.
+    """
     names = sorted(sites)
-    if fraction >= 1:
+    if fraction >= 1 and (models is None or models >= len(names)):
         return names
-    count = max(1, round(fraction * len(names)))
+    count = max(1, round(fraction * len(names))) if models is None else models
     drawn = rng_for(seed, "participants", t).choice(len(names), count, replace=False)
     return [names[i] for i in sorted(drawn)]
 
@@ -209,6 +214,17 @@ def handed_on(seed: int, t: int, here: Sequence[str], there: Sequence[str]) -> d
         raise ValueError("two sites have the same name; every site needs a name of its own")
     drawn = bijection(seed, t, len(sources))
     return {source: targets[place] for source, place in zip(sources, drawn, strict=True)}
+
+
+def next_in(sites: Sequence[str], here: Sequence[str]) -> dict[str, str]:
+    """Where the models at ``here`` go that go round all ``sites`` in the order of their names."""
+    names = sorted(sites)
+    return {site: names[(names.index(site) + 1) % len(names)] for site in here}
+
+
+def spaced(sites: Sequence[Site], models: int) -> list[Site]:
+    """Where models set out that go round all sites one after the other: as far from each other as can be."""
+    return [sites[k * len(sites) // models] for k in range(models)]
 
 
 def bijection(seed: int, t: int, models: int) -> np.ndarray:

@@ -1,17 +1,18 @@
 """The models on their way through a federation, as rows of one stack: where they are, and what a contact does."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from fedsmall.aggregation.combiners import Updates
+from fedsmall.commons import Commons
 from fedsmall.errors import ReplyError
 from fedsmall.gate import charge, halves, outsize, size, sizes, too_large
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import noise_rng, privatise
-from fedsmall.schedule import Action, Contact, bijection, contacts_of, participants
+from fedsmall.schedule import Action, Contact, bijection, contacts_of, participants, spaced
 from fedsmall.training.stack import Rows, Stack, leaving
 from fedsmall.training.trainer import Leg, Signals, Trainer
 from fedsmall.wire import Arrays, Traveller
@@ -43,12 +44,16 @@ class Moment(NamedTuple):
 def moved(plan: Plan, sites: int, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
     """The sites at which travellers train for ``contact``, which were at the sites ``at`` for the one ``before``.
 
-    A piece of a contact moves nobody. Where all sites take part, an aggregation does not either; where a fraction of
-    them does, every traveller goes to a site that was drawn for ``contact``, so that none waits at one that was not.
+    A piece of a contact moves nobody. Where all sites take part, an aggregation does not either, unless it leaves
+    groups that are to meet other sites; where some of them do, every traveller goes to a site that was drawn for
+    ``contact``, so that none waits at one that was not.
     """
-    everyone = plan.method.fraction >= 1
-    if not before.travels or (everyone and before.action is Action.AGGREGATE):
+    method = plan.method
+    everyone = method.everyone(sites)
+    if not before.travels or (everyone and before.action is Action.AGGREGATE and method.groups == 1):
         return at
+    if method.route == "cyclic":
+        return np.asarray((at + 1) % sites)
     route = bijection(plan.seed, before.t, len(at))
     if everyone:
         return np.asarray(route[at])
@@ -56,10 +61,20 @@ def moved(plan: Plan, sites: int, at: np.ndarray, before: Contact, contact: Cont
 
 
 def drawn(plan: Plan, sites: int, contact: Contact) -> np.ndarray:
-    """The numbers of the sites that take part in a contact, in order."""
-    if plan.method.fraction >= 1 or plan.method.family != "federated":
+    """The numbers of the sites that take part in a contact, in order; of the first, where all go round."""
+    method = plan.method
+    if method.family != "federated":
         return np.arange(sites)
-    return np.array(participants(plan.seed, contact.due, range(sites), plan.method.fraction))
+    if method.route == "cyclic":
+        return np.array(spaced(range(sites), method.travelling(sites)))
+    return np.array(participants(plan.seed, contact.due, range(sites), method.fraction, method.models))
+
+
+def starting(plan: Plan, sites: int, initial: Initial) -> list[Arrays]:
+    """The models with which the groups start: all one, or each its own where initial models are independent."""
+    groups = plan.method.group_count(sites)
+    own = plan.initial_models == "independent" and groups > 1
+    return [initial(f"group-{group}") if own else initial(None) for group in range(groups)]
 
 
 def journey(plan: Plan, sites: int) -> Iterator[tuple[Contact, np.ndarray]]:
@@ -74,7 +89,7 @@ def journey(plan: Plan, sites: int) -> Iterator[tuple[Contact, np.ndarray]]:
 class Travellers:
     """The models on their way, a row each: where they are, what they have been through, and what their bytes cost."""
 
-    def __init__(self, plan: Plan, trainer: Trainer, initial: Initial) -> None:
+    def __init__(self, plan: Plan, trainer: Trainer, initial: Initial, start: Sequence[Arrays] = ()) -> None:
         self.plan, self.trainer, self.names = plan, trainer, trainer.names
         if list(self.names) != sorted(self.names):
             raise ValueError("sites must come in the order of their names")
@@ -85,17 +100,18 @@ class Travellers:
         self.careful = plan.method.privacy is not None  # contact by contact: each has noise of its own
         self._federated = plan.method.family == "federated"
         self.gate = float(plan.method.gate) if self._federated else 0.0
-        self._last = initial(None)  # the last common model
+        self._last = list(start) or [initial(None)]  # the groups' last common models
 
     def _depart(self, contact: Contact) -> None:
         """Give a model to every site that takes part in the first contact."""
         self.at = drawn(self.plan, len(self.names), contact)
-        own = self.plan.initial_models == "independent"
-        start = [self._initial(self.names[site] if own else None) for site in (self.at if own else self.at[:1])]
+        rows, groups = len(self.at), len(self._last)
+        self.group = np.zeros(rows, dtype=np.int64) if self.plan.method.turns else np.arange(rows) % groups
+        own = self.plan.initial_models == "independent" and groups == 1
+        start = [self._initial(self.names[site]) for site in self.at] if own else self._last
         self.stack: Stack = self.trainer.stack([Traveller(model) for model in start])
         if not own:
-            self.stack = self.stack.rows(np.zeros(len(self.at), dtype=np.int64))
-        rows = len(self.at)
+            self.stack = self.stack.rows(self.group)
         self.common = np.full(rows, not own)  # the last common model, untouched
         self.trained = np.zeros(rows, dtype=bool)  # since the last aggregation, so it counts in the next
         self._by = np.full(rows, -1)  # the site that trained it last
@@ -141,10 +157,10 @@ class Travellers:
         models = Rows(self.stack.state)
         return Moment(contact, None, sites, lambda: models.arrays(order.tolist()), updates, sent, events, self._memory)
 
-    def updates(self) -> Updates:
-        """What counts in the aggregation: every traveller that was trained since the last, wherever it is."""
+    def updates(self, group: int = 0) -> Updates:
+        """What counts in a group's aggregation: all its travellers trained since the last, wherever they are."""
         rows = np.argsort(self.at)
-        rows = rows[self.trained[rows]]
+        rows = rows[self.trained[rows] & (self.group[rows] == group)]
         return Updates(
             sites=tuple(self.names[site] for site in self.at[rows]),
             stack=Rows(self.stack.state).arrays(rows.tolist()),
@@ -154,24 +170,38 @@ class Travellers:
             sites_in_all=len(self.names),
         )
 
-    def become(self, common: Arrays, afresh: bool = False) -> None:
-        """Every traveller is the common model now, weights and buffers; its moments stay with it, unless ``afresh``."""
-        self.stack.replace(common)
-        self._sizes = [np.full(len(self.at), size(half)) for half in halves(common) if half] if self.gate else []
-        self.common[:], self.trained[:], self._last = True, False, common
-        if afresh:
-            self._forget(np.arange(len(self.at)))
+    def become(self, commons: Commons, afresh: Collection[int] = ()) -> None:
+        """Every traveller is its group's common model now, weights and buffers; its moments stay with it, unless
+        its group begins ``afresh``.
+        """
+        self._last = list(commons.models)
+        rows = np.arange(len(self.at))
+        self._forget(rows[np.isin(self.group, list(afresh))])
+        if self.plan.method.turns:
+            self.group[:] = commons.turn
+        if len(self._last) == 1:
+            self.stack.replace(self._last[0])
+        else:
+            self.stack.put(rows, self._of_groups(rows))
+        sizes = [[size(half) for half in halves(model) if half] for model in self._last] if self.gate else []
+        self._sizes = [np.array(of_half)[self.group] for of_half in zip(*sizes, strict=True)]
+        self.common[:], self.trained[:] = True, False
+
+    def _of_groups(self, rows: np.ndarray) -> Stack:
+        """Copies of their groups' last common models for these rows, with the optimizer state that they have."""
+        models = self.trainer.stack([Traveller(model) for model in self._last]).rows(self.group[rows])
+        models.optimizer = self.stack.rows(rows).optimizer
+        return models
 
     def _forget(self, rows: np.ndarray) -> None:
-        for tensor in self.stack.optimizer.values():
+        for tensor in self.stack.optimizer.values() if len(rows) else ():
             tensor[torch.from_numpy(rows).to(tensor.device)] = 0
         self._carries[rows], self._by[rows] = False, -1
 
     def _kept(self) -> Callable[[], Stack]:
         """What the sites are sent, should it be wanted again; no copy where all have the last common model."""
         if self.common.all() and not self.stack.optimizer:
-            nobody = np.zeros(len(self.at), dtype=np.int64)
-            return lambda: self.trainer.stack([Traveller(self._last)]).rows(nobody)
+            return lambda: self._of_groups(np.arange(len(self.at)))
         copy = self.stack.clone()
         return lambda: copy
 
@@ -192,7 +222,7 @@ class Travellers:
 
     def _too_large(self, received: Stack, rows: np.ndarray) -> dict[int, str]:
         came, sent = Rows(self.stack.state).arrays(rows.tolist()), Rows(received.state).arrays(rows.tolist())
-        return {int(rows[row]): why for row, why in too_large(came, sent, self._last, self.gate).items()}
+        return {int(rows[row]): why for row, why in too_large(came, sent, self._largest(), self.gate).items()}
 
     def _set_aside(
         self, received: Callable[[], Stack], reasons: dict[int, str], contact: Contact, arrived: bool
@@ -213,7 +243,7 @@ class Travellers:
         moments = leaving(self.plan.recipe, received.optimizer) if arrived else received.optimizer
         models = sizes(halves(Rows(received.state).arrays())[0])
         beside = sizes(Rows(moments).arrays()) if moments else np.zeros(len(models))
-        absurd = outsize(models, beside, self._last) & (self._by >= 0) & self._federated
+        absurd = outsize(models, beside, self._largest()) & (self._by >= 0) & self._federated
         events = []
         for row in bad:
             site, by = self.names[self.at[row]], self.names[self._by[row]]
@@ -224,12 +254,13 @@ class Travellers:
         return events
 
     def _restart(self, rows: np.ndarray) -> None:
-        """Make rows the last common model, as nobody has trained it."""
-        model = {name: np.repeat(array[None], len(rows), axis=0) for name, array in self._last.items()}
-        for name, tensor in self.stack.state.items():
-            tensor[torch.from_numpy(rows).to(tensor.device)] = torch.from_numpy(model[name]).to(tensor)
+        """Make rows the last common model of their group, as nobody has trained it."""
+        self.stack.put(rows, self._of_groups(rows))
         self.common[rows], self.trained[rows] = True, False
         self._forget(rows)
+
+    def _largest(self) -> Arrays:
+        return self._last[0] if len(self._last) == 1 else max(self._last, key=size)
 
     def _make_private(self, received: Callable[[], Stack], at: np.ndarray, t: int) -> None:
         """Clip and noise what leaves the sites, as each would do it, where the plan asks for privacy."""

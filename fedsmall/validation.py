@@ -25,6 +25,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     check_composition(plan)
     check_aggregator(method.aggregator, sites, parameter_count(plan, task), method.weighted, method.aggregator_options)
     combiner_for(plan)  # which knows its own settings
+    _check_groups(plan, sites)
     if method.privacy is not None:
         check_private(plan, leaving_contacts(plan), [name for name in initial_model(plan, task) if is_buffer(name)])
     if method.server == "none" and method.server_options:
@@ -74,6 +75,35 @@ def check_composition(plan: Plan) -> None:
                 f"{CORRECTIONS[part]} has a part at the sites and one at the server; set rule and server both to "
                 f"{part!r}, or use the method of that name."
             )
+
+
+def _check_groups(plan: Plan, sites: int) -> None:
+    """Raise PlanError where groups of models, or a number of them, have no meaning."""
+    method = plan.method
+    if method.models is not None and method.models > sites:
+        raise PlanError(
+            f"{method.models} models cannot sit at {sites} sites, one at each. Give models = {sites} or less."
+        )
+    travelling = method.travelling(sites)
+    if method.group_count(sites) > travelling:
+        raise PlanError(
+            f"{travelling} models cannot make {method.groups} groups. Give at most {travelling} groups, or more models."
+        )
+    if method.is_ensemble and has_own_models(plan):
+        raise PlanError("Groups and snapshots answer together, which models of the sites' own cannot. Use groups = 1.")
+    if method.groups == 1:
+        return
+    for part in (method.rule, method.server):
+        if part in ("proximal", "scaffold", "feddyn"):
+            raise PlanError(
+                f"{part!r} holds a model near the one common model, and {method.label!r} has several: use groups = 1."
+            )
+    if method.turns and plan.recipe.has_state and plan.recipe.optimizer_state != "reset":
+        raise PlanError('Moments of one group would move the next: with turns use optimizer_state = "reset".')
+    if method.turns and method.permute_every is not None:
+        raise PlanError(
+            "Where groups take turns, all sites train one model, and none travels. Leave permute_every out."
+        )
 
 
 def _check_correction(name: str, method: Method, recipe: Recipe) -> None:

@@ -20,4 +20,5 @@ def strategy_for(plan: Plan) -> DaisyChain:
         weighted=method.weighted,
         alone=method.family != "federated",
         gate=method.gate,
+        method=method,
     )

@@ -10,19 +10,21 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedsmall.aggregation.combiners import Combiner
-from fedsmall.daisy_chain import combined
-from fedsmall.errors import ReplyError
-from fedsmall.gate import GATE, charge
-from fedsmall.plan import Plan
+from fedsmall.commons import Commons
+from fedsmall.errors import PlanError, ReplyError
+from fedsmall.gate import GATE, charge, size
+from fedsmall.plan import Method, Plan
 from fedsmall.schedule import (
     AbstractSchedule,
     Action,
     Contact,
     Schedule,
     handed_on,
+    next_in,
     participants,
     permutation,
     planned,
+    spaced,
 )
 from fedsmall.wire import (
     CARRIED,
@@ -36,13 +38,14 @@ from fedsmall.wire import (
     ROUNDS,
     RULE,
     STEPS,
+    Arrays,
 )
 from strategies.acceptance import absurd, accepted, oversized, sound
 from strategies.checks import limits_of, plan_in
 from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, train_metrics_of, with_our_count
 from strategies.records import array_records, order_content, size_in_bytes, to_arrays, to_record
 from strategies.roster import Roster, await_sites
-from strategies.slots import Report, Slot, updates_of
+from strategies.slots import Report, Slot, first_slots, renewed, updates_of
 
 
 class DaisyChain(Strategy):
@@ -57,7 +60,8 @@ class DaisyChain(Strategy):
     Every traveller that was trained since the last aggregation counts in the next, wherever it is, and no other does.
     Under a fraction there are as many travellers as drawn sites, and they go to those drawn next. The mean is
     unweighted unless ``weighted``; models are combined in the order of names, so arrival order does not matter.
-    A model whose update is too large is set aside too (:mod:`fedsmall.gate`; ``gate`` false for none is).
+    A model whose update is too large is set aside too (:mod:`fedsmall.gate`; ``gate`` false for none is). ``method``
+    says, of what no other argument does, how many models travel, by which route, in which groups, and what comes out.
 
     Departs from Algorithm 1 as printed: where both are due, aggregation wins, for with d = 1 it would never come.
     """
@@ -72,6 +76,7 @@ class DaisyChain(Strategy):
         weighted: bool = False,
         alone: bool = False,
         gate: float = GATE,
+        method: Method | None = None,
     ) -> None:
         if isinstance(strategy, DaisyChain):  # one of ours by its name: what it combines with, under this schedule
             self.combiner: Combiner = strategy.combiner
@@ -87,10 +92,15 @@ class DaisyChain(Strategy):
         self.weighted: bool = weighted
         self.alone = alone
         self.gate = 0.0 if alone else float(gate)
+        self.method = (method or Method(name="DaisyChain")).model_copy(update={"fraction": fraction})
+        if self.method.is_ensemble and isinstance(self.combiner, FlowerCombiner):
+            raise PlanError("groups and snapshots are made by fedsmall's own combiners, not by a Flower strategy")
         self.roster = Roster()
         self.slots: dict[str, Slot] = {}
         self.own: dict[str, ArrayRecord] = {}
-        self.common: ArrayRecord | None = None
+        self.common: ArrayRecord | None = None  # the last, of the only group or of the largest norm
+        self.commons: Commons
+        self.records: list[ArrayRecord] = []  # the groups' last common models, as slots hold them
         self.contacts: list[Contact] = []
         self.events: list[dict[str, Any]] = []
         self.bytes_sent = 0
@@ -109,7 +119,9 @@ class DaisyChain(Strategy):
 
     def participants(self, t: int, sites: Sequence[str]) -> list[str]:
         """The sites that take part in the contact after round ``t``, in name order."""
-        return participants(self.seed, t, sites, 1.0 if self.alone else self.fraction)
+        if self.method.route == "cyclic":
+            return spaced(sorted(sites), self.method.travelling(len(sites)))
+        return participants(self.seed, t, sites, 1.0 if self.alone else self.fraction, self.method.models)
 
     def plan_contacts(self, rounds: int, evaluate_every: int | None = None) -> list[Contact]:
         """Fix the contacts of a run of ``rounds`` rounds, in pieces where models are to be evaluated between them."""
@@ -126,7 +138,12 @@ class DaisyChain(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Flower's own loop: ``num_rounds`` contacts, the last of which aggregates."""
+        """Flower's own loop: ``num_rounds`` contacts, the last of which aggregates.
+
+        Raises PlanError where several models come out: Flower's loop has a place for one.
+        """
+        if self.method.is_ensemble:
+            raise PlanError("several models come out of groups and snapshots, and Flower's loop takes one; run a plan")
         contacts = list(islice(self.schedule.contacts(None), num_rounds))
         self.contacts = [*contacts[:-1], contacts[-1]._replace(action=Action.AGGREGATE)]
         return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
@@ -138,7 +155,8 @@ class DaisyChain(Strategy):
         contact = self.contacts[server_round - 1]
         self.meet(grid, arrays, config)
         if server_round == 1:
-            self.slots = {site: self.slots[site] for site in self.participants(contact.due, self.sites)}
+            drawn = self.participants(contact.due, self.sites)
+            self.slots = first_slots(self.slots, drawn, self.records, self.method.turns)
         online, self.own = set(grid.get_node_ids()), {}
         present = [site for site in sorted(self.slots) if self.roster.nodes[site] in online]
         rule = self._order_rule()
@@ -213,18 +231,31 @@ class DaisyChain(Strategy):
             self.roster.call(grid, self._asked)
         else:
             self.roster.list_unasked(grid)
-        if begins or self.fraction >= 1.0:
-            start = Slot(arrays, common=True)
+        if begins:
+            self.begin_with([arrays] * self.method.group_count(len(self.sites)))
+        if begins or self.method.everyone(len(self.sites)):
+            start = Slot(self.records[self.commons.turn], common=True, group=self.commons.turn)
             for site in self.sites:
                 self.slots.setdefault(site, start)
 
+    def begin_with(self, records: Sequence[ArrayRecord]) -> None:
+        """Give each group the model that it starts with."""
+        self.records = list(records)
+        self.commons = Commons(self.combiner, self.method, [to_arrays(record) for record in records])
+
+    def result(self) -> Arrays:
+        """What the last aggregation has made, to be judged and kept (:meth:`fedsmall.commons.Commons.result`)."""
+        return self.commons.result()
+
     def _pass_on(self, contact: Contact, following: Contact) -> None:
         """Move the travellers to the sites where they train next, as :func:`fedsmall.daisy_chain.moved` does."""
-        rests = contact.action is Action.AGGREGATE and self.fraction >= 1.0
+        everyone = self.method.everyone(len(self.sites))
+        rests = contact.action is Action.AGGREGATE and everyone and self.method.groups == 1
         if contact.travels and not rests:
             here = sorted(self.slots)
-            there = here if self.fraction >= 1.0 else self.participants(following.due, self.sites)
-            route = handed_on(self.seed, contact.t, here, there)
+            there = here if everyone else self.participants(following.due, self.sites)
+            cyclic = self.method.route == "cyclic"
+            route = next_in(self.sites, here) if cyclic else handed_on(self.seed, contact.t, here, there)
             self.slots = {route[site]: self.slots[site] for site in here}
 
     def sound(self) -> bool:
@@ -247,7 +278,8 @@ class DaisyChain(Strategy):
             by = self._expected[site].by if site in theirs else None
             note(*charge(site, bad[site], by))
             if by is not None:
-                self.slots[site] = Slot(self.common, common=True)
+                group = self._expected[site].group
+                self.slots[site] = Slot(self.records[group], common=True, group=group)
         fresh = [site for site in good if site not in bad]
         for site in fresh:
             self._take(contact, site, good[site].content)
@@ -261,7 +293,8 @@ class DaisyChain(Strategy):
         before = self._expected[site].report
         stayed = 0.0 if before is None or self._arrived else before.steps
         report = Report(float(metrics[EXAMPLES]), float(metrics.get(STEPS, 1.0)) + stayed, records.get(RULE))
-        self.slots[site] = Slot(records[MODEL], records.get(CARRIED), report=report, by=site)
+        group = self._expected[site].group
+        self.slots[site] = Slot(records[MODEL], records.get(CARRIED), report=report, by=site, group=group)
         self.own[site] = records[MODEL]
         if contact.travels:
             self.bytes_sent += size_in_bytes(records)
@@ -269,21 +302,21 @@ class DaisyChain(Strategy):
     def _aggregate(self, contact: Contact) -> ArrayRecord:
         assert self.common is not None
         self.aggregations += 1
-        updates = updates_of(self.slots, self.weighted, len(self.sites))
-        model, refused = combined(self.combiner, to_arrays(self.common), updates, contact.t, self.gate)
-        self.events += refused
-        common = self.common = self.common if refused else to_record(model)
-        bare = Slot(common, common=True)
-        # the moments stay with their slot: aggregation replaces weights and buffers alone
-        moments = {site: slot.carried for site, slot in self.slots.items() if slot.carried and not refused}
-        self.slots = {
-            site: Slot(common, moments[site], common=True, by=slot.by) if site in moments else bare
-            for site, slot in self.slots.items()
-        }
-        return common
+        before = list(self.commons.models)
+        updates = partial(updates_of, self.slots, self.weighted, len(self.sites))
+        refused, events = self.commons.aggregate(updates, contact.t, self.gate)
+        self.events += events
+        made = zip(self.commons.models, before, self.records, strict=True)
+        self.records = [record if model is last else to_record(model) for model, last, record in made]
+        self.common = self.records[0]
+        if len(self.records) > 1:  # the gate judges by it
+            self.common = max(self.records, key=lambda record: size(to_arrays(record)))
+        turn = self.commons.turn if self.method.turns else None
+        self.slots = renewed(self.slots, self.records, refused, turn)
+        return self.common
 
     def _order_rule(self) -> ArrayRecord | None:
-        rule = self.combiner.order_rule()
+        rule = self.commons.order_rule()
         return to_record(rule) if rule else None
 
     def _own_config(self, config: ConfigRecord) -> ConfigRecord:

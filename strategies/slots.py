@@ -1,7 +1,7 @@
 """What the server holds for each traveller: the model, what goes with it, and what its last training said."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ class Slot:
     """The traveller that a site is sent next. ``common``: it is the last common model, untouched since.
 
     ``report`` is there if it was trained since the last aggregation; then it counts in the next, wherever it is. ``by``
-    is the site that trained last what is in it, moments among them; empty for none.
+    is the site that trained last what is in it, moments among them; empty for none. ``group`` is the one it belongs to.
     """
 
     model: ArrayRecord
@@ -32,17 +32,46 @@ class Slot:
     common: bool = False
     report: Report | None = None
     by: str = ""
+    group: int = 0
 
 
-def updates_of(slots: Mapping[str, Slot], weighted: bool, sites_in_all: int) -> Updates:
-    """What counts in an aggregation: every traveller that was trained since the last, in the order of the sites."""
-    counted = {site: slot.report for site, slot in sorted(slots.items()) if slot.report is not None}
+def updates_of(slots: Mapping[str, Slot], weighted: bool, sites_in_all: int, group: int = 0) -> Updates:
+    """What counts in a group's aggregation: its travellers trained since the last, in the order of the sites."""
+    mine = {site: slot.report for site, slot in sorted(slots.items()) if slot.group == group}
+    counted = {site: report for site, report in mine.items() if report is not None}
     rules = [report.rule for report in counted.values()]
     return Updates(
         sites=tuple(counted),
-        stack=stacked([slots[site].model for site in counted]),
+        stack=stacked([slots[site].model for site in counted]) if counted else {},
         weights=np.array([report.examples for report in counted.values()]) if weighted else None,
         steps=np.array([report.steps for report in counted.values()]),
         rule=stacked([rule for rule in rules if rule]) if all(rules) else {},
         sites_in_all=sites_in_all,
     )
+
+
+def first_slots(
+    slots: Mapping[str, Slot], drawn: Sequence[str], records: Sequence[ArrayRecord], turns: bool
+) -> dict[str, Slot]:
+    """The travellers at the sites of the first contact, in their groups; a model of a site's own stays there.
+
+    ``records`` are the models with which the groups start; where they take ``turns``, all begin in the first.
+    """
+    fresh = [Slot(record, common=True, group=group) for group, record in enumerate(records)]
+    groups = [0 if turns else place % len(fresh) for place in range(len(drawn))]
+    return {s: fresh[g] if slots[s].common else slots[s] for s, g in zip(drawn, groups, strict=True)}
+
+
+def renewed(
+    slots: Mapping[str, Slot], records: Sequence[ArrayRecord], refused: Collection[int], turn: int | None
+) -> dict[str, Slot]:
+    """The slots after an aggregation: every traveller is its group's common model, or that of the group whose turn it
+    is. Its moments stay with it, for weights and buffers alone are replaced, unless its group's aggregate was refused.
+    """
+    bare = [Slot(record, common=True, group=group) for group, record in enumerate(records)]
+    after = {}
+    for site, slot in slots.items():
+        fresh = bare[slot.group if turn is None else turn]
+        keeps = slot.carried and slot.group not in refused
+        after[site] = replace(fresh, carried=slot.carried, by=slot.by) if keeps else fresh
+    return after

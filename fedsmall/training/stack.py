@@ -27,7 +27,7 @@ class Rows:
         """{name: (rows, ...)}: copies of some rows; all of them, in order, are views that later training moves."""
         if rows is None or list(rows) == list(range(len(self))):
             return {name: _view(tensor) for name, tensor in self.tensors.items()}
-        index = np.asarray(rows)
+        index = np.asarray(rows, dtype=np.int64)  # of no rows, too
         return {name: _view(tensor[index_of(index, tensor)]) for name, tensor in self.tensors.items()}
 
     def row(self, row: int) -> Arrays:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from clients.site_data import site_in
+from fedsmall.evaluation.ensembles import answer
 from fedsmall.evaluation.metrics import evaluate, evaluate_many
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
@@ -59,10 +60,10 @@ class CentralEvaluator:
         return of_common, _spread(evaluate_many(outputs, samples.y, task))
 
     def _metrics(self, model: Arrays, samples: Samples) -> dict[str, float]:
-        outputs = self._predict({name: np.asarray(array)[None] for name, array in model.items()}, samples.x)
-        metrics = {
-            name: float(of_one) for name, (of_one,) in evaluate_many(outputs, samples.y, self.federation.task).items()
-        }
+        method, task = self.plan.method, self.federation.task
+        members = model if method.is_ensemble else {name: np.asarray(array)[None] for name, array in model.items()}
+        outputs = answer(self._predict(members, samples.x), task.loss, method.together)
+        metrics = evaluate(outputs, samples.y, task)
         return {name: value for name, value in metrics.items() if not np.isnan(value)}
 
     def _predict(self, models: Arrays, x: np.ndarray) -> np.ndarray:

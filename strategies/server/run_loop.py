@@ -17,10 +17,10 @@ from flwr.serverapp import Grid
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger
 from fedsmall.schedule import Action, Contact, contacts_of, piece_length
-from fedsmall.travellers import Moment
+from fedsmall.travellers import Moment, starting
 from fedsmall.wire import PLAN, Arrays
 from strategies.daisy_chain import DaisyChain
-from strategies.records import stacked, to_arrays, to_record
+from strategies.records import stacked, to_record
 from strategies.server.state import restore, state_of
 from strategies.slots import Slot
 
@@ -185,7 +185,10 @@ class RunLoop:
             outcome.evaluations = [Evaluation(**saved) for saved in meta["evaluations"]]
             outcome.rounds = strategy.contacts[self._done - 1].t if self._done else 0
             if strategy.aggregations and strategy.common is not None:
-                outcome.model = to_arrays(strategy.common)
+                outcome.model = strategy.result()
+        elif self.plan.initial_models == "independent" and self.plan.method.groups != 1:
+            start = starting(self.plan, len(strategy.sites), self.initial)
+            strategy.begin_with([to_record(model) for model in start])
         elif self.plan.initial_models == "independent":
             strategy.slots = {site: Slot(to_record(self.initial(site))) for site in strategy.sites}
 
@@ -198,7 +201,7 @@ class RunLoop:
             replies = self.grid.send_and_receive(orders, timeout=self.timeout_s)
             strategy.aggregate_train(number, list(replies))
             self._done = number
-            common = to_arrays(strategy.common) if contact.action is Action.AGGREGATE and strategy.common else None
+            common = strategy.result() if contact.action is Action.AGGREGATE else None
             sites, own = tuple(sorted(strategy.own)), strategy.own
             yield Moment(
                 contact=contact,

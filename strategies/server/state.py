@@ -38,6 +38,7 @@ def state_of(chain: DaisyChain) -> tuple[Arrays, dict[str, Any]]:
     slots = {site: _slot(slot, records) for site, slot in chain.slots.items()}
     common = records.number(chain.common)
     inner, numbers = chain.combiner.state()
+    beside, of_groups = chain.commons.state()
     meta = {
         "slots": slots,
         "common": common,
@@ -45,13 +46,15 @@ def state_of(chain: DaisyChain) -> tuple[Arrays, dict[str, Any]]:
         "aggregations": chain.aggregations,
         "bytes_sent": chain.bytes_sent,
         "events": chain.events,
+        "groups": of_groups,
     }
-    return records.arrays | {f"inner/{name}": array for name, array in inner.items()}, meta
+    arrays = {f"inner/{name}": array for name, array in inner.items()}
+    return records.arrays | arrays | {f"commons/{name}": array for name, array in beside.items()}, meta
 
 
 def _slot(slot: Slot, records: _Records) -> list[Any]:
     report = slot.report and [slot.report.examples, slot.report.steps, records.number(slot.report.rule)]
-    return [records.number(slot.model), records.number(slot.carried), slot.common, report, slot.by]
+    return [records.number(slot.model), records.number(slot.carried), slot.common, report, slot.by, slot.group]
 
 
 def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
@@ -73,8 +76,10 @@ def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
         numbers = later[0] if later else (None if common else beside.get(site))
         last = Report(numbers[0], numbers[1], records[numbers[2]]) if numbers else None
         by = later[1] if len(later) > 1 else ""
-        chain.slots[site] = Slot(_there(records[model]), records[carried], common, last, by)
+        group = later[2] if len(later) > 2 else 0
+        chain.slots[site] = Slot(_there(records[model]), records[carried], common, last, by, group)
     chain.common = records[meta["common"]]
+    _restore_commons(chain, arrays, meta)
     chain.aggregations = meta["aggregations"]
     chain.bytes_sent = meta["bytes_sent"]
     chain.events = list(meta["events"])
@@ -82,6 +87,16 @@ def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     chain.combiner.restore(inner, meta["inner"])
     if isinstance(chain.combiner, FlowerCombiner):
         chain.combiner.aggregations = chain.aggregations
+
+
+def _restore_commons(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
+    if len(chain.commons) == 1:
+        chain.begin_with([_there(chain.common)])
+    if "groups" in meta:
+        beside = {key.removeprefix("commons/"): array for key, array in arrays.items() if key.startswith("commons/")}
+        chain.commons.restore(beside, meta["groups"])
+    if len(chain.commons) > 1:
+        chain.records = [to_record(model) for model in chain.commons.models]
 
 
 def _there(record: ArrayRecord | None) -> ArrayRecord:

@@ -1,0 +1,25 @@
+"""Several models that answer together."""
+
+import numpy as np
+from scipy.special import expit, log_softmax, logit, logsumexp
+
+
+def answer(outputs: np.ndarray, loss: str, together: str = "probability") -> np.ndarray:
+    """The outputs, (samples, outputs), of an ensemble whose members give ``outputs``, (members, samples, outputs).
+
+    They mean the same as those of one model: for classes the logarithm of the mean probability, or the mean logit (of
+    the logarithms of probabilities, so that no member has more say for the size of its numbers); for one output of two
+    classes the log-odds of either; margins and numbers are averaged. One member answers for itself.
+    Source: Lakshminarayanan et al. 2017, "Simple and scalable predictive uncertainty estimation using deep ensembles".
+    """
+    outputs = np.asarray(outputs, dtype=np.float64)
+    if len(outputs) == 1:
+        return np.asarray(outputs[0])
+    if loss == "cross_entropy":
+        shares = log_softmax(outputs, axis=-1)
+        mean = shares.mean(axis=0) if together == "logit" else logsumexp(shares, axis=0) - np.log(len(outputs))
+        return np.asarray(mean)
+    if loss == "logistic" and together == "probability":
+        share = np.clip(expit(outputs).mean(axis=0), 1e-300, 1 - 1e-16)
+        return np.asarray(logit(share))
+    return np.asarray(outputs.mean(axis=0))

@@ -1,0 +1,259 @@
+"""Few models among many sites, and models in groups: what is new, and what it must be equal to."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsmall.commons import Commons
+from fedsmall.errors import PlanError
+from fedsmall.methods import method
+from fedsmall.models.registry import initial_model
+from fedsmall.plan import Plan, Recipe, Tree
+from fedsmall.training.batches import Batches
+from fedsmall.training.trees import cohort_for
+from fedsmall.travellers import journey
+from fedsmall.validation import check_plan
+from sim.engines.cohort import run_cohort
+from strategies.server.journal import FileJournal
+from tests.sim.engines.test_one_algorithm import (
+    ADAM,
+    MOMENTUM,
+    PRIVATE,
+    RESET,
+    assert_alike,
+    assert_equal_bits,
+    batched,
+    federation_of,
+    loop_of,
+    plan_of,
+    table,
+)
+
+TEN: dict[str, Any] = {"sites": 10}
+GROUPS: dict[str, Any] = {"permute_every": 1, "aggregate_every": 3, "groups": 3}
+
+
+def groups_of(name: str = "TravellingGroups", settings: dict[str, Any] | None = None, **changes: Any) -> Plan:
+    return plan_of(name, {"groups": 3} if settings is None else settings, **(TEN | changes))
+
+
+CASES = {
+    "averages at every contact": groups_of(),
+    "averages now and then": groups_of(settings=GROUPS, evaluate_every=2),
+    "moments": groups_of(settings=GROUPS, recipe=MOMENTUM),
+    "Adam": groups_of(recipe=ADAM, evaluate_every=4),
+    "moments that start afresh": groups_of(recipe=RESET),
+    "server momentum": groups_of(settings={"groups": 2, "server": "momentum"}),
+    "clip and noise": groups_of(settings={**GROUPS, **PRIVATE}),
+    "trees": groups_of(settings={**GROUPS, "tree": Tree(travel="trees", drop=0.2)}, recipe=ADAM),
+    "some of the sites": groups_of(settings={**GROUPS, "fraction": 0.6}, recipe=ADAM, evaluate_every=4),
+    "starting apart": groups_of(initial_models="independent"),
+    "medians": groups_of(settings={**GROUPS, "groups": 2, "aggregator": "median"}),
+    "six models in three groups": groups_of(settings={**GROUPS, "models": 6}),
+    "each": plan_of("TravellingEnsemble", {"permute_every": 1, "groups": "each"}, recipe=MOMENTUM),
+    "each of three": plan_of("TravellingEnsemble", {"permute_every": 1, "groups": "each", "models": 3}),
+    "one model": plan_of("TravellingModel", {}, recipe=MOMENTUM, evaluate_every=4),
+    "one model at random": plan_of("TravellingModel", {"route": "random"}, recipe=ADAM),
+    "three models round": plan_of("FedDC", {"aggregate_every": 4, "models": 3, "route": "cyclic"}, recipe=ADAM),
+    "all round": plan_of("FedDC", {"aggregate_every": 4, "route": "cyclic"}),
+    "turns": groups_of("ParallelFedAvg", {"groups": 3}),
+    "turns, seldom": groups_of("ParallelFedAvg", {"groups": 2, "aggregate_every": 2}, recipe=RESET, evaluate_every=3),
+    "moving average": plan_of("FedAvg", {"ema": 0.7}),
+    "snapshots": plan_of("FedAvg", {"snapshots": 3, "aggregate_every": 2}, evaluate_every=2),
+    "snapshots of averages of groups": groups_of(settings={"groups": 2, "snapshots": 2, "ema": 0.5}),
+    "one site": plan_of("TravellingGroups", {"groups": 1}, sites=1),
+    "two sites": plan_of("TravellingGroups", {"groups": 2}, sites=2),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_stack_and_messages_agree_on(case: str) -> None:
+    assert_alike(batched(CASES[case]), loop_of(CASES[case]).run())
+
+
+@pytest.mark.parametrize("name", ["FedDC", "FedAvg"])
+@pytest.mark.parametrize("recipe", [Recipe(lr=0.05), ADAM])
+def test_one_group_of_a_model_a_site_is_the_method_without_groups(name: str, recipe: Recipe) -> None:
+    plain = plan_of(name, recipe=recipe)
+    grouped = plain.model_copy(update={"method": plain.method.model_copy(update={"groups": 1, "models": 5})})
+
+    assert_equal_bits(batched(plain).model, batched(grouped).model)
+
+
+def test_groups_of_one_that_never_average_are_the_daisy_chain_before_its_average() -> None:
+    chain = plan_of("DaisyChain", {"permute_every": 1}, recipe=MOMENTUM)
+    ensemble = plan_of("TravellingEnsemble", {"permute_every": 1}, recipe=MOMENTUM)
+
+    one, other = batched(chain), batched(ensemble)
+
+    mean = {name: members.mean(axis=0) for name, members in other.model.items()}
+    for name, array in one.model.items():
+        np.testing.assert_allclose(array, mean[name], rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("sites", [1, 2, 3, 7])
+def test_one_model_round_the_sites_is_mini_batch_sgd_over_their_batches_one_after_the_other(sites: int) -> None:
+    plan = plan_of("TravellingModel", {}, sites=sites, recipe=Recipe(lr=0.05, batch=4, local_epochs=1))
+    federation = federation_of(plan)
+    outcome = batched(plan, federation)
+
+    weights = {name: np.array(array) for name, array in initial_model(plan, federation.task).items()}
+    batches = Batches(plan, federation.names, federation.train, {}, cohort_device(plan))
+    for t in range(1, plan.rounds + 1):
+        for _, batch in batches.round(np.array([(t - 1) % sites]), t, False):
+            weights = sgd_step(weights, batch.x[0].numpy(), batch.y[0].numpy(), 0.05)
+
+    for name, array in outcome.model.items():
+        np.testing.assert_allclose(array, weights[name], rtol=0, atol=1e-10)
+
+
+def cohort_device(plan: Plan) -> Any:
+    federation = federation_of(plan)
+    return cohort_for(plan, federation.task, federation.names, federation.train).device
+
+
+def sgd_step(w: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray, lr: float) -> dict[str, np.ndarray]:
+    """One step on the mean cross-entropy of a network with one hidden layer of rectified units, in plain numpy."""
+    (w1, b1), (w2, b2) = [(name, name.replace("weight", "bias")) for name in w if name.endswith("weight")]
+    hidden = np.maximum(x @ w[w1].T + w[b1], 0)
+    outputs = hidden @ w[w2].T + w[b2]
+    shares = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    slope = (shares / shares.sum(axis=1, keepdims=True) - np.eye(outputs.shape[1])[y]) / len(y)
+    back = (slope @ w[w2]) * (hidden > 0)
+    steps = {w1: back.T @ x, b1: back.sum(axis=0), w2: slope.T @ hidden, b2: slope.sum(axis=0)}
+    return {name: array - lr * steps[name] for name, array in w.items()}
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+def test_groups_in_turns_are_as_many_runs_of_federated_averaging(groups: int) -> None:
+    # on whole sites a round draws nothing, so that its number does not matter
+    plan = plan_of("ParallelFedAvg", {"groups": groups}, rounds=6, initial_models="independent")
+    federation = federation_of(plan)
+    together = batched(plan, federation)
+
+    for group in range(groups):
+        alone = plan_of("FedAvg", {"aggregate_every": 1}, rounds=6 // groups)
+        trainer = cohort_for(alone, federation.task, federation.names, federation.train)
+        start = initial_model(plan, federation.task, f"group-{group}")
+        model = run_cohort(alone, trainer, lambda site, start=start: start).model
+        assert_equal_bits(model, {name: members[group] for name, members in together.model.items()})
+
+
+@pytest.mark.parametrize("sites", [2, 5, 12])
+@pytest.mark.parametrize("models", [1, 2, 5])
+@pytest.mark.parametrize("route", ["random", "cyclic"])
+def test_travellers_always_sit_at_different_sites(sites: int, models: int, route: str) -> None:
+    if models > sites:
+        pytest.skip("more models than sites are refused")
+    plan = plan_of("FedDC", {"aggregate_every": 4, "models": models, "route": route}, sites=sites, rounds=120)
+    visited = [at for _, at in journey(plan, sites)]
+
+    assert all(len(set(at.tolist())) == models for at in visited)
+    assert set(np.concatenate(visited).tolist()) == set(range(sites))
+    if route == "cyclic" and models == 1:
+        assert [at[0] for at in visited] == [t % sites for t in range(120)]
+
+
+def test_groups_meet_other_sites_after_an_average() -> None:
+    plan = groups_of(rounds=30)
+    at = np.array([places for _, places in journey(plan, 10)])  # (contacts, travellers)
+
+    first_group = [frozenset(places[::3].tolist()) for places in at]
+    assert len(set(first_group)) > 20
+    assert all(len(places) == 4 for places in first_group)
+
+
+def test_a_group_of_which_nothing_counts_keeps_its_model() -> None:
+    plan = plan_of("TravellingEnsemble", {"permute_every": 1}, sites=None, samples_per_site=None, rounds=1)
+    federation = table(plan, 4, wild=(1,))
+
+    one, other = batched(plan, federation), loop_of(plan, federation).run()
+
+    assert_alike(one, other)
+    start = initial_model(plan, federation.task)
+    assert_equal_bits(start, {name: np.ascontiguousarray(members[1]) for name, members in one.model.items()})
+
+
+def test_an_absurd_site_is_set_aside_in_groups_too() -> None:
+    plan = groups_of(settings={"groups": 2}, sites=None, samples_per_site=None)
+    federation = table(plan, 8, wild=(2,), scale=1e6)
+
+    one, other = batched(plan, federation), loop_of(plan, federation).run()
+
+    assert_alike(one, other)
+    assert {(event["site"], event["kind"]) for event in one.events} == {("site-2", "set aside")}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("TravellingGroups", {"groups": 3, "ema": 0.8, "snapshots": 2}),
+        ("ParallelFedAvg", {"groups": 2, "server": "momentum"}),
+        ("TravellingModel", {"route": "random"}),
+        ("FedAvg", {"ema": 0.8}),
+    ],
+)
+def test_a_run_of_groups_that_is_stopped_and_resumed_is_the_run_in_one_go(
+    tmp_path, name: str, settings: dict[str, Any]
+) -> None:
+    plan = plan_of(name, settings, rounds=6, evaluate_every=2)
+    whole = loop_of(plan).run()
+
+    for _ in range(10):
+        part = loop_of(plan, journal=FileJournal(tmp_path), stop=lambda: True).run()
+        if not part.stopped:
+            break
+
+    assert_alike(whole, part, atol=0)
+    assert_equal_bits(whole.model, part.model)
+
+
+def test_moving_averages_and_snapshots_are_of_the_common_models() -> None:
+    start = [{"w": np.zeros(1)}]
+    plain = method("FedAvg")
+    made = Commons(Shift(), plain.model_copy(update={"ema": 0.5, "snapshots": 2}), start)
+    for t in (1, 2, 3):
+        made.aggregate(lambda group: Counted(), t, 0.0)
+
+    assert made.models[0]["w"] == 3
+    assert made.result()["w"].ravel().tolist() == [1.5, 2.25]  # 1, then .5 + 1, then .75 + 1.5
+
+
+class Counted:
+    sites = ("one",)
+
+
+class Shift:
+    """A combiner that adds one."""
+
+    def combine(self, common: dict[str, np.ndarray], updates: Any, t: int) -> dict[str, np.ndarray]:
+        return {name: array + 1 for name, array in common.items()}
+
+    def bookmark(self) -> Any:
+        return lambda: None
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "changes", "line"),
+    [
+        ("FedDC", {"models": 6}, {}, "6 models cannot sit at 5 sites"),
+        ("TravellingGroups", {"groups": 6}, {}, "5 models cannot make 6 groups"),
+        ("TravellingGroups", {"groups": 2, "rule": "proximal"}, {}, "holds a model near the one common model"),
+        ("FedAvg", {"models": 2, "fraction": 0.5}, {}, "both say how many sites"),
+        ("FedAvg", {"turns": True}, {}, "turns are taken by groups"),
+        ("ParallelFedAvg", {}, {"recipe": MOMENTUM}, "Moments of one group would move the next"),
+        ("ParallelFedAvg", {"permute_every": 1}, {}, "none travels"),
+        ("Standalone", {"groups": 2}, {}, "are for models that travel"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_in_one_line(
+    name: str, settings: dict[str, Any], changes: dict[str, Any], line: str
+) -> None:
+    def build_and_check() -> None:
+        plan = plan_of(name, settings, **changes)
+        check_plan(plan, federation_of(plan).task, 5)
+
+    with pytest.raises(PlanError, match=line) as error:
+        build_and_check()
+    assert "\n" not in str(error.value)
