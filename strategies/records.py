@@ -26,7 +26,7 @@ def to_arrays(record: ArrayRecord) -> Arrays:
 def stacked(records: Sequence[ArrayRecord]) -> Arrays:
     """The records' arrays with a leading axis, {name: (records, ...)}; all must have the same names and shapes."""
     read = [to_arrays(record) for record in records]
-    return {name: np.stack([arrays[name] for arrays in read]) for name in read[0]}
+    return {name: np.stack([arrays[name] for arrays in read]) for name in (read[0] if read else ())}
 
 
 def parameters_of(arrays: Mapping[str, np.ndarray]) -> Arrays:

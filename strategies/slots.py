@@ -42,7 +42,7 @@ def updates_of(slots: Mapping[str, Slot], weighted: bool, sites_in_all: int, gro
     rules = [report.rule for report in counted.values()]
     return Updates(
         sites=tuple(counted),
-        stack=stacked([slots[site].model for site in counted]) if counted else {},
+        stack=stacked([slots[site].model for site in counted]),
         weights=np.array([report.examples for report in counted.values()]) if weighted else None,
         steps=np.array([report.steps for report in counted.values()]),
         rule=stacked([rule for rule in rules if rule]) if all(rules) else {},
