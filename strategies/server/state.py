@@ -90,12 +90,12 @@ def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
 
 
 def _restore_commons(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
-    if len(chain.commons) == 1:
-        chain.begin_with([_there(chain.common)])
-    if "groups" in meta:
-        beside = {key.removeprefix("commons/"): array for key, array in arrays.items() if key.startswith("commons/")}
+    beside = {key.removeprefix("commons/"): array for key, array in arrays.items() if key.startswith("commons/")}
+    groups = {name.split("/")[1] for name in beside if name.startswith("model/")}
+    chain.begin_with([_there(chain.common)] * max(1, len(groups)))
+    if "groups" in meta:  # since there are any
         chain.commons.restore(beside, meta["groups"])
-    if len(chain.commons) > 1:
+    if groups:
         chain.records = [to_record(model) for model in chain.commons.models]
 
 
