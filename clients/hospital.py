@@ -11,6 +11,7 @@ from flwr.common import Scalar
 
 from clients.memory import Memory
 from clients.site_data import SiteData
+from fedsmall.evaluation.ensembles import answer, members_of
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
@@ -93,14 +94,17 @@ class HospitalClient(NumPyClient):
         return privatise_one(model, received, privacy, rng)
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
-        """Judge a model on the samples that the site has held out; (loss, samples, metrics)."""
+        """Judge a model, or several that answer together, on what the site has held out; (loss, samples, metrics)."""
         held_out = self.home.held_out
         if held_out is None or len(held_out) == 0:
             return 0.0, 0, {}
         received = dict(zip(_names(config), parameters, strict=True))
         site = self.trainer.names.index(self.home.site)
-        outputs = self.trainer.predict_at(site, split(received, MODEL), held_out.x, self.memory.read())
-        metrics = evaluate(outputs, held_out.y, self.home.task)
+        method, memory = self.plan.method, self.memory.read()
+        members = members_of(split(received, MODEL), method.is_ensemble)
+        outputs = [self.trainer.predict_at(site, member, held_out.x, memory) for member in members]
+        together = answer(np.stack(outputs), self.home.task.loss, method.together)
+        metrics = evaluate(together, held_out.y, self.home.task)
         return float(metrics["loss"]), len(held_out), {name: float(value) for name, value in metrics.items()}
 
 

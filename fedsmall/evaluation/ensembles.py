@@ -1,7 +1,19 @@
 """Several models that answer together."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from scipy.special import expit, log_softmax, logit, logsumexp
+
+from fedsmall.wire import Arrays
+
+
+def members_of(model: Mapping[str, np.ndarray], is_ensemble: bool) -> list[Arrays]:
+    """The models of a result: itself, or one for each place of the leading axis (``Method.is_ensemble``)."""
+    if not is_ensemble:
+        return [dict(model)]
+    count = len(next(iter(model.values()), ()))
+    return [{name: array[member] for name, array in model.items()} for member in range(count)]
 
 
 def answer(outputs: np.ndarray, loss: str, together: str = "probability") -> np.ndarray:

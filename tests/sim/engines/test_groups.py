@@ -1,5 +1,6 @@
 """Few models among many sites, and models in groups: what is new, and what it must be equal to."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedsmall.travellers import journey
 from fedsmall.validation import check_plan
 from sim.engines.cohort import run_cohort
 from strategies.server.journal import FileJournal
+from strategies.server.remote import Judges, SiteEvaluator
 from tests.sim.engines.test_one_algorithm import (
     ADAM,
     MOMENTUM,
@@ -183,6 +185,20 @@ def test_an_absurd_site_is_set_aside_in_groups_too() -> None:
 
     assert_alike(one, other)
     assert {(event["site"], event["kind"]) for event in one.events} == {("site-2", "set aside")}
+
+
+def test_sites_judge_the_members_together_as_the_simulation_does() -> None:
+    plan = groups_of(settings={"groups": 3}, rounds=3)
+    federation = federation_of(plan)
+    held_out = tuple(replace(federation.test) for _ in federation.names)
+    loop = loop_of(plan, replace(federation, held_out=held_out))
+    loop.evaluator = SiteEvaluator(Judges(loop.strategy, loop.grid, plan))
+
+    told = loop.run().evaluations[-1].common
+    whole = batched(plan, federation).evaluations[-1].common
+
+    assert told["accuracy"] == pytest.approx(whole["accuracy"], abs=1e-12)
+    assert told["loss"] == pytest.approx(whole["loss"], abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,61 @@
+"""Models that answer together."""
+
+import numpy as np
+import pytest
+from scipy.special import expit, softmax
+
+from fedsmall.evaluation.ensembles import answer, members_of
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "logistic", "hinge", "l1"])
+@pytest.mark.parametrize("together", ["probability", "logit"])
+def test_one_member_answers_for_itself_and_equal_ones_as_one(loss: str, together: str) -> None:
+    outputs = RNG.standard_normal((1, 7, 1 if loss in ("logistic", "hinge") else 3))
+
+    np.testing.assert_array_equal(answer(outputs, loss, together), outputs[0])
+    same = answer(np.repeat(outputs, 4, axis=0), loss, together)
+    if loss == "cross_entropy":
+        same, outputs = softmax(same, axis=-1), softmax(outputs, axis=-1)
+    np.testing.assert_allclose(same, outputs[0], atol=1e-12)
+
+
+def test_classes_are_told_by_the_mean_of_the_probabilities() -> None:
+    outputs = RNG.standard_normal((5, 11, 4)) * 30
+
+    told = softmax(answer(outputs, "cross_entropy"), axis=-1)
+
+    np.testing.assert_allclose(told, softmax(outputs, axis=-1).mean(axis=0), atol=1e-12)
+
+
+def test_by_logits_a_member_that_is_sure_of_nonsense_has_more_say() -> None:
+    outputs = np.array([[[9.0, 0.0]], [[0.0, 1.0]], [[0.0, 1.0]]])
+
+    assert answer(outputs, "cross_entropy", "logit")[0].argmax() == 0
+    outputs[1:] *= 2
+    assert answer(outputs, "cross_entropy", "logit")[0].argmax() == 0
+    assert answer(outputs, "cross_entropy")[0].argmax() == 1
+
+
+def test_two_classes_with_one_output_are_told_by_the_mean_probability() -> None:
+    outputs = RNG.standard_normal((5, 11, 1)) * 3
+
+    np.testing.assert_allclose(expit(answer(outputs, "logistic")), expit(outputs).mean(axis=0), atol=1e-12)
+
+
+def test_members_that_are_surer_than_numbers_can_say_give_finite_answers() -> None:
+    assert np.isfinite(answer(np.full((3, 2, 1), 1e4), "logistic")).all()
+    assert np.isfinite(answer(np.full((3, 2, 1), -1e4), "logistic")).all()
+    assert np.isfinite(answer(np.array([[[1e4, -1e4]], [[-1e4, 1e4]]]), "cross_entropy")).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_members_are_the_rows_of_the_leading_axis(count: int) -> None:
+    stacked = {"w": RNG.standard_normal((count, 2, 3)), "n": np.arange(count)}
+
+    members = members_of(stacked, True)
+
+    assert len(members) == count
+    np.testing.assert_array_equal(members[-1]["w"], stacked["w"][-1])
+    assert members_of(stacked, False)[0].keys() == stacked.keys()
