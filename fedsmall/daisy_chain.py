@@ -44,7 +44,8 @@ def daisy_chain(
             contact = now[-1]
             if contact.action is Action.AGGREGATE:  # lines 9 to 12: the models become one, which all sites get
                 refused, events = commons.aggregate(travellers.updates, contact.t, travellers.gate)
-                yield moment._replace(common=commons.result(), events=moment.events + events)
+                events = moment.events + events
+                yield moment._replace(common=commons.result(), commons=tuple(commons.models), events=events)
                 travellers.become(commons, afresh=refused)
             else:
                 yield moment

@@ -26,9 +26,10 @@ Initial = Callable[[str | None], Arrays]  # the model with which a site starts, 
 class Moment(NamedTuple):
     """What is there after a contact, or after a piece of one, before anything else moves.
 
-    ``common`` is the model that the contact made, if it aggregates. ``sites`` have just trained, and ``models`` gives
-    what they trained, {name: (sites, ...)}, in the order of their names. ``updates`` (rounds of local training, over
-    all sites), ``bytes_sent`` and ``events`` have come since the moment before; ``memory`` is what the sites remember.
+    ``common`` is what the contact made to be judged and kept, if it aggregates, and ``commons`` are the groups' models
+    from which all set out after it. ``sites`` have just trained, and ``models`` gives what they trained, {name: (sites,
+    ...)}, in the order of their names. ``updates`` (rounds of local training, over all sites), ``bytes_sent`` and
+    ``events`` have come since the moment before; ``memory`` is what the sites remember.
     """
 
     contact: Contact
@@ -39,6 +40,7 @@ class Moment(NamedTuple):
     bytes_sent: int
     events: list[dict[str, Any]]
     memory: Arrays
+    commons: tuple[Arrays, ...] = ()
 
 
 def moved(plan: Plan, sites: int, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:

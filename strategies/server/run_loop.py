@@ -201,11 +201,12 @@ class RunLoop:
             replies = self.grid.send_and_receive(orders, timeout=self.timeout_s)
             strategy.aggregate_train(number, list(replies))
             self._done = number
-            common = strategy.result() if contact.action is Action.AGGREGATE else None
+            made = contact.action is Action.AGGREGATE
             sites, own = tuple(sorted(strategy.own)), strategy.own
             yield Moment(
                 contact=contact,
-                common=common,
+                common=strategy.result() if made else None,
+                commons=tuple(strategy.commons.models) if made else (),
                 sites=sites,
                 models=lambda sites=sites, own=own: stacked([own[site] for site in sites]),  # type: ignore[misc]
                 updates=contact.rounds * len(orders),
