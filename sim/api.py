@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.ensembles import members_of
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import build_model
@@ -148,8 +149,13 @@ def run(
 
 
 def module(run: Run, one: PlanRun) -> "Module":
-    """The common model of one plan as a torch module in eval mode; PlanError where sites share only a part of one."""
+    """The common model of one plan as a torch module in eval mode; PlanError where sites share only a part of one.
+
+    The models of groups are one module that answers for them together.
+    """
     import torch
+
+    from fedsmall.models.ensemble import Ensemble
 
     if has_own_models(one.plan):
         raise PlanError("sites have models of their own here; `models` holds the arrays of the layers that they share")
@@ -157,9 +163,12 @@ def module(run: Run, one: PlanRun) -> "Module":
         name: tuple(each) if isinstance(each, list) else each for name, each in run.about["task"].items()
     }
     task = Task(**fields)
-    built = build_model(one.plan.model, task, one.plan.model_options, rng_for(one.plan.seed, "model"))
-    arrays = run.model_of(one) or {}
-    built.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
+    method, members = one.plan.method, []
+    for arrays in members_of(run.model_of(one) or {}, method.is_ensemble):
+        member = build_model(one.plan.model, task, one.plan.model_options, rng_for(one.plan.seed, "model"))
+        member.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
+        members.append(member)
+    built = Ensemble(members, task.loss, method.together) if method.is_ensemble else members[0]
     return built.eval()
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.special import expit, log_softmax, logit, logsumexp
+from scipy.special import log_expit, log_softmax, logsumexp
 
 from fedsmall.wire import Arrays
 
@@ -32,6 +32,6 @@ def answer(outputs: np.ndarray, loss: str, together: str = "probability") -> np.
         mean = shares.mean(axis=0) if together == "logit" else logsumexp(shares, axis=0) - np.log(len(outputs))
         return np.asarray(mean)
     if loss == "logistic" and together == "probability":
-        share = np.clip(expit(outputs).mean(axis=0), 1e-300, 1 - 1e-16)
-        return np.asarray(logit(share))
+        # the log-odds of the mean, from the logarithms of both classes' probabilities
+        return np.asarray(logsumexp(log_expit(outputs), axis=0) - logsumexp(log_expit(-outputs), axis=0))
     return np.asarray(outputs.mean(axis=0))

@@ -43,6 +43,17 @@ def test_arrays_of_ones_own_give_a_table_figures_and_a_model():
         assert result.figure(kind).axes
 
 
+def test_the_model_of_groups_is_a_module_that_answers_for_all_of_them():
+    methods = [{"name": "TravellingGroups", "groups": 3}]
+    result = run(sites=shifted(), methods=methods, rounds=20, seeds=[0], progress=False)
+
+    outputs = result.model(torch.tensor([[2.0, 2.0, 2.0], [-2.0, -2.0, -2.0]]))
+
+    assert outputs.argmax(dim=1).tolist() == [1, 0]
+    assert torch.allclose(outputs.exp().sum(dim=1), torch.ones(2))  # logarithms of mean probabilities
+    assert len(result.model.members) == 3
+
+
 def test_a_scenario_runs_as_a_record_as_a_path_and_with_keys_set_anew(tmp_path):
     path = write(tmp_path, SMALL.replace("seeds = [0, 1]", "seeds = [0]").replace("rounds = 6", "rounds = 2"))
 

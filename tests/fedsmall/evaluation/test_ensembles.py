@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import expit, softmax
+from torch import nn
 
 from fedsmall.evaluation.ensembles import answer, members_of
+from fedsmall.models.ensemble import Ensemble
 
 RNG = np.random.default_rng(0)
 
@@ -48,6 +51,20 @@ def test_members_that_are_surer_than_numbers_can_say_give_finite_answers() -> No
     assert np.isfinite(answer(np.full((3, 2, 1), 1e4), "logistic")).all()
     assert np.isfinite(answer(np.full((3, 2, 1), -1e4), "logistic")).all()
     assert np.isfinite(answer(np.array([[[1e4, -1e4]], [[-1e4, 1e4]]]), "cross_entropy")).all()
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "logistic", "hinge", "l1"])
+@pytest.mark.parametrize("together", ["probability", "logit"])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_torch_module_of_the_members_answers_as_arrays_do(loss: str, together: str, count: int) -> None:
+    members = [nn.Linear(3, 1 if loss in ("logistic", "hinge") else 4).double() for _ in range(count)]
+    x = torch.from_numpy(RNG.standard_normal((9, 3)) * 20)
+
+    with torch.no_grad():
+        outputs = np.stack([member(x).numpy() for member in members])
+        told = Ensemble(members, loss, together)(x).numpy()
+
+    np.testing.assert_allclose(told, answer(outputs, loss, together), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
