@@ -36,7 +36,7 @@ def records_read(start: Arrays, sent: Arrays, patients: np.ndarray, within: floa
     counts as read where all its numbers together are ``within`` this share of its norm.
     """
     found: np.ndarray = read_from_stack(_as_stack(start), _as_stack(sent), np.asarray(patients)[None], within)
-    return found[0]
+    return np.asarray(found[0])
 
 
 def read_from_stack(start: Arrays, sent: Arrays, patients: np.ndarray, within: float = WITHIN) -> np.ndarray:
