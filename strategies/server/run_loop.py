@@ -71,7 +71,8 @@ def due(plan: Plan, contact: Contact) -> bool:
 
 def ledger_of(plan: Plan) -> Ledger | None:
     """The ledger of a plan's privacy, where it asks for any."""
-    return Ledger(plan.method.privacy, plan.method.fraction) if plan.method.privacy else None
+    privacy = plan.method.privacy
+    return Ledger(privacy, plan.method.fraction) if privacy and privacy.counted else None
 
 
 def charged(contacts: Iterable[Contact], ledger: Ledger | None) -> Iterator[Contact]:
