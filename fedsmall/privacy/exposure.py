@@ -17,12 +17,13 @@ import numpy as np
 
 from fedsmall.federation import Samples
 from fedsmall.plan import Plan
-from fedsmall.privacy.reading import layers_read, padded, read_from_stack
+from fedsmall.privacy.reading import WITHIN, distances, layers_read, padded
 from fedsmall.schedule import Action, Contact, contacts_of
 from fedsmall.travellers import Initial, Moment, journey
 from fedsmall.wire import Arrays
 
 EVERYBODY, NOBODY = -1, -2  # who knows the model that an update set out from, where it is no one site
+CLOSE = 0.2  # of a record's norm: not read, but near it
 LOOKS = 200  # contacts of a run that are looked at, at most; in equal distances, where a run has more
 WORK = 2e9  # products that may be spent on that
 
@@ -46,7 +47,8 @@ class Exposure:
         there = ~np.isnan(self._records).any(axis=2)
         self._number = np.cumsum(there).reshape(there.shape) - 1  # of every record
         self._all = self._records[there][None]  # (1, patients, features)
-        self._of_server, self._of_averages = np.zeros(there.sum(), dtype=bool), np.zeros(there.sum(), dtype=bool)
+        parties = ("server", "neighbours", "averages")
+        self._nearest = {party: np.full(there.sum(), np.inf) for party in parties}  # they have come to each record
         self._of_site: list[set[int]] = [set() for _ in names]
         way = list(_steps(plan, len(names)))
         self._way, self._seen = iter(way), self._chosen()
@@ -76,23 +78,25 @@ class Exposure:
         if self._known[rows].any():
             self.looked += 1
             start = {name: array[rows] for name, array in self._start.items()}
-            found = read_from_stack(start, sent, self._records[sites]) & self._known[rows][:, None]
-            self._of_server[self._number[sites][found]] = True
-            if step.to is not None:
-                self._handed_on(found, sites, rows, step.to)
+            near = np.where(self._known[rows][:, None], distances(start, sent, self._records[sites]), np.inf)
+            for row, site, shares in zip(rows, sites, near, strict=True):
+                self._came(near=shares, row=row, site=site, to=None if step.to is None else step.to[row])
         if moment.common is not None:
             common = self._kept(moment.common)
-            self._of_averages |= read_from_stack(_stack(self._common, 1), _stack(common, 1), self._all)[0]
+            near = distances(_stack(self._common, 1), _stack(common, 1), self._all)[0]
+            self._nearest["averages"] = np.minimum(self._nearest["averages"], near)
             self._set_out(common, len(step.at))
         else:
             self._go_on(sent, rows, sites, len(step.at))
 
-    def _handed_on(self, found: np.ndarray, sites: np.ndarray, rows: np.ndarray, to: np.ndarray) -> None:
-        """What the sites ``to`` which rows go next read of the sites where they have just trained."""
-        for row, site, records in zip(rows, sites, found, strict=True):
-            reader = to[row]
-            if reader != site and self._from[row] in (EVERYBODY, reader):
-                self._of_site[reader] |= set(self._number[site][records].tolist())
+    def _came(self, near: np.ndarray, row: int, site: int, to: int | None) -> None:
+        """What comes to the records of ``site``, which trained a row, by the server and by the site that gets it."""
+        there = np.isfinite(near)  # where there is no patient, nothing is near
+        records, near = self._number[site][there], near[there]
+        np.minimum.at(self._nearest["server"], records, near)
+        if to is not None and to != site and self._from[row] in (EVERYBODY, to):
+            np.minimum.at(self._nearest["neighbours"], records, near)
+            self._of_site[to] |= set(records[near <= WITHIN].tolist())
 
     def _set_out(self, common: Arrays, count: int) -> None:
         """So many travellers set out from a common model."""
@@ -116,17 +120,18 @@ class Exposure:
         """Who could be read by whom, in numbers of patients; {"blind": true} where this attack has no layer to read.
 
         "server", "neighbours" (any site that is handed a model) and "averages" (any site, from common models) are
-        counts of "patients"; "curious" is how many of others' records one site reads: [median, most].
+        counts of "patients"; "curious" is how many of others' records one site reads: [median, most]. "close" has the
+        first three again, for records of which somebody comes within a fifth.
         """
         if not self.layers:
             return {"blind": True}
         others = [len(read) for read in self._of_site]
-        told: dict[str, Any] = {"patients": len(self._of_server), "server": int(self._of_server.sum())}
-        told |= {"looked": self.looked, "contacts": len(self._contacts), "averages": int(self._of_averages.sum())}
-        if self.plan.method.permute_every is not None:
-            told["neighbours"] = len(set().union(*self._of_site))
-            told["curious"] = [float(np.median(others)), max(others)]
-        return told
+        parties = list(self._nearest) if self.plan.method.permute_every is not None else ["server", "averages"]
+        told: dict[str, Any] = {"patients": len(self._nearest["server"])}
+        told |= {"looked": self.looked, "contacts": len(self._contacts)}
+        told |= {party: int((self._nearest[party] <= WITHIN).sum()) for party in parties}
+        told["close"] = {party: int((self._nearest[party] <= CLOSE).sum()) for party in parties}
+        return told | ({"curious": [float(np.median(others)), max(others)]} if "neighbours" in parties else {})
 
     def _chosen(self) -> frozenset[int]:
         """The rounds of the contacts that are looked at, each with the one before, from which its models came."""

@@ -62,15 +62,27 @@ def read_from_stack(
 
     Missing patients are NaN (:func:`padded`), and never read. The result, and ``sizes``, have shape (models, most).
     """
+    found: np.ndarray = distances(start, sent, patients, sizes) <= within
+    return found
+
+
+def distances(start: Arrays, sent: Arrays, patients: np.ndarray, sizes: np.ndarray | None = None) -> np.ndarray:
+    """How near the nearest candidate is to every record, as a share of its norm, or of ``sizes``: (models, most).
+
+    Infinite where there is no candidate, or no patient.
+    """
     records = patients.reshape(*patients.shape[:2], -1)  # (models, most, features)
     squares = _squares(records)
-    bound = within**2 * (squares if sizes is None else np.square(sizes))
-    found = np.zeros(records.shape[:2], dtype=bool)
+    nearest = np.full(squares.shape, np.inf)
     for layer in layers_read({name: array[0] for name, array in sent.items()}, records.shape[-1]):
         moved, scale = _moved(start, sent, layer)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            found |= _nearest(moved, scale, records, squares) <= bound
-    return found
+            nearest = np.fmin(nearest, _nearest(moved, scale, records, squares))
+    lengths = squares if sizes is None else np.square(sizes)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.sqrt(np.maximum(nearest, 0) / lengths)
+    shares = np.where(nearest <= 0, 0.0, shares)  # a record of nothing but zeros, too
+    return np.asarray(np.where(np.isnan(shares), np.inf, shares))
 
 
 def padded(sites: Sequence[np.ndarray]) -> np.ndarray:
