@@ -103,7 +103,7 @@ class Privacy(Frozen):
     noise: NonNegative = 0.0
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     budget: Annotated[float, Field(gt=0)] | None = None
-    blur: NonNegative | None = None
+    blur: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

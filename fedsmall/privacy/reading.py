@@ -75,8 +75,8 @@ def distances(start: Arrays, sent: Arrays, patients: np.ndarray, sizes: np.ndarr
     squares = _squares(records)
     nearest = np.full(squares.shape, np.inf)
     for layer in layers_read({name: array[0] for name, array in sent.items()}, records.shape[-1]):
-        moved, scale = _moved(start, sent, layer)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            moved, scale = _moved(start, sent, layer)
             nearest = np.fmin(nearest, _nearest(moved, scale, records, squares))
     lengths = squares if sizes is None else np.square(sizes)
     with np.errstate(divide="ignore", invalid="ignore"):

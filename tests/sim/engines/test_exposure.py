@@ -172,3 +172,42 @@ def test_an_average_over_two_sites_can_be_read_too() -> None:
     plan = plan_of("FedAvg", sites=2, samples_per_site=1, rounds=8)
 
     assert run_plan(plan, build_federation(plan), "cohort", exposed=True).read["averages"] > 0
+
+
+def test_blur_of_zero_is_the_run_without_it_to_the_bit() -> None:
+    plan = plan_of()
+    federation = build_federation(plan)
+
+    written = run_plan(plan_of(settings={"privacy": Privacy(blur=0.0)}), federation, "cohort")
+
+    assert digest_of(written.model or {}) == digest_of(run_plan(plan, federation, "cohort").model or {})
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tiny_sites_are_read_and_blur_hides_them(samples: int, dtype: str) -> None:
+    bare, hidden = (
+        plan_of(
+            settings={"privacy": Privacy(blur=k)},
+            samples_per_site=samples,
+            dtype=dtype,
+            model="linear",
+            model_options={},
+        )
+        for k in (0.0, 1.0)
+    )
+    federation = build_federation(bare)
+
+    before, after = (run_plan(plan, federation, "cohort", exposed=True).read for plan in (bare, hidden))
+
+    if samples == 1:
+        assert before["server"] == before["patients"] == 6
+    assert after["server"] == after["neighbours"] == 0
+
+
+def test_images_are_read_from_a_dense_layer_behind_them() -> None:
+    plan = plan_of(task="digits", rounds=4)
+
+    told = run_plan(plan, build_federation(plan), "cohort", exposed=True).read
+
+    assert told["server"] > told["patients"] / 2
