@@ -6,18 +6,24 @@ only the server knows, the number of sites, is taken from its order, and written
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from fedsmall.errors import PolicyError
 from fedsmall.plan import Device, Frozen, Plan
+from fedsmall.privacy.blur import as_blur
 
 OWN = "own"
 
 
 class Policy(Frozen):
     """What a site allows. An empty list allows all of its kind; ``clip``, ``noise`` and ``budget`` None demand nothing.
+
+    ``permute`` is whether models trained here may be handed on to another site, and ``least_blur`` the noise demanded
+    then, as :class:`fedsmall.plan.Privacy` counts it. ``least_batch`` is the least number of samples in a step.
+    Before a model leaves, the site tries to read its own patients from it: where it finds more than ``most_read``, it
+    does what ``when_read`` says.
 
     ``clip`` is the largest norm allowed, ``noise`` the least noise multiplier, ``budget`` the most epsilon at ``delta``
     that all runs on this site's data may spend together. ``bundles`` are the digests of the Flower bundles whose code
@@ -31,6 +37,11 @@ class Policy(Frozen):
     count_floor: Annotated[int, Field(ge=1)] = 8
     least_sites: Annotated[int, Field(ge=1)] = 3
     most_rounds: Annotated[int, Field(ge=1)] = 100_000
+    permute: bool = True
+    least_blur: Annotated[float, Field(ge=0)] = 1.0
+    least_batch: Annotated[int, Field(ge=1)] = 1
+    most_read: Annotated[int, Field(ge=0)] = 0
+    when_read: Literal["blur", "refuse"] = "blur"
     clip: Annotated[float, Field(gt=0)] | None = None
     noise: Annotated[float, Field(ge=0)] | None = None
     budget: Annotated[float, Field(gt=0)] | None = None
@@ -38,11 +49,11 @@ class Policy(Frozen):
     bundles: tuple[str, ...] = (OWN,)
     devices: tuple[Device, ...] = ()
 
-    def check_plan(self, plan: Plan, task: str, *, samples: int, sites: int) -> None:
+    def check_plan(self, plan: Plan, task: str, *, samples: int, sites: int, numbers: int = 1) -> None:
         """Raise PolicyError, in one line, unless this site may take part in the plan.
 
         ``task`` is the name of the site's own task, ``samples`` what it would train on, ``sites`` what the server says
-        of the federation. The line names no number of the site's.
+        of the federation, ``numbers`` how many a model has. The line names no number of the site's.
         """
         method = plan.method
         if self.tasks and task not in self.tasks:
@@ -55,7 +66,9 @@ class Policy(Frozen):
             raise PolicyError(f"the federation has {sites} sites; the policy here asks for {self.least_sites}")
         if plan.rounds > self.most_rounds:
             raise PolicyError(f"the plan has {plan.rounds} rounds; the policy here allows {self.most_rounds}")
+        self._check_batch(plan.recipe.batch, samples)
         self._check_privacy(plan)
+        self._check_hops(plan, numbers, sites)
 
     def check_budget(self, epsilon: float) -> None:
         """Raise PolicyError where ``epsilon``, spent after the contact that is asked for, is over the budget."""
@@ -67,11 +80,35 @@ class Policy(Frozen):
         if self.devices and device not in self.devices and device.partition(":")[0] not in self.devices:
             raise PolicyError(f'device "{device}" is not among those allowed here ({", ".join(self.devices)})')
 
+    def _check_batch(self, batch: int | None, samples: int) -> None:
+        if batch is not None and batch < self.least_batch:
+            raise PolicyError(f"the plan trains in batches of {batch}; the policy here asks for {self.least_batch}")
+        rest = samples % batch if batch is not None and batch < samples else samples
+        if 0 < rest < self.least_batch:
+            raise PolicyError(
+                f"a batch here would be smaller than the {self.least_batch} samples its policy asks for (least_batch)"
+            )
+
+    def _check_hops(self, plan: Plan, numbers: int, sites: int) -> None:
+        if not plan.method.hands_on(sites, self.least_sites):  # an average over too few is as good as a hop
+            return
+        if not self.permute:
+            raise PolicyError(
+                "the policy here lets no model be handed on to another site, nor an average of too few (least_sites); "
+                "take a method that averages over more sites"
+            )
+        if as_blur(plan.method.privacy, numbers) < self.least_blur:
+            raise PolicyError(
+                "the plan hands on models, or averages of too few, with less noise than demanded here (least_blur); "
+                f"write privacy = {{blur = {self.least_blur:g}}} under its method"
+            )
+
     def _check_privacy(self, plan: Plan) -> None:
         privacy = plan.method.privacy
-        if privacy is None:
+        if privacy is None or privacy.clip is None:
             if self.clip is not None or self.noise or self.budget is not None:
-                raise PolicyError("the policy here demands clipping and noise; the plan has no privacy")
+                has = "no privacy" if privacy is None else "blur, which no ledger counts"
+                raise PolicyError(f"the policy here demands clipping and noise; the plan has {has}")
             return
         if self.clip is not None and privacy.clip > self.clip:
             raise PolicyError(f"the plan clips at {privacy.clip:g}; the policy here demands {self.clip:g} or less")

@@ -19,10 +19,12 @@ from safetensors.numpy import load, save
 
 from clients import socket_frames
 from clients.hospital import HospitalClient
-from clients.memory import RoundMemory, put, run_folder
+from clients.memory import RoundMemory, put, run_folder, secret
 from clients.policy import Policy, load_policy
+from clients.self_check import check_released, guarded
 from clients.site_data import SiteData
 from clients.site_log import SiteLog
+from clients.told_sums import ToldSums
 from fedsmall import __version__
 from fedsmall.audit_log import digest_of, manifest
 from fedsmall.data.raw_site import RawSite
@@ -36,8 +38,9 @@ from fedsmall.run_sheet import RUN, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import EXAMPLES, NAMES, PLAN, ROUND, Arrays
+from fedsmall.wire import BLURRED, EXAMPLES, NAMES, PLAN, ROUND, STEPS, Arrays
 
+NOISE_KEY = "noise.key"
 CALL_S = 60.0  # how long a caller may take to say what it wants
 TOLD = (PlanError, DataError, PolicyError)  # errors whose words were written to leave the site
 
@@ -72,6 +75,7 @@ class Station:
         self.log = SiteLog(self.home, self.name)
         self._read: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
+        self._kept: tuple[str, int] | None = None
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
@@ -103,7 +107,8 @@ class Station:
         plan = _plan(config)
         raw, digest = self._samples(plan)
         _, sites = self._place(config)
-        policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=sites)
+        numbers = self._released(plan, raw, str(config[PLAN]) + digest)
+        policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=sites, numbers=numbers)
         self._check_same_data(config, digest)
         return handlers[kind](SiteRequest(plan, policy, raw, config, arrays))
 
@@ -117,6 +122,11 @@ class Station:
         sums = raw.sums()
         if sums is None:
             raise PlanError("this task is not scaled; the site tells no sums")
+        memory = ToldSums(self.home / "told_sums.json")
+        sums, again = memory.answer(sums, raw.train.x, raw.task.feature_names, raw.floor)
+        if again:
+            reason = f"fewer than {raw.floor} new values of {again} features since sums were told: told as before"
+            self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
         arrays = {"count": sums.count, "total": sums.total, "squares": sums.squares}
         return {"config": {}}, {f"{SUMS}/{name}": array for name, array in arrays.items()}
 
@@ -131,7 +141,17 @@ class Station:
         leaving, examples, metrics = client.fit(list(order.arrays.values()), {**order.config, **_named(order)})
         counted = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
         sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
-        return {"metrics": counted, "order": client.sent_names}, sent
+        sent, kappa = self._guarded(order, sent, client, int(metrics[STEPS]))
+        return {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}, sent
+
+    def _guarded(self, order: SiteRequest, sent: Arrays, client: HospitalClient, steps: int) -> tuple[Arrays, float]:
+        """What may leave once the site has tried to read its own patients from it, and the blur that this took."""
+        patients, key = client.home.train.x, client.noise_key or b""
+        guard = guarded(order.arrays, sent, order.plan, patients, steps, order.policy, key)
+        if guard.kappa:
+            reason = f"our patients could be read from the update: noise {guard.kappa:g} times as large was added"
+            self.log.write("blurred", run=str(order.config[RUN]), kind="train", t=order.config[ROUND], reason=reason)
+        return guard.sent, guard.kappa
 
     def _evaluate(self, order: SiteRequest) -> Answer:
         samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
@@ -151,10 +171,16 @@ class Station:
             self._core = (key, home, self._trainer(plan, home))
         _, home, cohort = self._core
         memory = RoundMemory(self._run_folder(order.config), int(order.config.get(ROUND, 0)) + after)
-        return HospitalClient(home, cohort.plan, cohort, memory)
+        return HospitalClient(home, cohort.plan, cohort, memory, secret(self.home / NOISE_KEY))
 
     def _trainer(self, plan: Plan, home: SiteData) -> Trainer:
         return cohort_for(plan, home.task, [self.name], [home.train], path="loop", device=self.device)
+
+    def _released(self, plan: Plan, raw: RawSite, key: str) -> int:
+        """How many numbers a model has, once it is known that the plan's privacy is kept by what it would have sent."""
+        if self._kept is None or self._kept[0] != key:
+            self._kept = (key, check_released(plan, raw))
+        return self._kept[1]
 
     def _place(self, config: Mapping[str, Any]) -> tuple[int, int]:
         names = sorted({str(name) for name in config.get(SITES, ())})

@@ -17,6 +17,8 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.privacy.site_level import tells_loss
+from fedsmall.replicas.tree import idle
 from fedsmall.tasks import load_site
 
 LISTED = 8  # names in one line; the rest is counted
@@ -76,7 +78,7 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
     parts = [raw.train, *([raw.held_out] if raw.held_out is not None and len(raw.held_out) else [])]
     x, y = (np.concatenate([getattr(part, field) for part in parts]) for field in "xy")
     found = [*told, _shape(raw, floor), *_classes(raw.task, y, floor), *_features(raw.task, x, floor)]
-    found += [*_duplicates(Part(x, y), floor), *_leakage(raw, floor), *_withheld(raw)]
+    found += [*_duplicates(Part(x, y), floor), *_leakage(raw, floor), *_withheld(raw), *_idle(plan, raw)]
     return Check(tuple(found), leaves, tuple(line.format(floor=floor) for line in NEVER))
 
 
@@ -181,6 +183,15 @@ def _withheld(raw: RawSite) -> list[Finding]:
     return [Finding("note", text)]
 
 
+def _idle(plan: Plan, raw: RawSite) -> list[Finding]:
+    tree = plan.method.tree
+    if tree is None or any(isinstance(setting, tuple) for setting in (tree.fanout, tree.depth, tree.drop)):
+        return []  # which of the values is this site's is known when the run has its sites
+    if idle(tree, [len(raw.train)]) is None:
+        return []
+    return [Finding("note", "Replicas would lack no sample here (drop is too small): copies, trained for nothing")]
+
+
 def _leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     """What the site's program would send under this plan, from the roll call to the last contact."""
     model = initial_model(plan, raw.task, None)
@@ -190,7 +201,8 @@ def _leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     if raw.scaled:
         lines.append(f"Once: for each feature the count, the sum and the sum of squares of at least {floor} values.")
     lines.append(f"At every contact: the trained model, {numbers:,} numbers in {len(model)} arrays: {arrays}.")
-    lines.append("With it: the number of samples, the number of steps and the mean training loss.")
+    loss = " and the mean training loss" if tells_loss(plan) else "; the training loss stays here"
+    lines.append(f"With it: the number of samples, the number of steps{loss}.")
     return (*lines, *_by_method(plan))
 
 
@@ -200,8 +212,10 @@ def _by_method(plan: Plan) -> Iterable[str]:
         yield "With it: the optimizer's state, as large as the model once or twice."
     if method.permute_every:
         yield "Daisy-chaining: the model that was trained here goes on to another site, as it is."
-    if method.privacy:
+    if method.privacy and method.privacy.clip:
         yield f"Before it leaves, what changed is clipped to {method.privacy.clip} and noise is added."
+    if method.privacy and method.privacy.blur:
+        yield f"Before it leaves, noise is added, {method.privacy.blur:g} times as large as what changed."
 
 
 def _listed(names: list[Any]) -> str:

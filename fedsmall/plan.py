@@ -92,12 +92,36 @@ class Tree(Frozen):
 
 
 class Privacy(Frozen):
-    """Clip and noise on what leaves a site, once per contact: std = ``noise`` * ``clip`` (Geyer et al. 2017)."""
+    """What is done to an update before it leaves a site, once per contact: clip and noise, or blur.
 
-    clip: Annotated[float, Field(gt=0)]
+    ``clip`` and ``noise``: std = ``noise`` * ``clip``, with a ledger (Geyer et al. 2017). ``blur`` is the size of the
+    noise over that of the update itself (:mod:`fedsmall.privacy.blur`): it claims no epsilon. ``blur = 0`` says that
+    models leave as they are.
+    """
+
+    clip: Annotated[float, Field(gt=0)] | None = None
     noise: NonNegative = 0.0
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     budget: Annotated[float, Field(gt=0)] | None = None
+    blur: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.blur is None and self.clip is None:
+            raise ValueError("privacy is {clip = 1.0, noise = 1.0} or {blur = 1}; give one of them")
+        if self.blur is not None and (self.clip is not None or self.noise or self.budget is not None):
+            raise ValueError("privacy is blur, which claims no epsilon, or clip with noise and budget; remove one")
+        return self
+
+    @property
+    def counted(self) -> bool:
+        """Whether a ledger counts what leaves: blur claims no epsilon."""
+        return self.clip is not None
+
+    @property
+    def open(self) -> bool:
+        """Whether models leave as they are, which somebody wrote down: ``blur = 0``."""
+        return self.blur == 0
 
 
 class Method(Frozen):
@@ -171,6 +195,11 @@ class Method(Frozen):
         """How many models travel among so many sites."""
         drawn = max(1, round(self.fraction * sites)) if self.models is None else min(self.models, sites)
         return sites if self.family != "federated" else drawn
+
+    def hands_on(self, sites: int, least: int = 2) -> bool:
+        """Whether sites are sent models that fewer than ``least`` others made: travellers, or averages over so few."""
+        averaged = self.travelling(sites) // (1 if self.turns else self.group_count(sites))
+        return self.family == "federated" and (self.permute_every is not None or averaged < least)
 
     def group_count(self, sites: int) -> int:
         """How many groups the models make that travel among so many sites."""

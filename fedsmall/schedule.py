@@ -170,11 +170,12 @@ def contacts_of(plan: Plan, in_pieces: bool = False) -> list[Contact]:
 
 
 def piece_length(plan: Plan) -> int | None:
-    """After how many rounds contacts may be cut for an evaluation: not at all where updates are clipped and noised.
+    """After how many rounds contacts may be cut for an evaluation: not at all where updates are clipped or noised.
 
     A site clips what it has learnt since a model came, and a piece would begin a new update.
     """
-    return plan.evaluate_every if plan.method.privacy is None else None
+    privacy = plan.method.privacy
+    return plan.evaluate_every if privacy is None or privacy.open else None
 
 
 def participants(

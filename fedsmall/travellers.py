@@ -99,7 +99,9 @@ class Travellers:
         self._before: Contact | None = None
         self._memory: Arrays = {}
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
-        self.careful = plan.method.privacy is not None  # contact by contact: each has noise of its own
+        privacy = plan.method.privacy
+        self._noisy = None if privacy is None or privacy.open else privacy
+        self.careful = self._noisy is not None  # contact by contact: each has noise of its own
         self._federated = plan.method.family == "federated"
         self.gate = float(plan.method.gate) if self._federated else 0.0
         self._last = list(start) or [initial(None)]  # the groups' last common models
@@ -265,12 +267,11 @@ class Travellers:
         return self._last[0] if len(self._last) == 1 else max(self._last, key=size)
 
     def _make_private(self, received: Callable[[], Stack], at: np.ndarray, t: int) -> None:
-        """Clip and noise what leaves the sites, as each would do it, where the plan asks for privacy."""
-        privacy = self.plan.method.privacy
-        if privacy is None:
+        """Clip and noise, or blur, what leaves the sites, as each would do it, where the plan asks for privacy."""
+        if self._noisy is None:
             return
         rngs = [noise_rng(self.plan.seed, self.names[site], t) for site in at]
-        sent = privatise(Rows(self.stack.state).arrays(), Rows(received().state).arrays(), privacy, rngs)
+        sent = privatise(Rows(self.stack.state).arrays(), Rows(received().state).arrays(), self._noisy, rngs)
         for name, tensor in self.stack.state.items():
             tensor.copy_(torch.from_numpy(sent[name]))
 

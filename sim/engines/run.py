@@ -15,6 +15,7 @@ from fedsmall.federation import Federation
 from fedsmall.methods import nearest
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.privacy.exposure import Exposure
 from fedsmall.schedule import Contact
 from fedsmall.training.device import chosen, described
 from fedsmall.training.trainer import OneModelTrainer, Trainer
@@ -35,7 +36,8 @@ class RunRecord:
     """One plan, executed once: what came of it, and with what it can be repeated.
 
     ``seconds`` is the wall time of the rounds, without building data or starting an engine; ``model`` is the common
-    model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained.
+    model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained;
+    ``read`` is who could be read by whom, where that was counted.
     """
 
     plan: Plan
@@ -53,6 +55,7 @@ class RunRecord:
     path: str = ""
     device: str = ""
     privacy: dict[str, float] = field(default_factory=dict)
+    read: dict[str, Any] = field(default_factory=dict)
 
 
 def run_plan(
@@ -63,8 +66,11 @@ def run_plan(
     progress: Progress | None = None,
     stop: Stop | None = None,
     options: dict[str, Any] | None = None,
+    exposed: bool = False,
 ) -> RunRecord:
     """Run one plan over the sites of ``federation``.
+
+    Where it is ``exposed``, the patients are counted that each party could read (:mod:`fedsmall.privacy.exposure`).
 
     ``progress(round, rounds)`` is called after each contact; ``stop()`` is asked after each and ends the run early.
     ``options`` are the engine's own; every engine has "device". Raises PlanError for an engine that does not exist.
@@ -75,7 +81,9 @@ def run_plan(
         federation = federation.pooled()
     own = {"device": "cpu"} | (options or {})
     work = _Work(plan, federation, progress, stop, own.pop("device"))
-    return _record(plan, engine, *ENGINES[engine](work, own))
+    work = work.exposed() if exposed else work
+    record = _record(plan, engine, *ENGINES[engine](work, own))
+    return replace(record, read=work.read())
 
 
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -84,8 +92,9 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     ``tell`` is called with each contact at which models are judged and what they are worth.
     """
     check_run(plan, federation)
-    work = _Work(plan, federation, None, None, "cpu")
-    return _record(plan, "flower", work.on(grid, tell, in_pieces=False), "loop", torch.device("cpu"))
+    work = _Work(plan, federation, None, None, "cpu").exposed()
+    record = _record(plan, "flower", work.on(grid, tell, in_pieces=False), "loop", torch.device("cpu"))
+    return replace(record, read=work.read())
 
 
 def _record(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.device) -> RunRecord:
@@ -117,6 +126,17 @@ class _Work:
     progress: Progress | None
     stop: Stop | None
     device: str | torch.device
+    exposure: Exposure | None = None
+
+    def exposed(self) -> "_Work":
+        """The same, with somebody who counts the patients that can be read, where models leave sites at all."""
+        if self.plan.method.family != "federated":
+            return self
+        return replace(self, exposure=Exposure(self.plan, self.federation.names, self.federation.train, self.initial))
+
+    def read(self) -> dict[str, Any]:
+        """What was counted; empty where nothing was."""
+        return self.exposure.result() if self.exposure is not None else {}
 
     def trainer(self) -> Trainer:
         federation = self.federation
@@ -149,6 +169,7 @@ class _Work:
             progress=self.progress,
             stop=self.stop,
             in_pieces=in_pieces,
+            exposure=self.exposure,
         ).run()
 
     def evaluator(self, trainer: Trainer, judges: Ask | None = None) -> Evaluator:
@@ -168,7 +189,9 @@ def _batched(work: _Work, options: dict[str, Any]) -> Ran:
     whole = work.trainer()
     with shared_out(whole, work.federation, **options) as trainer:
         evaluator = work.evaluator(whole)
-        outcome = run_cohort(work.plan, trainer, work.initial, evaluator, work.progress, work.stop)
+        outcome = run_cohort(
+            work.plan, trainer, work.initial, evaluator, work.progress, work.stop, exposure=work.exposure
+        )
         return outcome, whole.path, whole.device
 
 

@@ -229,7 +229,9 @@ def _row(item: Item, variant: str, label: str, done: Sequence[PlanRun]) -> Evide
 def _epsilon(one: PlanRun) -> float | None:
     """What the run has spent against the server, who knows which sites took part; None without privacy."""
     privacy = one.plan.method.privacy
-    return None if privacy is None else epsilon(privacy.noise, privacy.delta, one.row["contacts"])
+    return (
+        None if privacy is None or not privacy.counted else epsilon(privacy.noise, privacy.delta, one.row["contacts"])
+    )
 
 
 def _judge_claim(item: Item, row: EvidenceRow, base: EvidenceRow, decided: bool) -> None:

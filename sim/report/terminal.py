@@ -3,9 +3,10 @@
 from rich.console import Console
 from rich.table import Table as Grid
 
+from sim.report.readers import read_sentences
 from sim.report.sentences import named, sentences, short, with_interval
 from sim.report.tables import Table, by_label, table
-from sim.report.traffic import amount
+from sim.report.traffic import amount, outside
 from sim.runs.folder import Run
 
 
@@ -22,8 +23,8 @@ def print_run(console: Console, run: Run) -> None:
         console.print(
             grid(shown, f"{run.scenario.name}: {run.scenario.about}" if run.scenario.about else run.scenario.name)
         )
-        for sentence in sentences(run):
-            console.print(sentence)
+        for sentence in (*sentences(run), *read_sentences(run), *outside(run)):
+            console.print(sentence, markup=False)
     for note in run.about.get("notes", ()):
         console.print(f"Note: {note}", markup=False)
     if run.not_run:

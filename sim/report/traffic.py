@@ -30,7 +30,7 @@ def leaves_a_site(run: Run) -> list[str]:
         parts.append("Under SCAFFOLD its control variate goes with it, which doubles what is sent.")
     if any(plan.method.tree and plan.method.tree.fold_at == "server" for plan in federated):
         parts.append("Every replica's model leaves the site, for they are folded at the server.")
-    parts.append(_privacy(run))
+    parts += [_privacy(run), *outside(run)]
     parts.append("No sample, file name, or identity of a patient is sent. The server hands models on and sees each.")
     return parts
 
@@ -43,9 +43,26 @@ def _size(run: Run) -> str:
     return f" ({numbers:,} numbers, {amount(sum(array.nbytes for array in model.values()))})"
 
 
+def outside(run: Run) -> list[str]:
+    """What the epsilon of a run does not cover, in one line, where there is an epsilon."""
+    if not _under(run, counted=True):
+        return []
+    task = run.plans[0].task
+    stated = isinstance(task, dict) and "ranges" in task
+    sums = "" if stated else "the sums by which features are scaled (real sites want ranges in the task instead), and "
+    return [f"Outside the epsilon: {sums}what models are worth on held-out samples, which is told exactly."]
+
+
 def _privacy(run: Run) -> str:
-    private = [plan for plan in run.plans if plan.method.privacy is not None]
-    if not private:
+    of = {"clipped and noised": _under(run, counted=True), "blurred": _under(run, counted=False)}
+    if not any(of.values()):
         return "Nothing is added to hide the model: it is sent as it was trained."
-    labels = ", ".join(dict.fromkeys(plan.method.label for plan in private))
-    return f"What leaves is clipped and noised under {labels}; other methods send the model as it was trained."
+    done = "; ".join(f"{what} under {', '.join(labels)}" for what, labels in of.items() if labels)
+    return f"What leaves is {done}; other methods send the model as it was trained."
+
+
+def _under(run: Run, counted: bool) -> list[str]:
+    """The methods under clip and noise, which a ledger counts, or those under blur."""
+    plans = [(plan.method.label, plan.method.privacy) for plan in run.plans]
+    kept = [label for label, privacy in plans if privacy and not privacy.open and privacy.counted == counted]
+    return list(dict.fromkeys(kept))

@@ -93,3 +93,29 @@ def test_a_policy_that_cannot_be_read_allows_nothing(tmp_path, text, line):
 
     with pytest.raises(PolicyError, match=line):
         load_policy(path)
+
+
+@pytest.mark.parametrize(
+    ("parts", "sites", "refused"),
+    [
+        ({}, 4, False),  # averages over all sites alone
+        ({"permute_every": 1}, 4, True),
+        ({"fraction": 0.5}, 4, True),  # averages over two of them
+        ({"fraction": 0.5}, 6, False),
+        ({"groups": 2}, 4, True),
+        ({"groups": 2}, 6, False),
+        ({"groups": "each"}, 40, True),
+        ({"groups": 5, "turns": True}, 40, False),  # all sites train one group's model at a time
+        ({"models": 1}, 40, True),
+    ],
+)
+def test_an_average_over_too_few_counts_as_a_model_that_is_handed_on(parts, sites, refused):
+    the_plan = Plan(name="p", task="t", method=Method(name="FedAvg", aggregate_every=1, **parts))
+
+    if not refused:
+        check(Policy(), the_plan, sites=sites)
+        return
+    with pytest.raises(PolicyError, match=r"write privacy = \{blur = 1\} under its method"):
+        check(Policy(), the_plan, sites=sites)
+    with pytest.raises(PolicyError, match="lets no model be handed on"):
+        check(Policy(permute=False), the_plan, sites=sites)

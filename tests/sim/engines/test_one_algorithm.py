@@ -31,6 +31,7 @@ ADAM = Recipe(optimizer="adam", lr=0.01, batch=2, local_epochs=1)
 MOMENTUM = Recipe(lr=0.05, momentum=0.5)
 RESET = ADAM.model_copy(update={"optimizer_state": "reset"})
 PRIVATE = {"privacy": Privacy(clip=0.1, noise=2.0)}
+BLUR = {"privacy": Privacy(blur=1.0)}
 SETTINGS: dict[str, dict[str, Any]] = {
     "FedDC": {"permute_every": 1, "aggregate_every": 4},
     "FedAvg": {"aggregate_every": 1},
@@ -152,6 +153,12 @@ CASES = {
     "FedAvg over some": plan_of("FedAvg", {"aggregate_every": 2, "fraction": 0.6}, evaluate_every=3),
     "SCAFFOLD over some": plan_of("SCAFFOLD", {"aggregate_every": 2, "fraction": 0.6}),
     "some, in private": plan_of(settings={**SETTINGS["FedDC"], **PRIVATE, "fraction": 0.6}),
+    "blur": plan_of(settings={**SETTINGS["FedDC"], **BLUR}, evaluate_every=2),
+    "blur over some": plan_of(settings={**SETTINGS["FedDC"], **BLUR, "fraction": 0.6}),
+    "blur of 0": plan_of(settings={**SETTINGS["FedDC"], "privacy": Privacy(blur=0.0)}, recipe=ADAM, evaluate_every=2),
+    "blur of running statistics": plan_of(
+        task="digits", model="cnn", model_options={}, rounds=3, sites=3, settings={**SETTINGS["FedDC"], **BLUR}
+    ),
     "weighted": plan_of(settings={**SETTINGS["FedDC"], "weighted": True}),
     "trees folded at the server": plan_of("RepTreeFL", {"aggregate_every": 2, "tree": Tree(fold_at="server")}),
     "trees that travel": plan_of(
