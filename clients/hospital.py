@@ -14,7 +14,8 @@ from clients.site_data import SiteData
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import noise_rng, privatise_one
+from fedsmall.privacy.patient_level import is_patient_level, told_samples
+from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise_one
 from fedsmall.training.stack import leaving
 from fedsmall.training.trainer import Trainer
 from fedsmall.wire import (
@@ -59,7 +60,7 @@ class HospitalClient(NumPyClient):
             "site": self.home.site,
             "task": json.dumps(asdict(self.home.task)),
             "signature": signature_of(initial_model(self.plan, self.home.task)),
-            "num-examples": len(self.home.train),
+            "num-examples": told_samples(self.plan, len(self.home.train)),
         }
 
     def get_parameters(self, config: dict[str, Scalar]) -> NDArrays:
@@ -80,12 +81,14 @@ class HospitalClient(NumPyClient):
         carried = traveller.carried if stays else leaving(self.plan.recipe, traveller.carried)
         sent = join(**{MODEL: model, CARRIED: carried, RULE: _row(trained.rule)})
         self.sent_names = list(sent)
-        metrics: dict[str, Scalar] = {LOSS: float(trained.loss[0]), STEPS: int(trained.steps[0])}
-        return list(sent.values()), len(self.home.train), metrics
+        metrics: dict[str, Scalar] = {STEPS: int(trained.steps[0])}
+        if not is_patient_level(self.plan):  # a loss has no noise, and the promise does not cover it
+            metrics[LOSS] = float(trained.loss[0])
+        return list(sent.values()), told_samples(self.plan, len(self.home.train)), metrics
 
     def _leaving(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
         """The model as it may leave the site: clipped and noised where the plan asks for privacy."""
-        privacy = self.plan.method.privacy
+        privacy = at_contacts(self.plan)
         if privacy is None or not config.get(LEAVES, True):
             return model
         entropy = None if self.home.simulated else secrets.randbits(128)

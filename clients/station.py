@@ -34,7 +34,7 @@ from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
 from fedsmall.run_sheet import RUN, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site
-from fedsmall.training.trainer import Trainer
+from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import EXAMPLES, NAMES, PLAN, ROUND, Arrays
 
@@ -154,7 +154,8 @@ class Station:
         return HospitalClient(home, cohort.plan, cohort, memory)
 
     def _trainer(self, plan: Plan, home: SiteData) -> Trainer:
-        return cohort_for(plan, home.task, [self.name], [home.train], path="loop", device=self.device)
+        seat = Seat((home.place,), home.sites, secret=True)
+        return cohort_for(plan, home.task, [self.name], [home.train], path="loop", device=self.device, seat=seat)
 
     def _place(self, config: Mapping[str, Any]) -> tuple[int, int]:
         names = sorted({str(name) for name in config.get(SITES, ())})

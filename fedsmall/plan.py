@@ -92,12 +92,41 @@ class Tree(Frozen):
 
 
 class Privacy(Frozen):
-    """Clip and noise on what leaves a site, once per contact: std = ``noise`` * ``clip`` (Geyer et al. 2017)."""
+    """Differential privacy: whose presence is hidden (``level``), and how.
 
+    "site" hides a site: what it has learnt since a model came is clipped to norm ``clip`` and noised with standard
+    deviation ``noise * clip`` as it leaves (Geyer et al. 2017); ``budget`` is the most epsilon of the run.
+
+    "patient" hides each patient: every local step takes a random lot of ``lot`` samples on average (the recipe's batch
+    where it is not given), clips each sample's gradient to ``clip`` and adds noise (Abadi et al. 2016, algorithm 1).
+    ``noise`` is the multiplier for all sites; or ``epsilon`` is what the whole run may cost a patient, and every site
+    finds its own multiplier from its own number of samples (:mod:`fedsmall.privacy.patient_level`).
+    """
+
+    level: Literal["site", "patient"] = "site"
     clip: Annotated[float, Field(gt=0)]
     noise: NonNegative = 0.0
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     budget: Annotated[float, Field(gt=0)] | None = None
+    epsilon: Annotated[float, Field(gt=0)] | None = None
+    lot: Positive | None = None
+
+    @model_validator(mode="after")
+    def _of_one_level(self) -> Self:
+        if self.level == "patient":
+            if (self.noise > 0) == (self.epsilon is not None):
+                raise ValueError('level = "patient" takes noise (above 0) or epsilon, one of the two')
+            if self.budget is not None:
+                raise ValueError('budget belongs to level = "site"; with level = "patient" say epsilon')
+        elif self.epsilon is not None or self.lot is not None:
+            key = "lot" if self.epsilon is None else "epsilon"
+            raise ValueError(f'{key} belongs to level = "patient"; with level = "site" say noise and budget')
+        return self
+
+    @property
+    def at_contacts(self) -> bool:
+        """Whether noise is added as a model leaves a site; else it is in every local step, and models leave as are."""
+        return self.level == "site"
 
 
 class Method(Frozen):

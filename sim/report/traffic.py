@@ -1,6 +1,7 @@
 """What a run sent, and what of a site was in it, in plain words."""
 
 from fedsmall.models.own_models import has_own_models
+from sim.report.promises import promises
 from sim.runs.folder import Run
 
 UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -30,7 +31,7 @@ def leaves_a_site(run: Run) -> list[str]:
         parts.append("Under SCAFFOLD its control variate goes with it, which doubles what is sent.")
     if any(plan.method.tree and plan.method.tree.fold_at == "server" for plan in federated):
         parts.append("Every replica's model leaves the site, for they are folded at the server.")
-    parts.append(_privacy(run))
+    parts += [_privacy(run), *promises(run)]
     parts.append("No sample, file name, or identity of a patient is sent. The server hands models on and sees each.")
     return parts
 
@@ -48,4 +49,6 @@ def _privacy(run: Run) -> str:
     if not private:
         return "Nothing is added to hide the model: it is sent as it was trained."
     labels = ", ".join(dict.fromkeys(plan.method.label for plan in private))
-    return f"What leaves is clipped and noised under {labels}; other methods send the model as it was trained."
+    whole = len(private) == sum(plan.method.family == "federated" for plan in run.plans)
+    rest = "" if whole else "; other methods send the model as it was trained"
+    return f"What leaves is clipped and noised under {labels}{rest}."
