@@ -82,9 +82,9 @@ class Lots:
         """What is added to the gradients of every parameter, (rows, ...), as views of one block."""
         numbers = sum(map(math.prod, self._shapes.values()))
         block = torch.empty(len(chances), numbers, dtype=self._dtype)
-        for row, (chance, guard) in enumerate(zip(chances, guards, strict=True)):
-            chance.fill_normal(block[row])
-            block[row] *= guard.deviation
+        for row, chance in zip(block, chances, strict=True):
+            chance.fill_normal(row)
+        block *= torch.tensor([[guard.deviation] for guard in guards], dtype=self._dtype)
         block, start, noise = block.to(self._device), 0, {}
         for name, shape in self._shapes.items():
             stop = start + math.prod(shape)
