@@ -52,7 +52,7 @@ SETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One method on one set at one epsilon (None: no privacy), seed by seed; ``spent`` is the dearest site's epsilon."""
+    """A method on a set at an epsilon (None: no privacy), seed by seed; ``spent`` is the dearest site's epsilon."""
 
     data: str
     method: str

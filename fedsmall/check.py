@@ -17,6 +17,7 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.privacy.site_level import tells_loss
 from fedsmall.tasks import load_site
 
 LISTED = 8  # names in one line; the rest is counted
@@ -190,7 +191,8 @@ def _leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     if raw.scaled:
         lines.append(f"Once: for each feature the count, the sum and the sum of squares of at least {floor} values.")
     lines.append(f"At every contact: the trained model, {numbers:,} numbers in {len(model)} arrays: {arrays}.")
-    lines.append("With it: the number of samples, the number of steps and the mean training loss.")
+    loss = " and the mean training loss" if tells_loss(plan) else "; the training loss stays here"
+    lines.append(f"With it: the number of samples, the number of steps{loss}.")
     return (*lines, *_by_method(plan))
 
 
@@ -200,8 +202,10 @@ def _by_method(plan: Plan) -> Iterable[str]:
         yield "With it: the optimizer's state, as large as the model once or twice."
     if method.permute_every:
         yield "Daisy-chaining: the model that was trained here goes on to another site, as it is."
-    if method.privacy:
+    if method.privacy and method.privacy.clip:
         yield f"Before it leaves, what changed is clipped to {method.privacy.clip} and noise is added."
+    if method.privacy and method.privacy.blur:
+        yield f"Before it leaves, noise is added, {method.privacy.blur:g} times as large as what changed."
 
 
 def _listed(names: list[Any]) -> str:

@@ -91,6 +91,7 @@ def protection_of(plan: Plan, samples: int, place: int, sites: int, pooled: int 
     """
     privacy, lot = plan.method.privacy, lot_of(plan) * pooled
     assert privacy is not None
+    assert privacy.clip is not None
     rate = min(1.0, lot / max(samples, 1))
     noise = privacy.noise
     if privacy.epsilon is not None:

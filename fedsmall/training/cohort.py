@@ -59,8 +59,10 @@ class Cohort(OneModelTrainer):
         self._loss = LOSSES[task.loss]
         self._gradients, self.reason = choose(model, self._loss, path)
         if is_patient_level(plan):
-            assert plan.method.privacy is not None
-            self._gradients = clipped(self._gradients, plan.method.privacy.clip)
+            privacy = plan.method.privacy
+            assert privacy is not None
+            assert privacy.clip is not None
+            self._gradients = clipped(self._gradients, privacy.clip)
         self.path = self._gradients.path
         parameters = sum(tensor.numel() for tensor in model.parameters())
         self.device = chosen(device, parameters, self._gradients.chunk or len(names), plan.dtype)

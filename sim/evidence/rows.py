@@ -232,9 +232,11 @@ def _epsilon(one: PlanRun) -> float | None:
     Of a patient's epsilon, that of the site where it is largest.
     """
     privacy = one.plan.method.privacy
-    if privacy is not None and privacy.level == "patient":
+    if privacy is None or not privacy.counted:
+        return None
+    if privacy.level == "patient":
         return float(one.row["privacy"]["epsilon"])
-    return None if privacy is None else epsilon(privacy.noise, privacy.delta, one.row["contacts"])
+    return epsilon(privacy.noise, privacy.delta, one.row["contacts"])
 
 
 def _judge_claim(item: Item, row: EvidenceRow, base: EvidenceRow, decided: bool) -> None:

@@ -70,9 +70,9 @@ def due(plan: Plan, contact: Contact) -> bool:
 
 
 def ledger_of(plan: Plan) -> Ledger | None:
-    """The ledger of what noise at contacts costs, where the plan asks for any."""
+    """The ledger of what noise at contacts costs, where the plan asks for any; blur claims nothing."""
     privacy = at_contacts(plan)
-    return Ledger(privacy, plan.method.fraction) if privacy is not None else None
+    return Ledger(privacy, plan.method.fraction) if privacy is not None and privacy.counted else None
 
 
 def charged(contacts: Iterable[Contact], ledger: Ledger | None) -> Iterator[Contact]:
