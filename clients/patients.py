@@ -14,7 +14,8 @@ from clients.socket_frames import Header
 from fedsmall.audit_log import digest_of
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import Charge, Protection, epsilon_of, protection_of, steps_of
+from fedsmall.privacy.accountant import epsilon_of, protection_of
+from fedsmall.privacy.patient_level import Charge, Protection, steps_of
 from fedsmall.run_sheet import RUN
 from fedsmall.wire import ROUND, ROUNDS, Arrays
 

@@ -8,8 +8,9 @@ import torch
 
 from fedsmall.federation import Samples
 from fedsmall.plan import Plan
+from fedsmall.privacy.accountant import epsilon_of, protection_of
 from fedsmall.privacy.chance import Chance, Source, named, system
-from fedsmall.privacy.patient_level import Protection, epsilon_of, protection_of, steps_of, told_samples
+from fedsmall.privacy.patient_level import Protection, steps_of, told_samples
 from fedsmall.training.batches import joined
 from fedsmall.training.gradients import Batch
 from fedsmall.training.stack import Tensors

@@ -12,7 +12,8 @@ from clients.station import Station
 from fedsmall.errors import PolicyError
 from fedsmall.methods import method
 from fedsmall.plan import Plan, Recipe
-from fedsmall.privacy.patient_level import Charge, protection_of
+from fedsmall.privacy.accountant import protection_of
+from fedsmall.privacy.patient_level import Charge
 from fedsmall.run_sheet import RUN, SITES
 from fedsmall.wire import COMMON, EXAMPLES, LOSS, PLAN, ROUND, ROUNDS
 

@@ -12,15 +12,8 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.plan import Plan, Recipe
-from fedsmall.privacy.patient_level import (
-    Charge,
-    epsilon_of,
-    event_of,
-    noise_for,
-    protection_of,
-    steps_of,
-    told_samples,
-)
+from fedsmall.privacy.accountant import epsilon_of, event_of, noise_for, protection_of
+from fedsmall.privacy.patient_level import Charge, steps_of, told_samples
 from fedsmall.travellers import journey
 from fedsmall.validation import check_plan
 
