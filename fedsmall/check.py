@@ -19,6 +19,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss
+from fedsmall.replicas.tree import idle
 from fedsmall.tasks import load_site
 
 LISTED = 8  # names in one line; the rest is counted
@@ -78,7 +79,7 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
     parts = [raw.train, *([raw.held_out] if raw.held_out is not None and len(raw.held_out) else [])]
     x, y = (np.concatenate([getattr(part, field) for part in parts]) for field in "xy")
     found = [*told, _shape(raw, floor), *_classes(raw.task, y, floor), *_features(raw.task, x, floor)]
-    found += [*_duplicates(Part(x, y), floor), *_leakage(raw, floor), *_withheld(raw)]
+    found += [*_duplicates(Part(x, y), floor), *_leakage(raw, floor), *_withheld(raw), *_idle(plan, raw)]
     return Check(tuple(found), leaves, tuple(line.format(floor=floor) for line in NEVER))
 
 
@@ -181,6 +182,15 @@ def _withheld(raw: RawSite) -> list[Finding]:
         f"Fewer than {raw.floor} values, so nothing is told of {_listed(list(names))}; other sites decide its scaling"
     )
     return [Finding("note", text)]
+
+
+def _idle(plan: Plan, raw: RawSite) -> list[Finding]:
+    tree = plan.method.tree
+    if tree is None or any(isinstance(setting, tuple) for setting in (tree.fanout, tree.depth, tree.drop)):
+        return []  # which of the values is this site's is known when the run has its sites
+    if idle(tree, [len(raw.train)]) is None:
+        return []
+    return [Finding("note", "Replicas would lack no sample here (drop is too small): copies, trained for nothing")]
 
 
 def _leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ class Privacy(Frozen):
     budget: Annotated[float, Field(gt=0)] | None = None
     epsilon: Annotated[float, Field(gt=0)] | None = None
     lot: Positive | None = None
-    blur: NonNegative | None = None
+    blur: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

@@ -62,15 +62,27 @@ def read_from_stack(
 
     Missing patients are NaN (:func:`padded`), and never read. The result, and ``sizes``, have shape (models, most).
     """
-    records = patients.reshape(*patients.shape[:2], -1).astype(np.float64)  # (models, most, features)
-    squares = np.square(records).sum(-1)
-    bound = within**2 * (squares if sizes is None else np.square(sizes))
-    found = np.zeros(records.shape[:2], dtype=bool)
-    for layer in layers_read({name: array[0] for name, array in sent.items()}, records.shape[-1]):
-        moved, scale = _moved(start, sent, layer)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            found |= _nearest(moved, scale, records, squares) <= bound
+    found: np.ndarray = distances(start, sent, patients, sizes) <= within
     return found
+
+
+def distances(start: Arrays, sent: Arrays, patients: np.ndarray, sizes: np.ndarray | None = None) -> np.ndarray:
+    """How near the nearest candidate is to every record, as a share of its norm, or of ``sizes``: (models, most).
+
+    Infinite where there is no candidate, or no patient.
+    """
+    records = patients.reshape(*patients.shape[:2], -1)  # (models, most, features)
+    squares = _squares(records)
+    nearest = np.full(squares.shape, np.inf)
+    for layer in layers_read({name: array[0] for name, array in sent.items()}, records.shape[-1]):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            moved, scale = _moved(start, sent, layer)
+            nearest = np.fmin(nearest, _nearest(moved, scale, records, squares))
+    lengths = squares if sizes is None else np.square(sizes)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.sqrt(np.maximum(nearest, 0) / lengths)
+    shares = np.where(nearest <= 0, 0.0, shares)  # a record of nothing but zeros, too
+    return np.asarray(np.where(np.isnan(shares), np.inf, shares))
 
 
 def padded(sites: Sequence[np.ndarray]) -> np.ndarray:
@@ -89,9 +101,9 @@ def _as_stack(model: Arrays) -> Arrays:
 def _moved(start: Arrays, sent: Arrays, layer: str) -> tuple[np.ndarray, np.ndarray | None]:
     """What a layer's weights moved by, (models, units, features), and its biases, (models, units) or None."""
     weight, bias = f"{layer}.weight", f"{layer}.bias"
-    change = np.subtract(sent[weight], start[weight], dtype=np.float64)
+    change = sent[weight] - start[weight]  # exact but for its own last digit: the two are close
     flat = change.reshape(*change.shape[:2], -1)
-    return flat, np.subtract(sent[bias], start[bias], dtype=np.float64) if bias in sent else None
+    return flat, sent[bias] - start[bias] if bias in sent else None
 
 
 def _nearest(moved: np.ndarray, scale: np.ndarray | None, records: np.ndarray, squares: np.ndarray) -> np.ndarray:
@@ -100,11 +112,15 @@ def _nearest(moved: np.ndarray, scale: np.ndarray | None, records: np.ndarray, s
     A candidate is a unit's change of weights over that of its bias. A layer without biases shows a record but for one
     factor, which one known feature gives: there the best factor counts.
     """
-    products = moved @ np.swapaxes(records, 1, 2)  # (models, units, most)
-    lengths = np.square(moved).sum(-1)[..., None]  # (models, units, 1)
+    products = moved @ np.swapaxes(records, 1, 2).astype(moved.dtype, copy=False)  # (models, units, most)
+    lengths = _squares(moved)[..., None]  # (models, units, 1)
     if scale is None:
         distances = np.where(products == 0, np.inf, squares[:, None] - np.square(products) / lengths)
     else:
         by = scale[..., None]
         distances = lengths / by**2 - 2 * products / by + squares[:, None]
-    return np.asarray(np.where(np.isfinite(distances), distances, np.inf).min(axis=1, initial=np.inf))
+    return np.asarray(np.fmin.reduce(distances, axis=1, initial=np.inf))  # what is not a number is nowhere near
+
+
+def _squares(vectors: np.ndarray) -> np.ndarray:
+    return np.asarray(np.einsum("...f,...f->...", vectors, vectors))

@@ -12,7 +12,7 @@ aggregated.
 Source: Ghilea and Rekik, "Replica Tree-based Federated Learning using Limited Data", Algorithms 1 and 2.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -160,6 +160,23 @@ def subsets(tree: ReplicaTree, y: np.ndarray, seed: int, site: str) -> Mapping[s
 def block_size(samples: int, drop: float) -> int:
     """floor(drop * samples), where 0.29 * 100 counts as 29."""
     return int(np.floor(drop * samples + 1e-9))
+
+
+def idle(tree: Tree, samples: Sequence[int]) -> str | None:
+    """A line where replicas lack no sample of their anchor at some site, of sites with so many ``samples``; else None.
+
+    Such replicas are the anchor again: in steps over the whole site to the last digit, else but for batches' order.
+    """
+    trees = forest(tree, len(samples))
+    same = [n for one, n in zip(trees, samples, strict=True) if one.depth and not block_size(n, one.drop)]
+    if not same:
+        return None
+    copies = max(len(one) for one in trees)
+    return (
+        f"replicas lack no sample of their anchor at {len(same)} of {len(samples)} sites (drop times samples is below "
+        f"1): that is plain averaging at {copies} times the work; take drop = "
+        f"{np.ceil(100 / min(same)) / 100:g} or more"
+    )
 
 
 def _blocks(samples: int, size: int, fanout: int, rng: np.random.Generator) -> np.ndarray:

@@ -15,7 +15,7 @@ console = Console(highlight=False, soft_wrap=True)
 
 def reproduce(
     item: Annotated[
-        str, typer.Argument(help="a table or figure by name; all, list, study or page", show_default=False)
+        str, typer.Argument(help="a table or figure by name; all, list, study, reading or page", show_default=False)
     ] = "list",
     profile: Annotated[str, typer.Option(help="quick: minutes on two cores; paper: as printed")] = "quick",
     engine: Annotated[str | None, ENGINE] = None,
@@ -31,13 +31,17 @@ def reproduce(
     """Run the papers' tables and figures: measured beside published, with intervals, tests and a verdict for each.
 
     Writes docs/evidence.md, its figures and the numbers behind them. `study` runs the designed study of when letting
-    models travel pays; `page` writes the page anew from the results that are there.
+    models travel pays; `reading` counts the patients whose records could be read, with and without blur, for
+    docs/security.md; `page` writes the page anew from the results that are there.
     """
     from sim.evidence.run import DOCS, rewrite
 
     docs = docs or DOCS
     if item == "list":
         _list(data_root)
+        return
+    if item == "reading":
+        _reading(docs, data_root)
         return
     if item == "study":
         if device:
@@ -60,6 +64,14 @@ def _items(name: str, profile: str, docs: Path, **how: Any) -> None:
         result = run_item(item, profile, docs=docs, console=console, processes=None, **how)
         console.print(summary(item, result), markup=False)
     console.print(f"{len(wanted)} items in {time.perf_counter() - started:.0f} s")
+
+
+def _reading(docs: Path, data_root: Path | None) -> None:
+    from sim.evidence.reading import keep, measure
+
+    rows = measure(lambda line: console.print(line, markup=False), data_root)
+    keep(rows, docs)
+    console.print(f"\nTable: {docs / 'security.md'}, numbers: {docs / 'evidence' / 'reading.json'}")
 
 
 def _study(docs: Path, minutes: float | None) -> None:

@@ -3,6 +3,7 @@
 from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.daisy_chain import daisy_chain
 from fedsmall.plan import Plan
+from fedsmall.privacy.exposure import Exposure, watching
 from fedsmall.schedule import Contact, contacts_of
 from fedsmall.training.trainer import Trainer
 from fedsmall.travellers import Initial
@@ -17,6 +18,7 @@ def run_cohort(
     evaluator: Evaluator | None = None,
     progress: Progress | None = None,
     stop: Stop | None = None,
+    exposure: Exposure | None = None,
 ) -> Outcome:
     """Run a plan over the sites of ``trainer``; ``initial`` gives each site its own model, or all one under None."""
     keep_freed_memory()
@@ -24,7 +26,9 @@ def run_cohort(
     contacts = charged(contacts_of(plan, in_pieces=evaluator is not None), ledger)
 
     def seen(contact: Contact) -> bool:
-        return evaluator is not None and due(plan, contact)
+        looked_at = exposure is not None and exposure.needs(contact)
+        return looked_at or (evaluator is not None and due(plan, contact))
 
     moments = daisy_chain(plan, trainer, combiner_for(plan), contacts, initial, seen)
-    return follow(moments, plan, Outcome(), ledger=ledger, evaluator=evaluator, progress=progress, stop=stop)
+    watched = watching(moments, exposure)
+    return follow(watched, plan, Outcome(), ledger=ledger, evaluator=evaluator, progress=progress, stop=stop)

@@ -15,6 +15,7 @@ from fedsmall.federation import Federation
 from fedsmall.methods import nearest
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.privacy.exposure import Exposure
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.schedule import Contact
 from fedsmall.training.device import chosen, described
@@ -37,7 +38,8 @@ class RunRecord:
     """One plan, executed once: what came of it, and with what it can be repeated.
 
     ``seconds`` is the wall time of the rounds, without building data or starting an engine; ``model`` is the common
-    model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained.
+    model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained;
+    ``read`` is who could be read by whom, where that was counted.
     """
 
     plan: Plan
@@ -55,6 +57,7 @@ class RunRecord:
     path: str = ""
     device: str = ""
     privacy: dict[str, float] = field(default_factory=dict)
+    read: dict[str, Any] = field(default_factory=dict)
 
 
 def run_plan(
@@ -65,8 +68,11 @@ def run_plan(
     progress: Progress | None = None,
     stop: Stop | None = None,
     options: dict[str, Any] | None = None,
+    exposed: bool = False,
 ) -> RunRecord:
     """Run one plan over the sites of ``federation``.
+
+    Where it is ``exposed``, the patients are counted that each party could read (:mod:`fedsmall.privacy.exposure`).
 
     ``progress(round, rounds)`` is called after each contact; ``stop()`` is asked after each and ends the run early.
     ``options`` are the engine's own; every engine has "device". Raises PlanError for an engine that does not exist.
@@ -77,8 +83,11 @@ def run_plan(
         federation = federation.pooled()
     own = {"device": "cpu"} | (options or {})
     work = _Work(plan, federation, progress, stop, own.pop("device"))
+    if exposed and plan.method.family == "federated":
+        work = replace(work, exposure=Exposure(plan, federation.names, federation.train, work.initial))
     outcome, path, device = ENGINES[engine](work, own)
-    return _record(plan, engine, work.with_patients(outcome), path, device)
+    record = _record(plan, engine, work.with_patients(outcome), path, device)
+    return replace(record, read=work.exposure.result() if work.exposure else {})
 
 
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -121,6 +130,7 @@ class _Work:
     progress: Progress | None
     stop: Stop | None
     device: str | torch.device
+    exposure: Exposure | None = None
 
     def trainer(self) -> Trainer:
         federation = self.federation
@@ -162,6 +172,7 @@ class _Work:
             progress=self.progress,
             stop=self.stop,
             in_pieces=in_pieces,
+            exposure=self.exposure,
         ).run()
 
     def evaluator(self, trainer: Trainer, judges: Ask | None = None) -> Evaluator:
@@ -181,7 +192,9 @@ def _batched(work: _Work, options: dict[str, Any]) -> Ran:
     whole = work.trainer()
     with shared_out(whole, work.federation, **options) as trainer:
         evaluator = work.evaluator(whole)
-        outcome = run_cohort(work.plan, trainer, work.initial, evaluator, work.progress, work.stop)
+        outcome = run_cohort(
+            work.plan, trainer, work.initial, evaluator, work.progress, work.stop, exposure=work.exposure
+        )
         return outcome, whole.path, whole.device
 
 

@@ -100,7 +100,9 @@ def chosen(name: str) -> list[Item]:
     if name == "all":
         return list(items().values())
     if name not in items():
-        raise PlanError(f"There is no item {name!r}. {nearest(name, [*items(), 'all', 'list', 'study', 'page'])}")
+        raise PlanError(
+            f"There is no item {name!r}. {nearest(name, [*items(), 'all', 'list', 'study', 'reading', 'page'])}"
+        )
     return [items()[name]]
 
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from sim.report import figures
+from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
 from sim.report.sentences import named, sentences, short, value, with_interval
 from sim.report.tables import Table, by_label, metrics_of, table
 from sim.report.traffic import amount, leaves_a_site
@@ -113,7 +114,33 @@ TEMPLATES = Environment(
     loader=PackageLoader("sim.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
 )
 USED: tuple[Callable[..., Any], ...] = (
-    *(amount, anchor, by_label, events_of, facts, further_samples, has_own_models, leaves_a_site, metrics_of, named),
-    *(names_of, place_of, sentences, short, shown_scenario, site_by_site, svg, table, value, with_interval),
+    *(
+        amount,
+        anchor,
+        blind,
+        by_label,
+        events_of,
+        facts,
+        further_samples,
+        has_own_models,
+        leaves_a_site,
+        metrics_of,
+        named,
+    ),
+    *(
+        looked_at,
+        names_of,
+        place_of,
+        readers,
+        sentences,
+        short,
+        shown_scenario,
+        site_by_site,
+        svg,
+        table,
+        value,
+        with_interval,
+    ),
 )
 TEMPLATES.globals |= {function.__name__: function for function in USED} | {"figures": figures, "toml": tomli_w.dumps}
+TEMPLATES.globals |= {"BLIND": BLIND, "HEADS": HEADS}

@@ -3,13 +3,10 @@
 from sim.report.tables import by_label
 from sim.runs.folder import PlanRun, Run
 
-OUTSIDE = "No promise covers the scaling of the features by the sites' sums, nor what was measured on held-out samples."
-
 
 def promises(run: Run) -> list[str]:
     """A sentence for each method under differential privacy that was run to its end; none where no ledger is."""
-    kept = [text for label, done in by_label(run.done).items() if (text := _promise(label, done))]
-    return kept + [OUTSIDE] * bool(kept)
+    return [text for label, done in by_label(run.done).items() if (text := _promise(label, done))]
 
 
 def _promise(label: str, done: list[PlanRun]) -> str:

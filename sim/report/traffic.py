@@ -1,6 +1,7 @@
 """What a run sent, and what of a site was in it, in plain words."""
 
 from fedsmall.models.own_models import has_own_models
+from fedsmall.plan import Privacy
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss
 from sim.report.promises import promises
@@ -9,7 +10,7 @@ from sim.runs.folder import Run
 HIDDEN = {
     "patient": "noise is in every local step under {}",
     "site": "what leaves is clipped and noised under {}",
-    "blur": "noise as large as what changed, or as the plan says, is added under {}",
+    "blur": "what leaves is blurred under {}",
 }
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -40,7 +41,7 @@ def leaves_a_site(run: Run) -> list[str]:
         parts.append("Under SCAFFOLD its control variate goes with it, which doubles what is sent.")
     if any(plan.method.tree and plan.method.tree.fold_at == "server" for plan in federated):
         parts.append("Every replica's model leaves the site, for they are folded at the server.")
-    parts += [_privacy(run), *promises(run)]
+    parts += [_privacy(run), *promises(run), *outside(run)]
     parts.append("No sample, file name, or identity of a patient is sent. The server hands models on and sees each.")
     return parts
 
@@ -53,16 +54,32 @@ def _size(run: Run) -> str:
     return f" ({numbers:,} numbers, {amount(sum(array.nbytes for array in model.values()))})"
 
 
+def outside(run: Run) -> list[str]:
+    """What the epsilon of a run does not cover, in one line, where there is an epsilon."""
+    if not (_under(run, "patient") or _under(run, "site")):
+        return []
+    task = run.plans[0].task
+    stated = isinstance(task, dict) and "ranges" in task
+    sums = "" if stated else "the sums by which features are scaled (real sites want ranges in the task instead), and "
+    return [f"Outside the epsilon: {sums}what models are worth on held-out samples, which is told exactly."]
+
+
 def _privacy(run: Run) -> str:
     """What is done to hide the model, by kind, and what is sent as it was trained."""
-    federated = [plan for plan in run.plans if plan.method.family == "federated"]
-    labels: dict[str, dict[str, None]] = {}
-    for plan in federated:
-        privacy = plan.method.privacy
-        kind = "" if privacy is None or privacy.open else privacy.level if privacy.counted else "blur"
-        labels.setdefault(kind, {})[plan.method.label] = None
-    if set(labels) == {""}:
+    said = [text.format(", ".join(labels)) for kind, text in HIDDEN.items() if (labels := _under(run, kind))]
+    if not said:
         return "Nothing is added to hide the model: it is sent as it was trained."
-    said = [text.format(", ".join(labels[kind])) for kind, text in HIDDEN.items() if kind in labels]
-    text = "; ".join(said)
-    return text[0].upper() + text[1:] + ("; other methods send the model as it was trained." if "" in labels else ".")
+    text, open_too = "; ".join(said), bool(_under(run, ""))
+    return text[0].upper() + text[1:] + ("; other methods send the model as it was trained." if open_too else ".")
+
+
+def _under(run: Run, kind: str) -> list[str]:
+    """The federated methods whose privacy is for the "patient", for the "site", or "blur"; "" for none."""
+    plans = [plan for plan in run.plans if plan.method.family == "federated"]
+    return list(dict.fromkeys(plan.method.label for plan in plans if _kind(plan.method.privacy) == kind))
+
+
+def _kind(privacy: Privacy | None) -> str:
+    if privacy is None or privacy.open:
+        return ""
+    return privacy.level if privacy.counted else "blur"

@@ -19,7 +19,7 @@ from sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from sim.runs.federations import Build, Federations
 from sim.runs.files import check_free
 from sim.runs.folder import Run, start
-from sim.runs.parallel import processes_for, run_side_by_side
+from sim.runs.parallel import is_first, processes_for, run_side_by_side
 from sim.runs.progress import Silent, Watcher
 from sim.runs.scenario import Scenario
 
@@ -90,7 +90,10 @@ def _one_by_one(
             watcher.moved(before + t)
 
         federation = federations.of(plan)
-        record = run_plan(plan, federation, engine, progress=progress, stop=interrupted, options=options)
+        exposed = is_first(plan, plans[0])
+        record = run_plan(
+            plan, federation, engine, progress=progress, stop=interrupted, options=options, exposed=exposed
+        )
         yield index, record, trivial(federation, has_own_models(plan))
         before += plan.rounds
 

@@ -27,6 +27,7 @@ from safetensors.numpy import load_file, save
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.plan import Plan
+from fedsmall.replicas.tree import idle
 from fedsmall.wire import Arrays
 from sim.runs.files import check_free, read_json, write, write_csv, write_json
 from sim.runs.scenario import Scenario, load
@@ -121,6 +122,7 @@ def start(folder: Path | None, scenario: Scenario, federation: Federation, engin
     """
     plans = scenario.plans()
     run = Run(scenario, plans, folder, about=_about(federation, engine))
+    run.about["notes"] += _notes(plans, federation)
     if folder is None:
         return run
     check_free(folder)
@@ -193,6 +195,8 @@ def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = N
     }
     if record.privacy:
         row["privacy"] = record.privacy
+    if record.read:
+        row["read"] = record.read
     if trivial is not None:
         row["trivial"] = trivial
     return PlanRun(index, record.plan, row, evaluations, list(record.events))
@@ -211,6 +215,14 @@ def _about(federation: Federation, engine: str) -> dict[str, Any]:
         "test_samples": federation.test_samples,
         "notes": list(federation.notes),
     }
+
+
+def _notes(plans: Sequence[Plan], federation: Federation) -> list[str]:
+    """What a reader should know of how methods and data go together."""
+    sizes = [len(samples) for samples in federation.train]
+    trees = [(plan.method.label, plan.method.tree) for plan in plans]
+    told = [f"{label}: {line}" for label, tree in trees if tree and (line := idle(tree, sizes))]
+    return list(dict.fromkeys(told))
 
 
 def _without_singles(tree: Any) -> Any:

@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from fedsmall.plan import Plan
+from fedsmall.privacy.exposure import Exposure, watching
 from fedsmall.privacy.site_level import Ledger, at_contacts
 from fedsmall.schedule import Action, Contact, contacts_of, piece_length
 from fedsmall.travellers import Moment
@@ -150,6 +151,7 @@ class RunLoop:
     journal: Journal | None = None
     timeout_s: float = 3600.0
     in_pieces: bool = True
+    exposure: Exposure | None = None
 
     def run(self) -> Outcome:
         """Walk all contacts (from the journal's last one on, where there is one) and say what came of them."""
@@ -163,7 +165,7 @@ class RunLoop:
         keep = partial(self._keep, outcome) if self.journal else None
         moments = self._moments(charged(contacts[self._done :], ledger), config)
         follow(
-            moments,
+            watching(moments, self.exposure),
             self.plan,
             outcome,
             ledger=ledger,

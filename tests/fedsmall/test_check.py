@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedsmall.check import Finding, check_site, few
-from fedsmall.plan import Method, Plan, Privacy, Recipe
+from fedsmall.plan import Method, Plan, Privacy, Recipe, Tree
 
 
 def plan(task, method=None, **settings) -> Plan:
@@ -123,3 +123,12 @@ def test_a_model_that_cannot_take_the_data_is_a_problem(tmp_path):
 
     assert check.findings == (Finding("problem", check.findings[0].text),)
     assert "takes images" in check.findings[0].text
+
+
+@pytest.mark.parametrize(("rows", "noted"), [(10, True), (40, False)])
+def test_replicas_that_would_be_copies_are_noted(tmp_path, rows, noted):
+    file = tmp_path / "ward-9.csv"
+    file.write_text("dose,age,ill\n" + "".join(f"{index / 3},{index % 7},{index % 2}\n" for index in range(rows)))
+    trees = plan({"csv": "x", "label": "ill", "classes": [0, 1]}, Method(name="RepTreeFL", tree=Tree(drop=0.1)))
+
+    assert ("Replicas would lack no sample here" in texts(check_site(trees, "a", file), "note")) is noted

@@ -11,6 +11,7 @@ from fedsmall.replicas.tree import (
     ReplicaTree,
     block_size,
     forest,
+    idle,
     level_of,
     parent_of,
     row_name,
@@ -18,6 +19,8 @@ from fedsmall.replicas.tree import (
     subsets,
     tree_at,
 )
+from sim.runs.execute import execute
+from sim.runs.scenario import build
 
 
 def labels(zeros: int, ones: int) -> np.ndarray:
@@ -167,3 +170,35 @@ def test_no_replica_of_the_smallest_sites_is_empty(samples):
 def test_impossible_trees_are_refused(make, message):
     with pytest.raises(PlanError, match=message):
         make()
+
+
+def test_replicas_that_lack_no_sample_are_told_with_the_drop_that_would_do():
+    told = idle(Tree(drop=0.1, fanout=3), [4, 9, 10])
+
+    assert told is not None
+    assert "\n" not in told
+    assert "at 2 of 3 sites" in told
+    assert "at 4 times the work; take drop = 0.25 or more" in told
+    assert idle(Tree(drop=0.25), [4, 9, 10]) is None
+    assert idle(Tree(drop=0.1), [10, 100]) is None
+    assert idle(Tree(drop=0.1, depth=0), [4]) is None
+
+
+def test_replicas_that_lack_no_sample_are_plain_averaging_and_the_run_says_so():
+    scenario = build(
+        {
+            "name": "copies",
+            "task": "breast_cancer",
+            "sites": 4,
+            "samples_per_site": 5,
+            "rounds": 3,
+            "method": [{"name": "FedAvg", "aggregate_every": 1}, {"name": "RepTreeFL", "aggregate_every": 1}],
+        }
+    )
+
+    run = execute(scenario)
+
+    average, tree = (run.model_of(one) for one in run.done)
+    for name, array in average.items():
+        np.testing.assert_allclose(array, tree[name], atol=1e-6)
+    assert [note for note in run.about["notes"] if "replicas lack no sample of their anchor at 4 of 4 sites" in note]

@@ -153,7 +153,7 @@ def a_run(folder, privacy=None):
     home = runs.prepare(
         folder,
         "r",
-        Plan(name="r", task="breast_cancer", method=method("FedDC", privacy=privacy)),
+        Plan(name="r", task="breast_cancer", method=method("FedDC", privacy=privacy or {"blur": 1.0})),
         ("bonn", "essen", "ulm"),
     )
     for contact in range(1, 5):

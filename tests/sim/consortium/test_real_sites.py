@@ -42,6 +42,7 @@ def plan_of(rounds=4, **settings):
         "method.0.permute_every": 1,
         "method.0.aggregate_every": 2,
         "evaluate_every": 4,
+        "method.0.privacy.blur": 0,  # so that a simulation gives the same bits
         **settings,
     }
     return scenario.load(path, [f"{key}={value}" for key, value in words.items()]).plans()[0]
@@ -52,7 +53,7 @@ def loopback(tmp_path_factory):
     folder = tmp_path_factory.mktemp("t")
     data = {name: folder / "data" / f"{name}.csv" for name in NAMES}
     sample_data.write(list(data.values()))
-    with LoopbackConsortium(folder, data, "least_sites = 3\n") as running:
+    with LoopbackConsortium(folder, data, "least_sites = 3\nleast_blur = 0\nmost_read = 1000\n") as running:
         yield running
 
 
@@ -77,6 +78,27 @@ def test_real_sites_give_the_bits_of_the_engine_in_this_process(loopback, finish
 
     assert same(model, in_process(loopback, plan_of()))
     assert not any(event["kind"] for event in json.loads((finished / "outcome.json").read_text())["events"])
+
+
+def test_the_scenario_that_comes_along_runs_under_the_default_policy_with_noise_that_nobody_can_draw_again(loopback):
+    policies = {
+        loopback.kit(name).kit / "policy.toml": (loopback.kit(name).kit / "policy.toml").read_text() for name in NAMES
+    }
+    for policy in policies:
+        policy.write_text("")
+    try:
+        blurred = plan_of(**{"method.0.privacy.blur": 1})
+        loopback.finish("blurred", loopback.start("blurred", blurred, **PATIENCE))
+    finally:
+        for policy, before in policies.items():
+            policy.write_text(before)
+
+    model = load_file(loopback.home("blurred") / "model.safetensors")
+    assert all(np.isfinite(array).all() for array in model.values())
+    assert not same(model, in_process(loopback, blurred))
+    assert not any(
+        event["kind"] for event in json.loads((loopback.home("blurred") / "outcome.json").read_text())["events"]
+    )
 
 
 def test_what_left_the_sites_is_what_the_coordinator_got(loopback, finished):
@@ -228,7 +250,7 @@ def test_a_site_with_an_unknown_key_is_kept_out(loopback, tmp_path):
 def test_a_policy_that_refuses_ends_the_run_with_the_sites_name_and_reason(loopback):
     policy = loopback.kit("essen").kit / "policy.toml"
     before = policy.read_text()
-    policy.write_text("least_sites = 3\nmost_rounds = 2\n")
+    policy.write_text("least_sites = 3\nmost_rounds = 2\nleast_blur = 0\n")
     try:
         with pytest.raises(RuntimeError, match=r"essen: the plan has 4 rounds; the policy here allows 2"):
             loopback.finish("refused", loopback.start("refused", plan_of(), **PATIENCE))

@@ -33,6 +33,7 @@ RESET = ADAM.model_copy(update={"optimizer_state": "reset"})
 PRIVATE = {"privacy": Privacy(clip=0.1, noise=2.0)}
 PATIENTS = {"privacy": Privacy(level="patient", clip=0.5, epsilon=3.0, lot=4)}
 SGD = Recipe(lr=0.05, local_steps=2)
+BLUR = {"privacy": Privacy(blur=1.0)}
 SETTINGS: dict[str, dict[str, Any]] = {
     "FedDC": {"permute_every": 1, "aggregate_every": 4},
     "FedAvg": {"aggregate_every": 1},
@@ -167,6 +168,12 @@ CASES = {
         "FedAvg", {"aggregate_every": 2, **PATIENTS}, recipe=Recipe(momentum=0.5, optimizer_state="stay")
     ),
     "patients at large": plan_of("Central", PATIENTS),
+    "blur": plan_of(settings={**SETTINGS["FedDC"], **BLUR}, evaluate_every=2),
+    "blur over some": plan_of(settings={**SETTINGS["FedDC"], **BLUR, "fraction": 0.6}),
+    "blur of 0": plan_of(settings={**SETTINGS["FedDC"], "privacy": Privacy(blur=0.0)}, recipe=ADAM, evaluate_every=2),
+    "blur of running statistics": plan_of(
+        task="digits", model="cnn", model_options={}, rounds=3, sites=3, settings={**SETTINGS["FedDC"], **BLUR}
+    ),
     "weighted": plan_of(settings={**SETTINGS["FedDC"], "weighted": True}),
     "trees folded at the server": plan_of("RepTreeFL", {"aggregate_every": 2, "tree": Tree(fold_at="server")}),
     "trees that travel": plan_of(

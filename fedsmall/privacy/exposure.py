@@ -1,0 +1,181 @@
+"""How many patients each party of a simulated run could read from what it saw (:mod:`fedsmall.privacy.reading`).
+
+Only a simulation can count them, for nobody else holds all updates and all patients. Who knows where an update started:
+
+- the server, which sent every model out;
+- the site that gets a traveller next, where that set out from the common model, or is one that this site had sent
+  itself and that comes back after one other site;
+- everybody, of the change from one common model to the next; but that is of all sites together.
+
+A lower bound: other attacks find more, and of a long run some contacts are looked at, not all.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsmall.federation import Samples
+from fedsmall.plan import Plan
+from fedsmall.privacy.reading import WITHIN, distances, layers_read, padded
+from fedsmall.schedule import Action, Contact, contacts_of
+from fedsmall.travellers import Initial, Moment, journey
+from fedsmall.wire import Arrays
+
+EVERYBODY, NOBODY = -1, -2  # who knows the model that an update set out from, where it is no one site
+CLOSE = 0.2  # of a record's norm: not read, but near it
+LOOKS = 200  # contacts of a run that are looked at, at most; in equal distances, where a run has more
+WORK = 2e9  # products that may be spent on that
+
+
+class Exposure:
+    """Looks at the moments of a run, and counts who could be read by whom; it changes nothing.
+
+    ``train`` are the samples of the sites ``names``, ``initial`` gives a site's first model (None: the common one).
+    """
+
+    def __init__(self, plan: Plan, names: tuple[str, ...], train: tuple[Samples, ...], initial: Initial) -> None:
+        self.plan, self._place = plan, {name: place for place, name in enumerate(names)}
+        self._initial, self._names = initial, names
+        self.layers = _layers(plan, train, initial(None))
+        self.looked = 0
+        self._contacts = [contact for contact in contacts_of(plan) if contact.travels]
+        if not self.layers:
+            self._seen: frozenset[int] = frozenset()
+            return
+        self._records = padded([samples.x for samples in train])  # (sites, most, features)
+        there = ~np.isnan(self._records).any(axis=2)
+        self._number = np.cumsum(there).reshape(there.shape) - 1  # of every record
+        self._all = self._records[there][None]  # (1, patients, features)
+        parties = ("server", "neighbours", "averages")
+        self._nearest = {party: np.full(there.sum(), np.inf) for party in parties}  # they have come to each record
+        self._of_site: list[set[int]] = [set() for _ in names]
+        way = list(_steps(plan, len(names)))
+        self._way, self._seen = iter(way), self._chosen()
+        self._set_out(self._kept(initial(None)), len(way[0].at))
+        if plan.initial_models == "independent":
+            self._set_out_alone(way[0].at)
+
+    def needs(self, contact: Contact) -> bool:
+        """Whether the models must be seen as they leave at this contact."""
+        return contact.t in self._seen
+
+    def see(self, moment: Moment) -> None:
+        """Take in what leaves the sites at a moment, where anything does."""
+        if not self.layers or not moment.contact.travels:
+            return
+        passed, step = 0, next(self._way)
+        while step.contact.t != moment.contact.t:
+            passed, step = passed + 1, next(self._way)
+        if passed:  # they went unseen, so nobody knows where this update set out from
+            self._known[:] = False
+        self._look(moment, step)
+
+    def _look(self, moment: Moment, step: "_Step") -> None:
+        sites = np.array([self._place[site] for site in moment.sites], dtype=np.int64)
+        rows = np.argsort(step.at)[np.searchsorted(np.sort(step.at), sites)]
+        sent = self._kept(moment.models())
+        if self._known[rows].any():
+            self.looked += 1
+            start = {name: array[rows] for name, array in self._start.items()}
+            near = np.where(self._known[rows][:, None], distances(start, sent, self._records[sites]), np.inf)
+            for row, site, shares in zip(rows, sites, near, strict=True):
+                self._came(near=shares, row=row, site=site, to=None if step.to is None else step.to[row])
+        if moment.common is not None:
+            common = self._kept(moment.common)
+            near = distances(_stack(self._common, 1), _stack(common, 1), self._all)[0]
+            self._nearest["averages"] = np.minimum(self._nearest["averages"], near)
+            self._set_out(common, len(step.at))
+        else:
+            self._go_on(sent, rows, sites, len(step.at))
+
+    def _came(self, near: np.ndarray, row: int, site: int, to: int | None) -> None:
+        """What comes to the records of ``site``, which trained a row, by the server and by the site that gets it."""
+        there = np.isfinite(near)  # where there is no patient, nothing is near
+        records, near = self._number[site][there], near[there]
+        np.minimum.at(self._nearest["server"], records, near)
+        if to is not None and to != site and self._from[row] in (EVERYBODY, to):
+            np.minimum.at(self._nearest["neighbours"], records, near)
+            self._of_site[to] |= set(records[near <= WITHIN].tolist())
+
+    def _set_out(self, common: Arrays, count: int) -> None:
+        """So many travellers set out from a common model."""
+        self._common, self._start = common, _stack(common, count)
+        self._known, self._from = np.ones(count, dtype=bool), np.full(count, EVERYBODY)
+
+    def _set_out_alone(self, at: np.ndarray) -> None:
+        models = [self._kept(self._initial(self._names[site])) for site in at]
+        self._start = {name: np.stack([model[name] for model in models]) for name in self._common}
+        self._from[:] = NOBODY
+
+    def _go_on(self, sent: Arrays, rows: np.ndarray, sites: np.ndarray, count: int) -> None:
+        """Travellers set out from what the sites have just sent; of a site that sent nothing usable nobody knows."""
+        self._known, self._from = np.zeros(count, dtype=bool), np.full(count, NOBODY)
+        self._known[rows], self._from[rows] = True, sites
+        self._start = {name: np.empty((count, *array.shape[1:]), array.dtype) for name, array in sent.items()}
+        for name, array in sent.items():
+            self._start[name][rows] = array
+
+    def result(self) -> dict[str, Any]:
+        """Who could be read by whom, in numbers of patients; {"blind": true} where this attack has no layer to read.
+
+        "server", "neighbours" (any site that is handed a model) and "averages" (any site, from common models) are
+        counts of "patients"; "curious" is how many of others' records one site reads: [median, most]. "close" has the
+        first three again, for records of which somebody comes within a fifth.
+        """
+        if not self.layers:
+            return {"blind": True}
+        others = [len(read) for read in self._of_site]
+        parties = list(self._nearest) if self.plan.method.permute_every is not None else ["server", "averages"]
+        told: dict[str, Any] = {"patients": len(self._nearest["server"])}
+        told |= {"looked": self.looked, "contacts": len(self._contacts)}
+        told |= {party: int((self._nearest[party] <= WITHIN).sum()) for party in parties}
+        told["close"] = {party: int((self._nearest[party] <= CLOSE).sum()) for party in parties}
+        return told | ({"curious": [float(np.median(others)), max(others)]} if "neighbours" in parties else {})
+
+    def _chosen(self) -> frozenset[int]:
+        """The rounds of the contacts that are looked at, each with the one before, from which its models came."""
+        units = sum(self._kept(self._initial(None))[f"{layer}.weight"].shape[0] for layer in self.layers)
+        work = units * self._records.size * len(self._contacts)
+        count = min(len(self._contacts), LOOKS, max(2, int(len(self._contacts) * WORK / max(work, 1))))
+        places = np.linspace(0, len(self._contacts) - 1, count).astype(int).tolist()
+        return frozenset(self._contacts[k].t for place in places for k in (place - 1, place) if k >= 0)
+
+    def _kept(self, model: Arrays) -> Arrays:
+        names = [f"{layer}.{part}" for layer in self.layers for part in ("weight", "bias")]
+        return {name: model[name] for name in names if name in model}
+
+
+def _layers(plan: Plan, train: tuple[Samples, ...], model: Arrays) -> list[str]:
+    """The layers that show whole records, where sites send models and their records are of one size."""
+    widths = {samples.x[0].size for samples in train if len(samples)}
+    if plan.method.family != "federated" or len(widths) != 1:
+        return []
+    return layers_read(model, widths.pop())
+
+
+def watching(moments: Iterable[Moment], exposure: Exposure | None) -> Iterator[Moment]:
+    """The moments of a run, each shown to ``exposure``, where there is one, before anybody else sees it."""
+    for moment in moments:
+        if exposure is not None:
+            exposure.see(moment)
+        yield moment
+
+
+class _Step(NamedTuple):
+    """A contact, the sites at which travellers train for it, and where they go to next, if it hands them on."""
+
+    contact: Contact
+    at: np.ndarray
+    to: np.ndarray | None
+
+
+def _steps(plan: Plan, sites: int) -> Iterator[_Step]:
+    way = list(journey(plan, sites))
+    for (contact, at), after in zip(way, [*way[1:], None], strict=True):
+        hands_on = after is not None and contact.action is Action.PERMUTE
+        yield _Step(contact, at, after[1] if after is not None and hands_on else None)
+
+
+def _stack(model: Arrays, count: int) -> Arrays:
+    return {name: np.broadcast_to(array, (count, *array.shape)) for name, array in model.items()}
