@@ -38,7 +38,8 @@ def charge_contact(
 ) -> None:
     """Charge the steps that an order asks for, before any is taken. Raises PolicyError where they are not allowed.
 
-    More may be charged than is ever sent, never less.
+    More may be charged than is ever sent, never less. Raises PlanError for steps beyond those of the plan, whose noise
+    is right for so many and no more.
     """
     rounds = int(config[ROUNDS])
     if rounds < 1:
@@ -46,6 +47,10 @@ def charge_contact(
     assert plan.recipe.steps is not None
     protection: Protection = protection_of(plan, samples, *seat)
     charge = protection.charge(rounds * plan.recipe.steps)
+    before = sum(each.steps for run, each in log.charges() if run == str(config[RUN]))
+    assert plan.method.privacy is not None
+    if plan.method.privacy.epsilon is not None and before + charge.steps > steps_of(plan, *seat):
+        raise PlanError("this run has had all the local steps here that its epsilon was reckoned for")
     policy.check_patients(_epsilon(policy, [*(each for _, each in log.charges()), charge]), plan)
     log.charge(charge, run=str(config[RUN]), t=config[ROUND])
 

@@ -138,6 +138,15 @@ def test_no_contact_goes_over_what_the_policy_allows(tmp_path):
     assert spent_here(station.log, 1e-5)[-1][1] <= 3
 
 
+def test_a_server_gets_no_more_steps_than_the_epsilon_was_reckoned_for(tmp_path):
+    station, plan = station_at(tmp_path), plan_of()
+    answers = [station.answer("train", order(plan, t=t), dict(MODEL))[0] for t in range(1, 7)]
+
+    assert ["error" in words for words in answers] == [False] * 4 + [True] * 2
+    assert "all the local steps here" in answers[-1]["error"]
+    assert spent_here(station.log, 1e-5)[-1][1] <= 3
+
+
 def test_an_order_for_no_round_gives_no_budget_back(tmp_path):
     station, plan = station_at(tmp_path), plan_of()
     trained(station, plan)
