@@ -52,7 +52,10 @@ SETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A method on a set at an epsilon (None: no privacy), seed by seed; ``spent`` is the dearest site's epsilon."""
+    """A method on a set at an epsilon (None: no privacy), seed by seed.
+
+    ``spent`` is the dearest site's epsilon, ``searched`` the seeds of the search for ``lr``.
+    """
 
     data: str
     method: str
@@ -62,6 +65,7 @@ class Cell:
     accuracy: list[float]
     auc: list[float]
     spent: float | None
+    searched: int = SEARCH_SEEDS
 
 
 def scenario_of(data: str) -> Scenario:

@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-PATIENTS_EPSILON = 60  # patients a site times epsilon from which it costs one to three points: about 20 at epsilon 3
+PATIENTS_EPSILON = 60  # patients a site times epsilon from which it costs a few points: about 20 at epsilon 3
 
 
 class PatientAdvice(NamedTuple):

@@ -73,7 +73,7 @@ def _privacy(advice: PatientAdvice) -> str:
     """Whether privacy for each patient is worth it, and why, in one line."""
     asked = f"Privacy for each patient at epsilon {advice.epsilon:g} takes about {advice.enough} patients a site"
     if advice.worth_it:
-        return f"{asked}; {advice.samples} are enough for it to cost a few points at most, chain or no chain."
+        return f"{asked}; {advice.samples} are enough for it to cost a few points, chain or no chain."
     return (
         f"{asked}, and {advice.samples} are too few: the noise of a step is divided by them, a chain gathers it from "
         f"hop to hop, and an average over {advice.sites} sites divides it by {advice.sites**0.5:.1f}. Average at every "
