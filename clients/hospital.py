@@ -16,7 +16,8 @@ from fedsmall.evaluation.ensembles import answer, members_of
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import noise_rng, privatise_one, tells_loss
+from fedsmall.privacy.patient_level import told_samples
+from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise_one, tells_loss
 from fedsmall.training.stack import leaving
 from fedsmall.training.trainer import Trainer
 from fedsmall.wire import (
@@ -65,7 +66,7 @@ class HospitalClient(NumPyClient):
             "site": self.home.site,
             "task": json.dumps(asdict(self.home.task)),
             "signature": signature_of(initial_model(self.plan, self.home.task)),
-            "num-examples": len(self.home.train),
+            "num-examples": told_samples(self.plan, len(self.home.train)),
         }
 
     def get_parameters(self, config: dict[str, Scalar]) -> NDArrays:
@@ -89,12 +90,12 @@ class HospitalClient(NumPyClient):
         metrics: dict[str, Scalar] = {STEPS: int(trained.steps[0])}
         if tells_loss(self.plan):
             metrics[LOSS] = float(trained.loss[0])
-        return list(sent.values()), len(self.home.train), metrics
+        return list(sent.values()), told_samples(self.plan, len(self.home.train)), metrics
 
     def _leaving(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
-        """The model as it may leave the site: clipped and noised, or blurred, where the plan asks for privacy."""
-        privacy = self.plan.method.privacy
-        if privacy is None or privacy.open or not config.get(LEAVES, True):
+        """The model as it may leave the site: clipped and noised, or blurred, where the plan asks for that."""
+        privacy = at_contacts(self.plan)
+        if privacy is None or not config.get(LEAVES, True):
             return model
         entropy = None if self.home.simulated else secrets.randbits(128)
         if self.noise_key is not None:

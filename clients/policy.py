@@ -13,8 +13,10 @@ from pydantic import Field, ValidationError
 from fedsmall.errors import PolicyError
 from fedsmall.plan import Device, Frozen, Plan
 from fedsmall.privacy.blur import as_blur
+from fedsmall.privacy.patient_level import is_patient_level, lot_of
 
 OWN = "own"
+SLACK = 1e-6  # sums of epsilons are rounded
 
 
 class Policy(Frozen):
@@ -26,7 +28,9 @@ class Policy(Frozen):
     does what ``when_read`` says.
 
     ``clip`` is the largest norm allowed, ``noise`` the least noise multiplier, ``budget`` the most epsilon at ``delta``
-    that all runs on this site's data may spend together. ``bundles`` are the digests of the Flower bundles whose code
+    that all runs on this site's data may spend together, at the level of the site. ``most_epsilon`` is the most epsilon
+    at ``delta`` that all runs may cost a patient, and demands patient-level privacy, as ``least_lot`` does, the least
+    expected number of samples in a step. ``bundles`` are the digests of the Flower bundles whose code
     may be loaded here; "own" stands for the one that the fedsmall installed here would send. ``devices`` are those that
     may train here; "cuda" stands for every GPU.
     """
@@ -46,6 +50,8 @@ class Policy(Frozen):
     noise: Annotated[float, Field(ge=0)] | None = None
     budget: Annotated[float, Field(gt=0)] | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    most_epsilon: Annotated[float, Field(gt=0)] | None = None
+    least_lot: Annotated[int, Field(ge=1)] | None = None
     bundles: tuple[str, ...] = (OWN,)
     devices: tuple[Device, ...] = ()
 
@@ -66,7 +72,8 @@ class Policy(Frozen):
             raise PolicyError(f"the federation has {sites} sites; the policy here asks for {self.least_sites}")
         if plan.rounds > self.most_rounds:
             raise PolicyError(f"the plan has {plan.rounds} rounds; the policy here allows {self.most_rounds}")
-        self._check_batch(plan.recipe.batch, samples)
+        if not is_patient_level(plan):  # where noise hides each patient, a small lot is no danger
+            self._check_batch(plan.recipe.batch, samples)
         self._check_privacy(plan)
         self._check_hops(plan, numbers, sites)
 
@@ -74,6 +81,14 @@ class Policy(Frozen):
         """Raise PolicyError where ``epsilon``, spent after the contact that is asked for, is over the budget."""
         if self.budget is not None and not epsilon <= self.budget:
             raise PolicyError(f"the privacy budget of {self.budget:g} at delta {self.delta:g} is spent")
+
+    def check_patients(self, epsilon: float, plan: Plan) -> None:
+        """Raise PolicyError where ``epsilon``, at the policy's delta, is more than a patient here may be charged."""
+        if self.most_epsilon is not None and not epsilon <= self.most_epsilon * (1 + SLACK):
+            raise PolicyError(
+                f"with this the runs on this site's patients would cost more than epsilon {self.most_epsilon:g} at "
+                f"delta {self.delta:g}, which the policy here allows (most_epsilon); take fewer rounds or more noise"
+            )
 
     def check_device(self, device: str) -> None:
         """Raise PolicyError unless the site's program may train on the device that it is started with."""
@@ -105,6 +120,13 @@ class Policy(Frozen):
 
     def _check_privacy(self, plan: Plan) -> None:
         privacy = plan.method.privacy
+        if is_patient_level(plan):
+            return self._check_patient_level(plan)
+        if self.most_epsilon is not None or self.least_lot is not None:
+            raise PolicyError(
+                "the policy here demands privacy for each patient (most_epsilon, least_lot); write privacy = "
+                '{level = "patient", clip = 1.0, epsilon = 3.0, lot = 16} under the method'
+            )
         if privacy is None or privacy.clip is None:
             if self.clip is not None or self.noise or self.budget is not None:
                 has = "no privacy" if privacy is None else "blur, which no ledger counts"
@@ -116,6 +138,16 @@ class Policy(Frozen):
             raise PolicyError(f"the plan's noise is {privacy.noise:g}; the policy here demands {self.noise:g} or more")
         if self.budget is not None and privacy.noise == 0:
             raise PolicyError("the policy here has a privacy budget, which a plan without noise exceeds at once")
+
+    def _check_patient_level(self, plan: Plan) -> None:
+        lot = lot_of(plan)
+        if self.clip is not None or self.noise or self.budget is not None:
+            raise PolicyError(
+                "the policy here demands noise in what leaves the site (clip, noise, budget); the plan's privacy is "
+                "for patients, for which a policy has most_epsilon"
+            )
+        if self.least_lot is not None and lot < self.least_lot:
+            raise PolicyError(f"the plan draws lots of {lot}; the policy here asks for {self.least_lot} (least_lot)")
 
 
 def load_policy(path: Path) -> Policy:

@@ -12,6 +12,7 @@ from fedsmall.errors import PlanError, PolicyError
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.blur import as_blur, blurred
+from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.reading import apart, records_read
 from fedsmall.privacy.site_level import check_private
 from fedsmall.validation import leaving_contacts
@@ -36,7 +37,10 @@ def check_released(plan: Plan, raw: RawSite) -> int:
     ledger they may not be asked for.
     """
     privacy, model = plan.method.privacy, initial_model(plan, raw.task)
-    check_private(plan, leaving_contacts(plan), [name for name in model if is_buffer(name)])
+    buffers = [name for name in model if is_buffer(name)]
+    check_private(plan, leaving_contacts(plan), buffers)
+    if is_patient_level(plan):
+        check_patient_level(plan, buffers)
     if privacy is not None and privacy.counted and raw.scaled:
         raise PlanError(
             "the plan's privacy does not cover the exact sums by which features are scaled; state their public ranges "

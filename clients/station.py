@@ -20,9 +20,10 @@ from safetensors.numpy import load, save
 from clients import socket_frames
 from clients.hospital import HospitalClient
 from clients.memory import RoundMemory, put, run_folder, secret
+from clients.patients import charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
 from clients.self_check import check_released, guarded
-from clients.site_data import SiteData
+from clients.site_data import SiteData, stamp
 from clients.site_log import SiteLog
 from clients.told_sums import ToldSums
 from fedsmall import __version__
@@ -32,11 +33,12 @@ from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.plan import Plan
+from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
 from fedsmall.run_sheet import RUN, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site
-from fedsmall.training.trainer import Trainer
+from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import BLURRED, EXAMPLES, NAMES, PLAN, ROUND, STEPS, Arrays
 
@@ -113,6 +115,8 @@ class Station:
         return handlers[kind](SiteRequest(plan, policy, raw, config, arrays))
 
     def _roll(self, order: SiteRequest) -> Answer:
+        if is_patient_level(order.plan):
+            check_affordable(self.log, *self._account(order), str(order.config.get(RUN, "")))
         properties = self._client(order, scaled=False).get_properties({})
         properties[EXAMPLES] = max(int(properties[EXAMPLES]), order.policy.count_floor)
         return {"config": {**properties, "version": __version__, "scaled": order.raw.scaled}}, {}
@@ -136,6 +140,12 @@ class Station:
         return {"config": {}}, {}
 
     def _train(self, order: SiteRequest) -> Answer:
+        if is_patient_level(order.plan):
+            answers = self._run_folder(order.config) / "answers"
+            return once(answers, order.config, order.arrays, lambda: self._trained(order))
+        return self._trained(order)
+
+    def _trained(self, order: SiteRequest) -> Answer:
         self._spend(order)
         client = self._client(order)
         leaving, examples, metrics = client.fit(list(order.arrays.values()), {**order.config, **_named(order)})
@@ -174,7 +184,8 @@ class Station:
         return HospitalClient(home, cohort.plan, cohort, memory, secret(self.home / NOISE_KEY))
 
     def _trainer(self, plan: Plan, home: SiteData) -> Trainer:
-        return cohort_for(plan, home.task, [self.name], [home.train], path="loop", device=self.device)
+        seat = Seat((home.place,), home.sites, secret=True)
+        return cohort_for(plan, home.task, [self.name], [home.train], path="loop", device=self.device, seat=seat)
 
     def _released(self, plan: Plan, raw: RawSite, key: str) -> int:
         """How many numbers a model has, once it is known that the plan's privacy is kept by what it would have sent."""
@@ -190,7 +201,7 @@ class Station:
 
     def _samples(self, plan: Plan) -> tuple[RawSite, str]:
         """The site's samples and their digest, read again when a file has changed."""
-        key = (plan.data_key, _stamp(self.data))
+        key = (plan.data_key, stamp(self.data))
         if self._read is None or self._read[0] != key:
             raw = load_site(plan, self.name, self.data)
             self._read = (key, raw, digest_of({"x": raw.train.x, "y": raw.train.y}))
@@ -221,6 +232,8 @@ class Station:
         An answer that is asked for twice counts twice, for its noise is drawn anew. All are counted at the least noise
         of any of them: more than was spent, never less.
         """
+        if is_patient_level(order.plan):
+            return charge_contact(self.log, *self._account(order), order.config)
         privacy = order.plan.method.privacy
         if privacy is None or privacy.noise == 0:
             return
@@ -229,6 +242,9 @@ class Station:
             least = privacy.noise if least is None else min(least, privacy.noise)
             order.policy.check_budget(epsilon(least, order.policy.delta, releases + 1))
         self.log.spend(privacy.noise, run=str(order.config[RUN]), t=order.config[ROUND])
+
+    def _account(self, order: SiteRequest) -> tuple[Policy, Plan, int, tuple[int, int]]:
+        return order.policy, order.plan, len(order.raw.train), self._place(order.config)
 
     def _refuse(self, kind: str, run: str, reason: str) -> Answer:
         self.log.write("refused", run=run, kind=kind, reason=reason)
@@ -272,14 +288,6 @@ def _plan(config: Mapping[str, Any]) -> Plan:
         return Plan.model_validate_json(str(config[PLAN]))
     except (KeyError, ValidationError):
         raise PlanError("the order holds no plan that this version of fedsmall knows") from None
-
-
-def _stamp(data: Path | None) -> tuple[tuple[str, int, int], ...]:
-    """What changes when a file is written anew: name, size and time of every file of the site."""
-    if data is None:
-        return ()
-    files = sorted(data.rglob("*")) if data.is_dir() else [data]
-    return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
 
 
 def main(arguments: list[str]) -> None:

@@ -170,12 +170,12 @@ def contacts_of(plan: Plan, in_pieces: bool = False) -> list[Contact]:
 
 
 def piece_length(plan: Plan) -> int | None:
-    """After how many rounds contacts may be cut for an evaluation: not at all where updates are clipped or noised.
+    """After how many rounds contacts may be cut for an evaluation: not at all where updates are noised as they leave.
 
     A site clips what it has learnt since a model came, and a piece would begin a new update.
     """
     privacy = plan.method.privacy
-    return plan.evaluate_every if privacy is None or privacy.open else None
+    return None if privacy is not None and privacy.at_contacts else plan.evaluate_every
 
 
 def participants(

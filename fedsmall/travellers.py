@@ -11,7 +11,7 @@ from fedsmall.commons import Commons
 from fedsmall.errors import ReplyError
 from fedsmall.gate import charge, halves, outsize, size, sizes, too_large
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import noise_rng, privatise
+from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
 from fedsmall.schedule import Action, Contact, bijection, contacts_of, participants, spaced
 from fedsmall.training.stack import Rows, Stack, leaving
 from fedsmall.training.trainer import Leg, Signals, Trainer
@@ -99,8 +99,7 @@ class Travellers:
         self._before: Contact | None = None
         self._memory: Arrays = {}
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
-        privacy = plan.method.privacy
-        self._noisy = None if privacy is None or privacy.open else privacy
+        self._noisy = at_contacts(plan)
         self.careful = self._noisy is not None  # contact by contact: each has noise of its own
         self._federated = plan.method.family == "federated"
         self.gate = float(plan.method.gate) if self._federated else 0.0
@@ -267,7 +266,7 @@ class Travellers:
         return self._last[0] if len(self._last) == 1 else max(self._last, key=size)
 
     def _make_private(self, received: Callable[[], Stack], at: np.ndarray, t: int) -> None:
-        """Clip and noise, or blur, what leaves the sites, as each would do it, where the plan asks for privacy."""
+        """Clip and noise, or blur, what leaves the sites, as each would do it, where the plan asks for that."""
         if self._noisy is None:
             return
         rngs = [noise_rng(self.plan.seed, self.names[site], t) for site in at]

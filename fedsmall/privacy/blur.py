@@ -9,6 +9,7 @@ Noise of a size that follows the update's can feed on itself: a model that noise
 updates, which get larger noise. At ``kappa`` = 1 we have not seen it; at 2 a chain with a large learning rate ended so.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedsmall.errors import PlanError
 from fedsmall.plan import Plan, Privacy
 from fedsmall.wire import Arrays
 
+PROMISE = 10.0  # the epsilon above which a promise to patients is none
 SHRINK = 10.0  # a running variance falls to no less than this part at one contact: noise could bring it to zero
 
 
@@ -25,10 +27,13 @@ def as_blur(privacy: Privacy | None, numbers: int) -> float:
     """The ``kappa`` that a plan's privacy is at least as much as, for a model of so many ``numbers``.
 
     Clipped updates are no longer than the clip, so that noise of deviation noise * clip is at least blur of
-    noise * sqrt(numbers).
+    noise * sqrt(numbers). Under patient-level privacy the same holds against what one patient adds to a step, which is
+    what could be read; and an epsilon of :data:`PROMISE` or less is better than any blur.
     """
     if privacy is None:
         return 0.0
+    if privacy.epsilon is not None:
+        return math.inf if privacy.epsilon <= PROMISE else 0.0
     return privacy.noise * numbers**0.5 if privacy.blur is None else privacy.blur
 
 

@@ -36,6 +36,12 @@ from fedsmall.randomness import rng_for
 from fedsmall.wire import Arrays
 
 
+def at_contacts(plan: Plan) -> Privacy | None:
+    """What is done to a model as it leaves a site; None where nothing is."""
+    privacy = plan.method.privacy
+    return privacy if privacy is not None and privacy.at_contacts else None
+
+
 def noise_rng(seed: int, site: str, t: int, entropy: int | None = None) -> np.random.Generator:
     """The generator of a site's noise at contact ``t``.
 
@@ -169,8 +175,8 @@ def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> Non
 
     ``contacts`` is the number in which models leave a site; ``buffers`` the names of the model's running statistics.
     """
-    privacy, method = plan.method.privacy, plan.method
-    if privacy is None or privacy.open:
+    privacy, method = at_contacts(plan), plan.method
+    if privacy is None:
         return
     if plan.recipe.has_state and plan.recipe.optimizer_state == "travel":
         raise PlanError('moments that travel would leave a site without noise; use optimizer_state = "reset", or SGD')

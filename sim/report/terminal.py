@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.table import Table as Grid
 
+from sim.report.promises import promises
 from sim.report.readers import read_sentences
 from sim.report.sentences import named, sentences, short, with_interval
 from sim.report.tables import Table, by_label, table
@@ -23,7 +24,7 @@ def print_run(console: Console, run: Run) -> None:
         console.print(
             grid(shown, f"{run.scenario.name}: {run.scenario.about}" if run.scenario.about else run.scenario.name)
         )
-        for sentence in (*sentences(run), *read_sentences(run), *outside(run)):
+        for sentence in (*sentences(run), *read_sentences(run), *promises(run), *outside(run)):
             console.print(sentence, markup=False)
     for note in run.about.get("notes", ()):
         console.print(f"Note: {note}", markup=False)

@@ -1,8 +1,17 @@
 """What a run sent, and what of a site was in it, in plain words."""
 
 from fedsmall.models.own_models import has_own_models
+from fedsmall.plan import Privacy
+from fedsmall.privacy.patient_level import is_patient_level
+from fedsmall.privacy.site_level import tells_loss
+from sim.report.promises import promises
 from sim.runs.folder import Run
 
+HIDDEN = {
+    "patient": "noise is in every local step under {}",
+    "site": "what leaves is clipped and noised under {}",
+    "blur": "what leaves is blurred under {}",
+}
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -21,7 +30,9 @@ def leaves_a_site(run: Run) -> list[str]:
         return ["Nothing: no method of this run is federated."]
     own = any(map(has_own_models, federated))
     trained = "the trained layers that all sites share" if own else "its trained model"
-    parts = [f"At each contact a site sends {trained}{_size(run)}, the number of its samples, and its training loss."]
+    beside = ["the number of its samples"] * (not all(map(is_patient_level, federated)))
+    beside += ["its training loss"] * any(map(tells_loss, federated))
+    parts = [f"At each contact a site sends {' and '.join([trained + _size(run), *beside])}."]
     if own:
         parts.append("The other layers of its model never leave it.")
     if any(plan.recipe.has_state and plan.recipe.optimizer_state == "travel" for plan in federated):
@@ -30,7 +41,7 @@ def leaves_a_site(run: Run) -> list[str]:
         parts.append("Under SCAFFOLD its control variate goes with it, which doubles what is sent.")
     if any(plan.method.tree and plan.method.tree.fold_at == "server" for plan in federated):
         parts.append("Every replica's model leaves the site, for they are folded at the server.")
-    parts += [_privacy(run), *outside(run)]
+    parts += [_privacy(run), *promises(run), *outside(run)]
     parts.append("No sample, file name, or identity of a patient is sent. The server hands models on and sees each.")
     return parts
 
@@ -45,7 +56,7 @@ def _size(run: Run) -> str:
 
 def outside(run: Run) -> list[str]:
     """What the epsilon of a run does not cover, in one line, where there is an epsilon."""
-    if not _under(run, counted=True):
+    if not (_under(run, "patient") or _under(run, "site")):
         return []
     task = run.plans[0].task
     stated = isinstance(task, dict) and "ranges" in task
@@ -54,15 +65,21 @@ def outside(run: Run) -> list[str]:
 
 
 def _privacy(run: Run) -> str:
-    of = {"clipped and noised": _under(run, counted=True), "blurred": _under(run, counted=False)}
-    if not any(of.values()):
+    """What is done to hide the model, by kind, and what is sent as it was trained."""
+    said = [text.format(", ".join(labels)) for kind, text in HIDDEN.items() if (labels := _under(run, kind))]
+    if not said:
         return "Nothing is added to hide the model: it is sent as it was trained."
-    done = "; ".join(f"{what} under {', '.join(labels)}" for what, labels in of.items() if labels)
-    return f"What leaves is {done}; other methods send the model as it was trained."
+    text, open_too = "; ".join(said), bool(_under(run, ""))
+    return text[0].upper() + text[1:] + ("; other methods send the model as it was trained." if open_too else ".")
 
 
-def _under(run: Run, counted: bool) -> list[str]:
-    """The methods under clip and noise, which a ledger counts, or those under blur."""
-    plans = [(plan.method.label, plan.method.privacy) for plan in run.plans]
-    kept = [label for label, privacy in plans if privacy and not privacy.open and privacy.counted == counted]
-    return list(dict.fromkeys(kept))
+def _under(run: Run, kind: str) -> list[str]:
+    """The federated methods whose privacy is for the "patient", for the "site", or "blur"; "" for none."""
+    plans = [plan for plan in run.plans if plan.method.family == "federated"]
+    return list(dict.fromkeys(plan.method.label for plan in plans if _kind(plan.method.privacy) == kind))
+
+
+def _kind(privacy: Privacy | None) -> str:
+    if privacy is None or privacy.open:
+        return ""
+    return privacy.level if privacy.counted else "blur"

@@ -193,6 +193,8 @@ def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = N
         "stopped": record.stopped,
         "extra": _without_singles(last["extra"]),
     }
+    if record.privacy:
+        row["privacy"] = record.privacy
     if record.read:
         row["read"] = record.read
     if trivial is not None:

@@ -72,7 +72,7 @@ def test_a_rival_that_cannot_be_imported_is_a_line_in_the_table(name, monkeypatc
 
     measured = measure(work, 1, "cpu")
     _show(console, work, measured)
-    _write(tmp_path, measured, [], "cpu", None)
+    _write(tmp_path, measured, [], "cpu", None, None)
 
     assert [bool(m.rates) for m in measured] == [True, False, True]
     assert re.search(rf"{name} +│ +not installed", console.export_text())

@@ -241,6 +241,7 @@ def test_a_folder_with_another_run_is_left_as_it_was(fedsmall, small_run, tmp_pa
         ),
         (["plan", "--sites", "9", "--samples", "50", "--parameters", "2", "--failure", "0.25"], "below 1/r = 1/4"),
         (["plan", "--sites", "9", "--samples", "50", "--height", "2"], "--height takes --parameters"),
+        (["plan", "--sites", "9", "--samples", "50", "--patients", "0"], "--patients is an epsilon above 0"),
         (["list", "metods"], "metods"),
     ],
 )
@@ -273,6 +274,21 @@ def test_plan_prints_the_bound_of_the_paper_and_recommends_the_simulation(fedsma
     assert f"aggregate_every = {advise(441, 2).all_models}" in said
     assert "only that not all 441 models fall short together, but for a chance of 10%" in said
     assert "Radon" not in said
+
+
+@pytest.mark.parametrize(
+    ("asked", "said_of_privacy"),
+    [
+        (("--sites", "40", "--samples", "4"), "epsilon 3 takes about 20 patients a site, and 4 are too few"),
+        (("--sites", "20", "--samples", "20"), "20 are enough"),
+        (("--sites", "20", "--samples", "20", "--patients", "1"), "takes about 60 patients a site, and 20 are too few"),
+    ],
+)
+def test_plan_says_from_how_many_patients_privacy_is_worth_it(fedsmall, asked, said_of_privacy):
+    code, said, _ = fedsmall("plan", *asked)
+
+    assert code == 0
+    assert said_of_privacy in said
 
 
 @pytest.mark.parametrize("sites", ["1", "2", "3"])

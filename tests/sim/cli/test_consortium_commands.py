@@ -10,6 +10,8 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Plan
+from fedsmall.privacy.accountant import epsilon_of
+from fedsmall.privacy.patient_level import Charge
 from sim.consortium import keys, members, runs
 from sim.consortium.site import Site, programs
 from strategies.server.journal import FileJournal
@@ -106,6 +108,20 @@ def test_what_expires_within_a_month_is_said_where_the_coordinator_looks(fedsmal
 
         assert "the server's certificate expires in 19 days; `fedsmall consortium renew`" in said
         assert "essen is admitted for 10 more days; `fedsmall consortium add-site essen`" in said
+
+
+def test_a_site_sees_what_its_own_patients_have_spent(fedsmall, essen):
+    log = SiteLog(essen.home, "essen")
+    for run in ("first", "second"):
+        log.charge(Charge(0.1, 2.0, 100), run=run, t=1)
+
+    code, said, _ = fedsmall("site", "log", "--kit", essen.kit)
+
+    one, both = (epsilon_of([Charge(0.1, 2.0, steps)], 1e-5) for steps in (100, 200))
+    assert code == 0
+    assert "100 steps at sampling rate 0.1, noise 2" in said
+    assert f"what it has cost a patient here, second: epsilon {one:.3g} at delta 1e-05" in said
+    assert f"what it has cost a patient here, all runs: epsilon {both:.3g}" in said
 
 
 def test_a_log_whose_end_was_cut_off_is_told_and_ends_with_one(fedsmall, essen):
