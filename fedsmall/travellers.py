@@ -1,6 +1,6 @@
 """The models on their way through a federation, as rows of one stack: where they are, and what a contact does."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +10,10 @@ from fedsmall.aggregation.combiners import Updates
 from fedsmall.commons import Commons
 from fedsmall.errors import ReplyError
 from fedsmall.gate import charge, halves, outsize, size, sizes, too_large
+from fedsmall.journey import drawn, moved
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
-from fedsmall.schedule import Action, Contact, bijection, contacts_of, participants, spaced
+from fedsmall.schedule import Action, Contact
 from fedsmall.training.stack import Rows, Stack, leaving
 from fedsmall.training.trainer import Leg, Signals, Trainer
 from fedsmall.wire import Arrays, Traveller
@@ -43,49 +44,11 @@ class Moment(NamedTuple):
     commons: tuple[Arrays, ...] = ()
 
 
-def moved(plan: Plan, sites: int, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
-    """The sites at which travellers train for ``contact``, which were at the sites ``at`` for the one ``before``.
-
-    A piece of a contact moves nobody. Where all sites take part, an aggregation does not either, unless it leaves
-    groups that are to meet other sites; where some of them do, every traveller goes to a site that was drawn for
-    ``contact``, so that none waits at one that was not.
-    """
-    method = plan.method
-    everyone = method.everyone(sites)
-    if not before.travels or (everyone and before.action is Action.AGGREGATE and method.groups == 1):
-        return at
-    if method.route == "cyclic":
-        return np.asarray((at + 1) % sites)
-    route = bijection(plan.seed, before.t, len(at))
-    if everyone:
-        return np.asarray(route[at])
-    return np.asarray(drawn(plan, sites, contact)[route[np.argsort(np.argsort(at))]])
-
-
-def drawn(plan: Plan, sites: int, contact: Contact) -> np.ndarray:
-    """The numbers of the sites that take part in a contact, in order; of the first, where all go round."""
-    method = plan.method
-    if method.family != "federated":
-        return np.arange(sites)
-    if method.route == "cyclic":
-        return np.array(spaced(range(sites), method.travelling(sites)))
-    return np.array(participants(plan.seed, contact.due, range(sites), method.fraction, method.models))
-
-
 def starting(plan: Plan, sites: int, initial: Initial) -> list[Arrays]:
     """The models with which the groups start: all one, or each its own where initial models are independent."""
     groups = plan.method.group_count(sites)
     own = plan.initial_models == "independent" and groups > 1
     return [initial(f"group-{group}") if own else initial(None) for group in range(groups)]
-
-
-def journey(plan: Plan, sites: int) -> Iterator[tuple[Contact, np.ndarray]]:
-    """Every contact of a run over so many sites, and the sites at which its travellers train for it."""
-    at, before = np.arange(sites), None
-    for contact in contacts_of(plan):
-        at = drawn(plan, sites, contact) if before is None else moved(plan, sites, at, before, contact)
-        yield contact, at
-        before = contact
 
 
 class Travellers:

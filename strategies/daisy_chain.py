@@ -248,7 +248,7 @@ class DaisyChain(Strategy):
         return self.commons.result()
 
     def _pass_on(self, contact: Contact, following: Contact) -> None:
-        """Move the travellers to the sites where they train next, as :func:`fedsmall.daisy_chain.moved` does."""
+        """Move the travellers to the sites where they train next, as :func:`fedsmall.journey.moved` does."""
         everyone = self.method.everyone(len(self.sites))
         rests = contact.action is Action.AGGREGATE and everyone and self.method.groups == 1
         if contact.travels and not rests:

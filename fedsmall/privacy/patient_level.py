@@ -16,8 +16,9 @@ proximal term, SCAFFOLD's and FedDyn's corrections are computed from noised grad
 amplification by the chain is claimed. The server cannot weaken a site's promise: from ``epsilon`` a site finds the
 noise for its own number of samples, which it does not tell.
 
-Under a ``fraction`` of the sites below one a site counts the steps of those contacts for which it is drawn. The draw is
-public (a named stream of the plan's seed), so this is the exact number, and no amplification by it is claimed.
+Where a ``fraction`` of the sites takes part, or fewer ``models`` travel than there are sites, a site counts the steps
+of the contacts for which a model is with it. The draw is public (a named stream of the plan's seed), so this is the
+exact number, and no amplification by it is claimed.
 
 What it costs in all says :mod:`fedsmall.privacy.accountant`.
 """
@@ -26,8 +27,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedsmall.errors import PlanError
+from fedsmall.journey import journey
 from fedsmall.plan import Plan
-from fedsmall.schedule import contacts_of, participants
 
 
 class Charge(NamedTuple):
@@ -80,10 +81,10 @@ def steps_of(plan: Plan, place: int, sites: int, rounds: int | None = None) -> i
     """The local steps of a site in the whole plan, or up to round ``rounds``; it takes part where it is drawn."""
     assert plan.recipe.steps is not None
     rounds = plan.rounds if rounds is None else min(rounds, plan.rounds)
-    if plan.method.fraction >= 1 or plan.method.family != "federated":
+    if plan.method.family != "federated" or plan.method.everyone(sites):
         return rounds * plan.recipe.steps
-    drawn = (c for c in contacts_of(plan) if place in participants(plan.seed, c.t, range(sites), plan.method.fraction))
-    return plan.recipe.steps * sum(c.rounds - max(0, c.t - rounds) for c in drawn if c.t - c.rounds < rounds)
+    taken = (contact for contact, at in journey(plan, sites) if place in at)
+    return plan.recipe.steps * sum(c.rounds - max(0, c.t - rounds) for c in taken if c.t - c.rounds < rounds)
 
 
 def check_patient_level(plan: Plan, buffers: Sequence[str] = ()) -> None:

@@ -14,13 +14,13 @@ from torch import Tensor
 from fedsmall.daisy_chain import stretches
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
+from fedsmall.journey import moved
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.schedule import Contact, contacts_of
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
 from fedsmall.training.trainer import Leg, Signals
-from fedsmall.travellers import moved
 from fedsmall.wire import Traveller
 
 

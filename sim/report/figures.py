@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from fedsmall.evaluation.statistics import interval
+from fedsmall.journey import journey
 from fedsmall.plan import Plan
 from fedsmall.schedule import Action, contacts_of
-from fedsmall.travellers import journey
 from sim.report.sentences import named
 from sim.report.style import LOOKS, Style, looks
 from sim.report.tables import LOWER_IS_BETTER, by_label, primary, table

@@ -10,11 +10,11 @@ from scipy import optimize, stats
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
+from fedsmall.journey import journey
 from fedsmall.methods import method
 from fedsmall.plan import Plan, Recipe
 from fedsmall.privacy.accountant import epsilon_of, event_of, noise_for, protection_of
 from fedsmall.privacy.patient_level import Charge, steps_of, told_samples
-from fedsmall.travellers import journey
 from fedsmall.validation import check_plan
 
 CHARGES = [Charge(0.07, 1.76, 200), Charge(0.3, 2.0, 50), Charge(0.01, 0.8, 1000), Charge(1.0, 20.0, 200)]
@@ -121,6 +121,17 @@ def test_a_site_counts_the_steps_of_the_contacts_for_which_it_is_drawn(settings)
     assert 0 < taken.min() < taken.max() < 3 * 23
     assert [steps_of(plan, place, 6, rounds=23) for place in range(6)] == taken.tolist()
     assert steps_of(plan, 0, 6, rounds=0) == 0
+
+
+@pytest.mark.parametrize("parts", [{"models": 2}, {"models": 2, "route": "cyclic"}])
+def test_a_site_counts_the_steps_of_the_models_that_came(parts):
+    plan = plan_of(recipe=Recipe(local_steps=3), permute_every=1, rounds=9, **parts)
+    taken = np.zeros(6, dtype=int)
+    for contact, at in journey(plan, 6):
+        taken[at] += 3 * contact.rounds
+
+    assert [steps_of(plan, place, 6) for place in range(6)] == taken.tolist()
+    assert taken.sum() == 2 * 3 * 9
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import pytest
 
 from fedsmall.commons import Commons
 from fedsmall.errors import PlanError
+from fedsmall.journey import journey
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan, Recipe, Tree
 from fedsmall.training.batches import Batches
 from fedsmall.training.trees import cohort_for
-from fedsmall.travellers import journey
 from fedsmall.validation import check_plan
 from sim.engines.cohort import run_cohort
 from strategies.server.journal import FileJournal
