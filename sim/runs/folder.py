@@ -12,7 +12,6 @@
 """
 
 import json
-import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.plan import Plan
 from fedsmall.wire import Arrays
+from sim.runs.cores import cores
 from sim.runs.files import check_free, read_json, write, write_csv, write_json
 from sim.runs.scenario import Scenario, load
 
@@ -201,7 +201,7 @@ def _about(federation: Federation, engine: str) -> dict[str, Any]:
     return {
         "engine": engine,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cores": os.cpu_count(),
+        "cores": cores(),
         "machine": f"{platform.system()} {platform.machine()}",
         "task": asdict(federation.task),
         "sites": len(sizes),
