@@ -22,6 +22,7 @@ from fedsmall.evaluation.statistics import (
 )
 from sim.evidence.items import Item, published
 from sim.evidence.result import EvidenceRow
+from sim.report.tables import LOWER_IS_BETTER
 
 MARGIN = 0.02  # two points: what is called agreement with a published accuracy
 
@@ -59,6 +60,17 @@ def cannot_decide(rows: Sequence[EvidenceRow]) -> str:
         f"{runs} run{'s' * (runs != 1)} cannot decide: corrected for the {of_table} of this table, no p can be smaller "
         f"than {least:.2g}. {runs_to_decide(len(compared))} runs could reach .05."
     )
+
+
+def nothing_learnt(item: Item, rows: Sequence[EvidenceRow]) -> str:
+    """One sentence where no method is better on average than a prediction that looks at no sample; else empty."""
+    sign = -1 if item.metric in LOWER_IS_BETTER else 1
+    guesses = {row.variant: row for row in rows if row.trivial}
+    beaten = [sign * (row.mean.mean - guesses[row.variant].mean.mean) > 0 for row in rows if row.variant in guesses]
+    if not guesses or any(beaten):
+        return ""
+    guess = next(iter(guesses.values())).label
+    return f"No method does better here than {guess}: none has learnt anything by which methods could be compared."
 
 
 def alike(row: EvidenceRow, base: EvidenceRow) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedsmall.evaluation.statistics import ENOUGH, Interval
 from sim.evidence.items import Item, published_by_hospital
-from sim.evidence.judge import MARGIN, cannot_decide
+from sim.evidence.judge import MARGIN, cannot_decide, nothing_learnt
 from sim.evidence.result import EvidenceRow, ItemResult
 from sim.report.tables import LOWER_IS_BETTER
 from sim.runs.folder import engine_of
@@ -51,7 +51,7 @@ def summary(item: Item, result: ItemResult) -> str:
         apart = f"; minus {item.baseline} {_in_points(row.against, sign=True)}" if row.against else ""
         published = f"; published {_published(row)}, {row.verdict}" if row.published is not None else ""
         lines.append(f"  {row.variant:>4} {row.label:32} {_in_points(row.mean)}{apart}{published}")
-    return "\n".join([*lines, *filter(None, [cannot_decide(result.rows)])])
+    return "\n".join([*lines, *_reservations(item, result)])
 
 
 def _contents(items: Sequence[Item], results: dict[str, ItemResult]) -> str:
@@ -102,10 +102,14 @@ def _about(result: ItemResult) -> str:
 
 
 def _tables(item: Item, result: ItemResult) -> str:
-    """A table for each variant, and below them whether so few runs could decide anything."""
-    verdict = cannot_decide(result.rows)
+    """A table for each variant, and below them what takes their weight."""
     tables = [_table(item, rows) for rows in _variants(result.rows)]
-    return "\n".join([*tables, f"{verdict}\n"] if verdict else tables)
+    return "\n".join([*tables, *(f"{sentence}\n" for sentence in _reservations(item, result))])
+
+
+def _reservations(item: Item, result: ItemResult) -> list[str]:
+    """The sentences that a table needs beside it: too few runs, or nothing learnt."""
+    return [sentence for sentence in (cannot_decide(result.rows), nothing_learnt(item, result.rows)) if sentence]
 
 
 def _table(item: Item, rows: Sequence[EvidenceRow]) -> str:

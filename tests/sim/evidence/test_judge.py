@@ -3,7 +3,7 @@ import pytest
 
 from fedsmall.evaluation.statistics import Interval, holm, paired, runs_to_decide
 from sim.evidence.items import Item
-from sim.evidence.judge import cannot_decide, judged
+from sim.evidence.judge import cannot_decide, judged, nothing_learnt
 from sim.evidence.page import page
 from sim.evidence.result import EvidenceRow, ItemResult
 
@@ -112,3 +112,33 @@ def test_rows_of_other_seeds_are_not_compared():
     rows[2].seeds[0] = "another"
 
     assert judged(ITEM, rows)[2].against is None
+
+
+@pytest.mark.parametrize(("metric", "values", "learnt"), [("mae", 0.2, False), ("mae", 0.1, True), ("auc", 0.1, False)])
+def test_a_table_in_which_nothing_beats_a_guess_says_so(metric, values, learnt):
+    item = ITEM.model_copy(update={"metric": metric, "experiment": ""})
+    rows = judged(item, [row("always the median", [0.15] * 3, trivial=True), row(BASE, [values] * 3)])
+
+    said = nothing_learnt(item, rows)
+
+    assert (said == "") is learnt
+    assert learnt or said.startswith("No method does better here than always the median:")
+    assert said in page([item], {"item": ItemResult("item", "quick", "c", rows=rows, about={})})
+
+
+def test_each_variant_is_held_against_its_own_guess():
+    worse, better = (
+        [row("guess", [guess], variant, trivial=True), row(BASE, [0.6], variant)]
+        for guess, variant in ((0.7, "2"), (0.5, "8"))
+    )
+
+    assert nothing_learnt(ITEM, judged(ITEM, worse)) != ""
+    assert nothing_learnt(ITEM, judged(ITEM, worse + better)) == ""
+    assert nothing_learnt(ITEM, judged(ITEM, [row(BASE, [0.6])])) == ""  # nobody guessed
+
+
+def test_a_sign_on_other_data_rests_on_an_interval_corrected_for_the_differences_of_the_table():
+    alone, one_of_many = (judged(APART, table(6, gain=0.02, noise=0.018, methods=count))[2] for count in (1, 12))
+
+    assert one_of_many.against.low > 0 > one_of_many.against.corrected(12).low
+    assert [alone.claim, one_of_many.claim] == ["same sign", "undecided"]
