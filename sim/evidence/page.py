@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -96,9 +97,13 @@ def _about(result: ItemResult) -> str:
         f"`{result.command}` - {about.get('about', '')} {about.get('sites')} sites with {samples} samples, "
         f"{about.get('rounds')} rounds, {about.get('seeds')} seeds, "
         f"tested on {about.get('test_samples')} samples; engine "
-        f"{engine_of(about)}, {about.get('seconds', 0):.0f} s on {about.get('cores')} cores "
+        f"{engine_of(about)}, {about.get('seconds', 0):.0f} s on {_cores(about)} "
         f"({about.get('machine')})." + (f" Learning rates chosen on training sites: {lr}." if lr else "") + "\n"
     )
+
+
+def _cores(about: Mapping[str, Any]) -> str:
+    return "1 core" if about.get("cores") == 1 else f"{about.get('cores')} cores"
 
 
 def _tables(item: Item, result: ItemResult) -> str:
