@@ -6,6 +6,7 @@ seed by seed (paired). The unit is the seed: the interval speaks of further seed
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Literal
 
 import numpy as np
@@ -94,8 +95,8 @@ def paired(
 ) -> Comparison:
     """Method ``a`` minus method ``b``, run by run: row i of both must come from the same seed.
 
-    The smallest p-value that either test can give over n seeds is 2 / 2**n: below six seeds no difference, however
-    clear, reaches .05. Raises ValueError when the two do not have the same number of values.
+    The smallest p-value that either test can give over n seeds is 2 / 2**n (:func:`smallest_p`): below six seeds no
+    difference, however clear, reaches .05. Raises ValueError when the two do not have the same number of values.
     """
     first, second = _finite(a), _finite(b)
     if len(first) != len(second):
@@ -120,6 +121,20 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
     return corrected
 
 
+def smallest_p(runs: int, comparisons: int = 1) -> float:
+    """The smallest p-value of the sign-flip test over ``runs`` differences, corrected for ``comparisons`` (Holm).
+
+    No difference, however clear, can have a smaller one; above .05 such runs cannot decide.
+    """
+    patterns = 2**runs if runs <= EXACT_UP_TO else SIGN_DRAWS + 1
+    return min(1.0, comparisons * 2 / patterns)
+
+
+def runs_to_decide(comparisons: int = 1) -> int:
+    """The fewest runs whose differences can reach .05 after the correction for ``comparisons``."""
+    return next(runs for runs in count(1) if smallest_p(runs, comparisons) <= 0.05)
+
+
 def seeds_for_width(sd: float, width: float, level: float = 0.95, most: int = 100_000) -> int:
     """The fewest seeds whose interval is expected to be narrower than ``width``, when runs have deviation ``sd``."""
     if width <= 0:
@@ -131,19 +146,26 @@ def seeds_for_width(sd: float, width: float, level: float = 0.95, most: int = 10
 
 
 def verdict(
-    measured: Interval, published: float, spread: float | None = None, margin: float = 0.02, published_runs: int = 3
+    measured: Interval,
+    published: float,
+    spread: float | None = None,
+    margin: float = 0.02,
+    published_runs: int = 3,
+    comparisons: int = 1,
 ) -> Verdict:
-    """Whether a measured mean agrees with a published one to within ``margin``.
+    """Whether a measured mean agrees with a published one to within ``margin``, as one of ``comparisons`` verdicts.
 
     ``spread`` is the standard deviation over the ``published_runs`` runs behind the published mean, where it was
     printed; without it the published number is taken as exact, which the sentence says. Agreement is shown, not
-    presumed: the whole interval of the difference must lie within the margin, and for "differs" wholly outside it.
+    presumed: the whole interval of the difference, corrected (Bonferroni), must lie within the margin, and for
+    "differs" wholly outside it.
     """
     if np.isnan(measured.width):
         return Verdict("undecided", "one run shows no spread")
-    reach = measured.width / 2
+    reach = measured.corrected(comparisons).width / 2
     if spread is not None:
-        reach = float(np.hypot(reach, _t_quantile(0.95, published_runs) * spread / np.sqrt(published_runs)))
+        factor = _t_quantile(1 - 0.05 / comparisons, published_runs)
+        reach = float(np.hypot(reach, factor * spread / np.sqrt(published_runs)))
     off = measured.mean - published
     low, high = off - reach, off + reach
     why = f"{off:+.3f} [{low:+.3f}, {high:+.3f}]" + ("" if spread is not None else ", no spread published")
@@ -155,7 +177,10 @@ def verdict(
 
 
 def verdict_on_difference(difference: Interval, claimed: float) -> Verdict:
-    """Whether a claimed difference between two methods shows: undecided where the interval is wider than the claim."""
+    """Whether a claimed difference between two methods shows: undecided where the interval is wider than the claim.
+
+    Where several claims are judged, ``difference`` is to be :meth:`Interval.corrected` for their number.
+    """
     if np.isnan(difference.width) or difference.width >= abs(claimed):
         return Verdict("undecided", f"the interval is not narrower than the claimed {claimed:+.3f}")
     if difference.contains(claimed):

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fedsmall.evaluation.statistics import interval
 from fedsmall.plan import Method
 from sim.evidence.items import Item
-from sim.evidence.rows import EvidenceRow, ItemResult
+from sim.evidence.result import EvidenceRow, ItemResult
 from sim.evidence.search import RateChoice
 from sim.report.figures import STYLE
 from sim.report.style import LOOKS, Style, looks

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from fedsmall.evaluation.statistics import ENOUGH, Interval
 from sim.evidence.items import Item, published_by_hospital
-from sim.evidence.rows import MARGIN, EvidenceRow, ItemResult
+from sim.evidence.judge import MARGIN, cannot_decide, nothing_learnt
+from sim.evidence.result import EvidenceRow, ItemResult
 from sim.report.tables import LOWER_IS_BETTER
 from sim.runs.folder import engine_of
 
@@ -18,15 +20,16 @@ Made by `fedsmall reproduce`; not written by hand. `fedsmall reproduce all --pro
 How to read it. **Measured** is the mean over seeds with its 95% interval (Student t); a seed draws anew which samples
 are held out and which lie where, the initial models and the batches, and is shared by all methods of a table.
 **Difference** is the method minus the table's baseline, paired by seed; **p** is from an exact sign-flip test,
-corrected over the whole table (Holm): with fewer than six seeds it cannot fall below .05, so look at the interval.
+corrected over the whole table (Holm). Where so few runs cannot bring any p of a table below .05, it says so.
 **Verdict** holds the mean against the published one: "agrees" when the whole interval of their difference lies within
 {100 * MARGIN:g} points, "differs" when it lies wholly outside, "undecided" otherwise. **Claim** asks the same of the
 published difference from the baseline: undecided unless the measured interval is narrower than the difference that is
-claimed; on other data than the paper's only the sign is asked for. A value marked (sites) is the mean of the sites' own
-models, where no model is common. **Always the commonest class**, or **always the median**, is a prediction that looks
-at no sample: a method that does not beat it has learnt nothing that its table can show. A verdict or claim from fewer
-than five seeds, or from runs that all gave the same number, says so beside it; a sign is claimed only where the
-interval leaves out zero after a correction for the rows of the table (Bonferroni).
+claimed; on other data than the paper's only the sign is asked for, and given where the interval leaves out zero. The
+intervals that are printed are those of their row alone, at 95%; verdicts and claims rest on wider ones, corrected for
+the number of verdicts, or of differences, in the table (Bonferroni). A verdict or claim from fewer than five seeds, or
+from runs that all gave the same number, says so beside it. A value marked (sites) is the mean of the sites' own models,
+where no model is common. **Always the commonest class**, or **always the median**, is a prediction that looks at no
+sample: a method that does not beat it has learnt nothing that its table can show.
 """
 NOT_RUN = "not run"
 OF_ERRORS = "x 100"  # an error, where others are shares in points
@@ -49,7 +52,7 @@ def summary(item: Item, result: ItemResult) -> str:
         apart = f"; minus {item.baseline} {_in_points(row.against, sign=True)}" if row.against else ""
         published = f"; published {_published(row)}, {row.verdict}" if row.published is not None else ""
         lines.append(f"  {row.variant:>4} {row.label:32} {_in_points(row.mean)}{apart}{published}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_reservations(item, result)])
 
 
 def _contents(items: Sequence[Item], results: dict[str, ItemResult]) -> str:
@@ -79,7 +82,7 @@ def _section(item: Item, result: ItemResult) -> str:
     ]
     if item.apart:
         lines.append(f"Not comparable with the published numbers: {item.apart}.\n")
-    lines += [_table(item, rows) for rows in _variants(result.rows)]
+    lines.append(_tables(item, result))
     if result.hospitals:
         lines.append(_hospitals(item, result))
     return "\n".join(lines)
@@ -94,9 +97,24 @@ def _about(result: ItemResult) -> str:
         f"`{result.command}` - {about.get('about', '')} {about.get('sites')} sites with {samples} samples, "
         f"{about.get('rounds')} rounds, {about.get('seeds')} seeds, "
         f"tested on {about.get('test_samples')} samples; engine "
-        f"{engine_of(about)}, {about.get('seconds', 0):.0f} s on {about.get('cores')} cores "
+        f"{engine_of(about)}, {about.get('seconds', 0):.0f} s on {_cores(about)} "
         f"({about.get('machine')})." + (f" Learning rates chosen on training sites: {lr}." if lr else "") + "\n"
     )
+
+
+def _cores(about: Mapping[str, Any]) -> str:
+    return "1 core" if about.get("cores") == 1 else f"{about.get('cores')} cores"
+
+
+def _tables(item: Item, result: ItemResult) -> str:
+    """A table for each variant, and below them what takes their weight."""
+    tables = [_table(item, rows) for rows in _variants(result.rows)]
+    return "\n".join([*tables, *(f"{sentence}\n" for sentence in _reservations(item, result))])
+
+
+def _reservations(item: Item, result: ItemResult) -> list[str]:
+    """The sentences that a table needs beside it: too few runs, or nothing learnt."""
+    return [sentence for sentence in (cannot_decide(result.rows), nothing_learnt(item, result.rows)) if sentence]
 
 
 def _table(item: Item, rows: Sequence[EvidenceRow]) -> str:
@@ -213,7 +231,6 @@ def refreshed(text: str, items: Sequence[Item], results: dict[str, ItemResult]) 
         item, result = known.get(match["item"]), results.get(match["item"])
         if item is None or result is None or result.not_run:
             return match[0]
-        tables = "\n".join(_table(item, rows) for rows in _variants(result.rows)).strip()
-        return f"<!-- table {item.name} -->\n{tables}\n<!-- end -->"
+        return f"<!-- table {item.name} -->\n{_tables(item, result).strip()}\n<!-- end -->"
 
     return re.sub(r"<!-- table (?P<item>[\w-]+) -->.*?<!-- end -->", filled, text, flags=re.DOTALL)

@@ -1,6 +1,7 @@
 """Runs the papers' tables and figures, and writes docs/evidence from what came of them."""
 
 import time
+from copy import deepcopy
 from pathlib import Path
 
 from rich.console import Console
@@ -8,8 +9,10 @@ from rich.console import Console
 from fedsmall.errors import PlanError
 from sim.evidence.figures import draw
 from sim.evidence.items import Item, items, published_by_hospital
+from sim.evidence.judge import judged
 from sim.evidence.page import page, refreshed
-from sim.evidence.rows import ItemResult, curves_of, hospitals_of, load, own_models_of, rows_of
+from sim.evidence.result import ItemResult, load
+from sim.evidence.rows import curves_of, hospitals_of, own_models_of, rows_of
 from sim.evidence.search import tuned
 from sim.evidence.study_page import section
 from sim.runs.execute import execute
@@ -90,9 +93,12 @@ def conclude(
 
 
 def rewrite(docs: Path = DOCS) -> Path:
-    """Make docs/evidence.md, and the tables in the pages beside it, anew from docs/evidence; return the page's path."""
+    """Make docs/evidence.md, and the tables in the pages beside it, anew from docs/evidence; return the page's path.
+
+    What follows from the runs' values is judged anew by today's rules, in the JSON files too.
+    """
     folder = docs / "evidence"
-    results = {name: load(folder / f"{name}.json") for name in items() if (folder / f"{name}.json").is_file()}
+    results = {item.name: _judged_anew(item, folder) for item in items().values() if _file(item, folder).is_file()}
     for beside in docs.glob("*.md"):
         text = beside.read_text(encoding="utf-8")
         if (fresh := refreshed(text, list(items().values()), results)) != text:
@@ -100,6 +106,18 @@ def rewrite(docs: Path = DOCS) -> Path:
     path = docs / "evidence.md"
     write(path, page(list(items().values()), results, section(folder)).encode())
     return path
+
+
+def _file(item: Item, folder: Path) -> Path:
+    return folder / f"{item.name}.json"
+
+
+def _judged_anew(item: Item, folder: Path) -> ItemResult:
+    result = load(_file(item, folder))
+    before = deepcopy(result.rows)
+    if judged(item.as_run(result.profile), result.rows) != before:
+        result.save(folder)
+    return result
 
 
 def _command(item: Item, profile: str) -> str:

@@ -12,7 +12,6 @@
 """
 
 import json
-import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from fedsmall.federation import Federation
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import idle
 from fedsmall.wire import Arrays
+from sim.runs.cores import cores
 from sim.runs.files import check_free, read_json, write, write_csv, write_json
 from sim.runs.scenario import Scenario, load
 
@@ -207,7 +207,7 @@ def _about(federation: Federation, engine: str) -> dict[str, Any]:
     return {
         "engine": engine,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cores": os.cpu_count(),
+        "cores": cores(),
         "machine": f"{platform.system()} {platform.machine()}",
         "task": asdict(federation.task),
         "sites": len(sizes),

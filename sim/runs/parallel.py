@@ -5,7 +5,6 @@ of a machine. Results do not depend on it: every draw has its own stream.
 """
 
 import multiprocessing
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedsmall.evaluation.trivial import trivial
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
+from sim.runs.cores import cores
 from sim.runs.federations import Build, Federations
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def processes_for(plans: Sequence[Plan], engine: str, device: str = "cpu") -> in
     """
     if engine == "ray" or len(plans) < ENOUGH:
         return 1
-    cores = os.cpu_count() or 1
-    return cores if device == "cpu" else min(cores, SHARED_BY)
+    return cores() if device == "cpu" else min(cores(), SHARED_BY)
 
 
 def is_first(plan: Plan, first: Plan) -> bool:

@@ -11,7 +11,9 @@ from fedsmall.evaluation.statistics import (
     holm,
     interval,
     paired,
+    runs_to_decide,
     seeds_for_width,
+    smallest_p,
     verdict,
     verdict_on_difference,
 )
@@ -222,6 +224,28 @@ def test_a_published_spread_widens_the_interval():
 )
 def test_verdict_on_a_claimed_six_points(low, high, word):
     assert verdict_on_difference(Interval((low + high) / 2, low, high, 5), claimed=0.06).word == word
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3, 6, 9, 18])
+def test_no_p_value_is_below_the_smallest_for_its_runs(runs):
+    clearest = paired(np.arange(1, runs + 1), np.zeros(runs)).p_value
+
+    assert clearest == pytest.approx(smallest_p(runs))
+    assert holm([clearest] * 4).min() == pytest.approx(smallest_p(runs, 4))
+
+
+@pytest.mark.parametrize(("comparisons", "runs"), [(1, 6), (3, 7), (4, 8), (8, 9), (14, 10)])
+def test_the_fewest_runs_that_can_decide_are_the_first_below_five_percent(comparisons, runs):
+    assert runs_to_decide(comparisons) == runs
+    assert smallest_p(runs, comparisons) <= 0.05 < smallest_p(runs - 1, comparisons)
+
+
+def test_one_of_many_verdicts_needs_more_room():
+    measured = Interval(0.80, 0.785, 0.815, 10)
+
+    assert [verdict(measured, 0.80, comparisons=count).word for count in (1, 8)] == ["agrees", "undecided"]
+    spread = [verdict(Interval(0.9, 0.899, 0.901, 10), 0.80, 0.03, comparisons=count).word for count in (1, 8)]
+    assert spread == ["differs", "undecided"]  # the published mean's part of the interval is corrected, too
 
 
 def test_one_run_decides_nothing():

@@ -9,7 +9,7 @@ from fedsmall.tasks import build_federation
 from sim.evidence.figures import FIGURES
 from sim.evidence.items import Item, Vary, items
 from sim.evidence.page import page, summary
-from sim.evidence.rows import load
+from sim.evidence.result import load
 from sim.evidence.run import reproduce, rewrite
 
 SMALL = ("seeds=[0,1,2]", "sites=4", "samples_per_site=6", "rounds=4", "evaluate_every=2", "recipe.lr=0.3")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedsmall.plan import Plan
+from sim.runs.cores import cores
 from sim.runs.execute import execute
 from sim.runs.parallel import processes_for
 from sim.runs.scenario import load
@@ -108,10 +109,18 @@ def test_a_short_run_and_ray_have_one_process(count, engine, small_run):
 
 
 def test_no_more_processes_than_can_share_a_gpu(small_run, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
 
     assert [processes_for(small_run.plans, "cohort", device) for device in ("cpu", "auto", "cuda")] == [16, 4, 4]
 
 
 def test_a_long_run_has_a_process_for_each_core(small_run):
-    assert processes_for(small_run.plans, "cohort") == os.cpu_count()
+    assert processes_for(small_run.plans, "cohort") == cores()
+
+
+def test_no_more_processes_than_cores_that_the_program_was_given(small_run, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1}, raising=False)
+    assert processes_for(small_run.plans, "cohort") == 1
+
+    monkeypatch.delattr(os, "sched_getaffinity")  # systems that do not tell
+    assert cores() == os.cpu_count()
