@@ -108,8 +108,8 @@ class Station:
         policy.check_device(self.device)
         plan = _plan(config)
         raw, digest = self._samples(plan)
-        _, sites = self._place(config)
-        numbers = self._released(plan, raw, str(config[PLAN]) + digest)
+        place, sites = self._place(config)
+        numbers = self._released(plan_at(plan, place, sites), raw, digest)
         policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=sites, numbers=numbers)
         self._check_same_data(config, digest)
         return handlers[kind](SiteRequest(plan, policy, raw, config, arrays))
@@ -187,8 +187,9 @@ class Station:
         seat = Seat((home.place,), home.sites, secret=True)
         return cohort_for(plan, home.task, [self.name], [home.train], path="loop", device=self.device, seat=seat)
 
-    def _released(self, plan: Plan, raw: RawSite, key: str) -> int:
+    def _released(self, plan: Plan, raw: RawSite, digest: str) -> int:
         """How many numbers a model has, once it is known that the plan's privacy is kept by what it would have sent."""
+        key = plan.model_dump_json() + digest
         if self._kept is None or self._kept[0] != key:
             self._kept = (key, check_released(plan, raw))
         return self._kept[1]
