@@ -20,7 +20,7 @@ from fedsmall import __version__
 from fedsmall.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import plan_at
-from fedsmall.training.trainer import Trainer
+from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import CONFIG, EXAMPLES, METRICS, NAMES, PLAN
 
@@ -101,6 +101,7 @@ def _cohort(text: str, plan: Plan, site: SiteData, device: str) -> Trainer:
         if len(_cohorts) >= MOST_COHORTS:
             _cohorts.clear()
         own = plan_at(plan, site.place, site.sites)
-        cohort = cohort_for(own, site.task, [site.site], [site.train], path="loop", device=device)
+        seat = Seat((site.place,), site.sites)
+        cohort = cohort_for(own, site.task, [site.site], [site.train], path="loop", device=device, seat=seat)
         _cohorts[text, site.site, device] = (site.train, cohort)
     return cohort

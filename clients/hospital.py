@@ -11,10 +11,12 @@ from flwr.common import Scalar
 
 from clients.memory import Memory
 from clients.site_data import SiteData
+from fedsmall.audit_log import digest_of
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import noise_rng, privatise_one
+from fedsmall.privacy.patient_level import told_samples
+from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise_one, tells_loss
 from fedsmall.training.stack import leaving
 from fedsmall.training.trainer import Trainer
 from fedsmall.wire import (
@@ -43,11 +45,15 @@ class HospitalClient(NumPyClient):
     ``home`` is the site as its own program knows it, ``plan`` what the consortium has agreed that this site does,
     ``trainer`` the training core in which it is, alone or among others, ``memory`` what outlives a contact. The lists
     of arrays of ``fit`` and ``evaluate`` hold a model and what travels with it; ``config["names"]`` names them,
-    "arrays/0.weight" and the like.
+    "arrays/0.weight" and the like. From a ``noise_key``, which nobody else knows, a real site draws the same noise for
+    the same update, so that who asks for it again learns no more.
     """
 
-    def __init__(self, home: SiteData, plan: Plan, trainer: Trainer, memory: Memory) -> None:
+    def __init__(
+        self, home: SiteData, plan: Plan, trainer: Trainer, memory: Memory, noise_key: bytes | None = None
+    ) -> None:
         self.home = home
+        self.noise_key = noise_key
         self.plan = plan
         self.trainer = trainer
         self.memory = memory
@@ -59,7 +65,7 @@ class HospitalClient(NumPyClient):
             "site": self.home.site,
             "task": json.dumps(asdict(self.home.task)),
             "signature": signature_of(initial_model(self.plan, self.home.task)),
-            "num-examples": len(self.home.train),
+            "num-examples": told_samples(self.plan, len(self.home.train)),
         }
 
     def get_parameters(self, config: dict[str, Scalar]) -> NDArrays:
@@ -80,15 +86,19 @@ class HospitalClient(NumPyClient):
         carried = traveller.carried if stays else leaving(self.plan.recipe, traveller.carried)
         sent = join(**{MODEL: model, CARRIED: carried, RULE: _row(trained.rule)})
         self.sent_names = list(sent)
-        metrics: dict[str, Scalar] = {LOSS: float(trained.loss[0]), STEPS: int(trained.steps[0])}
-        return list(sent.values()), len(self.home.train), metrics
+        metrics: dict[str, Scalar] = {STEPS: int(trained.steps[0])}
+        if tells_loss(self.plan):
+            metrics[LOSS] = float(trained.loss[0])
+        return list(sent.values()), told_samples(self.plan, len(self.home.train)), metrics
 
     def _leaving(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
-        """The model as it may leave the site: clipped and noised where the plan asks for privacy."""
-        privacy = self.plan.method.privacy
+        """The model as it may leave the site: clipped and noised, or blurred, where the plan asks for that."""
+        privacy = at_contacts(self.plan)
         if privacy is None or not config.get(LEAVES, True):
             return model
         entropy = None if self.home.simulated else secrets.randbits(128)
+        if self.noise_key is not None:
+            entropy = keyed(self.noise_key, model)
         rng = noise_rng(self.plan.seed, self.home.site, int(config[ROUND]), entropy)
         return privatise_one(model, received, privacy, rng)
 
@@ -102,6 +112,11 @@ class HospitalClient(NumPyClient):
         outputs = self.trainer.predict_at(site, split(received, MODEL), held_out.x, self.memory.read())
         metrics = evaluate(outputs, held_out.y, self.home.task)
         return float(metrics["loss"]), len(held_out), {name: float(value) for name, value in metrics.items()}
+
+
+def keyed(key: bytes, arrays: Arrays) -> int:
+    """128 bits that stand for these arrays, to those who know the ``key`` alone."""
+    return int.from_bytes(blake2b(digest_of(arrays).encode(), digest_size=16, key=key).digest())
 
 
 def signature_of(model: Arrays) -> str:

@@ -6,6 +6,7 @@ the coordinator went back to its last journal entry), and whoever is asked for r
 remembered before t, or the answer would differ. So a version is read by the round that asks, and a few are kept.
 """
 
+import secrets
 from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
@@ -81,3 +82,11 @@ def put(path: Path, content: bytes) -> None:
     """Write a file of a run, in a folder that is the site's alone."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write(path, content, flush=True)
+
+
+def secret(path: Path) -> bytes:
+    """The key in a file, which nobody else may read; drawn from the system where there is none yet."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write(path, secrets.token_bytes(32), flush=True, mode=0o600)
+    return path.read_bytes()

@@ -6,21 +6,31 @@ only the server knows, the number of sites, is taken from its order, and written
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from fedsmall.errors import PolicyError
 from fedsmall.plan import Device, Frozen, Plan
+from fedsmall.privacy.blur import as_blur
+from fedsmall.privacy.patient_level import is_patient_level, lot_of
 
 OWN = "own"
+SLACK = 1e-6  # sums of epsilons are rounded
 
 
 class Policy(Frozen):
     """What a site allows. An empty list allows all of its kind; ``clip``, ``noise`` and ``budget`` None demand nothing.
 
+    ``permute`` is whether models trained here may be handed on to another site, and ``least_blur`` the noise demanded
+    then, as :class:`fedsmall.plan.Privacy` counts it. ``least_batch`` is the least number of samples in a step.
+    Before a model leaves, the site tries to read its own patients from it: where it finds more than ``most_read``, it
+    does what ``when_read`` says.
+
     ``clip`` is the largest norm allowed, ``noise`` the least noise multiplier, ``budget`` the most epsilon at ``delta``
-    that all runs on this site's data may spend together. ``bundles`` are the digests of the Flower bundles whose code
+    that all runs on this site's data may spend together, at the level of the site. ``most_epsilon`` is the most epsilon
+    at ``delta`` that all runs may cost a patient, and demands patient-level privacy, as ``least_lot`` does, the least
+    expected number of samples in a step. ``bundles`` are the digests of the Flower bundles whose code
     may be loaded here; "own" stands for the one that the fedsmall installed here would send. ``devices`` are those that
     may train here; "cuda" stands for every GPU.
     """
@@ -31,18 +41,25 @@ class Policy(Frozen):
     count_floor: Annotated[int, Field(ge=1)] = 8
     least_sites: Annotated[int, Field(ge=1)] = 3
     most_rounds: Annotated[int, Field(ge=1)] = 100_000
+    permute: bool = True
+    least_blur: Annotated[float, Field(ge=0)] = 1.0
+    least_batch: Annotated[int, Field(ge=1)] = 1
+    most_read: Annotated[int, Field(ge=0)] = 0
+    when_read: Literal["blur", "refuse"] = "blur"
     clip: Annotated[float, Field(gt=0)] | None = None
     noise: Annotated[float, Field(ge=0)] | None = None
     budget: Annotated[float, Field(gt=0)] | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    most_epsilon: Annotated[float, Field(gt=0)] | None = None
+    least_lot: Annotated[int, Field(ge=1)] | None = None
     bundles: tuple[str, ...] = (OWN,)
     devices: tuple[Device, ...] = ()
 
-    def check_plan(self, plan: Plan, task: str, *, samples: int, sites: int) -> None:
+    def check_plan(self, plan: Plan, task: str, *, samples: int, sites: int, numbers: int = 1) -> None:
         """Raise PolicyError, in one line, unless this site may take part in the plan.
 
         ``task`` is the name of the site's own task, ``samples`` what it would train on, ``sites`` what the server says
-        of the federation. The line names no number of the site's.
+        of the federation, ``numbers`` how many a model has. The line names no number of the site's.
         """
         method = plan.method
         if self.tasks and task not in self.tasks:
@@ -55,23 +72,64 @@ class Policy(Frozen):
             raise PolicyError(f"the federation has {sites} sites; the policy here asks for {self.least_sites}")
         if plan.rounds > self.most_rounds:
             raise PolicyError(f"the plan has {plan.rounds} rounds; the policy here allows {self.most_rounds}")
+        if not is_patient_level(plan):  # where noise hides each patient, a small lot is no danger
+            self._check_batch(plan.recipe.batch, samples)
         self._check_privacy(plan)
+        self._check_hops(plan, numbers)
 
     def check_budget(self, epsilon: float) -> None:
         """Raise PolicyError where ``epsilon``, spent after the contact that is asked for, is over the budget."""
         if self.budget is not None and not epsilon <= self.budget:
             raise PolicyError(f"the privacy budget of {self.budget:g} at delta {self.delta:g} is spent")
 
+    def check_patients(self, epsilon: float, plan: Plan) -> None:
+        """Raise PolicyError where ``epsilon``, at the policy's delta, is more than a patient here may be charged."""
+        if self.most_epsilon is not None and not epsilon <= self.most_epsilon * (1 + SLACK):
+            raise PolicyError(
+                f"with this the runs on this site's patients would cost more than epsilon {self.most_epsilon:g} at "
+                f"delta {self.delta:g}, which the policy here allows (most_epsilon); take fewer rounds or more noise"
+            )
+
     def check_device(self, device: str) -> None:
         """Raise PolicyError unless the site's program may train on the device that it is started with."""
         if self.devices and device not in self.devices and device.partition(":")[0] not in self.devices:
             raise PolicyError(f'device "{device}" is not among those allowed here ({", ".join(self.devices)})')
 
+    def _check_batch(self, batch: int | None, samples: int) -> None:
+        if batch is not None and batch < self.least_batch:
+            raise PolicyError(f"the plan trains in batches of {batch}; the policy here asks for {self.least_batch}")
+        rest = samples % batch if batch is not None and batch < samples else samples
+        if 0 < rest < self.least_batch:
+            raise PolicyError(
+                f"a batch here would be smaller than the {self.least_batch} samples its policy asks for (least_batch)"
+            )
+
+    def _check_hops(self, plan: Plan, numbers: int) -> None:
+        if plan.method.permute_every is None:
+            return
+        if not self.permute:
+            raise PolicyError(
+                "the policy here lets no model be handed on to another site; take a method that only averages"
+            )
+        if as_blur(plan.method.privacy, numbers) < self.least_blur:
+            raise PolicyError(
+                f"the plan hands models on with less noise than the policy here demands (least_blur); write privacy = "
+                f"{{blur = {self.least_blur:g}}} under its method"
+            )
+
     def _check_privacy(self, plan: Plan) -> None:
         privacy = plan.method.privacy
-        if privacy is None:
+        if is_patient_level(plan):
+            return self._check_patient_level(plan)
+        if self.most_epsilon is not None or self.least_lot is not None:
+            raise PolicyError(
+                "the policy here demands privacy for each patient (most_epsilon, least_lot); write privacy = "
+                '{level = "patient", clip = 1.0, epsilon = 3.0, lot = 16} under the method'
+            )
+        if privacy is None or privacy.clip is None:
             if self.clip is not None or self.noise or self.budget is not None:
-                raise PolicyError("the policy here demands clipping and noise; the plan has no privacy")
+                has = "no privacy" if privacy is None else "blur, which no ledger counts"
+                raise PolicyError(f"the policy here demands clipping and noise; the plan has {has}")
             return
         if self.clip is not None and privacy.clip > self.clip:
             raise PolicyError(f"the plan clips at {privacy.clip:g}; the policy here demands {self.clip:g} or less")
@@ -79,6 +137,16 @@ class Policy(Frozen):
             raise PolicyError(f"the plan's noise is {privacy.noise:g}; the policy here demands {self.noise:g} or more")
         if self.budget is not None and privacy.noise == 0:
             raise PolicyError("the policy here has a privacy budget, which a plan without noise exceeds at once")
+
+    def _check_patient_level(self, plan: Plan) -> None:
+        lot = lot_of(plan)
+        if self.clip is not None or self.noise or self.budget is not None:
+            raise PolicyError(
+                "the policy here demands noise in what leaves the site (clip, noise, budget); the plan's privacy is "
+                "for patients, for which a policy has most_epsilon"
+            )
+        if self.least_lot is not None and lot < self.least_lot:
+            raise PolicyError(f"the plan draws lots of {lot}; the policy here asks for {self.least_lot} (least_lot)")
 
 
 def load_policy(path: Path) -> Policy:

@@ -5,6 +5,7 @@ site's; ``log.state.json`` can, and the privacy budget is counted from both, whi
 both files can still replace both: keep a copy of the head elsewhere, or compare it with the coordinator's log.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from fedsmall.audit_log import FIRST, AuditLog, LogCheck, verify
 from fedsmall.errors import PolicyError
 from fedsmall.files import write
 from fedsmall.plan import Frozen
+from fedsmall.privacy.patient_level import Charge
 
 
 class LogState(Frozen):
     """What the site knows of its log.
 
-    ``releases`` is how often privacy was spent, at ``noise`` or more each time; ``broken`` is where the log did not go
-    on from the line that was written last, once that was seen.
+    ``releases`` is how often privacy was spent, at ``noise`` or more each time; ``charges`` is what each run has cost
+    the patients; ``broken`` is where the log did not go on from the line that was written last, once that was seen.
     """
 
     site: str
@@ -28,6 +30,7 @@ class LogState(Frozen):
     head: str = FIRST
     releases: int = 0
     noise: float | None = None
+    charges: tuple[tuple[str, Charge], ...] = ()
     broken: str | None = None
 
 
@@ -58,6 +61,17 @@ class SiteLog:
         """Write down that privacy is spent once more, at this noise."""
         state = _spent(self._known(), 1, [noise])
         self._append(state, "spent", run=run, noise=noise, **fields)
+
+    def charges(self) -> tuple[tuple[str, Charge], ...]:
+        """What patients were charged, (run, charge) for every run, sampling rate and noise."""
+        return self._known().charges
+
+    def charge(self, charge: Charge, *, run: str, **fields: Any) -> None:
+        """Write down that patients are charged so many steps."""
+        state = self._known()
+        state = state.model_copy(update={"charges": _summed([*state.charges, (run, charge)])})
+        reason = f"{charge.steps} steps at sampling rate {charge.rate:.3g}, noise {charge.noise:.3g}"
+        self._append(state, "charged", run=run, reason=reason, **charge._asdict(), **fields)
 
     def verify(self) -> LogCheck:
         """Check the chain, and that it is this site's and as long as the state says. ValueError where there is none."""
@@ -110,6 +124,7 @@ class SiteLog:
             state = self._state() if begun else LogState(site=self.name)
             if state.site != self.name:
                 raise PolicyError("the state beside this site's log is another site's")
+            state = state.model_copy(update={"charges": _most(state.charges, _charged(self._log.entries()))})
             self._current = _spent(state, max(0, len(noises) - state.releases), noises)
             if self.path.exists() and not begun:
                 self._adopt(self._current)
@@ -131,3 +146,27 @@ class SiteLog:
 def _spent(state: LogState, more: int, noises: list[float]) -> LogState:
     least = min([*noises, *([] if state.noise is None else [state.noise])], default=None)
     return state.model_copy(update={"releases": state.releases + more, "noise": least})
+
+
+def _charged(entries: Iterable[dict[str, Any]]) -> tuple[tuple[str, Charge], ...]:
+    """What the lines of a log say that patients were charged."""
+    lines = (entry for entry in entries if entry["event"] == "charged")
+    return _summed((e["run"], Charge(float(e["rate"]), float(e["noise"]), int(e["steps"]))) for e in lines)
+
+
+def _summed(charges: Iterable[tuple[str, Charge]]) -> tuple[tuple[str, Charge], ...]:
+    """Charges of one run, rate and noise as one, in the order in which they first came."""
+    steps: dict[tuple[str, float, float], int] = {}
+    for run, charge in charges:
+        key = (run, charge.rate, charge.noise)
+        steps[key] = steps.get(key, 0) + charge.steps
+    return tuple((run, Charge(rate, noise, count)) for (run, rate, noise), count in steps.items())
+
+
+def _most(one: Iterable[tuple[str, Charge]], other: Iterable[tuple[str, Charge]]) -> tuple[tuple[str, Charge], ...]:
+    """Of two accounts the one that has charged more, run by run: neither a cut log nor a lost state gives any back."""
+    steps: dict[tuple[str, float, float], int] = {}
+    for run, charge in [*one, *other]:
+        key = (run, charge.rate, charge.noise)
+        steps[key] = max(steps.get(key, 0), charge.steps)
+    return tuple((run, Charge(rate, noise, count)) for (run, rate, noise), count in steps.items())

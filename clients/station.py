@@ -19,10 +19,13 @@ from safetensors.numpy import load, save
 
 from clients import socket_frames
 from clients.hospital import HospitalClient
-from clients.memory import RoundMemory, put, run_folder
+from clients.memory import RoundMemory, put, run_folder, secret
+from clients.patients import charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
-from clients.site_data import SiteData
+from clients.self_check import check_released, guarded
+from clients.site_data import SiteData, stamp
 from clients.site_log import SiteLog
+from clients.told_sums import ToldSums
 from fedsmall import __version__
 from fedsmall.audit_log import digest_of, manifest
 from fedsmall.data.raw_site import RawSite
@@ -30,14 +33,16 @@ from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.plan import Plan
+from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
 from fedsmall.run_sheet import RUN, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site
-from fedsmall.training.trainer import Trainer
+from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import EXAMPLES, NAMES, PLAN, ROUND, Arrays
+from fedsmall.wire import BLURRED, EXAMPLES, NAMES, PLAN, ROUND, STEPS, Arrays
 
+NOISE_KEY = "noise.key"
 CALL_S = 60.0  # how long a caller may take to say what it wants
 TOLD = (PlanError, DataError, PolicyError)  # errors whose words were written to leave the site
 
@@ -72,6 +77,7 @@ class Station:
         self.log = SiteLog(self.home, self.name)
         self._read: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
+        self._kept: tuple[str, int] | None = None
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
@@ -103,11 +109,14 @@ class Station:
         plan = _plan(config)
         raw, digest = self._samples(plan)
         _, sites = self._place(config)
-        policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=sites)
+        numbers = self._released(plan, raw, str(config[PLAN]) + digest)
+        policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=sites, numbers=numbers)
         self._check_same_data(config, digest)
         return handlers[kind](SiteRequest(plan, policy, raw, config, arrays))
 
     def _roll(self, order: SiteRequest) -> Answer:
+        if is_patient_level(order.plan):
+            check_affordable(self.log, *self._account(order), str(order.config.get(RUN, "")))
         properties = self._client(order, scaled=False).get_properties({})
         properties[EXAMPLES] = max(int(properties[EXAMPLES]), order.policy.count_floor)
         return {"config": {**properties, "version": __version__, "scaled": order.raw.scaled}}, {}
@@ -117,6 +126,11 @@ class Station:
         sums = raw.sums()
         if sums is None:
             raise PlanError("this task is not scaled; the site tells no sums")
+        memory = ToldSums(self.home / "told_sums.json")
+        sums, again = memory.answer(sums, raw.train.x, raw.task.feature_names, raw.floor)
+        if again:
+            reason = f"fewer than {raw.floor} new values of {again} features since sums were told: told as before"
+            self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
         arrays = {"count": sums.count, "total": sums.total, "squares": sums.squares}
         return {"config": {}}, {f"{SUMS}/{name}": array for name, array in arrays.items()}
 
@@ -126,12 +140,28 @@ class Station:
         return {"config": {}}, {}
 
     def _train(self, order: SiteRequest) -> Answer:
+        if is_patient_level(order.plan):
+            answers = self._run_folder(order.config) / "answers"
+            return once(answers, order.config, order.arrays, lambda: self._trained(order))
+        return self._trained(order)
+
+    def _trained(self, order: SiteRequest) -> Answer:
         self._spend(order)
         client = self._client(order)
         leaving, examples, metrics = client.fit(list(order.arrays.values()), {**order.config, **_named(order)})
         counted = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
         sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
-        return {"metrics": counted, "order": client.sent_names}, sent
+        sent, kappa = self._guarded(order, sent, client, int(metrics[STEPS]))
+        return {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}, sent
+
+    def _guarded(self, order: SiteRequest, sent: Arrays, client: HospitalClient, steps: int) -> tuple[Arrays, float]:
+        """What may leave once the site has tried to read its own patients from it, and the blur that this took."""
+        patients, key = client.home.train.x, client.noise_key or b""
+        guard = guarded(order.arrays, sent, order.plan, patients, steps, order.policy, key)
+        if guard.kappa:
+            reason = f"our patients could be read from the update: noise {guard.kappa:g} times as large was added"
+            self.log.write("blurred", run=str(order.config[RUN]), kind="train", t=order.config[ROUND], reason=reason)
+        return guard.sent, guard.kappa
 
     def _evaluate(self, order: SiteRequest) -> Answer:
         samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
@@ -151,10 +181,17 @@ class Station:
             self._core = (key, home, self._trainer(plan, home))
         _, home, cohort = self._core
         memory = RoundMemory(self._run_folder(order.config), int(order.config.get(ROUND, 0)) + after)
-        return HospitalClient(home, cohort.plan, cohort, memory)
+        return HospitalClient(home, cohort.plan, cohort, memory, secret(self.home / NOISE_KEY))
 
     def _trainer(self, plan: Plan, home: SiteData) -> Trainer:
-        return cohort_for(plan, home.task, [self.name], [home.train], path="loop", device=self.device)
+        seat = Seat((home.place,), home.sites, secret=True)
+        return cohort_for(plan, home.task, [self.name], [home.train], path="loop", device=self.device, seat=seat)
+
+    def _released(self, plan: Plan, raw: RawSite, key: str) -> int:
+        """How many numbers a model has, once it is known that the plan's privacy is kept by what it would have sent."""
+        if self._kept is None or self._kept[0] != key:
+            self._kept = (key, check_released(plan, raw))
+        return self._kept[1]
 
     def _place(self, config: Mapping[str, Any]) -> tuple[int, int]:
         names = sorted({str(name) for name in config.get(SITES, ())})
@@ -164,7 +201,7 @@ class Station:
 
     def _samples(self, plan: Plan) -> tuple[RawSite, str]:
         """The site's samples and their digest, read again when a file has changed."""
-        key = (plan.data_key, _stamp(self.data))
+        key = (plan.data_key, stamp(self.data))
         if self._read is None or self._read[0] != key:
             raw = load_site(plan, self.name, self.data)
             self._read = (key, raw, digest_of({"x": raw.train.x, "y": raw.train.y}))
@@ -195,6 +232,8 @@ class Station:
         An answer that is asked for twice counts twice, for its noise is drawn anew. All are counted at the least noise
         of any of them: more than was spent, never less.
         """
+        if is_patient_level(order.plan):
+            return charge_contact(self.log, *self._account(order), order.config)
         privacy = order.plan.method.privacy
         if privacy is None or privacy.noise == 0:
             return
@@ -203,6 +242,9 @@ class Station:
             least = privacy.noise if least is None else min(least, privacy.noise)
             order.policy.check_budget(epsilon(least, order.policy.delta, releases + 1))
         self.log.spend(privacy.noise, run=str(order.config[RUN]), t=order.config[ROUND])
+
+    def _account(self, order: SiteRequest) -> tuple[Policy, Plan, int, tuple[int, int]]:
+        return order.policy, order.plan, len(order.raw.train), self._place(order.config)
 
     def _refuse(self, kind: str, run: str, reason: str) -> Answer:
         self.log.write("refused", run=run, kind=kind, reason=reason)
@@ -246,14 +288,6 @@ def _plan(config: Mapping[str, Any]) -> Plan:
         return Plan.model_validate_json(str(config[PLAN]))
     except (KeyError, ValidationError):
         raise PlanError("the order holds no plan that this version of fedsmall knows") from None
-
-
-def _stamp(data: Path | None) -> tuple[tuple[str, int, int], ...]:
-    """What changes when a file is written anew: name, size and time of every file of the site."""
-    if data is None:
-        return ()
-    files = sorted(data.rglob("*")) if data.is_dir() else [data]
-    return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
 
 
 def main(arguments: list[str]) -> None:

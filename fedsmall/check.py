@@ -17,6 +17,8 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.privacy.patient_level import is_patient_level
+from fedsmall.privacy.site_level import tells_loss
 from fedsmall.tasks import load_site
 
 LISTED = 8  # names in one line; the rest is counted
@@ -186,11 +188,14 @@ def _leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     model = initial_model(plan, raw.task, None)
     numbers = sum(array.size for array in model.values())
     arrays = _listed([f"{name} {tuple(array.shape)}" for name, array in model.items()])
-    lines = ["At the roll call: the site's name, its number of samples, the names and shapes of the model's arrays."]
+    count = "" if is_patient_level(plan) else "its number of samples, "
+    lines = [f"At the roll call: the site's name, {count}the names and shapes of the model's arrays."]
     if raw.scaled:
         lines.append(f"Once: for each feature the count, the sum and the sum of squares of at least {floor} values.")
     lines.append(f"At every contact: the trained model, {numbers:,} numbers in {len(model)} arrays: {arrays}.")
-    lines.append("With it: the number of samples, the number of steps and the mean training loss.")
+    loss = " and the mean training loss" if tells_loss(plan) else "; the training loss stays here"
+    counts = "the number of steps" if is_patient_level(plan) else "the number of samples, the number of steps"
+    lines.append(f"With it: {counts}{loss}.")
     return (*lines, *_by_method(plan))
 
 
@@ -200,8 +205,15 @@ def _by_method(plan: Plan) -> Iterable[str]:
         yield "With it: the optimizer's state, as large as the model once or twice."
     if method.permute_every:
         yield "Daisy-chaining: the model that was trained here goes on to another site, as it is."
-    if method.privacy:
+    if is_patient_level(plan):
+        yield (
+            "What a model learns here is noised at every step, so that no patient of ours can be told from it; the "
+            "number of samples and the training loss are not told."
+        )
+    elif method.privacy and method.privacy.clip:
         yield f"Before it leaves, what changed is clipped to {method.privacy.clip} and noise is added."
+    if method.privacy and method.privacy.blur:
+        yield f"Before it leaves, noise is added, {method.privacy.blur:g} times as large as what changed."
 
 
 def _listed(names: list[Any]) -> str:

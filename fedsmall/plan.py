@@ -92,12 +92,66 @@ class Tree(Frozen):
 
 
 class Privacy(Frozen):
-    """Clip and noise on what leaves a site, once per contact: std = ``noise`` * ``clip`` (Geyer et al. 2017)."""
+    """What is done so that nobody can tell, from what leaves a site, who was in its data.
 
-    clip: Annotated[float, Field(gt=0)]
+    ``level`` says whose presence is hidden. "site" hides a site: what it has learnt since a model came is clipped to
+    norm ``clip`` and noised with standard deviation ``noise * clip`` as it leaves (Geyer et al. 2017); ``budget`` is
+    the most epsilon of the run.
+
+    "patient" hides each patient: every local step takes a random lot of ``lot`` samples on average (the recipe's batch
+    where it is not given), clips each sample's gradient to ``clip`` and adds noise (Abadi et al. 2016, algorithm 1).
+    ``noise`` is the multiplier for all sites; or ``epsilon`` is what the whole run may cost a patient, and every site
+    finds its own multiplier from its own number of samples (:mod:`fedsmall.privacy.patient_level`).
+
+    Instead of either, ``blur`` is the size of the noise over that of an update as it leaves
+    (:mod:`fedsmall.privacy.blur`): it claims no epsilon. ``blur = 0`` says that models leave as they are.
+    """
+
+    level: Literal["site", "patient"] = "site"
+    clip: Annotated[float, Field(gt=0)] | None = None
     noise: NonNegative = 0.0
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     budget: Annotated[float, Field(gt=0)] | None = None
+    epsilon: Annotated[float, Field(gt=0)] | None = None
+    lot: Positive | None = None
+    blur: NonNegative | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.blur is None and self.clip is None:
+            raise ValueError("privacy is {clip = 1.0, noise = 1.0} or {blur = 1}; give one of them")
+        if self.blur is not None and (self.clip is not None or self.noise or self.budget is not None):
+            raise ValueError("privacy is blur, which claims no epsilon, or clip with noise and budget; remove one")
+        return self
+
+    @model_validator(mode="after")
+    def _of_one_level(self) -> Self:
+        if self.level == "patient":
+            if self.blur is not None:
+                raise ValueError('blur belongs to level = "site"; with level = "patient" say clip and epsilon')
+            if (self.noise > 0) == (self.epsilon is not None):
+                raise ValueError('level = "patient" takes noise (above 0) or epsilon, one of the two')
+            if self.budget is not None:
+                raise ValueError('budget belongs to level = "site"; with level = "patient" say epsilon')
+        elif self.epsilon is not None or self.lot is not None:
+            key = "lot" if self.epsilon is None else "epsilon"
+            raise ValueError(f'{key} belongs to level = "patient"; with level = "site" say noise and budget')
+        return self
+
+    @property
+    def counted(self) -> bool:
+        """Whether a ledger counts what leaves: blur claims no epsilon."""
+        return self.clip is not None
+
+    @property
+    def open(self) -> bool:
+        """Whether models leave as they are, which somebody wrote down: ``blur = 0``."""
+        return self.blur == 0
+
+    @property
+    def at_contacts(self) -> bool:
+        """Whether something is done to a model as it leaves; for patients it is done in every local step."""
+        return self.level == "site" and not self.open
 
 
 class Method(Frozen):

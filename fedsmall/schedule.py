@@ -170,11 +170,12 @@ def contacts_of(plan: Plan, in_pieces: bool = False) -> list[Contact]:
 
 
 def piece_length(plan: Plan) -> int | None:
-    """After how many rounds contacts may be cut for an evaluation: not at all where updates are clipped and noised.
+    """After how many rounds contacts may be cut for an evaluation: not at all where updates are noised as they leave.
 
     A site clips what it has learnt since a model came, and a piece would begin a new update.
     """
-    return plan.evaluate_every if plan.method.privacy is None else None
+    privacy = plan.method.privacy
+    return None if privacy is not None and privacy.at_contacts else plan.evaluate_every
 
 
 def participants(seed: int, t: int, sites: Iterable[Site], fraction: float = 1.0) -> list[Site]:

@@ -10,7 +10,7 @@ from fedsmall.aggregation.combiners import Updates
 from fedsmall.errors import ReplyError
 from fedsmall.gate import charge, halves, outsize, sizes, too_large
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import noise_rng, privatise
+from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
 from fedsmall.schedule import Action, Contact, bijection, contacts_of, participants
 from fedsmall.training.stack import Rows, Stack, leaving
 from fedsmall.training.trainer import Leg, Signals, Trainer
@@ -82,7 +82,8 @@ class Travellers:
         self._before: Contact | None = None
         self._memory: Arrays = {}
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
-        self.careful = plan.method.privacy is not None  # contact by contact: each has noise of its own
+        self._noisy = at_contacts(plan)
+        self.careful = self._noisy is not None  # contact by contact: each has noise of its own
         self._federated = plan.method.family == "federated"
         self.gate = float(plan.method.gate) if self._federated else 0.0
         self._last = initial(None)  # the last common model
@@ -219,12 +220,11 @@ class Travellers:
         self._forget(rows)
 
     def _make_private(self, received: Stack, at: np.ndarray, t: int) -> None:
-        """Clip and noise what leaves the sites, as each would do it, where the plan asks for privacy."""
-        privacy = self.plan.method.privacy
-        if privacy is None:
+        """Clip and noise, or blur, what leaves the sites, as each would do it, where the plan asks for that."""
+        if self._noisy is None:
             return
         rngs = [noise_rng(self.plan.seed, self.names[site], t) for site in at]
-        sent = privatise(Rows(self.stack.state).arrays(), Rows(received.state).arrays(), privacy, rngs)
+        sent = privatise(Rows(self.stack.state).arrays(), Rows(received.state).arrays(), self._noisy, rngs)
         for name, tensor in self.stack.state.items():
             tensor.copy_(torch.from_numpy(sent[name]))
 

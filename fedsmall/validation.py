@@ -10,6 +10,7 @@ from fedsmall.models.own_models import SHARED_PART, check_own_models, has_own_mo
 from fedsmall.models.registry import initial_model
 from fedsmall.models.shared_part import agreed_part
 from fedsmall.plan import Method, Plan, Recipe, Tree
+from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.site_level import check_private
 from fedsmall.schedule import contacts_of
 
@@ -20,17 +21,23 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     """Raise PlanError, in one line that says what to do, if ``sites`` sites cannot run the plan on ``task``."""
     method = plan.method
     check_own_models(plan, sites)
+    if is_patient_level(plan):
+        check_patient_level(plan, _buffers(plan, task))
     if method.family != "federated":
         return
     check_composition(plan)
     check_aggregator(method.aggregator, sites, parameter_count(plan, task), method.weighted, method.aggregator_options)
     combiner_for(plan)  # which knows its own settings
     if method.privacy is not None:
-        check_private(plan, leaving_contacts(plan), [name for name in initial_model(plan, task) if is_buffer(name)])
+        check_private(plan, leaving_contacts(plan), _buffers(plan, task))
     if method.server == "none" and method.server_options:
         raise PlanError(f"Method {method.label!r} has server_options, and no server optimizer that would read them.")
     if method.fraction < 1 and method.permute_every and round(method.fraction * sites) < 1:
         raise PlanError(f"A fraction of {method.fraction} of {sites} sites is no site at all. Raise the fraction.")
+
+
+def _buffers(plan: Plan, task: Task) -> list[str]:
+    return [name for name in initial_model(plan, task) if is_buffer(name)]
 
 
 def check_run(plan: Plan, federation: Federation) -> None:

@@ -31,6 +31,7 @@ NAMES = "names"  # names of the arrays in a NumPyClient's list, in its order
 EXAMPLES = "num-examples"
 LOSS = "train-loss"
 STEPS = "steps"
+BLURRED = "blurred"  # how much noise a site added of its own accord, for patients could be read from its update
 
 
 @dataclass

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, Message
 
 from fedsmall.errors import ReplyError
 from fedsmall.gate import halves, outsize, size, too_large
-from fedsmall.wire import MODEL
+from fedsmall.wire import BLURRED, METRICS, MODEL
 from strategies.checks import Limits, NotFinite, Signature, check_reply, companions, signature
 from strategies.records import array_records, stacked, to_arrays
 from strategies.slots import Slot
@@ -26,7 +26,7 @@ def accepted(
 
     ``orders`` are the contact's, each with its site; ``sent`` is what each site was sent, and ``limits`` what it may
     say. A reply belongs to the order that it answers, whatever it says of itself. ``note(site, kind, reason)`` is told
-    of every other reply that is set aside and of every site that is silent.
+    of every other reply that is set aside, of every site that is silent, and of those that blurred what they sent.
     """
     answered = _by_order(orders, replies, note)
     good: dict[str, Message] = {}
@@ -44,6 +44,9 @@ def accepted(
     for site in [site for site in good if beside[site] != usual]:
         note(site, "set aside", "what came beside the model is not what most sites sent")
         del good[site]
+    for site, reply in good.items():
+        if kappa := reply.content.metric_records[METRICS].get(BLURRED):
+            note(site, "blurred", f"patients could be read from its update: it added noise {kappa:g} times as large")
     for site in sorted(set(sent) - set(answered)):
         note(site, "silent", "no answer before the deadline")
     return good, spoilt

@@ -17,7 +17,7 @@ from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.schedule import Contact
 from fedsmall.training.batches import batch_sizes
-from fedsmall.wire import CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, STEPS
+from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, STEPS
 from strategies.records import array_records, described
 
 NPY_HEADER_BYTES = 4096  # far more than any header numpy writes
@@ -53,7 +53,9 @@ def limits_of(plan: Plan | None, contact: Contact, answers: Mapping[str, Mapping
         return Limits(said or MOST)
     batch = plan.recipe.batch
     a_round = len(batch_sizes(plan.recipe, said, min(batch or said, said))) if said else plan.recipe.steps
-    return Limits(said or MOST, a_round * contact.rounds if a_round else MOST, frozenset((EXAMPLES, LOSS, STEPS)))
+    return Limits(
+        said or MOST, a_round * contact.rounds if a_round else MOST, frozenset((EXAMPLES, LOSS, STEPS, BLURRED))
+    )
 
 
 class NotFinite(ReplyError):
@@ -178,7 +180,7 @@ def check_metrics(metrics: Mapping[str, object], limits: Limits = Limits()) -> N
         if limits.metrics is not None and name not in limits.metrics:
             raise ReplyError(f"metric {_cut(name)} is none that a site of this run has")
         # other people's apps may tell lists of numbers, our own sites tell single ones
-        listed = isinstance(value, list) and limits.metrics is None and name not in (LOSS, EXAMPLES, STEPS)
+        listed = isinstance(value, list) and limits.metrics is None and name not in (LOSS, EXAMPLES, STEPS, BLURRED)
         if not all(map(_finite, value if isinstance(value, list) and listed else [value])):
             raise ReplyError(f"metric {_cut(name)} is not one finite number")
 

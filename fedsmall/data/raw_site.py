@@ -60,6 +60,7 @@ def ready(part: Part, scaling: Scaling | None, dtype: str) -> Samples:
     if part.x.dtype == np.uint8:
         x = (part.x / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
     else:
-        x = part.x if scaling is None else standardise.apply(scaling, part.x)
+        # scaled by ranges: a missing value is the middle of its range
+        x = np.where(np.isnan(part.x), 0.0, part.x) if scaling is None else standardise.apply(scaling, part.x)
     y = part.y.astype(np.int64 if part.y.dtype.kind in "iub" else dtype)
     return Samples(np.ascontiguousarray(x, dtype=dtype), y)

@@ -28,29 +28,48 @@ def layers_read(model: Arrays, features: int) -> list[str]:
     return [layer for layer in weights if model[f"{layer}.weight"][0].size == features]
 
 
-def records_read(start: Arrays, sent: Arrays, patients: np.ndarray, within: float = WITHIN) -> np.ndarray:
+def records_read(
+    start: Arrays, sent: Arrays, patients: np.ndarray, within: float = WITHIN, sizes: np.ndarray | None = None
+) -> np.ndarray:
     """Which patients can be read from one update, (patients,) of bool.
 
     ``start`` is the model that the site set out from and ``sent`` the one that left it, by the names of
     ``state_dict``; ``patients`` are the records that it trained on, as the model sees them, (patients, ...). A record
-    counts as read where all its numbers together are ``within`` this share of its norm.
+    counts as read where all its numbers together are ``within`` this share of its norm, or of ``sizes``, (patients,).
     """
-    found: np.ndarray = read_from_stack(_as_stack(start), _as_stack(sent), np.asarray(patients)[None], within)
+    records = np.asarray(patients)[None]
+    found = read_from_stack(_as_stack(start), _as_stack(sent), records, within, None if sizes is None else sizes[None])
     return np.asarray(found[0])
 
 
-def read_from_stack(start: Arrays, sent: Arrays, patients: np.ndarray, within: float = WITHIN) -> np.ndarray:
+def apart(patients: np.ndarray) -> np.ndarray:
+    """How far each record is from the mean of the site's others, (patients,); a lone one from zero.
+
+    A size for records whose features are not at mean 0, such as images: there the mean is near everybody, and whoever
+    has it has read nobody.
+    """
+    records = np.asarray(patients, dtype=np.float64).reshape(len(patients), -1)
+    others = len(records) - 1
+    if others < 1:
+        return np.asarray(np.linalg.norm(records, axis=1))
+    return np.asarray(np.linalg.norm(records - records.mean(axis=0), axis=1) * (len(records) / others))
+
+
+def read_from_stack(
+    start: Arrays, sent: Arrays, patients: np.ndarray, within: float = WITHIN, sizes: np.ndarray | None = None
+) -> np.ndarray:
     """:func:`records_read` for many updates at once: {name: (models, ...)}, patients (models, most, ...).
 
-    Missing patients are NaN (:func:`padded`), and never read. The result has shape (models, most).
+    Missing patients are NaN (:func:`padded`), and never read. The result, and ``sizes``, have shape (models, most).
     """
     records = patients.reshape(*patients.shape[:2], -1).astype(np.float64)  # (models, most, features)
     squares = np.square(records).sum(-1)
+    bound = within**2 * (squares if sizes is None else np.square(sizes))
     found = np.zeros(records.shape[:2], dtype=bool)
     for layer in layers_read({name: array[0] for name, array in sent.items()}, records.shape[-1]):
         moved, scale = _moved(start, sent, layer)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            found |= _nearest(moved, scale, records, squares) <= within**2 * squares
+            found |= _nearest(moved, scale, records, squares) <= bound
     return found
 
 

@@ -12,7 +12,9 @@ with equal communication costs, and more than FedAvg of equal period.
 
 What is sent without noise, and why that is not a hole: nothing of the site. Running statistics and integer counters go
 back as they were received (:func:`privatise`); a plan whose moments travel or whose rule sends controls is refused
-(:func:`check_private`); sample counts and step counts are taken to be public.
+(:func:`check_private`), and so are, at real sites, the exact sums from which features are scaled; the training loss
+stays at the site; sample counts and step counts are taken to be public. Outside the guarantee, and said so in reports:
+what models are worth on held-out samples, which a site tells exactly.
 
 Source: Geyer, Klein & Nabi 2017, "Differentially private federated learning: a client level perspective"; there the
 server adds the noise to a sum, here each site adds it to its own update, so that the server and the next site need not
@@ -29,8 +31,15 @@ from dp_accounting.rdp import RdpAccountant
 from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan, Privacy
+from fedsmall.privacy.blur import blurred
 from fedsmall.randomness import rng_for
 from fedsmall.wire import Arrays
+
+
+def at_contacts(plan: Plan) -> Privacy | None:
+    """What is done to a model as it leaves a site; None where nothing is."""
+    privacy = plan.method.privacy
+    return privacy if privacy is not None and privacy.at_contacts else None
 
 
 def noise_rng(seed: int, site: str, t: int, entropy: int | None = None) -> np.random.Generator:
@@ -49,8 +58,11 @@ def privatise(sent: Arrays, received: Arrays, privacy: Privacy, rngs: Sequence[n
 
     Every array of ``sent`` and ``received`` has shape (models, ...); ``rngs`` holds one generator a model. The update
     is what was sent minus what was received, over all float parameters together. Buffers (running statistics) and
-    integers are those received: they depend on the site's samples and the ledger does not cover them.
+    integers are those received: they depend on the site's samples and the ledger does not cover them. Where the plan
+    asks for blur instead, that is what is done.
     """
+    if privacy.clip is None:
+        return blurred(sent, received, privacy.blur or 0.0, rngs)
     names = [name for name in sorted(sent) if _is_private(name, sent[name])]
     update = _rows({name: sent[name].astype(np.float64) - received[name] for name in names})  # (models, parameters)
     norms = np.linalg.norm(update, axis=1, keepdims=True)
@@ -70,6 +82,12 @@ def privatise_one(sent: Arrays, received: Arrays, privacy: Privacy, rng: np.rand
     """:func:`privatise` for one model, as at a hospital: arrays without the leading axis."""
     stack = privatise(_as_stack(sent), _as_stack(received), privacy, [rng])
     return {name: array[0] for name, array in stack.items()}
+
+
+def tells_loss(plan: Plan) -> bool:
+    """Whether a site may tell the loss of its training: a number of its patients to which no noise is added."""
+    privacy = plan.method.privacy
+    return privacy is None or privacy.open
 
 
 @lru_cache(maxsize=4096)
@@ -157,7 +175,7 @@ def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> Non
 
     ``contacts`` is the number in which models leave a site; ``buffers`` the names of the model's running statistics.
     """
-    privacy, method = plan.method.privacy, plan.method
+    privacy, method = at_contacts(plan), plan.method
     if privacy is None:
         return
     if plan.recipe.has_state and plan.recipe.optimizer_state == "travel":
@@ -166,7 +184,7 @@ def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> Non
         raise PlanError("SCAFFOLD sends control variates, which the noise does not cover; use another method or none")
     if method.tree is not None and (method.tree.fold_at == "server" or method.tree.travel == "trees"):
         raise PlanError('only the folded anchor is private; use fold_at = "site" and travel = "anchors"')
-    if any("running" in name for name in buffers):
+    if privacy.counted and any("running" in name for name in buffers):
         raise PlanError("BatchNorm's running statistics would leave without noise; use GroupNorm with privacy")
     _check_budget(privacy, method.fraction, contacts)
 

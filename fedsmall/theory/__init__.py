@@ -13,6 +13,7 @@ from fedsmall.theory.bounds import (
     samples_for,
     sites_to_visit,
 )
+from fedsmall.theory.patients import PatientAdvice, advise_patients
 from fedsmall.theory.visits import (
     Visits,
     expected_draws,
@@ -24,9 +25,11 @@ from fedsmall.theory.visits import (
 
 __all__ = [
     "Advice",
+    "PatientAdvice",
     "RadonAdvice",
     "Visits",
     "advise",
+    "advise_patients",
     "advise_radon",
     "expected_draws",
     "period_for",

@@ -59,8 +59,8 @@ class Batches:
         self._plan, self._names, self._masks, self._device = plan, tuple(names), masks, device
         self._dtype = getattr(torch, plan.dtype)
         self.examples = np.array([len(s) for s in samples])  # (sites,)
-        self._x = _joined([s.x for s in samples], self._dtype, device)  # (all samples, ...)
-        self._y = _joined([s.y for s in samples], self._dtype, device)
+        self._x = joined([s.x for s in samples], self._dtype, device)  # (all samples, ...)
+        self._y = joined([s.y for s in samples], self._dtype, device)
         self._first = np.cumsum(self.examples) - self.examples
         batches = [batch_size(plan.recipe, of_site) for of_site in samples]
         sizes = [batch_sizes(plan.recipe, int(n), batch) for n, batch in zip(self.examples, batches, strict=True)]
@@ -147,7 +147,8 @@ class Batches:
         return torch.from_numpy(index).to(self._device)
 
 
-def _joined(arrays: Sequence[np.ndarray], dtype: torch.dtype, device: torch.device) -> Tensor:
+def joined(arrays: Sequence[np.ndarray], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The samples of all sites one after the other: floats of the given dtype, or whole numbers, (all samples, ...)."""
     joined = torch.from_numpy(np.concatenate(arrays))
     return joined.to(device, dtype) if joined.is_floating_point() else joined.to(device, torch.int64)
 

@@ -9,16 +9,18 @@ from torch import Tensor, nn
 from fedsmall.federation import Samples, Task
 from fedsmall.models.registry import build_model
 from fedsmall.plan import Plan
+from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.randomness import rng_for
 from fedsmall.training.batches import Batches
 from fedsmall.training.device import chosen, widest
-from fedsmall.training.gradients import LOSSES, Batch, MlpGradients, choose, mean_loss
+from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients, choose, clipped, mean_loss
 from fedsmall.training.gradients.prepare import MaskedDropout, dropout_shapes, prepared
 from fedsmall.training.local_rules import pulled
+from fedsmall.training.lots import Lots
 from fedsmall.training.optimizers import fresh_state, learning_rate, step
 from fedsmall.training.site_memory import SiteMemory
 from fedsmall.training.stack import Rows, Stack, Tensors, index_of
-from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained
+from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, all_here
 
 CACHE_BYTES = 4 * 2**20  # what a chunk of small models, with their gradients and moments, may take
 DEVICE_BYTES = 2 * 2**30  # the same on an accelerator
@@ -31,7 +33,8 @@ class Cohort(OneModelTrainer):
 
     ``names`` and ``samples`` are the sites'; the same sites in any company get the same numbers. ``path`` is "auto" or
     a name of :data:`fedsmall.training.gradients.PATHS`; afterwards ``path`` and ``reason`` say which one was taken, and
-    why. ``device`` is a word of :mod:`fedsmall.training.device`, or torch's own.
+    why. ``device`` is a word of :mod:`fedsmall.training.device`, or torch's own. ``seat`` says where the sites are in
+    the federation; without it they are all of it.
 
     Raises PlanError where the named path does not fit the model, or the device is not here.
     """
@@ -45,6 +48,7 @@ class Cohort(OneModelTrainer):
         *,
         path: str = "auto",
         device: str | torch.device = "cpu",
+        seat: Seat | None = None,
     ) -> None:
         self.plan, self.task, self.names = plan, task, tuple(names)
         dtype = getattr(torch, plan.dtype)
@@ -54,13 +58,23 @@ class Cohort(OneModelTrainer):
         self._parameters = tuple(name for name, _ in model.named_parameters())
         self._loss = LOSSES[task.loss]
         self._gradients, self.reason = choose(model, self._loss, path)
+        if is_patient_level(plan):
+            privacy = plan.method.privacy
+            assert privacy is not None
+            assert privacy.clip is not None
+            self._gradients = clipped(self._gradients, privacy.clip)
         self.path = self._gradients.path
         parameters = sum(tensor.numel() for tensor in model.parameters())
         self.device = chosen(device, parameters, self._gradients.chunk or len(names), plan.dtype)
         model.to(self.device)  # in place: what computes gradients holds this model
         shapes = dropout_shapes(model, torch.zeros(1, *task.input_shape, dtype=dtype, device=self.device))
         masks = {name: (shape, _probability(model, name)) for name, shape in shapes.items()}
-        self._batches = Batches(plan, names, samples, masks, self.device)
+        self._batches: Batches | Lots
+        if is_patient_level(plan):
+            sizes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
+            self._batches = Lots(plan, names, samples, masks, self.device, sizes, seat or all_here(len(names)))
+        else:
+            self._batches = Batches(plan, names, samples, masks, self.device)
         recipe = plan.recipe
         self._plain = not recipe.has_state and not recipe.weight_decay and plan.method.rule == "none"
 
@@ -196,7 +210,7 @@ class Cohort(OneModelTrainer):
 
     def _step(self, models: Stack, state: Tensors, variables: Tensors, batch: Batch, lr: float) -> Tensor:
         """One optimizer step in place; the outputs before it."""
-        if self._plain and isinstance(self._gradients, MlpGradients):
+        if self._plain and isinstance(self._gradients, MlpGradients | ClippedMlp):
             return self._gradients.descend(models.parameters, batch, lr)
         outputs, gradients = self._gradients(models.parameters, models.buffers, batch)
         if variables:

@@ -38,6 +38,27 @@ def leg_at(plan: Plan, sites: Sequence[int] | np.ndarray, t: int, rounds: int) -
     return Leg(np.asarray(sites, dtype=np.int64), t, rounds, federated and arrived, federated and closes)
 
 
+class Seat(NamedTuple):
+    """Where a trainer's sites stand in the federation, which a trainer that holds all of them knows by itself.
+
+    ``places`` are their numbers among the ``sites``, in the order of names. ``secret``: chance on which privacy rests
+    is the operating system's, as it must be at a real site.
+    """
+
+    places: tuple[int, ...]
+    sites: int
+    secret: bool = False
+
+    def of(self, rows: Sequence[int]) -> "Seat":
+        """The seat of some of the sites."""
+        return self._replace(places=tuple(self.places[row] for row in rows))
+
+
+def all_here(sites: int) -> Seat:
+    """The seat of a trainer that holds the whole federation."""
+    return Seat(tuple(range(sites)), sites)
+
+
 @dataclass(frozen=True)
 class Signals:
     """What training is told besides the models.

@@ -25,7 +25,7 @@ from fedsmall.training.carried_trees import carry, is_replica, planted, put_anch
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.mixed import MixedCohort
 from fedsmall.training.stack import Rows, Stack, Tensors
-from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained, Trainer
+from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, Trainer, all_here
 from fedsmall.validation import check_composition
 from fedsmall.wire import Arrays, Traveller
 
@@ -38,13 +38,17 @@ def cohort_for(
     *,
     path: str = "auto",
     device: str | torch.device = "cpu",
+    seat: Seat | None = None,
 ) -> Trainer:
-    """The trainer of a plan's sites: with trees where the method has them, with models of their own where they have."""
+    """The trainer of a plan's sites: with trees where the method has them, with models of their own where they have.
 
+    ``seat`` says where the sites are in the federation; without it they are all of it.
+    """
+    seat = seat or all_here(len(names))
     if has_own_models(plan):
-        return _mixed_cohort(plan, task, names, samples, path, device)
+        return _mixed_cohort(plan, task, names, samples, path, device, seat)
     if plan.method.tree is None:
-        return Cohort(plan, task, names, samples, path=path, device=device)
+        return Cohort(plan, task, names, samples, path=path, device=device, seat=seat)
     return TreeCohort(plan, task, names, samples, path=path, device=device)
 
 
@@ -55,8 +59,9 @@ def _mixed_cohort(
     samples: Sequence[Samples],
     path: str,
     device: str | torch.device,
+    seat: Seat,
 ) -> MixedCohort:
-    layers = shared_layers(plan)
+    layers, everyone = shared_layers(plan), list(names)
 
     def shared(name: str) -> bool:
         return is_shared(name, layers)
@@ -65,7 +70,8 @@ def _mixed_cohort(
         with warnings.catch_warnings():  # that a few sites of a kind train one by one is nothing to be warned of
             warnings.simplefilter("ignore", UserWarning)
             if plan.method.tree is None:
-                return Cohort(plan, task, names, samples, path=path, device=device)
+                own = seat.of([everyone.index(name) for name in names])
+                return Cohort(plan, task, names, samples, path=path, device=device, seat=own)
             return TreeCohort(plan, task, names, samples, path=path, device=device, shared=shared)
 
     return MixedCohort(plan, task, names, samples, of_one_kind)

@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from fedsmall.errors import PlanError
-from fedsmall.theory import Advice, RadonAdvice, advise, advise_radon
+from fedsmall.theory import Advice, PatientAdvice, RadonAdvice, advise, advise_patients, advise_radon
 from sim.report.terminal import terminal
 
 console = terminal()
@@ -27,6 +27,7 @@ def plan(
         int | None,
         typer.Option(min=1, help="h of the Radon point; as large as sites allow if not given", show_default=False),
     ] = None,
+    patients: Annotated[float, typer.Option(help="the epsilon that privacy may cost a patient in the whole run")] = 3.0,
     out: Annotated[
         Path | None,
         typer.Option(help="a folder for a figure of the bound over delta, n and m", show_default=False),
@@ -38,6 +39,8 @@ def plan(
     """
     if height and not parameters:
         raise PlanError("--height takes --parameters, the numbers of the model that Radon points combine")
+    if patients <= 0:
+        raise PlanError(f"--patients is an epsilon above 0; got {patients:g}")
     radon = advise_radon(sites, parameters, height, error, failure) if parameters else None
     advice = advise(sites, samples, permute_every, error, failure)
     figure = _figure(advice, out) if out else None
@@ -47,6 +50,7 @@ def plan(
     )
     console.print(_table(advice))
     console.print(_recommendation(advice))
+    console.print(_privacy(advise_patients(sites, samples, patients)))
     if radon:
         console.print()
         console.print(_radon(radon, advice))
@@ -63,6 +67,18 @@ def _table(advice: Advice) -> Table:
     notebook = f"{advice.notebook_bound:.3f}" if advice.notebook_bound is not None else "more sites than there are"
     table.add_row("the same in the authors' notebook, n0(epsilon, delta)", notebook)
     return table
+
+
+def _privacy(advice: PatientAdvice) -> str:
+    """Whether privacy for each patient is worth it, and why, in one line."""
+    asked = f"Privacy for each patient at epsilon {advice.epsilon:g} takes about {advice.enough} patients a site"
+    if advice.worth_it:
+        return f"{asked}; {advice.samples} are enough for it to cost a few points at most, chain or no chain."
+    return (
+        f"{asked}, and {advice.samples} are too few: the noise of a step is divided by them, a chain gathers it from "
+        f"hop to hop, and an average over {advice.sites} sites divides it by {advice.sites**0.5:.1f}. Average at every "
+        "round, or take privacy = {blur = 1}, which promises less."
+    )
 
 
 def _recommendation(advice: Advice) -> str:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from clients.policy import Policy, load_policy
 from clients.site_log import SiteLog
 from sim.cli.terminal import say
 from sim.consortium import keys, supervisor
@@ -118,3 +119,15 @@ def log(
     for entry in written.entries()[-last:]:
         what = entry.get("reason") or f"{len(entry.get('arrays', {}))} arrays, {entry.get('bytes', 0)} bytes"
         say(f"{entry['time']}  {entry['event']:8} {entry.get('kind', ''):9} {entry.get('run', '')}  {what}")
+    if not written.charges():
+        return
+    from clients.patients import spent_here
+
+    delta = _delta(kit)
+    for run, epsilon in spent_here(written, delta):
+        say(f"what it has cost a patient here, {run}: epsilon {epsilon:.3g} at delta {delta:g}")
+
+
+def _delta(kit: Path) -> float:
+    """The delta of the site's policy, or of a policy that says nothing."""
+    return (load_policy(kit / "policy.toml") if (kit / "policy.toml").exists() else Policy()).delta

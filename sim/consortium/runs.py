@@ -14,6 +14,7 @@ from fedsmall.files import write
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
+from fedsmall.privacy.blur import check_handed_on
 from fedsmall.run_sheet import RunSheet
 from sim.consortium import flower_cli, members, server
 from sim.consortium.bundles import SOURCE
@@ -42,7 +43,11 @@ def site_names(folder: Path, chosen: Sequence[str], plan: Plan) -> tuple[str, ..
 
 
 def prepare(folder: Path, run: str, plan: Plan, sites: tuple[str, ...], **patience: Any) -> Path:
-    """Make the folder of a new run with its sheet. PlanError where there is a run of that name."""
+    """Make the folder of a new run with its sheet.
+
+    PlanError where there is a run of that name, and for a plan that sites refuse: it hands models on as they are.
+    """
+    check_handed_on(plan)
     home = folder / "runs" / run
     if home.exists():
         raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
@@ -86,7 +91,8 @@ def resume(folder: Path, run: str, say: Say, contact: int | None = None) -> int:
 
 def _go_back(home: Path, contact: int) -> None:
     sheet = RunSheet.model_validate_json((home / "sheet.json").read_text())
-    if sheet.plan.method.privacy is not None:
+    privacy = sheet.plan.method.privacy
+    if privacy is not None and privacy.counted:
         raise PlanError(
             f"{home.name!r} runs under a privacy ledger, which cannot be taken back: what left the sites has left. "
             "Resume it without --from, or start a new run."

@@ -15,9 +15,11 @@ from fedsmall.federation import Federation
 from fedsmall.methods import nearest
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.schedule import Contact
 from fedsmall.training.device import chosen, described
-from fedsmall.training.trainer import OneModelTrainer, Trainer
+from fedsmall.training.lots import spent
+from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
 from fedsmall.travellers import Moment
 from fedsmall.validation import check_run
@@ -75,7 +77,8 @@ def run_plan(
         federation = federation.pooled()
     own = {"device": "cpu"} | (options or {})
     work = _Work(plan, federation, progress, stop, own.pop("device"))
-    return _record(plan, engine, *ENGINES[engine](work, own))
+    outcome, path, device = ENGINES[engine](work, own)
+    return _record(plan, engine, work.with_patients(outcome), path, device)
 
 
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -85,7 +88,8 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     """
     check_run(plan, federation)
     work = _Work(plan, federation, None, None, "cpu")
-    return _record(plan, "flower", work.on(grid, tell, in_pieces=False), "loop", torch.device("cpu"))
+    outcome = work.with_patients(work.on(grid, tell, in_pieces=False))
+    return _record(plan, "flower", outcome, "loop", torch.device("cpu"))
 
 
 def _record(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.device) -> RunRecord:
@@ -128,6 +132,15 @@ class _Work:
 
     def initial(self, site: str | None) -> Arrays:
         return initial_model(self.plan, self.federation.task, site)
+
+    def with_patients(self, outcome: Outcome) -> Outcome:
+        """What patient-level privacy has cost the sites, from least to most: a simulation knows all their sizes."""
+        if is_patient_level(self.plan):
+            privacy, train = self.plan.method.privacy, self.federation.train
+            assert privacy is not None
+            epsilons = spent(self.plan, train, outcome.rounds, all_here(len(train)))
+            outcome.privacy = {"epsilon_least": min(epsilons), "epsilon": max(epsilons), "delta": privacy.delta}
+        return outcome
 
     def on(self, grid: Grid, tell: Tell | None = None, in_pieces: bool = True) -> Outcome:
         """Over a Flower grid, message by message."""

@@ -227,9 +227,16 @@ def _row(item: Item, variant: str, label: str, done: Sequence[PlanRun]) -> Evide
 
 
 def _epsilon(one: PlanRun) -> float | None:
-    """What the run has spent against the server, who knows which sites took part; None without privacy."""
+    """What the run has spent against the server, who knows which sites took part; None without privacy.
+
+    Of a patient's epsilon, that of the site where it is largest.
+    """
     privacy = one.plan.method.privacy
-    return None if privacy is None else epsilon(privacy.noise, privacy.delta, one.row["contacts"])
+    if privacy is None or not privacy.counted:
+        return None
+    if privacy.level == "patient":
+        return float(one.row["privacy"]["epsilon"])
+    return epsilon(privacy.noise, privacy.delta, one.row["contacts"])
 
 
 def _judge_claim(item: Item, row: EvidenceRow, base: EvidenceRow, decided: bool) -> None:

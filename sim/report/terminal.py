@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.table import Table as Grid
 
+from sim.report.promises import promises
 from sim.report.sentences import named, sentences, short, with_interval
 from sim.report.tables import Table, by_label, table
 from sim.report.traffic import amount
@@ -22,7 +23,7 @@ def print_run(console: Console, run: Run) -> None:
         console.print(
             grid(shown, f"{run.scenario.name}: {run.scenario.about}" if run.scenario.about else run.scenario.name)
         )
-        for sentence in sentences(run):
+        for sentence in [*sentences(run), *promises(run)]:
             console.print(sentence)
     for note in run.about.get("notes", ()):
         console.print(f"Note: {note}", markup=False)

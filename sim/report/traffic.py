@@ -1,8 +1,16 @@
 """What a run sent, and what of a site was in it, in plain words."""
 
 from fedsmall.models.own_models import has_own_models
+from fedsmall.privacy.patient_level import is_patient_level
+from fedsmall.privacy.site_level import tells_loss
+from sim.report.promises import promises
 from sim.runs.folder import Run
 
+HIDDEN = {
+    "patient": "noise is in every local step under {}",
+    "site": "what leaves is clipped and noised under {}",
+    "blur": "noise as large as what changed, or as the plan says, is added under {}",
+}
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -21,7 +29,9 @@ def leaves_a_site(run: Run) -> list[str]:
         return ["Nothing: no method of this run is federated."]
     own = any(map(has_own_models, federated))
     trained = "the trained layers that all sites share" if own else "its trained model"
-    parts = [f"At each contact a site sends {trained}{_size(run)}, the number of its samples, and its training loss."]
+    beside = ["the number of its samples"] * (not all(map(is_patient_level, federated)))
+    beside += ["its training loss"] * any(map(tells_loss, federated))
+    parts = [f"At each contact a site sends {' and '.join([trained + _size(run), *beside])}."]
     if own:
         parts.append("The other layers of its model never leave it.")
     if any(plan.recipe.has_state and plan.recipe.optimizer_state == "travel" for plan in federated):
@@ -30,7 +40,7 @@ def leaves_a_site(run: Run) -> list[str]:
         parts.append("Under SCAFFOLD its control variate goes with it, which doubles what is sent.")
     if any(plan.method.tree and plan.method.tree.fold_at == "server" for plan in federated):
         parts.append("Every replica's model leaves the site, for they are folded at the server.")
-    parts.append(_privacy(run))
+    parts += [_privacy(run), *promises(run)]
     parts.append("No sample, file name, or identity of a patient is sent. The server hands models on and sees each.")
     return parts
 
@@ -44,8 +54,15 @@ def _size(run: Run) -> str:
 
 
 def _privacy(run: Run) -> str:
-    private = [plan for plan in run.plans if plan.method.privacy is not None]
-    if not private:
+    """What is done to hide the model, by kind, and what is sent as it was trained."""
+    federated = [plan for plan in run.plans if plan.method.family == "federated"]
+    labels: dict[str, dict[str, None]] = {}
+    for plan in federated:
+        privacy = plan.method.privacy
+        kind = "" if privacy is None or privacy.open else privacy.level if privacy.counted else "blur"
+        labels.setdefault(kind, {})[plan.method.label] = None
+    if set(labels) == {""}:
         return "Nothing is added to hide the model: it is sent as it was trained."
-    labels = ", ".join(dict.fromkeys(plan.method.label for plan in private))
-    return f"What leaves is clipped and noised under {labels}; other methods send the model as it was trained."
+    said = [text.format(", ".join(labels[kind])) for kind, text in HIDDEN.items() if kind in labels]
+    text = "; ".join(said)
+    return text[0].upper() + text[1:] + ("; other methods send the model as it was trained." if "" in labels else ".")

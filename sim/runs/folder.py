@@ -191,6 +191,8 @@ def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = N
         "stopped": record.stopped,
         "extra": _without_singles(last["extra"]),
     }
+    if record.privacy:
+        row["privacy"] = record.privacy
     if trivial is not None:
         row["trivial"] = trivial
     return PlanRun(index, record.plan, row, evaluations, list(record.events))

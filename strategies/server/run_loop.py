@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import Ledger
+from fedsmall.privacy.site_level import Ledger, at_contacts
 from fedsmall.schedule import Action, Contact, contacts_of, piece_length
 from fedsmall.travellers import Moment
 from fedsmall.wire import PLAN, Arrays
@@ -70,8 +70,9 @@ def due(plan: Plan, contact: Contact) -> bool:
 
 
 def ledger_of(plan: Plan) -> Ledger | None:
-    """The ledger of a plan's privacy, where it asks for any."""
-    return Ledger(plan.method.privacy, plan.method.fraction) if plan.method.privacy else None
+    """The ledger of what noise at contacts costs, where the plan asks for any; blur claims nothing."""
+    privacy = at_contacts(plan)
+    return Ledger(privacy, plan.method.fraction) if privacy is not None and privacy.counted else None
 
 
 def charged(contacts: Iterable[Contact], ledger: Ledger | None) -> Iterator[Contact]:

@@ -19,15 +19,19 @@ from sim.consortium import sample_data
 from tests.fedsmall.training.second_device import second_device
 
 NAMES = ["bonn", "essen", "ulm"]
+AS_IT_IS = "least_blur = 0\nmost_read = 1000\n"  # models leave as they were trained
 
 
 def plan(rounds=4, name="FedDC", privacy=None, **settings):
     chosen = method(name, **settings)
     if privacy is not None:
         chosen = chosen.model_copy(update={"privacy": privacy})
+    task = {"csv": "hospital.csv", "label": "diagnosis", "classes": ["malignant", "benign"]}
+    if privacy is not None and privacy.counted:
+        task["ranges"] = [0.0, 5000.0]
     return Plan(
         name="p",
-        task={"csv": "hospital.csv", "label": "diagnosis", "classes": ["malignant", "benign"]},
+        task=task,
         partition={"natural": "file"},
         model="linear",
         rounds=rounds,
@@ -45,7 +49,7 @@ def files(tmp_path):
 
 @pytest.fixture
 def station(tmp_path, files):
-    (tmp_path / "policy.toml").write_text("")
+    (tmp_path / "policy.toml").write_text(AS_IT_IS)
     return Station("essen", files["essen"], tmp_path / "home", tmp_path / "policy.toml")
 
 
@@ -61,14 +65,21 @@ def scaled(station, the_plan=None, run="r"):
     """A station that has gone through roll call and scaling, and a model to send it."""
     the_plan = the_plan or plan()
     words, _ = station.answer("roll", config(the_plan, run), {})
-    _, sums = station.answer("sums", config(the_plan, run), {})
-    mean = sums["sums/total"] / sums["sums/count"]
-    station.answer("scaling", config(the_plan, run), {"scaling/mean": mean, "scaling/scale": np.ones_like(mean)})
+    if words["config"]["scaled"]:
+        agree(station, the_plan, run)
     from fedsmall.federation import Task
 
     read = json.loads(words["config"]["task"])
     task = Task(**{k: tuple(v) if isinstance(v, list) else v for k, v in read.items()})
     return {f"arrays/{name}": value for name, value in initial_model(the_plan, task).items()}
+
+
+def agree(station, the_plan, run):
+    _, sums = station.answer("sums", config(the_plan, run), {})
+    count = np.maximum(sums["sums/count"], 1)
+    mean = sums["sums/total"] / count
+    scale = np.sqrt(np.maximum(sums["sums/squares"] / count - mean**2, 1e-6))
+    station.answer("scaling", config(the_plan, run), {"scaling/mean": mean, "scaling/scale": scale})
 
 
 def same(one, other):
@@ -223,7 +234,7 @@ def test_an_order_without_its_run_or_without_this_site_is_refused(station):
 def test_counts_below_the_floor_are_not_told(station, files):
     text = files["essen"].read_text().splitlines(keepends=True)
     files["essen"].write_text("".join(text[:9]))
-    station.policy_file.write_text("least_samples = 2\ncount_floor = 20\n")
+    station.policy_file.write_text(AS_IT_IS + "least_samples = 2\ncount_floor = 20\n")
 
     words, _ = station.answer("roll", config(plan()), {})
 
@@ -235,7 +246,7 @@ def test_too_few_held_out_samples_are_not_judged(station):
     words, _ = station.answer("evaluate", config(plan()), model)
     assert "accuracy" in words["metrics"]
 
-    station.policy_file.write_text("count_floor = 1000\n")
+    station.policy_file.write_text(AS_IT_IS + "count_floor = 1000\n")
     words, _ = station.answer("evaluate", config(plan()), model)
 
     assert words["metrics"] == {"num-examples": 0}

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedsmall.data.ranges import within_ranges
 from fedsmall.data.sources.pool import Pool
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
@@ -99,8 +100,9 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
 
 
 def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...], options: dict[str, Any]) -> Pool:
-    loss = options.pop("loss", None)
+    loss, ranges = options.pop("loss", None), options.pop("ranges", None)
     pool = source.read(root, seed, *values, **options)
+    pool = pool if ranges is None else within_ranges(pool, ranges)
     pool = pool if loss is None else replace(pool, loss=loss)
     if pool.loss in ("logistic", "hinge") and len(pool.class_names) != 2:
         raise PlanError(f"the loss {pool.loss!r} tells two classes apart; this task has {len(pool.class_names)}")
@@ -109,7 +111,11 @@ def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...],
 
 def _checked(source: Source) -> Source:
     parameters = list(inspect.signature(source.read).parameters.values())
-    known = ["loss", *(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)]
+    known = [
+        "loss",
+        "ranges",
+        *(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY),
+    ]
     for option in source.options:
         if option not in known:
             raise PlanError(f"task {source.name!r} has no option {option!r}. {nearest(option, known)}")

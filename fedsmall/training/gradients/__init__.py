@@ -13,8 +13,20 @@ from fedsmall.training.gradients.losses import LOSSES, Loss
 from fedsmall.training.gradients.mapped import LARGEST, SLOW, MappedGradients
 from fedsmall.training.gradients.mlp import MlpGradients
 from fedsmall.training.gradients.packed import PackedGradients
+from fedsmall.training.gradients.per_sample import ClippedMlp, clipped
 
-__all__ = ["LOSSES", "PATHS", "Batch", "Gradients", "MlpGradients", "PathChoice", "choose", "mean_loss"]
+__all__ = [
+    "LOSSES",
+    "PATHS",
+    "Batch",
+    "ClippedMlp",
+    "Gradients",
+    "MlpGradients",
+    "PathChoice",
+    "choose",
+    "clipped",
+    "mean_loss",
+]
 
 PATHS: dict[str, Callable[[nn.Module, Loss], Gradients]] = {
     "mlp": MlpGradients,

@@ -1,5 +1,7 @@
 """What every way of computing gradients takes and gives."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import torch
@@ -15,12 +17,16 @@ class Batch(NamedTuple):
     ``x`` is (models, samples, *input), ``y`` (models, samples, ...). ``weight`` (models, samples) sums to one for each
     model and is zero where a smaller batch was filled up; ``None`` means 1 / samples everywhere. ``masks`` holds for
     every dropout layer zeros and 1 / (1 - p), (models, samples, *features of the layer).
+
+    Under patient-level privacy a weight is 1 / the expected size of a lot, and they need not sum to one; ``noise`` is
+    what is added to the gradients, {parameter: (models, ...)}.
     """
 
     x: Tensor
     y: Tensor
     weight: Tensor | None
     masks: Tensors
+    noise: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Gradients(Protocol):

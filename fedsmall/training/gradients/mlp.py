@@ -13,13 +13,15 @@ from fedsmall.training.gradients.prepare import MaskedDropout
 from fedsmall.training.stack import Tensors
 
 
-class _Layer(NamedTuple):
+class Layer(NamedTuple):
+    """A layer of a chain, and the name of its arrays."""
+
     kind: str  # "linear", "relu" or "dropout"
     name: str
     bias: bool = False
 
 
-_Use = Callable[[_Layer, Tensor, Tensor], None]
+_Use = Callable[[Layer, Tensor, Tensor], None]
 
 
 class MlpGradients:
@@ -31,14 +33,14 @@ class MlpGradients:
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         """``model`` as :func:`~fedsmall.training.gradients.prepare.prepared` gives it; ValueError for another."""
-        self._layers = _layers(model)
-        self._loss = loss
+        self.layers = layers_of(model)
+        self.loss = loss
 
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and gradients of all models."""
         gradients: Tensors = {}
 
-        def collect(layer: _Layer, slope: Tensor, x: Tensor) -> None:
+        def collect(layer: Layer, slope: Tensor, x: Tensor) -> None:
             gradients[f"{layer.name}.weight"] = torch.bmm(slope.mT, x)  # (models, outputs, inputs)
             if layer.bias:
                 gradients[f"{layer.name}.bias"] = slope.sum(1)
@@ -48,7 +50,7 @@ class MlpGradients:
     def descend(self, parameters: Tensors, batch: Batch, lr: float) -> Tensor:
         """One step of plain gradient descent in place; saves the memory traffic of making the gradients first."""
 
-        def move(layer: _Layer, slope: Tensor, x: Tensor) -> None:
+        def move(layer: Layer, slope: Tensor, x: Tensor) -> None:
             parameters[f"{layer.name}.weight"].baddbmm_(slope.mT, x, alpha=-lr)
             if layer.bias:
                 parameters[f"{layer.name}.bias"].sub_(slope.sum(1), alpha=lr)
@@ -59,34 +61,35 @@ class MlpGradients:
         """The outputs of all models."""
         models = len(next(iter(parameters.values())))
         x = x.flatten(1).expand(models, -1, -1)
-        for layer in self._layers:
+        for layer in self.layers:
             if layer.kind != "dropout":
-                x = _forward(layer, parameters, x, {})
+                x = forward(layer, parameters, x, {})
         return x
 
     def _pass(self, parameters: Tensors, batch: Batch, use: _Use) -> Tensor:
         """Forward and backward; ``use`` gets each linear layer with the slopes behind it and the inputs before it."""
         x = batch.x.flatten(2)  # (models, samples, features)
         inputs: list[Tensor] = []
-        for layer in self._layers:
+        for layer in self.layers:
             inputs.append(x)
-            x = _forward(layer, parameters, x, batch.masks)
-        slope = self._loss.slope(x, batch.y)
+            x = forward(layer, parameters, x, batch.masks)
+        slope = self.loss.slope(x, batch.y)
         slope.mul_(1 / x.shape[1] if batch.weight is None else batch.weight[..., None])
-        for layer, before in zip(reversed(self._layers), reversed(inputs), strict=True):
+        for layer, before in zip(reversed(self.layers), reversed(inputs), strict=True):
             if layer.kind == "relu":
                 slope = torch.ops.aten.threshold_backward(slope, before, 0)
             elif layer.kind == "dropout":
                 slope = slope * batch.masks[layer.name]
             else:
                 behind = slope
-                if layer is not self._layers[0]:
+                if layer is not self.layers[0]:
                     slope = torch.bmm(slope, parameters[f"{layer.name}.weight"])
                 use(layer, behind, before)
         return x
 
 
-def _forward(layer: _Layer, parameters: Tensors, x: Tensor, masks: Tensors) -> Tensor:
+def forward(layer: Layer, parameters: Tensors, x: Tensor, masks: Tensors) -> Tensor:
+    """What a layer of each model makes of ``x``, (models, samples, features)."""
     if layer.kind == "relu":
         return torch.relu(x)
     if layer.kind == "dropout":
@@ -97,15 +100,16 @@ def _forward(layer: _Layer, parameters: Tensors, x: Tensor, masks: Tensors) -> T
     return torch.baddbmm(parameters[f"{layer.name}.bias"][:, None], x, weight)
 
 
-def _layers(model: nn.Module) -> list[_Layer]:
-    layers: list[_Layer] = []
+def layers_of(model: nn.Module) -> list[Layer]:
+    """The layers of a chain of linear layers, ReLUs and dropout; ValueError for any other model."""
+    layers: list[Layer] = []
     for name, layer in chain(model):
         if isinstance(layer, nn.Linear):
-            layers.append(_Layer("linear", name, layer.bias is not None))
+            layers.append(Layer("linear", name, layer.bias is not None))
         elif isinstance(layer, nn.ReLU):
-            layers.append(_Layer("relu", name))
+            layers.append(Layer("relu", name))
         elif isinstance(layer, MaskedDropout):
-            layers.append(_Layer("dropout", name))
+            layers.append(Layer("dropout", name))
         elif not (isinstance(layer, nn.Identity) or (isinstance(layer, nn.Flatten) and not layers)):
             raise ValueError(f"layer {name} ({type(layer).__name__}) is not a linear layer, a ReLU or dropout")
     if not any(layer.kind == "linear" for layer in layers):

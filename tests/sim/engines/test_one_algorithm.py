@@ -31,6 +31,8 @@ ADAM = Recipe(optimizer="adam", lr=0.01, batch=2, local_epochs=1)
 MOMENTUM = Recipe(lr=0.05, momentum=0.5)
 RESET = ADAM.model_copy(update={"optimizer_state": "reset"})
 PRIVATE = {"privacy": Privacy(clip=0.1, noise=2.0)}
+PATIENTS = {"privacy": Privacy(level="patient", clip=0.5, epsilon=3.0, lot=4)}
+SGD = Recipe(lr=0.05, local_steps=2)
 SETTINGS: dict[str, dict[str, Any]] = {
     "FedDC": {"permute_every": 1, "aggregate_every": 4},
     "FedAvg": {"aggregate_every": 1},
@@ -152,6 +154,19 @@ CASES = {
     "FedAvg over some": plan_of("FedAvg", {"aggregate_every": 2, "fraction": 0.6}, evaluate_every=3),
     "SCAFFOLD over some": plan_of("SCAFFOLD", {"aggregate_every": 2, "fraction": 0.6}),
     "some, in private": plan_of(settings={**SETTINGS["FedDC"], **PRIVATE, "fraction": 0.6}),
+    "patients": plan_of(settings={**SETTINGS["FedDC"], **PATIENTS}, recipe=SGD, evaluate_every=2),
+    "patients, moments that travel": plan_of(
+        settings={**SETTINGS["FedDC"], **PATIENTS}, recipe=Recipe(optimizer="adam", lr=0.01)
+    ),
+    "patients, some of the sites": plan_of(
+        settings={**SETTINGS["FedDC"], **PATIENTS, "fraction": 0.6}, recipe=MOMENTUM, evaluate_every=2
+    ),
+    "patients, proximal": plan_of("FedProx", {**SETTINGS["FedProx"], **PATIENTS}, recipe=SGD),
+    "patients, SCAFFOLD": plan_of("SCAFFOLD", {"aggregate_every": 2, **PATIENTS}, recipe=SGD),
+    "patients, moments that stay": plan_of(
+        "FedAvg", {"aggregate_every": 2, **PATIENTS}, recipe=Recipe(momentum=0.5, optimizer_state="stay")
+    ),
+    "patients at large": plan_of("Central", PATIENTS),
     "weighted": plan_of(settings={**SETTINGS["FedDC"], "weighted": True}),
     "trees folded at the server": plan_of("RepTreeFL", {"aggregate_every": 2, "tree": Tree(fold_at="server")}),
     "trees that travel": plan_of(
@@ -196,6 +211,16 @@ def test_who_trains_alone_releases_nothing() -> None:
     outcome = batched(plan_of("Standalone", PRIVATE, evaluate_every=3))
 
     assert (outcome.contacts, outcome.privacy["releases"], outcome.bytes_sent) == (0, 0, 0)
+
+
+def test_an_evaluation_changes_no_number_under_patient_level_privacy() -> None:
+    settings = {"permute_every": 3, "aggregate_every": 6, **PATIENTS}
+    seldom, often = (plan_of(settings=settings, evaluate_every=every) for every in (None, 1))
+
+    one, other = batched(seldom), batched(often)
+
+    assert_equal_bits(one.model or {}, other.model or {})
+    assert len(other.evaluations) == 9
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.6])

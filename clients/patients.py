@@ -1,0 +1,85 @@
+"""Patient-level privacy at a real site: what its patients have spent over all runs, and answers that are given once."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import load, save
+
+from clients.memory import KEEP, put
+from clients.policy import Policy
+from clients.site_log import SiteLog
+from clients.socket_frames import Header
+from fedsmall.audit_log import digest_of
+from fedsmall.errors import PlanError
+from fedsmall.plan import Plan
+from fedsmall.privacy.accountant import epsilon_of, protection_of
+from fedsmall.privacy.patient_level import Charge, Protection, steps_of
+from fedsmall.run_sheet import RUN
+from fedsmall.wire import ROUND, ROUNDS, Arrays
+
+Answer = tuple[Header, Arrays]
+
+
+def check_affordable(log: SiteLog, policy: Policy, plan: Plan, samples: int, seat: tuple[int, int], run: str) -> None:
+    """Raise PolicyError where the whole of a run, on top of all others, would cost more than the policy allows.
+
+    Asked at the roll call, so that a run does not stop in its middle. ``seat`` is the site's place, and of how many.
+    """
+    whole = protection_of(plan, samples, *seat).charge(steps_of(plan, *seat))
+    others = [charge for other, charge in log.charges() if other != run]
+    own = [charge for mine, charge in log.charges() if mine == run]
+    policy.check_patients(max(_epsilon(policy, [*others, whole]), _epsilon(policy, [*others, *own])), plan)
+
+
+def charge_contact(
+    log: SiteLog, policy: Policy, plan: Plan, samples: int, seat: tuple[int, int], config: Mapping[str, Any]
+) -> None:
+    """Charge the steps that an order asks for, before any is taken. Raises PolicyError where they are not allowed.
+
+    More may be charged than is ever sent, never less.
+    """
+    rounds = int(config[ROUNDS])
+    if rounds < 1:
+        raise PlanError("the order asks for no round of training")
+    assert plan.recipe.steps is not None
+    protection: Protection = protection_of(plan, samples, *seat)
+    charge = protection.charge(rounds * plan.recipe.steps)
+    policy.check_patients(_epsilon(policy, [*(each for _, each in log.charges()), charge]), plan)
+    log.charge(charge, run=str(config[RUN]), t=config[ROUND])
+
+
+def spent_here(log: SiteLog, delta: float) -> list[tuple[str, float]]:
+    """For each run, the epsilon that it has cost this site's patients; at the end, under "all runs", that of all."""
+    charges = log.charges()
+    runs = dict.fromkeys(run for run, _ in charges)
+    each = [(run, epsilon_of([charge for of, charge in charges if of == run], delta)) for run in runs]
+    return [*each, ("all runs", epsilon_of([charge for _, charge in charges], delta))] if each else []
+
+
+def once(folder: Path, config: Mapping[str, Any], arrays: Arrays, answer: Callable[[], Answer]) -> Answer:
+    """The answer to an order; where the same was given before, that one, bit by bit: it costs nothing to tell it again.
+
+    The answers to the last few rounds are kept. An order that differs in anything is another, and is answered anew.
+    """
+    told = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | list | tuple)}
+    digest = digest_of(arrays) + json.dumps(told, sort_keys=True, default=list)
+    path = folder / f"{int(config[ROUND]):09d}"
+    head, body = path.with_suffix(".json"), path.with_suffix(".safetensors")
+    if head.exists():
+        kept = json.loads(head.read_text())
+        if kept["order"] == digest:
+            return kept["header"], load(body.read_bytes())
+    head.unlink(missing_ok=True)
+    header, sent = answer()
+    put(body, save(sent))
+    put(head, json.dumps({"order": digest, "header": header}).encode())  # last: only what is whole is found
+    for old in sorted(folder.glob("*.json"))[:-KEEP]:
+        old.with_suffix(".safetensors").unlink(missing_ok=True)
+        old.unlink()
+    return header, sent
+
+
+def _epsilon(policy: Policy, charges: list[Charge]) -> float:
+    return 0.0 if policy.most_epsilon is None else epsilon_of(charges, policy.delta)

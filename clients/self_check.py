@@ -1,0 +1,133 @@
+"""A site attacks what it is about to send: it has the update and its own patients, which no other party has."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from clients.hospital import keyed
+from clients.policy import Policy
+from fedsmall.aggregation.aggregate import is_buffer
+from fedsmall.data.raw_site import RawSite
+from fedsmall.errors import PlanError, PolicyError
+from fedsmall.models.registry import initial_model
+from fedsmall.plan import Plan
+from fedsmall.privacy.blur import as_blur, blurred
+from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
+from fedsmall.privacy.reading import apart, records_read
+from fedsmall.privacy.site_level import check_private
+from fedsmall.validation import leaving_contacts
+from fedsmall.wire import MODEL, Arrays, join, parts
+
+CLOSE = 0.2  # a record counts as given away within this share of what sets it apart from the site's others
+FIRST, LAST = 1.0, 8.0  # blur: from as large as the update, doubled as long as somebody can be read
+
+
+class Blurred(NamedTuple):
+    """What may leave; the blur that it took, ``kappa`` or 0, and how many patients could be read without."""
+
+    sent: Arrays
+    kappa: float
+    read: int
+
+
+def check_released(plan: Plan, raw: RawSite) -> int:
+    """How many numbers a model of the plan has, where its privacy is kept by what it would have a site send.
+
+    Raises PlanError elsewhere, whatever a server checks. The sums from which features are scaled are exact, so under a
+    ledger they may not be asked for.
+    """
+    privacy, model = plan.method.privacy, initial_model(plan, raw.task)
+    buffers = [name for name in model if is_buffer(name)]
+    check_private(plan, leaving_contacts(plan), buffers)
+    if is_patient_level(plan):
+        check_patient_level(plan, buffers)
+    if privacy is not None and privacy.counted and raw.scaled:
+        raise PlanError(
+            "the plan's privacy does not cover the exact sums by which features are scaled; state their public ranges "
+            "in the task, as in ranges = {age = [0, 120]}"
+        )
+    return sum(array.size for array in model.values())
+
+
+def patients_read(
+    received: Arrays, sent: Arrays, plan: Plan, patients: np.ndarray, steps: int = 1, within: float = CLOSE
+) -> int:
+    """How many of a site's ``patients`` (patients, ...) can be read from all that it sends, model and beside.
+
+    ``received`` and ``sent`` are a contact's arrays as they are on the wire ("arrays/0.weight"). Beside a model go
+    moments and controls, which are gradients themselves: they are tried as they are, and against what came. ``steps``
+    is how many led from one to the other.
+    """
+    came, start = parts(received), parts(received).get(MODEL, {})
+    model, sizes = parts(sent).get(MODEL, {}), apart(patients)
+    found = np.zeros(len(patients), dtype=bool)
+    for kept in {1.0, _kept(plan, steps)}:  # what weight decay has left of the model that came
+        found |= records_read({name: kept * array for name, array in start.items()}, model, patients, within, sizes)
+    for key, arrays in parts(sent).items():
+        for prefix, group in _groups(arrays).items() if key != MODEL else ():
+            before = _groups(came.get(key, {})).get(prefix, {})
+            for origin in _origins(group, before, start, plan):
+                found |= records_read(origin, group, patients, within, sizes)
+    return int(found.sum())
+
+
+def guarded(
+    received: Arrays, sent: Arrays, plan: Plan, patients: np.ndarray, steps: int, policy: Policy, key: bytes
+) -> Blurred:
+    """``sent``, its model blurred as far as it takes that no more patients can be read from it than the policy lets.
+
+    What a ledger counts and is at least as much as blur is left alone: whether it was touched would be one more thing
+    told. The noise is drawn from the site's ``key`` for this very update. Raises PolicyError where the policy would
+    send nothing instead, and where no blur helps.
+    """
+    model, start = parts(sent).get(MODEL, {}), parts(received).get(MODEL, {})
+    privacy, most = plan.method.privacy, policy.most_read
+    if privacy is not None and privacy.counted and as_blur(privacy, sum(a.size for a in model.values())) >= FIRST:
+        return Blurred(sent, 0.0, 0)
+    read = left = patients_read(received, sent, plan, patients, steps)
+    if read > most and policy.when_read == "refuse":
+        raise PolicyError(
+            "patients here could be read from the update, and the policy says to send none such (when_read); take "
+            "larger batches, or write privacy = {blur = 1} under the method"
+        )
+    kappa, now, rng = FIRST / 2, sent, np.random.default_rng(keyed(key, sent))
+    while left > most and kappa < LAST:
+        kappa *= 2
+        now = sent | join(**{MODEL: _blurred_one(model, start, kappa, rng)})
+        left = patients_read(received, now, plan, patients, steps)
+    if left > most:
+        raise PolicyError(
+            "patients here could be read from what goes beside the model, which no blur covers; take "
+            'optimizer_state = "reset", or a method that sends the model alone'
+        )
+    return Blurred(now, kappa if read > most else 0.0, read)
+
+
+def _kept(plan: Plan, steps: int) -> float:
+    """What share of a model is left after so many steps of weight decay, where that is all that moves it."""
+    recipe = plan.recipe
+    return float((1 - recipe.lr * recipe.weight_decay) ** steps) if recipe.optimizer == "sgd" else 1.0
+
+
+def _groups(arrays: Arrays) -> dict[str, Arrays]:
+    """Arrays by what they are of each layer: {"momentum": {"0.weight": ...}}."""
+    groups: dict[str, Arrays] = {}
+    for name, array in arrays.items():
+        prefix, _, parameter = name.rpartition("/")
+        groups.setdefault(prefix, {})[parameter] = array
+    return groups
+
+
+def _origins(group: Arrays, before: Arrays, start: Arrays, plan: Plan) -> list[Arrays]:
+    """Where an array that goes beside a model may have set out from: zero, what came, what is left of that, a model."""
+    alike = [{name: array for name, array in known.items() if name in group} for known in (before, start)]
+    whole = [known for known in alike if known.keys() == group.keys()]
+    decay = plan.recipe.betas[0] if plan.recipe.optimizer == "adam" else plan.recipe.momentum
+    faded = [{name: decay * array for name, array in whole[0].items()}] if before and whole else []
+    return [{name: np.zeros_like(array) for name, array in group.items()}, *whole, *faded]
+
+
+def _blurred_one(model: Arrays, start: Arrays, kappa: float, rng: np.random.Generator) -> Arrays:
+    stacks = ({name: np.asarray(array)[None] for name, array in arrays.items()} for arrays in (model, start))
+    one, other = stacks
+    return {name: array[0] for name, array in blurred(one, other, kappa, [rng]).items()}

@@ -1,0 +1,111 @@
+"""Differential privacy for each patient: what a site's local steps must do, and what they cost.
+
+What is promised. The unit is a patient: whoever sees every model that a site sent, and knows all its other patients,
+could hardly tell whether this one was among them. That is (epsilon, delta)-differential privacy under add-or-remove of
+a sample (where a patient has several samples, of each sample and not of the patient). The number of a site's samples
+is not hidden: it decides ``rate`` and the noise, as in every implementation that we know, and so it can be estimated
+from the noise. It is not told, but take it to be known.
+
+How. DP-SGD (Abadi et al. 2016, algorithm 1): every sample joins a step's lot with probability ``rate``, independently
+of all others and of all other steps; each one's gradient is clipped; noise is added to the sum; the sum is divided by
+the lot's *expected* size, which is public, never by the size that came or by the site's number of samples. Epochs that
+are shuffled and cut are not such lots, and accounting for them as if they were is an error (Chua et al. 2024).
+
+What is charged: local steps, not contacts. A model that hops, an average, momentum, Adam's moments that travel, a
+proximal term, SCAFFOLD's and FedDyn's corrections are computed from noised gradients: post-processing, at no cost. No
+amplification by the chain is claimed. The server cannot weaken a site's promise: from ``epsilon`` a site finds the
+noise for its own number of samples, which it does not tell.
+
+Under a ``fraction`` of the sites below one a site counts the steps of those contacts for which it is drawn. The draw is
+public (a named stream of the plan's seed), so this is the exact number, and no amplification by it is claimed.
+
+What it costs in all says :mod:`fedsmall.privacy.accountant`.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedsmall.errors import PlanError
+from fedsmall.plan import Plan
+from fedsmall.schedule import contacts_of, participants
+
+
+class Charge(NamedTuple):
+    """So many ``steps`` of lots at sampling ``rate``, with noise multiplier ``noise``."""
+
+    rate: float
+    noise: float
+    steps: int
+
+
+class Protection(NamedTuple):
+    """What a site's local steps do: ``lot`` is the expected size of a lot and what sums are divided by."""
+
+    rate: float
+    noise: float
+    lot: int
+    clip: float
+
+    def charge(self, steps: int) -> Charge:
+        """What that many steps are charged as."""
+        return Charge(self.rate, self.noise, steps)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the noise in every number of a gradient."""
+        return self.noise * self.clip / self.lot
+
+
+def is_patient_level(plan: Plan) -> bool:
+    """Whether the plan promises privacy to each patient."""
+    return plan.method.privacy is not None and plan.method.privacy.level == "patient"
+
+
+def lot_of(plan: Plan) -> int:
+    """The expected samples of a lot. Raises PlanError where the plan does not say."""
+    privacy = plan.method.privacy
+    assert privacy is not None
+    lot = privacy.lot or plan.recipe.batch
+    if lot is None:
+        raise PlanError('privacy with level = "patient" needs lot, the expected number of samples in a step')
+    return lot
+
+
+def told_samples(plan: Plan, samples: int) -> int:
+    """The number of samples that a site tells: its own; under patient-level privacy the lot, which everybody knows."""
+    return lot_of(plan) if is_patient_level(plan) else samples
+
+
+def steps_of(plan: Plan, place: int, sites: int, rounds: int | None = None) -> int:
+    """The local steps of a site in the whole plan, or up to round ``rounds``; it takes part where it is drawn."""
+    assert plan.recipe.steps is not None
+    rounds = plan.rounds if rounds is None else min(rounds, plan.rounds)
+    if plan.method.fraction >= 1 or plan.method.family != "federated":
+        return rounds * plan.recipe.steps
+    drawn = (c for c in contacts_of(plan) if place in participants(plan.seed, c.t, range(sites), plan.method.fraction))
+    return plan.recipe.steps * sum(c.rounds - max(0, c.t - rounds) for c in drawn if c.t - c.rounds < rounds)
+
+
+def check_patient_level(plan: Plan, buffers: Sequence[str] = ()) -> None:
+    """Raise PlanError where a plan that promises privacy to patients would break its promise.
+
+    ``buffers`` are the names of the model's running statistics.
+    """
+    method = plan.method
+    lot_of(plan)
+    if plan.recipe.local_epochs is not None:
+        raise PlanError("patient-level privacy counts steps, and epochs would tell how many samples; set local_steps")
+    if method.weighted:
+        raise PlanError("weighted = true needs the sites' numbers of samples, which patient-level privacy keeps back")
+    if method.tree is not None:
+        raise PlanError(
+            "Replica trees do not go with patient-level privacy: a patient is in most replicas, and all of them would "
+            "be charged. Take the method without its tree."
+        )
+    if method.rule == "scaffold" and method.scaffold_option == 1:
+        raise PlanError("scaffold_option = 1 sends a gradient without noise; patient-level privacy takes option 2")
+    if any("running" in name for name in buffers):
+        raise PlanError(
+            'BatchNorm mixes the patients of a lot, and its statistics leave without noise; model_options = { norm = "'
+            'group" } goes with patient-level privacy'
+        )

@@ -1,0 +1,154 @@
+"""Gradients under patient-level privacy: each sample's own is clipped before they are summed, and noise is added.
+
+A step's gradient is sum_i weight_i * g_i * min(1, clip / |g_i|) + noise, with |g_i| over all parameters together
+(Abadi et al. 2016, algorithm 1). A batch's weights and noise come from :class:`fedsmall.training.lots.Lots`.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from fedsmall.training.gradients.batch import Batch, Gradients
+from fedsmall.training.gradients.mlp import Layer, MlpGradients, forward
+from fedsmall.training.stack import Tensors
+
+
+class ClippedMlp:
+    """Linear layers and ReLUs of K models, without any sample's gradient being made.
+
+    The gradient of a linear layer for sample i is the outer product of the slope behind it and the input before it, so
+    its squared norm is |slope_i|^2 (|input_i|^2 + 1), the one for the bias (Goodfellow 2015). Slopes are then scaled,
+    and the same products made as without clipping.
+    """
+
+    path = "mlp"
+    pads = True
+    chunk: int | None = None
+
+    def __init__(self, inner: MlpGradients, clip: float) -> None:
+        self._inner, self._layers, self._loss, self._clip = inner, inner.layers, inner.loss, clip
+
+    def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
+        """The outputs and the clipped, summed and noised gradients of all models."""
+        gradients: Tensors = {}
+
+        def collect(layer: Layer, slope: Tensor, x: Tensor) -> None:
+            gradients[f"{layer.name}.weight"] = torch.bmm(slope.mT, x)  # (models, outputs, inputs)
+            if layer.bias:
+                gradients[f"{layer.name}.bias"] = slope.sum(1)
+
+        outputs = self._pass(parameters, batch, collect)
+        return outputs, _noised(gradients, batch.noise)
+
+    def descend(self, parameters: Tensors, batch: Batch, lr: float) -> Tensor:
+        """One step of plain gradient descent in place, as :meth:`MlpGradients.descend`."""
+
+        def move(layer: Layer, slope: Tensor, x: Tensor) -> None:
+            parameters[f"{layer.name}.weight"].baddbmm_(slope.mT, x, alpha=-lr)
+            if layer.bias:
+                parameters[f"{layer.name}.bias"].sub_(slope.sum(1), alpha=lr)
+
+        outputs = self._pass(parameters, batch, move)
+        for name, noise in batch.noise.items():
+            parameters[name].sub_(noise, alpha=lr)
+        return outputs
+
+    def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        """The outputs of all models."""
+        return self._inner.predict(parameters, buffers, x)
+
+    def _pass(self, parameters: Tensors, batch: Batch, use: Callable[[Layer, Tensor, Tensor], None]) -> Tensor:
+        """Forward, backward, and ``use`` of each linear layer with its scaled slopes and its inputs."""
+        x = batch.x.flatten(2)  # (models, samples, features)
+        inputs: list[Tensor] = []
+        for layer in self._layers:
+            inputs.append(x)
+            x = forward(layer, parameters, x, batch.masks)
+        slope, found, squares = self._loss.slope(x, batch.y), [], torch.zeros_like(x[..., 0])  # (models, samples)
+        for layer, before in zip(reversed(self._layers), reversed(inputs), strict=True):
+            if layer.kind == "relu":
+                slope = torch.ops.aten.threshold_backward(slope, before, 0)
+            elif layer.kind == "dropout":
+                slope = slope * batch.masks[layer.name]
+            else:
+                found.append((layer, slope, before))
+                squares += _squares(slope) * (_squares(before) + layer.bias)
+                if layer is not self._layers[0]:
+                    slope = torch.bmm(slope, parameters[f"{layer.name}.weight"])
+        share = _shares(squares, self._clip, batch)[..., None]
+        for layer, behind, before in found:
+            use(layer, behind * share, before)
+        return x
+
+
+class ClippedOneByOne:
+    """Any model without BatchNorm, by another way of computing gradients: every sample is a model with a batch of one.
+
+    A model's samples go together, as many copies of it as there are samples, in parts of the inner way's own size.
+    """
+
+    pads = True
+    chunk: int | None = None
+
+    def __init__(self, inner: Gradients, clip: float) -> None:
+        self._inner, self._clip, self.path = inner, clip, inner.path
+
+    def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
+        """The outputs and the clipped, summed and noised gradients of all models."""
+        outputs, sums = zip(*(self._one(parameters, buffers, batch, row) for row in range(len(batch.x))), strict=True)
+        gradients = {name: torch.stack([of_one[name] for of_one in sums]) for name in parameters}
+        return torch.stack(outputs), _noised(gradients, batch.noise)
+
+    def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        """The outputs of all models."""
+        return self._inner.predict(parameters, buffers, x)
+
+    def _one(self, parameters: Tensors, buffers: Tensors, batch: Batch, row: int) -> tuple[Tensor, Tensors]:
+        """One model's outputs, (samples, width), and the sum of its clipped gradients."""
+        samples = batch.x.shape[1]
+        size = self._inner.chunk or samples
+        outputs: list[Tensor] = []
+        total = {name: torch.zeros_like(tensor[row]) for name, tensor in parameters.items()}
+        for first in range(0, samples, size):
+            part = slice(first, min(first + size, samples))
+            count = part.stop - part.start
+            copies, held = (
+                {name: t[row].expand(count, *t.shape[1:]) for name, t in tensors.items()}
+                for tensors in (parameters, buffers)
+            )
+            masks = {name: mask[row, part, None] for name, mask in batch.masks.items()}
+            alone = Batch(batch.x[row, part, None], batch.y[row, part, None], None, masks)
+            given, gradients = self._inner(copies, held, alone)
+            outputs.append(given[:, 0])
+            squares = torch.stack([_squares(gradient.flatten(1)) for gradient in gradients.values()]).sum(0)
+            share = _shares(squares, self._clip, batch._replace(weight=_of(batch.weight, row, part)))
+            for name, gradient in gradients.items():
+                total[name] += torch.tensordot(share, gradient, 1)
+        return torch.cat(outputs), total
+
+
+def clipped(inner: Gradients, clip: float) -> Gradients:
+    """The way of computing gradients with each sample's clipped to ``clip``, at the least cost."""
+    return ClippedMlp(inner, clip) if isinstance(inner, MlpGradients) else ClippedOneByOne(inner, clip)
+
+
+def _squares(x: Tensor) -> Tensor:
+    squares: Tensor = torch.linalg.vecdot(x, x)
+    return squares
+
+
+def _of(weight: Tensor | None, row: int, part: slice) -> Tensor | None:
+    return None if weight is None else weight[row, part]
+
+
+def _shares(squares: Tensor, clip: float, batch: Batch) -> Tensor:
+    """What of each sample's gradient, whose squared norm is given, enters the sum."""
+    factor = clip / squares.sqrt().clamp_min(clip)
+    return factor / batch.x.shape[1] if batch.weight is None else factor * batch.weight
+
+
+def _noised(gradients: Tensors, noise: Mapping[str, Tensor]) -> Tensors:
+    for name, drawn in noise.items():
+        gradients[name] += drawn
+    return gradients

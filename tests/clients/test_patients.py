@@ -1,0 +1,216 @@
+"""Patient-level privacy at a real site: charged before anything leaves, over all runs, and told only once."""
+
+import json
+
+import numpy as np
+import pytest
+
+from clients.patients import spent_here
+from clients.policy import policy_from
+from clients.site_log import SiteLog
+from clients.station import Station
+from fedsmall.errors import PolicyError
+from fedsmall.methods import method
+from fedsmall.plan import Plan, Recipe
+from fedsmall.privacy.accountant import protection_of
+from fedsmall.privacy.patient_level import Charge
+from fedsmall.run_sheet import RUN, SITES
+from fedsmall.wire import COMMON, EXAMPLES, LOSS, PLAN, ROUND, ROUNDS
+
+NAMES = ["bonn", "essen", "ulm"]
+PATIENTS = {"level": "patient", "clip": 1.0, "epsilon": 3.0, "lot": 8}
+
+
+def plan_of(privacy=PATIENTS, rounds=4, recipe=None, **settings):
+    return Plan(
+        name="p",
+        task={
+            "csv": "hospital.csv",
+            "label": "outcome",
+            "classes": ["no", "yes"],
+            "ranges": {"a": [-4.0, 4.0], "b": [-4.0, 4.0]},
+        },
+        partition={"natural": "file"},
+        model="linear",
+        rounds=rounds,
+        recipe=recipe or Recipe(lr=0.05, local_steps=2),
+        method=method("FedDC", **{"permute_every": 1, "aggregate_every": 2, "privacy": privacy} | settings),
+    )
+
+
+def table(path, rows):
+    rng = np.random.default_rng(0)
+    lines = [f"{a:.4f},{b:.4f},{'yes' if a > 0 else 'no'}" for a, b in rng.normal(size=(rows, 2))]
+    path.write_text("\n".join(["a,b,outcome", *lines]) + "\n")
+    return path
+
+
+def station_at(folder, rows=40, policy=""):
+    folder.mkdir(exist_ok=True)
+    (folder / "policy.toml").write_text(policy)
+    return Station("essen", table(folder / "essen.csv", rows), folder / "home", folder / "policy.toml")
+
+
+def config(plan, run="r", **more):
+    return {PLAN: plan.model_dump_json(), RUN: run, SITES: NAMES, **more}
+
+
+def order(plan, t=1, rounds=1, run="r"):
+    return config(plan, run, **{ROUND: t, ROUNDS: rounds, COMMON: True})
+
+
+MODEL = {"arrays/0.weight": np.zeros((2, 2), np.float32), "arrays/0.bias": np.zeros(2, np.float32)}
+
+
+def trained(station, plan, **more):
+    words, sent = station.answer("train", order(plan, **more), dict(MODEL))
+    assert "error" not in words, words
+    return words, sent
+
+
+def test_a_site_charges_its_own_rate_and_noise_before_it_answers(tmp_path):
+    station, plan = station_at(tmp_path), plan_of()
+    held = len(station._samples(plan)[0].train)
+    expected = protection_of(plan, held, 1, 3)
+
+    trained(station, plan, rounds=3)
+
+    assert station.log.charges() == (("r", Charge(expected.rate, expected.noise, 6)),)
+    events = [entry["event"] for entry in station.log.entries()]
+    assert events.index("charged") < events.index("sent")
+
+
+def test_a_whole_run_costs_what_the_plan_promises(tmp_path):
+    station, plan = station_at(tmp_path), plan_of()
+
+    for t in range(1, 5):
+        trained(station, plan, t=t)
+
+    (_, epsilon), whole = spent_here(station.log, 1e-5)
+    assert epsilon == whole[1] == pytest.approx(3, rel=2e-3)
+    assert epsilon <= 3
+
+
+def test_an_order_that_comes_again_gets_the_same_answer_and_costs_nothing(tmp_path):
+    station, plan = station_at(tmp_path), plan_of()
+    words, sent = trained(station, plan)
+    charged = station.log.charges()
+
+    fresh = Station(station.name, station.data, station.home, station.policy_file)
+    for again in (station, fresh):
+        later, same = trained(again, plan)
+        assert later == words
+        assert list(same) == list(sent) or set(same) == set(sent)
+        assert all(same[name].tobytes() == sent[name].tobytes() for name in sent)
+        assert again.log.charges() == charged
+
+
+def test_another_order_of_the_same_round_is_noised_anew_and_charged(tmp_path):
+    station, plan = station_at(tmp_path), plan_of()
+    _, sent = trained(station, plan)
+
+    _, other = station.answer("train", order(plan), {name: array + 1 for name, array in MODEL.items()})
+
+    assert not np.allclose(other["arrays/0.weight"] - 1, sent["arrays/0.weight"], atol=1e-4)
+    assert station.log.charges()[0][1].steps == 4
+
+
+def test_runs_are_added_up_and_refused_at_the_roll_call_where_they_would_cost_too_much(tmp_path):
+    station, plan = station_at(tmp_path, policy="most_epsilon = 4.0"), plan_of()
+    for t in range(1, 5):
+        trained(station, plan, t=t)
+
+    words, _ = station.answer("roll", config(plan, "another"), {})
+    again, _ = station.answer("roll", config(plan, "r"), {})
+
+    assert "would cost more than epsilon 4" in words["error"]
+    assert "\n" not in words["error"]
+    assert "error" not in again
+
+
+def test_no_contact_goes_over_what_the_policy_allows(tmp_path):
+    station, plan = station_at(tmp_path, policy="most_epsilon = 3.0"), plan_of()
+    answers = [station.answer("train", order(plan, t=t), dict(MODEL))[0] for t in range(1, 12)]
+
+    refused = ["error" in words for words in answers]
+
+    assert refused == [False] * 4 + [True] * 7
+    assert spent_here(station.log, 1e-5)[-1][1] <= 3
+
+
+def test_an_order_for_no_round_gives_no_budget_back(tmp_path):
+    station, plan = station_at(tmp_path), plan_of()
+    trained(station, plan)
+
+    words, _ = station.answer("train", order(plan, rounds=-5), dict(MODEL))
+
+    assert "asks for no round" in words["error"]
+    assert station.log.charges()[0][1].steps == 2
+
+
+def test_one_patient_more_changes_nothing_of_what_is_not_noised(tmp_path):
+    """The names and the metrics of every reply, to the bit; the roll call's too. Only the model may differ."""
+    plan = plan_of()
+    one, other = (station_at(tmp_path / str(rows), rows) for rows in (40, 41))
+
+    for kind, said in (("roll", config(plan)), ("train", order(plan))):
+        words, arrays = one.answer(kind, said, dict(MODEL) if kind == "train" else {})
+        others, theirs = other.answer(kind, said, dict(MODEL) if kind == "train" else {})
+        assert json.dumps(words) == json.dumps(others)
+        assert [(n, a.shape, a.dtype) for n, a in sorted(arrays.items())] == [
+            (n, a.shape, a.dtype) for n, a in sorted(theirs.items())
+        ]
+    assert words["metrics"][EXAMPLES] == 8
+    assert LOSS not in words["metrics"]
+
+
+@pytest.mark.parametrize("lost", ["log.jsonl", "log.state.json"])
+def test_neither_a_log_nor_a_state_that_is_lost_gives_budget_back(tmp_path, lost):
+    station, plan = station_at(tmp_path), plan_of()
+    for t in (1, 2):
+        trained(station, plan, t=t)
+    before = station.log.charges()
+
+    (station.home / lost).unlink()
+
+    assert SiteLog(station.home, "essen").charges() == before
+
+
+@pytest.mark.parametrize(
+    ("policy", "plan", "told"),
+    [
+        ({"most_epsilon": 3.0}, plan_of(privacy={"blur": 1.0}), "demands privacy for each patient"),
+        ({"least_lot": 4}, plan_of(privacy={"clip": 1.0, "noise": 2.0}), "demands privacy for each patient"),
+        ({"least_lot": 16}, plan_of(), "lots of 8; the policy here asks for 16"),
+        ({"budget": 8.0}, plan_of(), "for patients, for which a policy has most_epsilon"),
+    ],
+)
+def test_a_policy_demands_in_one_line(policy, plan, told):
+    with pytest.raises(PolicyError, match=told) as refused:
+        policy_from(policy).check_plan(plan, "t", samples=40, sites=3)
+
+    assert "\n" not in str(refused.value)
+
+
+def test_a_policy_lets_patient_level_plans_hand_models_on(tmp_path):
+    policy_from({"most_epsilon": 3.0, "least_lot": 8}).check_plan(plan_of(), "t", samples=40, sites=3, numbers=6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [({"recipe": Recipe(local_epochs=1)}, "set local_steps"), ({"weighted": True}, "keeps back")],
+)
+def test_the_site_itself_refuses_a_plan_that_breaks_its_promise(tmp_path, settings, told):
+    words, _ = station_at(tmp_path).answer("roll", config(plan_of(**settings)), {})
+
+    assert told in words["error"]
+
+
+def test_lots_of_a_real_site_are_drawn_from_its_system(tmp_path):
+    plan = plan_of(privacy={"level": "patient", "clip": 1.0, "noise": 1.0, "lot": 8})
+    one, other = (station_at(tmp_path / name) for name in ("a", "b"))
+
+    _, first = trained(one, plan)
+    _, second = trained(other, plan)
+
+    assert not np.allclose(first["arrays/0.weight"], second["arrays/0.weight"], atol=1e-4)

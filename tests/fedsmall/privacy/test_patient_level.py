@@ -1,0 +1,178 @@
+"""What patient-level privacy costs, by the accountant and by others, and what plans may ask for."""
+
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from fedsmall.errors import PlanError
+from fedsmall.federation import Task
+from fedsmall.methods import method
+from fedsmall.plan import Plan, Recipe
+from fedsmall.privacy.accountant import epsilon_of, event_of, noise_for, protection_of
+from fedsmall.privacy.patient_level import Charge, steps_of, told_samples
+from fedsmall.travellers import journey
+from fedsmall.validation import check_plan
+
+CHARGES = [Charge(0.07, 1.76, 200), Charge(0.3, 2.0, 50), Charge(0.01, 0.8, 1000), Charge(1.0, 20.0, 200)]
+PATIENTS = {"level": "patient", "clip": 1.0, "epsilon": 3.0, "lot": 16}
+
+
+def plan_of(name="FedDC", recipe=None, privacy=PATIENTS, **settings):
+    return Plan(
+        name="test",
+        task="breast_cancer",
+        rounds=settings.pop("rounds", 20),
+        model=settings.pop("model", "mlp"),
+        recipe=recipe or Recipe(),
+        method=method(name, **{"aggregate_every": 5, "privacy": privacy} | settings),
+    )
+
+
+@pytest.mark.parametrize("charge", CHARGES)
+def test_the_accountant_is_that_of_privacy_loss_distributions_to_one_in_a_thousand(charge):
+    fine = PLDAccountant()
+    fine.compose(event_of(charge), charge.steps)
+
+    assert epsilon_of([charge], 1e-5) == pytest.approx(fine.get_epsilon(1e-5), rel=1e-3)
+
+
+@pytest.mark.parametrize("charge", CHARGES)
+def test_the_accountant_of_renyi_divergences_is_above_it_and_not_far(charge):
+    renyi = RdpAccountant()
+    renyi.compose(event_of(charge), charge.steps)
+
+    assert epsilon_of([charge], 1e-5) <= renyi.get_epsilon(1e-5) <= 1.3 * epsilon_of([charge], 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("charge", CHARGES[:3])
+def test_opacus_says_the_same_epsilon(charge):
+    accountants = pytest.importorskip("opacus.accountants", reason="Opacus is not installed; the dev extra brings it")
+    theirs = accountants.PRVAccountant()
+    theirs.history = [(charge.noise, charge.rate, charge.steps)]
+
+    assert epsilon_of([charge], 1e-5) == pytest.approx(theirs.get_epsilon(1e-5, eps_error=1e-3), rel=1e-3)
+
+
+def test_whole_sites_in_every_step_cost_what_one_gaussian_costs():
+    """Balle & Wang 2018, theorem 8: without sampling, steps compose to one Gaussian with noise / sqrt(steps)."""
+    sigma = 20 / 200**0.5
+
+    def excess(eps):
+        a, b = 1 / (2 * sigma) - eps * sigma, -1 / (2 * sigma) - eps * sigma
+        return stats.norm.cdf(a) - np.exp(eps) * stats.norm.cdf(b) - 1e-5
+
+    assert epsilon_of([Charge(1.0, 20.0, 200)], 1e-5) == pytest.approx(optimize.brentq(excess, 0, 50), rel=1e-3)
+
+
+def test_charges_of_several_runs_are_composed_and_their_order_is_nothing():
+    one, other = Charge(0.1, 2.0, 100), Charge(0.3, 3.0, 50)
+
+    assert epsilon_of([one, other], 1e-5) == epsilon_of([other, one], 1e-5) > epsilon_of([one], 1e-5)
+    assert epsilon_of([Charge(0.1, 2.0, 40), Charge(0.1, 2.0, 60)], 1e-5) == epsilon_of([one], 1e-5)
+    assert epsilon_of([], 1e-5) == 0
+
+
+@settings(max_examples=15)
+@given(st.floats(0.5, 10), st.floats(0.03, 1), st.integers(1, 2000))
+def test_a_site_finds_noise_that_keeps_the_promise_and_wastes_little(epsilon, rate, steps):
+    noise = noise_for(epsilon, 1e-5, rate, steps)
+
+    assert 0.998 * epsilon <= epsilon_of([Charge(rate, noise, steps)], 1e-5) <= epsilon
+
+
+def test_sites_of_different_sizes_take_noise_of_their_own_for_one_epsilon():
+    plan = plan_of()
+    small, large = (protection_of(plan, samples, 0, 4) for samples in (40, 400))
+
+    assert (small.rate, large.rate) == (0.4, 0.04)
+    assert small.noise > large.noise
+    for own in (small, large):
+        assert epsilon_of([own.charge(20)], 1e-5) == pytest.approx(3, rel=2e-3)
+
+
+def test_a_lot_larger_than_the_site_is_the_whole_site_and_still_what_sums_are_divided_by():
+    own = protection_of(plan_of(), 5, 0, 4)
+
+    assert (own.rate, own.lot) == (1.0, 16)
+    assert own.deviation == pytest.approx(own.noise * 1.0 / 16)
+
+
+def test_the_lot_is_the_batch_of_the_recipe_where_the_plan_says_no_other():
+    privacy = {"level": "patient", "clip": 1.0, "noise": 2.0}
+
+    assert protection_of(plan_of(recipe=Recipe(batch=8), privacy=privacy), 80, 0, 4).rate == 0.1
+    assert told_samples(plan_of(), 80) == 16
+
+
+@pytest.mark.parametrize("settings", [{}, {"permute_every": 1}, {"aggregate_every": 1}, {"random_schedule": True}])
+def test_a_site_counts_the_steps_of_the_contacts_for_which_it_is_drawn(settings):
+    settings = {"permute_every": 2, "fraction": 0.5, "rounds": 23} | settings
+    plan = plan_of(recipe=Recipe(local_steps=3), **settings)
+    taken = np.zeros(6, dtype=int)
+    for contact, at in journey(plan, 6):
+        taken[at] += 3 * contact.rounds
+
+    assert [steps_of(plan, place, 6) for place in range(6)] == taken.tolist()
+    assert 0 < taken.min() < taken.max() < 3 * 23
+    assert [steps_of(plan, place, 6, rounds=23) for place in range(6)] == taken.tolist()
+    assert steps_of(plan, 0, 6, rounds=0) == 0
+
+
+@pytest.mark.parametrize(
+    ("privacy", "told"),
+    [
+        ({"level": "patient", "clip": 1.0}, "noise .* or epsilon, one of the two"),
+        ({"level": "patient", "clip": 1.0, "noise": 0.0}, "noise .* or epsilon, one of the two"),
+        ({"level": "patient", "clip": 1.0, "noise": 1.0, "epsilon": 3.0}, "noise .* or epsilon, one of the two"),
+        ({"level": "patient", "clip": 1.0, "noise": 1.0, "budget": 3.0}, "budget belongs to level = .site"),
+        ({"clip": 1.0, "noise": 1.0, "lot": 8}, "lot belongs to level = .patient"),
+        ({"clip": 1.0, "epsilon": 3.0}, "epsilon belongs to level = .patient"),
+        ({"level": "patients", "clip": 1.0, "epsilon": 3.0}, "privacy.level"),
+    ],
+)
+def test_what_privacy_may_say_is_told_in_one_line(privacy, told):
+    with pytest.raises(PlanError, match=told) as refused:
+        plan_of(privacy=privacy)
+
+    assert "\n" not in str(refused.value)
+
+
+TABLE, IMAGES = Task("table", (6,), 2), Task("images", (1, 8, 8), 2)
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        (plan_of(privacy={"level": "patient", "clip": 1.0, "noise": 1.0}), "needs lot"),
+        (plan_of(recipe=Recipe(local_epochs=1)), "set local_steps"),
+        (plan_of(weighted=True), "keeps back"),
+        (plan_of("RepTreeFL"), "Replica trees do not go with"),
+        (plan_of("SCAFFOLD", scaffold_option=1), "takes option 2"),
+        (plan_of(model="cnn"), "GroupNorm|norm = .group"),
+        (plan_of("Standalone", recipe=Recipe(local_epochs=1)), "set local_steps"),
+    ],
+)
+def test_a_plan_that_would_break_its_promise_is_refused(plan, told):
+    with pytest.raises(PlanError, match=told) as refused:
+        check_plan(plan, IMAGES if plan.model == "cnn" else TABLE, 4)
+
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["SCAFFOLD", "FedProx", "FedDyn", "FedAdam", "FedMedian", "FedDC", "DaisyChain"])
+def test_what_is_computed_from_noised_gradients_may_leave(name):
+    adam = Recipe(optimizer="adam") if name == "FedDC" else Recipe()
+
+    check_plan(plan_of(name, recipe=adam), TABLE, 4)
+
+
+def test_plans_of_before_are_of_the_level_of_sites():
+    privacy = Plan(name="x", task="t", method={"name": "FedDC", "privacy": {"clip": 1.0, "noise": 2.0}}).method.privacy
+
+    assert privacy is not None
+    assert (privacy.level, privacy.at_contacts) == ("site", True)
