@@ -26,7 +26,7 @@ class Finding:
     """What one party can tell under one method.
 
     ``bound`` is the median over federations of the one-run lower bound on epsilon, ``highest`` the largest. ``read``
-    records of ``readable`` could be read whole; None where this party cannot try.
+    records of ``readable`` could be read whole; None where this party cannot try, or the model has no layer to read.
     """
 
     method: str
@@ -84,7 +84,7 @@ def _finding(case: Case, view: str, hand: InHand, members: np.ndarray, plan: Pla
     privacy = plan.method.privacy
     delta = privacy.delta if privacy is not None and privacy.noise else 0.0
     bounds = _bounds(found, inside, hand.candidates, delta)
-    read, there = hand.read if hand.read is not None else (None, None)
+    read, there = hand.read if hand.read is not None and case.seen.readable else (None, None)
     return Finding(plan.method.label, view, told.auc, told.found, float(np.median(bounds)), max(bounds), read, there)
 
 

@@ -15,7 +15,7 @@ from fedsmall.aggregation.combiners import Combiner, Updates, combiner_for
 from fedsmall.daisy_chain import combined
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import noise_rng, privatise
+from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
 from fedsmall.schedule import Action, Contact
 from fedsmall.training.stack import Rows, Stack, Tensors, stacked
 from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
@@ -103,7 +103,7 @@ def _rules(combiners: Sequence[Combiner], travellers: int) -> Arrays:
 
 
 def _make_private(plan: Plan, stack: Stack, received: Stack, names: Sequence[str], t: int) -> None:
-    privacy = plan.method.privacy
+    privacy = at_contacts(plan)
     if privacy is None:
         return
     rngs = [noise_rng(plan.seed, name, t) for name in names]

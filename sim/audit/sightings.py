@@ -12,7 +12,7 @@ import numpy as np
 
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.privacy.reading import padded, read_from_stack
+from fedsmall.privacy.reading import layers_read, padded, read_from_stack
 from fedsmall.schedule import Action
 from fedsmall.training.stack import Rows, Tensors, stacked
 from fedsmall.travellers import journey
@@ -53,7 +53,7 @@ class Sightings:
 
     ``read`` (federations read, s, sites, patients): whose record stands in the update that his site sent;
     ``read_average`` (federations read, sites, patients): in the change of a common model; ``present`` alike: who was
-    there to be read.
+    there to be read. ``readable``: whether the model has a layer that sees whole records; else nothing was tried.
     """
 
     members: np.ndarray
@@ -67,6 +67,7 @@ class Sightings:
     read: np.ndarray
     read_average: np.ndarray
     present: np.ndarray
+    readable: bool
 
 
 class Route:
@@ -131,10 +132,10 @@ class Notes:
         filled = np.minimum(np.arange(most), np.maximum(world.sizes - 1, 0)[:, None]) + first[:, None]
         self._own = np.minimum(filled, world.sizes.sum() - 1)  # (sites, most): each site's candidates, filled up
         self._real = np.arange(most) < world.sizes[:, None]
-        self._reading = Reader(world, members[: min(reads, len(members))])
+        start = initial_model(plan, world.task)
+        self._reading = Reader(world, members[: min(reads, len(members))], start)
         shape = (len(members), len(route.legs), int(world.sizes.sum()))
         self.before, self.after, self.moved = (np.full(shape, np.nan, dtype=np.float32) for _ in range(3))
-        start = initial_model(plan, world.task)
         self._last = stacked([start] * len(members), list(start))
         self.common, self.stepped = [self._of_all(self._last)], [np.zeros((len(members), 0))]
         self.visits: list[Visit] = []
@@ -177,6 +178,7 @@ class Notes:
             read=np.stack(self._reading.read, axis=1),
             read_average=self._reading.average,
             present=self._reading.present,
+            readable=self._reading.possible,
         )
 
     def _judged(self, models: Tensors, records: np.ndarray) -> np.ndarray:
@@ -211,9 +213,10 @@ class Notes:
 class Reader:
     """Reads records in some federations, as :mod:`fedsmall.privacy.reading` does; ``members`` are those in them."""
 
-    def __init__(self, world: World, members: np.ndarray) -> None:
+    def __init__(self, world: World, members: np.ndarray, model: Arrays) -> None:
         everyone = [np.concatenate([f.x, c.x]) for f, c in zip(world.fixed, world.candidates, strict=True)]
         self._records = padded(everyone)  # (sites, patients, features)
+        self.possible = bool(layers_read(model, self._records.shape[2]))
         self.present = np.zeros((len(members), *self._records.shape[:2]), dtype=bool)
         for run, row in enumerate(members):
             cuts = np.split(row, np.cumsum(world.sizes)[:-1])
@@ -226,7 +229,7 @@ class Reader:
         """Read what the sites' updates of one contact show."""
         runs, travellers = len(self.present), len(step.at)
         found = np.zeros_like(self.present)
-        if runs:
+        if runs and self.possible:
             found[:, step.at] = self._shown(step).reshape(runs, travellers, -1)
         self.read.append(found)
 
@@ -240,7 +243,7 @@ class Reader:
     def take_average(self, before: Tensors, after: Tensors) -> None:
         """Read what the change of the common models shows."""
         runs = len(self.present)
-        if not runs:
+        if not runs or not self.possible:
             return
         patients = np.where(self.present[..., None], self._records, np.nan).reshape(runs, -1, self._records.shape[-1])
         shown = read_from_stack(_cut(before, slice(0, runs)), _cut(after, slice(0, runs)), patients)

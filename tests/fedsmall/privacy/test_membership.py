@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
+from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from fedsmall.privacy.membership import LEAST_RUNS, leak, scores
+from fedsmall.privacy.membership import LEAST_RUNS, area, leak, scores
 
 RUNS, UNITS = 64, 60
 
@@ -79,9 +80,9 @@ def test_rates_are_those_of_scikit_learn_and_ties_are_half():
     rng = np.random.default_rng(7)
     found, members = np.round(rng.standard_normal((20, 30)), 1), rng.random((20, 30)) < 0.5
 
-    area = leak(found, members, rng).auc.value
+    whole = leak(found, members, rng).auc.value
 
-    assert area == pytest.approx(roc_auc_score(members.ravel(), found.ravel()), abs=1e-12)
+    assert whole == pytest.approx(roc_auc_score(members.ravel(), found.ravel()), abs=1e-12)
     assert leak(np.zeros((20, 30)), members, rng).auc.value == 0.5
     assert leak(np.zeros((20, 30)), members, rng).found[0].value == 0.0
 
@@ -118,3 +119,29 @@ def test_the_fewest_runs_do():
     seen, members = world(11, (3.0,), runs=LEAST_RUNS)
 
     assert told(seen, members).auc.value > 0.8
+
+
+def test_eight_against_three_cannot_be_decided():
+    rng = np.random.default_rng(12)
+
+    widths = [area(rng.standard_normal(8), rng.standard_normal(3)).width for _ in range(50)]
+
+    assert np.median(widths) > 0.5
+
+
+@pytest.mark.parametrize(("members", "others"), [(1, 1), (2, 1), (3, 3), (8, 3)])
+def test_an_interval_of_few_holds_its_own_value_even_at_the_ends(members, others):
+    for shift in (-100.0, 0.0, 100.0):
+        found = area(np.arange(members) + shift, np.arange(others) + 0.5)
+
+        assert 0 <= found.low <= found.value <= found.high <= 1
+        assert found.width > 0.2
+
+
+def test_the_interval_of_few_holds_the_truth_in_about_95_percent_of_samples():
+    rng = np.random.default_rng(13)
+    truth = norm.cdf(1 / np.sqrt(2))  # of two normal clouds one apart
+
+    held = [area(rng.standard_normal(15) + 1, rng.standard_normal(10)) for _ in range(400)]
+
+    assert 0.92 <= np.mean([each.low <= truth <= each.high for each in held]) <= 0.99

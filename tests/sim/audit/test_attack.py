@@ -171,6 +171,32 @@ def test_a_model_of_images_is_attacked():
     found = by_view(case_of(runs=8, rounds=2, settings={"aggregate_every": 2}, **{"recipe": {"lr": 0.05}, **keys}))
 
     assert found["server"].auc.value > 0.5
+    assert all(finding.read is None for finding in found.values())  # its layers see patches: nothing was tried
+
+
+MANY = {"rounds": 6, "sites": 20}  # so that attackers can pick whom they are sure of
+
+
+def private(**noise):
+    return {"aggregate_every": 4, "privacy": {"level": "patient", "clip": 1.0, "lot": 4, **noise}}
+
+
+@pytest.mark.parametrize("epsilon", [1.0, pytest.param(8.0, marks=pytest.mark.slow)])
+def test_what_patient_level_privacy_promises_is_not_refuted_in_two_hundred_runs(epsilon):
+    found = by_view(case_of(settings=private(epsilon=epsilon), runs=200, **MANY))
+
+    assert set(found) == FEDERATED
+    assert max(finding.highest for finding in found.values()) <= epsilon
+    assert all(finding.read in (None, 0) for finding in found.values())
+    assert found["neighbour"].auc.value < (0.55 if epsilon == 1 else 0.7)
+
+
+def test_the_same_recipe_with_next_to_no_noise_is_refuted():
+    """So that the test above can fail: its epsilon of 1 would be seen to be false."""
+    found = by_view(case_of(settings=private(noise=0.01), runs=32, **MANY))
+
+    assert found["server"].highest > 1.0
+    assert found["server"].bound > 0.5
 
 
 def test_the_bound_on_epsilon_is_near_nothing_for_coins_of_another_world(feddc):

@@ -15,6 +15,15 @@ ASKED = {name: plan_of(name, dtype="float64") for name in METHODS if METHODS[nam
 ASKED |= {
     "a fraction": plan_of(settings={"fraction": 0.5, "aggregate_every": 3}, dtype="float64"),
     "noise": plan_of(settings={"privacy": {"clip": 0.1, "noise": 1.0}, "aggregate_every": 3}, dtype="float64"),
+    "blur": plan_of(settings={"privacy": {"blur": 1.0}, "aggregate_every": 3}, dtype="float64"),
+    "patients": plan_of(
+        settings={"privacy": {"level": "patient", "clip": 1.0, "noise": 1.0, "lot": 2}, "aggregate_every": 3},
+        dtype="float64",
+    ),
+    "patients' epsilon": plan_of(
+        settings={"privacy": {"level": "patient", "clip": 1.0, "epsilon": 3.0, "lot": 2}, "aggregate_every": 3},
+        dtype="float64",
+    ),
     "momentum": plan_of(dtype="float64", recipe={"lr": 0.05, "momentum": 0.9}),
     "batches": plan_of(dtype="float64", recipe={"lr": 0.05, "batch": 2, "local_epochs": 2}),
     "models of their own": plan_of(dtype="float64", initial_models="independent"),
