@@ -1,16 +1,15 @@
 """The audit of a scenario: every method, attacked as every party sees it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
 from fedsmall.plan import Plan
-from fedsmall.privacy.membership import Estimate, Leak, leak, scores
+from fedsmall.privacy.membership import Leak, leak, scores
 from fedsmall.privacy.one_run import lower_bound
 from fedsmall.randomness import rng_for
 from fedsmall.validation import parameter_count
+from sim.audit.record import Finding
 from sim.audit.side_by_side import batches_of, side_by_side
 from sim.audit.sightings import READ_RUNS, Notes, Route, Sightings, joined
 from sim.audit.views import VIEWS, Case, InHand
@@ -19,28 +18,6 @@ from sim.audit.world import World
 OBSERVERS = 4  # sites whose views are averaged; any site is as good as another
 
 Progress = Callable[[float], None]  # is told which share of a method's work is done
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one party can tell under one method.
-
-    ``bound`` is the median over federations of the one-run lower bound on epsilon, ``highest`` the largest. ``read``
-    records of ``readable`` could be read whole; None where this party cannot try, or the model has no layer to read.
-    """
-
-    method: str
-    view: str
-    auc: Estimate
-    found: tuple[Estimate, ...]
-    bound: float
-    highest: float
-    read: int | None
-    readable: int | None
-
-    def record(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return asdict(self) | {"auc": self.auc._asdict(), "found": [each._asdict() for each in self.found]}
 
 
 def audit(
@@ -72,7 +49,7 @@ def findings(case: Case, members: np.ndarray | None = None, views: Sequence[str]
     bits = case.seen.members if members is None else members
     plan = case.world.plan
     for view in views:
-        hand = VIEWS[view].in_hand(case)
+        hand = VIEWS[view](case)
         if hand is not None:
             yield _finding(case, view, hand, bits, plan)
 

@@ -8,10 +8,8 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 
-from sim.audit.attack import Finding
-from sim.audit.record import Audit
-from sim.audit.sentences import interval, percent, sentences
-from sim.audit.views import VIEWS
+from sim.audit.record import Audit, Finding
+from sim.audit.sentences import LABELS, interval, percent, sentences
 from sim.runs.files import write
 
 HEADS = ("who sees what", "AUC", "found at 1%", "found at .1%", "epsilon at least", "records read")
@@ -21,7 +19,7 @@ def row(finding: Finding) -> tuple[str, ...]:
     """A finding as the cells of :data:`HEADS`."""
     read = "-" if finding.read is None else f"{finding.read} of {finding.readable}"
     shares = (percent(each.value) for each in finding.found)
-    return VIEWS[finding.view].label, interval(finding.auc), *shares, f"{finding.bound:.2f}", read
+    return LABELS[finding.view], interval(finding.auc), *shares, f"{finding.bound:.2f}", read
 
 
 def facts(audit: Audit) -> str:
@@ -58,6 +56,11 @@ def write_page(audit: Audit, folder: Path) -> Path:
     path = folder / "audit.html"
     write(path, page(audit).encode())
     return path
+
+
+def section(audit: Audit) -> Markup:
+    """What was found, as a part of another page."""
+    return Markup(TEMPLATES.get_template("section.html").render(audit=audit))
 
 
 def page(audit: Audit) -> str:

@@ -1,6 +1,5 @@
 """The record of an audit: a folder with ``audit.json``, the scenario that was attacked, and ``audit.html``."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,11 +9,32 @@ import tomli_w
 
 from fedsmall.errors import PlanError
 from fedsmall.privacy.membership import Estimate
-from sim.audit.attack import Finding
 from sim.runs.files import read_json, write, write_json
 from sim.runs.scenario import Scenario
 
 NAME = "audit.json"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one party can tell under one method.
+
+    ``bound`` is the median over federations of the one-run lower bound on epsilon, ``highest`` the largest. ``read``
+    records of ``readable`` could be read whole; None where this party cannot try, or the model has no layer to read.
+    """
+
+    method: str
+    view: str
+    auc: Estimate
+    found: tuple[Estimate, ...]
+    bound: float
+    highest: float
+    read: int | None
+    readable: int | None
+
+    def record(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return asdict(self) | {"auc": self.auc._asdict(), "found": [each._asdict() for each in self.found]}
 
 
 @dataclass(frozen=True)
@@ -49,14 +69,12 @@ def save(audit: Audit, scenario: Scenario, folder: Path) -> None:
     write_json(folder / NAME, asdict(audit) | {"findings": [finding.record() for finding in audit.findings]})
 
 
-def read(folder: Path) -> tuple[Audit, Mapping[str, Any]]:
-    """An audit from its folder, and the scenario's table. PlanError where there is none."""
+def read(folder: Path) -> Audit:
+    """An audit from its folder. PlanError where there is none."""
     if not (folder / NAME).is_file():
         raise PlanError(f"{folder} holds no audit; `fedsmall audit SCENARIO` makes one")
     told = read_json(folder / NAME)
-    findings = [_finding(row) for row in told["findings"]]
-    scenario = tomllib.loads((folder / "scenario.toml").read_text(encoding="utf-8"))
-    return Audit(told["name"], told["about"], findings, told["left_out"]), scenario
+    return Audit(told["name"], told["about"], [_finding(row) for row in told["findings"]], told["left_out"])
 
 
 def _finding(row: Mapping[str, Any]) -> Finding:

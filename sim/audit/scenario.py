@@ -7,8 +7,8 @@ from pathlib import Path
 from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
-from sim.audit.attack import Finding, audit
-from sim.audit.record import Audit
+from sim.audit.attack import audit
+from sim.audit.record import Audit, Finding
 from sim.audit.world import World, world_of
 from sim.engines.allocator import keep_freed_memory
 from sim.engines.run import versions

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedsmall.privacy.membership import Estimate
-from sim.audit.attack import Finding
+from sim.audit.record import Finding
 
 WHO = {
     "released": "Whoever has the released model",
@@ -15,6 +15,17 @@ WHO = {
     "update": "Whoever sees one update of a hospital and knows the model that it set out from",
     "sealed": "A server that sees single models at averages only (sealed hops)",
     "server": "The server, which sees every model,",
+}
+LABELS = {
+    "released": "released model",
+    "own": "a site's own model, released",
+    "commons": "all common models (any site; server under secure sums)",
+    "raw": "one model from the site, start unknown",
+    "neighbour": "another hospital, all it receives",
+    "colluders": "hospitals that collude, all they receive",
+    "update": "one update, start known",
+    "sealed": "server under sealed hops",
+    "server": "server, everything",
 }
 WHOSE = {"neighbour": "another's patients", "colluders": "the others' patients"}
 

@@ -67,13 +67,6 @@ class InHand(NamedTuple):
     read: tuple[int, int] | None
 
 
-class View(NamedTuple):
-    """A party: its name in tables, and what it has in hand; None where the method gives it nothing of the kind."""
-
-    label: str
-    in_hand: Callable[[Case], InHand | None]
-
-
 def released(case: Case) -> InHand | None:
     """The common model at the end."""
     if not case.route.averaged.any():
@@ -149,17 +142,17 @@ def server_at_averages(case: Case) -> InHand | None:
     return _of_everyone(case, np.concatenate([case.common, ages], 1), read)
 
 
-VIEWS: dict[str, View] = {
-    "released": View("released model", released),
-    "own": View("a site's own model, released", own_models),
-    "commons": View("all common models (any site; server under secure sums)", commons),
-    "raw": View("one model from the site, start unknown", raw_model),
-    "neighbour": View("another hospital, all it receives", neighbour),
-    "colluders": View("hospitals that collude, all they receive", colluders),
-    "update": View("one update, start known", update),
-    "sealed": View("server under sealed hops", server_at_averages),
-    "server": View("server, everything", server),
-}
+VIEWS: dict[str, Callable[[Case], InHand | None]] = {
+    "released": released,
+    "own": own_models,
+    "commons": commons,
+    "raw": raw_model,
+    "neighbour": neighbour,
+    "colluders": colluders,
+    "update": update,
+    "sealed": server_at_averages,
+    "server": server,
+}  # what each party has in hand; None where the method gives it nothing of the kind
 
 
 def _of_everyone(case: Case, features: np.ndarray, read: tuple[int, int] | None = None) -> InHand:

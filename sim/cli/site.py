@@ -87,7 +87,7 @@ def audit(
     kit: Kit = HERE,
     site: Annotated[str, typer.Option(help="the site's name; the kit's if not given")] = "",
 ) -> None:
-    """Whether a run's model tells this site's training patients from those that it held out. Nothing leaves the site."""
+    """Whether a run's model tells this site's training patients from those it held out. Nothing leaves the site."""
     from sim.audit.own_site import audit_own_site
 
     for line in audit_own_site(run, site or Site(kit, kit).card.site, data).lines():

@@ -99,6 +99,16 @@ def events_of(run: Run) -> list[tuple[PlanRun, dict[str, Any]]]:
     return [(one, event) for one in run.done for event in one.events]
 
 
+def audit_of(run: Run) -> Markup:
+    """What an audit of the run has found, where `fedsmall audit RUN` was called; else nothing."""
+    if run.folder is None or not (run.folder / "audit").is_dir():
+        return Markup()
+    from sim.audit.page import section  # who has no audit need not read one
+    from sim.audit.record import read
+
+    return section(read(run.folder / "audit"))
+
+
 def svg(figure: Figure, title: str) -> Markup:
     """A figure as an element of the page."""
     return Markup(figures.svg(figure, str(escape(title))))
@@ -113,7 +123,19 @@ TEMPLATES = Environment(
     loader=PackageLoader("sim.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
 )
 USED: tuple[Callable[..., Any], ...] = (
-    *(amount, anchor, by_label, events_of, facts, further_samples, has_own_models, leaves_a_site, metrics_of, named),
+    *(
+        amount,
+        anchor,
+        audit_of,
+        by_label,
+        events_of,
+        facts,
+        further_samples,
+        has_own_models,
+        leaves_a_site,
+        metrics_of,
+        named,
+    ),
     *(names_of, place_of, sentences, short, shown_scenario, site_by_site, svg, table, value, with_interval),
 )
 TEMPLATES.globals |= {function.__name__: function for function in USED} | {"figures": figures, "toml": tomli_w.dumps}

@@ -89,7 +89,7 @@ def test_a_planted_patient_is_found_by_every_party_in_every_run(monkeypatch):
     case = case_of(runs=32)
 
     for view, each in VIEWS.items():
-        hand = each.in_hand(case)
+        hand = each(case)
         if hand is None:
             continue
         unit = np.flatnonzero(hand.candidates == 3)[:1]

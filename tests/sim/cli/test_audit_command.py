@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from markupsafe import escape
 
 from sim.audit.page import page
 from sim.audit.record import read
@@ -29,11 +30,11 @@ def test_an_audit_prints_tables_and_sentences_and_leaves_a_record(audited, tmp_p
 
 
 def test_the_page_holds_every_finding_and_needs_nothing_else(audited, tmp_path):
-    audit, _ = read(tmp_path / "out")
+    audit = read(tmp_path / "out")
     html = (tmp_path / "out" / "audit.html").read_text()
 
     assert html == page(audit)
-    assert all(line in html.replace("&#39;", "'") for method in audit.methods for line in sentences(audit.of(method)))
+    assert all(escape(line) in html for method in audit.methods for line in sentences(audit.of(method)))
     assert "<script" not in html
     assert str(tmp_path) not in html
 
@@ -41,7 +42,7 @@ def test_the_page_holds_every_finding_and_needs_nothing_else(audited, tmp_path):
 def test_a_record_is_repeated_from_its_own_scenario(audited, fedsmall, tmp_path):
     fedsmall("audit", "out/scenario.toml", "--runs", "8", "--out", "again")
 
-    assert read(tmp_path / "again")[0].findings == read(tmp_path / "out")[0].findings
+    assert read(tmp_path / "again").findings == read(tmp_path / "out").findings
 
 
 def test_one_method_alone_can_be_attacked(fedsmall, tmp_path):
@@ -69,6 +70,23 @@ def test_what_cannot_be_audited_is_told_in_one_line(fedsmall, tmp_path, argument
     assert told in complained
     assert complained.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_audit_of_a_run_is_a_section_of_its_report(fedsmall, tmp_path):
+    fedsmall("run", write(tmp_path, SMALL), "--set", "seeds=[0]", "--engine", "inprocess", "--out", "run")
+    before = (tmp_path / "run" / "report.html").read_text()
+
+    code, said, _ = fedsmall("audit", "run", "--runs", "8", "--method", "FedDC")
+
+    assert code == 0
+    assert "Report: run/report.html" in said
+    after = (tmp_path / "run" / "report.html").read_text()
+    assert all(
+        escape(line) in after and escape(line) not in before
+        for line in sentences(read(tmp_path / "run" / "audit").findings)
+    )
+    fedsmall("report", "run")
+    assert (tmp_path / "run" / "report.html").read_text() == after
 
 
 def test_a_record_is_never_written_over(audited, fedsmall, tmp_path):
