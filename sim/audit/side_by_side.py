@@ -24,6 +24,8 @@ from fedsmall.travellers import journey
 from fedsmall.wire import Arrays, Traveller
 from sim.audit.world import World
 
+GROWN = 100.0  # times: a common model that has not grown so far since the last one is refused by no gate
+
 
 class Step(NamedTuple):
     """A contact of all federations: row r * travellers + k is traveller k of federation r, at site ``at[k]``.
@@ -49,7 +51,8 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
     names = [f"{run:05d}/{site}" for run in range(runs) for site in world.names]
     trainer = cohort_for(_for_so_many(plan, runs), world.task, names, samples, device=device)
     combiners = [combiner_for(plan) for _ in range(runs)]
-    commons = [initial_model(plan, world.task)] * runs
+    start = initial_model(plan, world.task)
+    commons = stacked([start] * runs, list(start))
     stack, before = None, None
     memory: Arrays = {}
     for contact, at in journey(plan, sites):
@@ -68,8 +71,9 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
             _make_private(plan, stack, received, [names[place] for place in places], contact.t)
         made: Tensors = {}
         if contact.action is Action.AGGREGATE:
-            commons = _aggregated(plan, world, combiners, commons, Rows(stack.state).arrays(), trained, at, contact.t)
-            made = stacked(commons, stack.names)
+            made = commons = _means(plan, stack, commons) or _aggregated(
+                plan, world, combiners, commons, Rows(stack.state).arrays(), trained, at, contact.t
+            )
         yield Step(contact, at, received.state, stack.state, made)
         for name, tensor in made.items():
             held = stack.state[name]
@@ -112,16 +116,34 @@ def _make_private(plan: Plan, stack: Stack, received: Stack, names: Sequence[str
         tensor.copy_(torch.from_numpy(sent[name]))
 
 
+def _means(plan: Plan, stack: Stack, commons: Tensors) -> Tensors | None:
+    """The next common models of all federations at once, where these are plain means; None where more is to be done,
+    or where one of them may be refused.
+    """
+    method, runs = plan.method, len(next(iter(commons.values())))
+    folded = method.tree is not None and method.tree.fold_at == "server"
+    if method.aggregator != "mean" or method.server != "none" or method.weighted or folded:
+        return None
+    if not all(tensor.is_floating_point() for tensor in stack.state.values()):
+        return None  # counters are carried
+    made = {
+        name: tensor.view(runs, -1, *tensor.shape[1:]).mean(1, dtype=torch.float64).to(tensor.dtype)
+        for name, tensor in stack.state.items()
+    }
+    grown = Rows(made).norms() > GROWN * Rows(commons).norms()
+    return None if grown.any() or not Rows(made).finite().all() else made
+
+
 def _aggregated(
     plan: Plan,
     world: World,
     combiners: Sequence[Combiner],
-    commons: Sequence[Arrays],
+    commons: Tensors,
     sent: Arrays,
     trained: Trained,
     at: np.ndarray,
     t: int,
-) -> list[Arrays]:
+) -> Tensors:
     order, out = np.argsort(at), []
     names = tuple(world.names[site] for site in at[order])
     for run, combiner in enumerate(combiners):
@@ -134,8 +156,8 @@ def _aggregated(
             rule={name: array[rows] for name, array in trained.rule.items()},
             sites_in_all=len(world.names),
         )
-        out.append(combined(combiner, commons[run], updates, t, float(plan.method.gate))[0])
-    return out
+        out.append(combined(combiner, Rows(commons).row(run), updates, t, float(plan.method.gate))[0])
+    return stacked(out, list(commons))
 
 
 def batches_of(members: np.ndarray, models: int, parameters: int, most: int = 2**26) -> list[np.ndarray]:
