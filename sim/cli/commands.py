@@ -22,6 +22,9 @@ COMMANDS: dict[str, Entry] = {
     "report": Entry("sim.cli.run:report", "Make the report of a run anew, from its folder.", RUN),
     "plan": Entry("sim.cli.plan:plan", "How many rounds between aggregations, by the papers' bounds.", RUN),
     "list": Entry("sim.cli.listing:app", "The methods, tasks and scenarios that come along.", RUN),
+    "audit": Entry(
+        "sim.cli.audit:audit", "What each party can learn of a patient: the methods of a scenario, attacked.", STUDY
+    ),
     "bench": Entry(
         "sim.cli.bench:bench", "Measure the engines against each other and against other frameworks.", STUDY
     ),

@@ -80,6 +80,20 @@ def check(
         raise typer.Exit(1)
 
 
+@app.command("audit")
+def audit(
+    run: Annotated[Path, typer.Argument(help="the folder of a finished run: sheet, scaling and model")],
+    data: Annotated[Path | None, typer.Option(help="the site's file or folder of data")] = None,
+    kit: Kit = HERE,
+    site: Annotated[str, typer.Option(help="the site's name; the kit's if not given")] = "",
+) -> None:
+    """Whether a run's model tells this site's training patients from those it held out. Nothing leaves the site."""
+    from sim.audit.own_site import audit_own_site
+
+    for line in audit_own_site(run, site or Site(kit, kit).card.site, data).lines():
+        say(line)
+
+
 @app.command("down")
 def down(kit: Kit = HERE, home: Home = None) -> None:
     """Stop the site's programs."""

@@ -100,6 +100,16 @@ def events_of(run: Run) -> list[tuple[PlanRun, dict[str, Any]]]:
     return [(one, event) for one in run.done for event in one.events]
 
 
+def audit_of(run: Run) -> Markup:
+    """What an audit of the run has found, where `fedsmall audit RUN` was called; else nothing."""
+    if run.folder is None or not (run.folder / "audit").is_dir():
+        return Markup()
+    from sim.audit.page import section  # who has no audit need not read one
+    from sim.audit.record import read
+
+    return section(read(run.folder / "audit"))
+
+
 def svg(figure: Figure, title: str) -> Markup:
     """A figure as an element of the page."""
     return Markup(figures.svg(figure, str(escape(title))))
@@ -117,6 +127,7 @@ USED: tuple[Callable[..., Any], ...] = (
     *(
         amount,
         anchor,
+        audit_of,
         blind,
         by_label,
         events_of,

@@ -1,0 +1,84 @@
+"""How sure many models are of the right answer for records of their own choice each."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fedsmall.federation import Task
+from fedsmall.models.registry import build_model
+from fedsmall.plan import Plan
+from fedsmall.randomness import rng_for
+from fedsmall.training.gradients.chain import chain
+from fedsmall.training.gradients.prepare import MaskedDropout, prepared
+from fedsmall.training.stack import Rows, Tensors
+
+CACHE_BYTES = 2 * 2**20  # what the models that are judged at a time may take, and their records
+
+Outputs = Callable[[Tensors, Tensor], Tensor]  # models and (models, records, ...): (models, records, outputs)
+
+
+class Confidence:
+    """Judges models on the records ``x`` (records, ...) with targets ``y``, which it holds."""
+
+    def __init__(self, plan: Plan, task: Task, x: np.ndarray, y: np.ndarray, device: str = "cpu") -> None:
+        model = prepared(build_model(plan.model, task, plan.model_options, rng_for(plan.seed, "template")))
+        model.to(device, getattr(torch, plan.dtype)).eval()
+        self._outputs, self._loss, self._device = outputs_of(model), task.loss, device
+        self._x = torch.from_numpy(np.asarray(x, dtype=plan.dtype)).to(device)
+        self._y = torch.from_numpy(np.asarray(y)).to(device)
+
+    def __call__(self, models: Tensors, records: np.ndarray) -> np.ndarray:
+        """What model k says of the records ``records[k]``, (models, few) numbers: (models, few) float32.
+
+        For classes, the logit of the right one against all others together; for numbers, minus the mean error.
+        """
+        each = Rows(models).bytes_per_row + 4 * records.shape[1] * self._x[:1].numel()
+        size, index = max(1, CACHE_BYTES // each), torch.from_numpy(records).to(self._device)
+        with torch.no_grad():
+            parts = [self._part(models, index, slice(k, k + size)) for k in range(0, len(records), size)]
+        return np.asarray(torch.cat(parts).numpy())
+
+    def _part(self, models: Tensors, index: Tensor, rows: slice) -> Tensor:
+        flat = index[rows].reshape(-1)
+        x = self._x.index_select(0, flat).view(*index[rows].shape, *self._x.shape[1:])
+        y = self._y.index_select(0, flat).view(*index[rows].shape, *self._y.shape[1:])
+        outputs = self._outputs({name: tensor[rows] for name, tensor in models.items()}, x)
+        return sureness(outputs, y, self._loss).to("cpu", torch.float32)
+
+
+def outputs_of(model: nn.Module) -> Outputs:
+    """The outputs of many models of one kind, each on records of its own; linear layers as stacked products."""
+    try:
+        layers = [pair for pair in chain(model) if not isinstance(pair[1], nn.Identity | MaskedDropout | nn.Flatten)]
+        linear = all(
+            isinstance(layer, nn.ReLU | nn.Linear) and getattr(layer, "bias", 1) is not None for _, layer in layers
+        )
+    except ValueError:
+        linear = False
+    if not linear:
+        return vmap(lambda state, x: functional_call(model, state, (x,)))
+
+    def stacked(state: Tensors, x: Tensor) -> Tensor:
+        x = x.flatten(2)
+        for name, layer in layers:
+            if isinstance(layer, nn.ReLU):
+                x = torch.relu(x)
+            else:
+                x = torch.baddbmm(state[f"{name}.bias"][:, None], x, state[f"{name}.weight"].mT)
+        return x
+
+    return stacked
+
+
+def sureness(outputs: Tensor, y: Tensor, loss: str) -> Tensor:
+    """The scores of outputs (..., outputs) for targets ``y`` (...), scaled as LiRA's: the logit of the confidence."""
+    if loss == "l1":
+        return -(outputs.reshape(y.shape) - y).abs().flatten(2).mean(-1)
+    if outputs.shape[-1] == 1:
+        return outputs[..., 0] * (2.0 * y - 1.0)
+    right = outputs.gather(-1, y[..., None])[..., 0]
+    others = outputs.scatter(-1, y[..., None], -torch.inf).logsumexp(-1)
+    return right - others
