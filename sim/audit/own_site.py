@@ -65,6 +65,8 @@ def audit_own_site(folder: Path, site: str, data: Path | None) -> SiteAudit:
         raise PlanError(f"the run was not one of {site!r}; its sites are {', '.join(sites)}")
     if has_own_models(plan):
         raise PlanError("sites of this run have models of their own, of which only a part was released")
+    if plan.method.is_ensemble:
+        raise PlanError("several models answer together in this run; this audit holds one model against patients")
     raw = load_site(plan, site, data)
     train, held = raw.samples(_scaling(folder) if raw.scaled else None)
     if held is None or not len(held):

@@ -17,6 +17,8 @@ from sim.runs.scenario import Scenario
 
 POOLED = "it pools all patients in one place: there is nothing that a party would see"
 
+SEVERAL = "moving averages, snapshots and the models of groups are not attacked yet: this says nothing of them"
+
 
 def chosen(scenario: Scenario, labels: Sequence[str] | None) -> list[Plan]:
     """The plans of the methods with these labels, all by default, with the scenario's first seed.
@@ -48,6 +50,8 @@ def audit_scenario(
 
             if plan.method.family == "central":
                 left_out[plan.method.label] = POOLED
+            elif plan.method.is_ensemble or plan.method.ema:
+                left_out[plan.method.label] = SEVERAL
             else:
                 found += audit(plan, world.under(plan), runs, colluders, progress)
             before += plan.rounds

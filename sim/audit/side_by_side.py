@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from fedsmall.aggregation.combiners import Combiner, Updates, combiner_for
-from fedsmall.daisy_chain import combined
+from fedsmall.commons import combined
+from fedsmall.journey import journey
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
@@ -20,7 +21,6 @@ from fedsmall.schedule import Action, Contact
 from fedsmall.training.stack import Rows, Stack, Tensors, stacked
 from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.travellers import journey
 from fedsmall.wire import Arrays, Traveller
 from sim.audit.world import World
 

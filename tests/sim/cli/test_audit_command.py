@@ -53,6 +53,14 @@ def test_one_method_alone_can_be_attacked(fedsmall, tmp_path):
     assert "2 hospitals that put together what they are sent" in said
 
 
+def test_several_models_that_answer_together_are_left_out_and_it_is_said(fedsmall, tmp_path):
+    groups = SMALL.replace('name = "FedDC"', 'name = "TravellingGroups"\ngroups = 2')
+    code, said, _ = fedsmall("audit", write(tmp_path, groups), *QUICK)
+
+    assert code == 0
+    assert "are not attacked yet" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
