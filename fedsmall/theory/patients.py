@@ -25,7 +25,8 @@ def advise_patients(sites: int, samples: int, epsilon: float) -> PatientAdvice:
 
     The noise in a step's gradient is noise * clip / lot in every number. For given steps and delta the noise grows with
     lot / (samples * epsilon), so what counts is samples * epsilon, whatever the lot. An average divides the noise by
-    sqrt(sites); a chain gathers the noise of all the steps between two averages in one model. Not a theorem: where the
+    sqrt(sites); between two averages a model gathers the noise of
+    all its steps, handed on or not. Not a theorem: where the
     limit lies was measured (docs/methods.md), on models of a few hundred to some thousand numbers.
     """
     return PatientAdvice(epsilon, math.ceil(PATIENTS_EPSILON / epsilon), samples, sites)
