@@ -119,6 +119,9 @@ def test_an_average_over_too_few_counts_as_a_model_that_is_handed_on(parts, site
         check(Policy(), the_plan, sites=sites)
     with pytest.raises(PolicyError, match="lets no model be handed on"):
         check(Policy(permute=False), the_plan, sites=sites)
+
+
+@pytest.mark.parametrize(
     ("policy", "batch", "samples", "line"),
     [
         ({"least_batch": 16}, 8, 100, "batches of 8; the policy here asks for 16"),
