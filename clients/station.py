@@ -20,7 +20,7 @@ from safetensors.numpy import load, save
 from clients import socket_frames
 from clients.hospital import HospitalClient
 from clients.memory import RoundMemory, put, run_folder, secret
-from clients.patients import charge_contact, check_affordable, once
+from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
 from clients.self_check import check_released, guarded
 from clients.site_data import SiteData, stamp
@@ -55,9 +55,6 @@ class SiteRequest(NamedTuple):
     raw: RawSite
     config: Mapping[str, Any]
     arrays: Arrays
-
-
-Answer = tuple[socket_frames.Header, Arrays]
 
 
 @dataclass
@@ -108,8 +105,8 @@ class Station:
         policy.check_device(self.device)
         plan = _plan(config)
         raw, digest = self._samples(plan)
-        _, sites = self._place(config)
-        numbers = self._released(plan, raw, str(config[PLAN]) + digest)
+        place, sites = self._place(config)
+        numbers = self._released(plan_at(plan, place, sites), raw, digest)
         policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=sites, numbers=numbers)
         self._check_same_data(config, digest)
         return handlers[kind](SiteRequest(plan, policy, raw, config, arrays))
@@ -187,8 +184,9 @@ class Station:
         seat = Seat((home.place,), home.sites, secret=True)
         return cohort_for(plan, home.task, [self.name], [home.train], path="loop", device=self.device, seat=seat)
 
-    def _released(self, plan: Plan, raw: RawSite, key: str) -> int:
+    def _released(self, plan: Plan, raw: RawSite, digest: str) -> int:
         """How many numbers a model has, once it is known that the plan's privacy is kept by what it would have sent."""
+        key = plan.model_dump_json() + digest
         if self._kept is None or self._kept[0] != key:
             self._kept = (key, check_released(plan, raw))
         return self._kept[1]

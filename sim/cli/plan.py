@@ -75,9 +75,9 @@ def _privacy(advice: PatientAdvice) -> str:
     if advice.worth_it:
         return f"{asked}; {advice.samples} are enough for it to cost a few points, chain or no chain."
     return (
-        f"{asked}, and {advice.samples} are too few: the noise of a step is divided by them, a model gathers it between "
-        f"two averages, and an average over {advice.sites} sites divides it by {advice.sites**0.5:.1f}. Average at every "
-        "round, or take privacy = {blur = 1}, which promises less."
+        f"{asked}, and {advice.samples} are too few: the noise of a step is divided by them, a model gathers it "
+        f"between two averages, and an average over {advice.sites} sites divides it by {advice.sites**0.5:.1f}. "
+        "Average at every round, or take privacy = {blur = 1}, which promises less."
     )
 
 

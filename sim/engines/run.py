@@ -83,11 +83,10 @@ def run_plan(
         federation = federation.pooled()
     own = {"device": "cpu"} | (options or {})
     work = _Work(plan, federation, progress, stop, own.pop("device"))
-    if exposed and plan.method.family == "federated":
-        work = replace(work, exposure=Exposure(plan, federation.names, federation.train, work.initial))
+    work = work.exposed() if exposed else work
     outcome, path, device = ENGINES[engine](work, own)
     record = _record(plan, engine, work.with_patients(outcome), path, device)
-    return replace(record, read=work.exposure.result() if work.exposure else {})
+    return replace(record, read=work.read())
 
 
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -96,9 +95,10 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     ``tell`` is called with each contact at which models are judged and what they are worth.
     """
     check_run(plan, federation)
-    work = _Work(plan, federation, None, None, "cpu")
+    work = _Work(plan, federation, None, None, "cpu").exposed()
     outcome = work.with_patients(work.on(grid, tell, in_pieces=False))
-    return _record(plan, "flower", outcome, "loop", torch.device("cpu"))
+    record = _record(plan, "flower", outcome, "loop", torch.device("cpu"))
+    return replace(record, read=work.read())
 
 
 def _record(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.device) -> RunRecord:
@@ -131,6 +131,16 @@ class _Work:
     stop: Stop | None
     device: str | torch.device
     exposure: Exposure | None = None
+
+    def exposed(self) -> "_Work":
+        """The same, with somebody who counts the patients that can be read, where models leave sites at all."""
+        if self.plan.method.family != "federated":
+            return self
+        return replace(self, exposure=Exposure(self.plan, self.federation.names, self.federation.train, self.initial))
+
+    def read(self) -> dict[str, Any]:
+        """What was counted; empty where nothing was."""
+        return self.exposure.result() if self.exposure is not None else {}
 
     def trainer(self) -> Trainer:
         federation = self.federation

@@ -4,7 +4,7 @@ import pytest
 
 from clients.policy import Policy, load_policy
 from fedsmall.errors import PolicyError
-from fedsmall.plan import Method, Plan, Privacy
+from fedsmall.plan import Method, Plan, Privacy, Recipe
 
 
 def plan(rounds=10, privacy=None, name="FedDC"):
@@ -93,3 +93,35 @@ def test_a_policy_that_cannot_be_read_allows_nothing(tmp_path, text, line):
 
     with pytest.raises(PolicyError, match=line):
         load_policy(path)
+
+
+@pytest.mark.parametrize(
+    ("policy", "batch", "samples", "line"),
+    [
+        ({"least_batch": 16}, 8, 100, "batches of 8; the policy here asks for 16"),
+        ({"least_batch": 16}, None, 12, "a batch here would be smaller than the 16"),
+        ({"least_batch": 16}, 16, 33, "a batch here would be smaller than the 16"),  # the last batch holds one patient
+        ({"least_batch": 16}, 32, 48, None),
+        ({"least_batch": 16}, 64, 20, None),
+        ({}, 1, 9, None),
+    ],
+)
+def test_small_batches_are_refused_the_last_of_an_epoch_too(policy, batch, samples, line):
+    averaging = plan(name="FedAvg").model_copy(update={"recipe": Recipe(batch=batch)})
+
+    if line is None:
+        Policy(**policy).check_plan(averaging, "t", samples=samples, sites=3)
+        return
+    with pytest.raises(PolicyError, match=line) as told:
+        Policy(**policy).check_plan(averaging, "t", samples=samples, sites=3)
+    assert str(samples) not in str(told.value)
+
+
+def test_a_site_may_forbid_that_its_models_are_handed_on():
+    blurred = plan(privacy=Privacy(blur=5.0))
+    handing_on = blurred.model_copy(update={"method": blurred.method.model_copy(update={"permute_every": 1})})
+
+    with pytest.raises(PolicyError, match="no model be handed on"):
+        check(Policy(permute=False), handing_on)
+    check(Policy(), handing_on)
+    check(Policy(permute=False), blurred)

@@ -7,6 +7,7 @@ import pytest
 
 from clients.site_log import SiteLog
 from fedsmall.audit_log import AuditLog
+from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Plan
 from fedsmall.privacy.accountant import epsilon_of
@@ -186,3 +187,15 @@ def test_a_run_under_a_privacy_ledger_is_not_taken_back(fedsmall, folder):
     assert code == 2
     assert "privacy ledger, which cannot be taken back" in " ".join(complained.split())
     assert FileJournal(home / "journal").latest()[0] == 4
+
+
+def test_a_plan_that_sites_would_refuse_is_refused_at_the_start_in_a_line_that_says_what_to_write(folder):
+    bare = Plan(name="r", task="breast_cancer", method=method("FedDC"))
+
+    with pytest.raises(
+        PlanError, match=r"FedDC hands models on.*write privacy = \{blur = 1\} under the method"
+    ) as told:
+        runs.prepare(folder, "bare", bare, ("bonn", "essen", "ulm"))
+
+    assert "\n" not in str(told.value)
+    assert not (folder / "runs" / "bare").exists()

@@ -155,7 +155,7 @@ class Stations(LocalGrid):
     def __init__(self, plan: Plan, folder: Path, names: tuple[str, ...], monkeypatch) -> None:
         super().__init__(len(names), 1)
         self.folder, self.names, self.at = folder, names, dict(zip(self.nodes, names, strict=True))
-        (folder / "policy.toml").write_text("least_samples = 1\ncount_floor = 1\n")
+        (folder / "policy.toml").write_text("least_samples = 1\ncount_floor = 1\nleast_blur = 0\nmost_read = 1000\n")
         monkeypatch.setattr(relay, "_ask", self._ask)
 
     def _ask(self, words, arrays):
