@@ -20,7 +20,7 @@ from safetensors.numpy import load, save
 from clients import socket_frames
 from clients.hospital import HospitalClient
 from clients.memory import RoundMemory, put, run_folder, secret
-from clients.patients import charge_contact, check_affordable, once
+from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
 from clients.self_check import check_released, guarded
 from clients.site_data import SiteData, stamp
@@ -55,9 +55,6 @@ class SiteRequest(NamedTuple):
     raw: RawSite
     config: Mapping[str, Any]
     arrays: Arrays
-
-
-Answer = tuple[socket_frames.Header, Arrays]
 
 
 @dataclass
