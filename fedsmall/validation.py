@@ -92,7 +92,7 @@ def _check_groups(plan: Plan, sites: int) -> None:
             f"{method.models} models cannot sit at {sites} sites, one at each. Give models = {sites} or less."
         )
     travelling = method.travelling(sites)
-    if method.group_count(sites) > travelling:
+    if method.group_count(sites) > travelling and not method.turns:
         raise PlanError(
             f"{travelling} models cannot make {method.groups} groups. Give at most {travelling} groups, or more models."
         )

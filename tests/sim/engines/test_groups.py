@@ -61,6 +61,7 @@ CASES = {
     "all round": plan_of("FedDC", {"aggregate_every": 4, "route": "cyclic"}),
     "turns": groups_of("ParallelFedAvg", {"groups": 3}),
     "turns, seldom": groups_of("ParallelFedAvg", {"groups": 2, "aggregate_every": 2}, recipe=RESET, evaluate_every=3),
+    "more turns than sites": plan_of("ParallelFedAvg", {"groups": 7}, rounds=9),
     "moving average": plan_of("FedAvg", {"ema": 0.7}),
     "snapshots": plan_of("FedAvg", {"snapshots": 3, "aggregate_every": 2}, evaluate_every=2),
     "snapshots of averages of groups": groups_of(settings={"groups": 2, "snapshots": 2, "ema": 0.5}),
