@@ -76,7 +76,7 @@ def scenario_of(data: str) -> Scenario:
     for label, parts in METHODS.items():
         for epsilon in EPSILONS:
             privacy = {"privacy": {"level": "patient", "clip": 1.0, "epsilon": epsilon}} if epsilon else {}
-            methods.append({**parts, "label": _label(label, epsilon), "gate": False} | privacy)
+            methods.append({**parts, "label": label_of(label, epsilon), "gate": False} | privacy)
     return build({"name": data, "seeds": list(range(SEEDS)), "recipe": {"batch": lot}, "method": methods} | table)
 
 
@@ -89,7 +89,7 @@ def measure(data: str) -> list[Cell]:
     cells = []
     for method in METHODS:
         for epsilon in EPSILONS:
-            label = _label(method, epsilon)
+            label = label_of(method, epsilon)
             rows = [one.row for one in run.done if one.label == label]
             accuracy, auc = ([float(row["common"][metric]) for row in rows] for metric in ("accuracy", "auc"))
             spent = max(row["privacy"]["epsilon"] for row in rows) if epsilon else None
@@ -109,7 +109,8 @@ def table(cells: list[Cell]) -> str:
     return "\n".join(lines)
 
 
-def _label(method: str, epsilon: float | None) -> str:
+def label_of(method: str, epsilon: float | None) -> str:
+    """The label of a method at an epsilon."""
     return f"{method}, epsilon {epsilon:g}" if epsilon else f"{method}, none"
 
 
