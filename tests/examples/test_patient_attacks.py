@@ -1,10 +1,9 @@
 """The attacks beside the table of accuracy against a patient's epsilon: one small set, and what is kept."""
 
-import pytest
-
-from examples import patient_attacks
+from examples import patient_attacks, patient_privacy
 from examples.patient_attacks import ATTACKED, PARTIES, Attack, attack, table
 from examples.patient_privacy import EPSILONS, METHODS, SETS, Cell
+from sim.evidence.run import DOCS
 from sim.runs.files import read_json
 
 
@@ -23,9 +22,16 @@ def test_every_method_is_attacked_at_every_epsilon(monkeypatch):
     assert table(found).count("\n") == 1 + len({(each.data, each.method, each.party) for each in found})
 
 
-@pytest.mark.skipif(not ATTACKED.is_file(), reason="none is kept")
 def test_nobody_reads_a_record_of_patients_who_were_promised_an_epsilon():
     kept = [Attack(**each) for each in read_json(ATTACKED)]
 
     assert all(not each.read for each in kept if each.epsilon is not None)
     assert any(each.read for each in kept if each.epsilon is None and each.party == "server")
+
+
+def test_the_pages_hold_the_tables_of_what_is_kept():
+    attacks = table([Attack(**each) for each in read_json(ATTACKED)])
+    accuracy = patient_privacy.table([Cell(**cell) for cell in read_json(patient_privacy.KEPT)])
+
+    assert attacks in (DOCS / "security.md").read_text()
+    assert accuracy in (DOCS / "methods.md").read_text()
