@@ -101,6 +101,32 @@ def test_the_scenario_that_comes_along_runs_under_the_default_policy_with_noise_
     )
 
 
+def test_patients_are_promised_an_epsilon_by_each_site_and_charged_in_its_log(loopback):
+    books = [loopback.kit(name).home / "log.jsonl" for name in NAMES]
+    policies = {kit: (kit / "policy.toml").read_text() for kit in (loopback.kit(name).kit for name in NAMES)}
+    for kit in policies:
+        (kit / "policy.toml").write_text("most_epsilon = 8.0\n")
+    private = '{level = "patient", clip = 1.0, epsilon = 8.0, lot = 16}'
+    plan = plan_of(**{"method.0.privacy": private, "task.ranges": [0, 1000]})
+    try:
+        loopback.finish("patients", loopback.start("patients", plan, **PATIENCE))
+    finally:
+        for kit, before in policies.items():
+            (kit / "policy.toml").write_text(before)
+
+    outcome = json.loads((loopback.home("patients") / "outcome.json").read_text())
+    assert not any(event["kind"] for event in outcome["events"])
+    assert all(
+        np.isfinite(array).all() for array in load_file(loopback.home("patients") / "model.safetensors").values()
+    )
+    for book, name in zip(books, NAMES, strict=True):
+        spent = SiteLog(book.parent, name).verify()
+        charged = [e for e in AuditLog(book).entries() if e.get("run") == "patients" and "noise" in e]
+        assert spent.fault is None
+        assert sum(int(e["steps"]) for e in charged) == plan.rounds * plan.recipe.steps
+        assert all(float(e["noise"]) > 0 for e in charged)
+
+
 def test_what_left_the_sites_is_what_the_coordinator_got(loopback, finished):
     came = [e for e in AuditLog(finished / "log.jsonl").entries() if e["event"] == "answer" and e["kind"] == "train"]
 
