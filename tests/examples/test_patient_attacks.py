@@ -10,7 +10,7 @@ from sim.runs.files import read_json
 def test_every_method_is_attacked_at_every_epsilon(monkeypatch):
     small = {"task": "breast_cancer", "model_options": {"hidden": [4]}, "rounds": 3, "sites": 4, "samples_per_site": 3}
     monkeypatch.setitem(SETS, "small", small | {"lot": 3})
-    monkeypatch.setattr(patient_attacks, "RUNS", 8)
+    monkeypatch.setitem(patient_attacks.RUNS, "small", 8)
     cells = [Cell("small", m, e, 0.1, False, [0.5], [0.5], e) for m in METHODS for e in EPSILONS]
 
     found = attack("small", cells)
