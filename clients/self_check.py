@@ -10,11 +10,11 @@ from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import PlanError, PolicyError
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan
-from fedsmall.privacy.blur import as_blur, blurred
+from fedsmall.plan import Plan, Privacy
+from fedsmall.privacy.blur import as_blur
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.reading import apart, records_read
-from fedsmall.privacy.site_level import check_private
+from fedsmall.privacy.site_level import check_private, privatise_one
 from fedsmall.validation import leaving_contacts
 from fedsmall.wire import MODEL, Arrays, join, parts
 
@@ -93,7 +93,7 @@ def guarded(
     kappa, now, rng = FIRST / 2, sent, np.random.default_rng(keyed(key, sent))
     while left > most and kappa < LAST:
         kappa *= 2
-        now = sent | join(**{MODEL: _blurred_one(model, start, kappa, rng)})
+        now = sent | join(**{MODEL: privatise_one(model, start, Privacy(blur=kappa), rng)})
         left = patients_read(received, now, plan, patients, steps)
     if left > most:
         raise PolicyError(
@@ -125,9 +125,3 @@ def _origins(group: Arrays, before: Arrays, start: Arrays, plan: Plan) -> list[A
     decay = plan.recipe.betas[0] if plan.recipe.optimizer == "adam" else plan.recipe.momentum
     faded = [{name: decay * array for name, array in whole[0].items()}] if before and whole else []
     return [{name: np.zeros_like(array) for name, array in group.items()}, *whole, *faded]
-
-
-def _blurred_one(model: Arrays, start: Arrays, kappa: float, rng: np.random.Generator) -> Arrays:
-    stacks = ({name: np.asarray(array)[None] for name, array in arrays.items()} for arrays in (model, start))
-    one, other = stacks
-    return {name: array[0] for name, array in blurred(one, other, kappa, [rng]).items()}

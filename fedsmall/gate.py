@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from fedsmall.aggregation.aggregate import is_buffer
-from fedsmall.wire import Arrays
+from fedsmall.wire import Arrays, stack_of_one
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def size(model: Mapping[str, np.ndarray]) -> float:
         squares = sum(float(np.dot(a, a)) for a in (flat.astype(np.float64, copy=False) for flat in floats))
     if TINY < squares < np.inf or not floats:
         return math.sqrt(squares)
-    return float(sizes({name: np.asarray(array)[None] for name, array in model.items()}).sum())
+    return float(sizes(stack_of_one(model)).sum())
 
 
 def too_large(replies: Arrays, sent: Arrays, common: Arrays, gate: float) -> dict[int, str]:

@@ -42,6 +42,11 @@ class Traveller:
     carried: Arrays = field(default_factory=dict)
 
 
+def stack_of_one(model: Mapping[str, np.ndarray]) -> Arrays:
+    """One model as a stack of models, {name: (1, ...)}."""
+    return {name: np.asarray(array)[None] for name, array in model.items()}
+
+
 def join(**parts: Mapping[str, T]) -> dict[str, T]:
     """Several sets of arrays as one, {"part/name": array}, for an interface that takes a single list."""
     return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}

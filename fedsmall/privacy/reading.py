@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsmall.wire import Arrays
+from fedsmall.wire import Arrays, stack_of_one
 
 WITHIN = 0.01  # of the record's own norm: all its numbers together
 
@@ -38,7 +38,9 @@ def records_read(
     counts as read where all its numbers together are ``within`` this share of its norm, or of ``sizes``, (patients,).
     """
     records = np.asarray(patients)[None]
-    found = read_from_stack(_as_stack(start), _as_stack(sent), records, within, None if sizes is None else sizes[None])
+    found = read_from_stack(
+        stack_of_one(start), stack_of_one(sent), records, within, None if sizes is None else sizes[None]
+    )
     return np.asarray(found[0])
 
 
@@ -92,10 +94,6 @@ def padded(sites: Sequence[np.ndarray]) -> np.ndarray:
     for place, records in zip(out, rows, strict=True):
         place[: len(records)] = records
     return out
-
-
-def _as_stack(model: Arrays) -> Arrays:
-    return {name: np.asarray(array)[None] for name, array in model.items()}
 
 
 def _moved(start: Arrays, sent: Arrays, layer: str) -> tuple[np.ndarray, np.ndarray | None]:

@@ -33,7 +33,7 @@ from fedsmall.errors import PlanError
 from fedsmall.plan import Plan, Privacy
 from fedsmall.privacy.blur import blurred
 from fedsmall.randomness import rng_for
-from fedsmall.wire import Arrays
+from fedsmall.wire import Arrays, stack_of_one
 
 
 def at_contacts(plan: Plan) -> Privacy | None:
@@ -80,7 +80,7 @@ def privatise(sent: Arrays, received: Arrays, privacy: Privacy, rngs: Sequence[n
 
 def privatise_one(sent: Arrays, received: Arrays, privacy: Privacy, rng: np.random.Generator) -> Arrays:
     """:func:`privatise` for one model, as at a hospital: arrays without the leading axis."""
-    stack = privatise(_as_stack(sent), _as_stack(received), privacy, [rng])
+    stack = privatise(stack_of_one(sent), stack_of_one(received), privacy, [rng])
     return {name: array[0] for name, array in stack.items()}
 
 
@@ -205,10 +205,6 @@ def _check_budget(privacy: Privacy, fraction: float, contacts: int) -> None:
 
 def _is_private(name: str, array: np.ndarray) -> bool:
     return bool(np.issubdtype(array.dtype, np.floating)) and not is_buffer(name)
-
-
-def _as_stack(arrays: Arrays) -> Arrays:
-    return {name: np.asarray(array)[None] for name, array in arrays.items()}
 
 
 def _rows(stack: Arrays) -> np.ndarray:

@@ -108,10 +108,7 @@ class Batches:
         return [(slice(a, b), int(sizes[a])) for a, b in pairwise(edges)]
 
     def _take(self, index: Tensor, weight: Tensor | None, masks: Tensors) -> Batch:
-        flat = index.reshape(-1)
-        x = self._x.index_select(0, flat).view(*index.shape, *self._x.shape[1:])
-        y = self._y.index_select(0, flat).view(*index.shape, *self._y.shape[1:])
-        return Batch(x, y, weight, masks)
+        return Batch(taken(self._x, index), taken(self._y, index), weight, masks)
 
     def _weight(self, sites: np.ndarray, step: int, rows: slice, size: int) -> Tensor | None:
         sizes = self.sizes[sites[rows], step][:, None]
@@ -145,6 +142,11 @@ class Batches:
             for step, mine in enumerate(batch_order(sizes, int(self.examples[site]), rng)):
                 index[row, step, : len(mine)] = self._first[site] + mine
         return torch.from_numpy(index).to(self._device)
+
+
+def taken(samples: Tensor, index: Tensor) -> Tensor:
+    """The samples of these numbers, (*index.shape, ...)."""
+    return samples.index_select(0, index.reshape(-1)).view(*index.shape, *samples.shape[1:])
 
 
 def joined(arrays: Sequence[np.ndarray], dtype: torch.dtype, device: torch.device) -> Tensor:

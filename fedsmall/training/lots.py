@@ -11,7 +11,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.accountant import epsilon_of, protection_of
 from fedsmall.privacy.chance import Chance, Source, named, system
 from fedsmall.privacy.patient_level import Protection, steps_of, told_samples
-from fedsmall.training.batches import joined
+from fedsmall.training.batches import joined, taken
 from fedsmall.training.gradients import Batch
 from fedsmall.training.stack import Tensors
 from fedsmall.training.trainer import Seat
@@ -74,10 +74,8 @@ class Lots:
         self, index: np.ndarray, weight: np.ndarray, masks: Tensors, chances: list[Chance], guards: list[Protection]
     ) -> Batch:
         where = torch.from_numpy(index).to(self._device)
-        x = self._x.index_select(0, where.reshape(-1)).view(*where.shape, *self._x.shape[1:])
-        y = self._y.index_select(0, where.reshape(-1)).view(*where.shape, *self._y.shape[1:])
         known = torch.from_numpy(weight).to(self._device, self._dtype)
-        return Batch(x, y, known, masks, self._noise(chances, guards))
+        return Batch(taken(self._x, where), taken(self._y, where), known, masks, self._noise(chances, guards))
 
     def _noise(self, chances: list[Chance], guards: list[Protection]) -> Tensors:
         """What is added to the gradients of every parameter, (rows, ...), as views of one block."""

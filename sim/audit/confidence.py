@@ -11,8 +11,9 @@ from fedsmall.federation import Task
 from fedsmall.models.registry import build_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.training.gradients.chain import chain
-from fedsmall.training.gradients.prepare import MaskedDropout, prepared
+from fedsmall.training.batches import taken
+from fedsmall.training.gradients.mlp import forward, layers_of
+from fedsmall.training.gradients.prepare import prepared
 from fedsmall.training.stack import Rows, Tensors
 
 CACHE_BYTES = 2 * 2**20  # what the models that are judged at a time may take, and their records
@@ -42,32 +43,21 @@ class Confidence:
         return np.asarray(torch.cat(parts).numpy())
 
     def _part(self, models: Tensors, index: Tensor, rows: slice) -> Tensor:
-        flat = index[rows].reshape(-1)
-        x = self._x.index_select(0, flat).view(*index[rows].shape, *self._x.shape[1:])
-        y = self._y.index_select(0, flat).view(*index[rows].shape, *self._y.shape[1:])
-        outputs = self._outputs({name: tensor[rows] for name, tensor in models.items()}, x)
-        return sureness(outputs, y, self._loss).to("cpu", torch.float32)
+        outputs = self._outputs({name: tensor[rows] for name, tensor in models.items()}, taken(self._x, index[rows]))
+        return sureness(outputs, taken(self._y, index[rows]), self._loss).to("cpu", torch.float32)
 
 
 def outputs_of(model: nn.Module) -> Outputs:
     """The outputs of many models of one kind, each on records of its own; linear layers as stacked products."""
     try:
-        layers = [pair for pair in chain(model) if not isinstance(pair[1], nn.Identity | MaskedDropout | nn.Flatten)]
-        linear = all(
-            isinstance(layer, nn.ReLU | nn.Linear) and getattr(layer, "bias", 1) is not None for _, layer in layers
-        )
-    except ValueError:
-        linear = False
-    if not linear:
+        layers = [layer for layer in layers_of(model) if layer.kind != "dropout"]
+    except ValueError:  # no chain of linear layers
         return vmap(lambda state, x: functional_call(model, state, (x,)))
 
     def stacked(state: Tensors, x: Tensor) -> Tensor:
         x = x.flatten(2)
-        for name, layer in layers:
-            if isinstance(layer, nn.ReLU):
-                x = torch.relu(x)
-            else:
-                x = torch.baddbmm(state[f"{name}.bias"][:, None], x, state[f"{name}.weight"].mT)
+        for layer in layers:
+            x = forward(layer, state, x, {})
         return x
 
     return stacked

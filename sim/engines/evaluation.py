@@ -14,7 +14,7 @@ from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.travellers import Moment
-from fedsmall.wire import EXAMPLES, Arrays
+from fedsmall.wire import EXAMPLES, Arrays, stack_of_one
 from strategies.server.remote import Answers
 from strategies.server.run_loop import Evaluation
 
@@ -61,7 +61,7 @@ class CentralEvaluator:
 
     def _metrics(self, model: Arrays, samples: Samples) -> dict[str, float]:
         method, task = self.plan.method, self.federation.task
-        members = model if method.is_ensemble else {name: np.asarray(array)[None] for name, array in model.items()}
+        members = model if method.is_ensemble else stack_of_one(model)
         outputs = answer(self._predict(members, samples.x), task.loss, method.together)
         metrics = evaluate(outputs, samples.y, task)
         return {name: value for name, value in metrics.items() if not np.isnan(value)}
