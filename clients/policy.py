@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from fedsmall.errors import PolicyError
-from fedsmall.plan import Device, Frozen, Plan
+from fedsmall.parts import Frozen
+from fedsmall.plan import Device, Plan
 from fedsmall.privacy.blur import as_blur
 from fedsmall.privacy.patient_level import is_patient_level, lot_of
 
@@ -23,7 +24,7 @@ class Policy(Frozen):
     """What a site allows. An empty list allows all of its kind; ``clip``, ``noise`` and ``budget`` None demand nothing.
 
     ``permute`` is whether models trained here may be handed on to another site, and ``least_blur`` the noise demanded
-    then, as :class:`fedsmall.plan.Privacy` counts it. ``least_batch`` is the least number of samples in a step.
+    then, as :class:`fedsmall.parts.Privacy` counts it. ``least_batch`` is the least number of samples in a step.
     Before a model leaves, the site tries to read its own patients from it: where it finds more than ``most_read``, it
     does what ``when_read`` says.
 

@@ -10,7 +10,8 @@ from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import PlanError, PolicyError
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan, Privacy
+from fedsmall.parts import Privacy
+from fedsmall.plan import Plan
 from fedsmall.privacy.blur import as_blur
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.reading import apart, records_read

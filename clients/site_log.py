@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from fedsmall.audit_log import FIRST, AuditLog, LogCheck, verify
 from fedsmall.errors import PolicyError
 from fedsmall.files import write
-from fedsmall.plan import Frozen
+from fedsmall.parts import Frozen
 from fedsmall.privacy.patient_level import Charge
 
 

@@ -21,7 +21,8 @@ from fedsmall.evaluation.metrics import evaluate
 from fedsmall.federation import Federation, Samples
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.schedule import contacts_of
 from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort

@@ -5,7 +5,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from fedsmall.plan import Frozen, Plan
+from fedsmall.parts import Frozen
+from fedsmall.plan import Plan
 
 # Keys of an order's config, beside those of fedsmall.wire.
 RUN = "run"  # the run's name: what a site remembers is kept under it, and outlives Flower's own run

@@ -9,7 +9,8 @@ from fedsmall.federation import Federation, Task
 from fedsmall.models.own_models import SHARED_PART, check_own_models, has_own_models
 from fedsmall.models.registry import initial_model
 from fedsmall.models.shared_part import agreed_part
-from fedsmall.plan import Method, Plan, Recipe, Tree
+from fedsmall.parts import Recipe, Tree
+from fedsmall.plan import Method, Plan
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.site_level import check_private
 from fedsmall.schedule import contacts_of

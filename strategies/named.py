@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees, ServerStep
 from fedsmall.gate import GATE
-from fedsmall.plan import Tree
+from fedsmall.parts import Tree
 from fedsmall.schedule import Schedule
 from strategies.daisy_chain import DaisyChain
 

@@ -14,7 +14,8 @@ import numpy as np
 from fedsmall.aggregation.aggregate import aggregate
 from fedsmall.aggregation.server_optimizers import SERVERS, Returns, known_options, parameters_of, server_step
 from fedsmall.errors import PlanError, ReplyError
-from fedsmall.plan import Plan, Tree
+from fedsmall.parts import Tree
+from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.replicas.fold import fold_sent
 from fedsmall.replicas.tree import ReplicaTree

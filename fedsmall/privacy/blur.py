@@ -16,7 +16,8 @@ import numpy as np
 
 from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.errors import PlanError
-from fedsmall.plan import Plan, Privacy
+from fedsmall.parts import Privacy
+from fedsmall.plan import Plan
 from fedsmall.wire import Arrays
 
 PROMISE = 10.0  # the epsilon above which a promise to patients is none

@@ -30,7 +30,8 @@ from dp_accounting.rdp import RdpAccountant
 
 from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.errors import PlanError
-from fedsmall.plan import Plan, Privacy
+from fedsmall.parts import Privacy
+from fedsmall.plan import Plan
 from fedsmall.privacy.blur import blurred
 from fedsmall.randomness import rng_for
 from fedsmall.wire import Arrays, stack_of_one

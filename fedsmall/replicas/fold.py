@@ -17,7 +17,7 @@ import numpy as np
 
 from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.errors import PlanError
-from fedsmall.plan import Tree
+from fedsmall.parts import Tree
 from fedsmall.replicas.tree import ANCHOR, ReplicaTree, level_of, parent_of, row_name, split_row
 from fedsmall.wire import Arrays
 

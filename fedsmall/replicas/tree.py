@@ -21,7 +21,8 @@ import numpy as np
 from fedsmall.data.folds import classes_of
 from fedsmall.errors import PlanError
 from fedsmall.models.own_models import with_own_model
-from fedsmall.plan import Plan, Tree
+from fedsmall.parts import Tree
+from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 
 ANCHOR = ""

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedsmall.federation import Samples
-from fedsmall.plan import Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.training.gradients import Batch
 from fedsmall.training.stack import Tensors

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedsmall.plan import Recipe
+from fedsmall.parts import Recipe
 from fedsmall.training.device import widest
 from fedsmall.training.stack import Tensors
 

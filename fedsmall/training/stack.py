@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmall.plan import Recipe
+from fedsmall.parts import Recipe
 from fedsmall.wire import Arrays, Traveller
 
 Tensors = dict[str, Tensor]

@@ -18,7 +18,8 @@ import torch
 
 from fedsmall.federation import Samples, Task
 from fedsmall.models.own_models import has_own_models, is_shared, shared_layers
-from fedsmall.plan import Plan, Tree
+from fedsmall.parts import Tree
+from fedsmall.plan import Plan
 from fedsmall.replicas.fold import Shared, fold_trees
 from fedsmall.replicas.tree import ANCHOR, forest, row_name, split_row, subsets
 from fedsmall.training.carried_trees import carry, is_replica, planted, put_anchors, put_replicas

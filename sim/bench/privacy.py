@@ -9,7 +9,8 @@ import torch
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.methods import method
 from fedsmall.models.registry import build_model, initial_model
-from fedsmall.plan import Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.gradients import LOSSES, Batch, MlpGradients, clipped

@@ -6,7 +6,8 @@ import numpy as np
 
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.methods import method
-from fedsmall.plan import Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.tasks import build_federation
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import Field
 
 from fedsmall.files import write
-from fedsmall.plan import Frozen
+from fedsmall.parts import Frozen
 from sim.consortium import keys
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

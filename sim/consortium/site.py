@@ -15,7 +15,7 @@ from clients import socket_frames
 from clients.launcher import APPROVED
 from clients.policy import OWN, load_policy
 from clients.relay import SOCKET
-from fedsmall.plan import Frozen
+from fedsmall.parts import Frozen
 from sim.consortium import flower_cli, keys, supervisor
 from sim.consortium.bundles import own_digest
 from sim.consortium.supervisor import Program

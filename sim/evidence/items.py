@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from fedsmall.errors import PlanError
 from fedsmall.methods import explain, nearest
-from fedsmall.plan import Frozen
+from fedsmall.parts import Frozen
 from sim.runs.scenario import Scenario, assign, build, read
 from sim.runs.shipped import folder
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.errors import ReplyError
-from fedsmall.plan import Method, Privacy
+from fedsmall.parts import Privacy
+from fedsmall.plan import Method
 from fedsmall.tasks import build_federation
 from sim.consortium import sample_data
 from sim.engines.run import run_plan

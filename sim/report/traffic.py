@@ -1,7 +1,7 @@
 """What a run sent, and what of a site was in it, in plain words."""
 
 from fedsmall.models.own_models import has_own_models
-from fedsmall.plan import Privacy
+from fedsmall.parts import Privacy
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss
 from sim.report.promises import promises

@@ -13,7 +13,8 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from fedsmall.errors import PlanError
 from fedsmall.methods import METHODS, explain, method, nearest
-from fedsmall.plan import Device, Frozen, Method, Plan, Positive, Recipe, Test
+from fedsmall.parts import Frozen, Positive, Recipe
+from fedsmall.plan import Device, Method, Plan, Test
 
 FILES = ("csv", "npz", "images", "test")  # keys of a task that name files, relative to the scenario's own folder
 

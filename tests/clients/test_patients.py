@@ -11,7 +11,8 @@ from clients.site_log import SiteLog
 from clients.station import Station
 from fedsmall.errors import PolicyError
 from fedsmall.methods import method
-from fedsmall.plan import Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.privacy.accountant import protection_of
 from fedsmall.privacy.patient_level import Charge
 from fedsmall.run_sheet import RUN, SITES

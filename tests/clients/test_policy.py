@@ -4,7 +4,8 @@ import pytest
 
 from clients.policy import Policy, load_policy
 from fedsmall.errors import PolicyError
-from fedsmall.plan import Method, Plan, Privacy, Recipe
+from fedsmall.parts import Privacy, Recipe
+from fedsmall.plan import Method, Plan
 
 
 def plan(rounds=10, privacy=None, name="FedDC"):

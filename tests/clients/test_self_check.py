@@ -9,7 +9,7 @@ import pytest
 
 from clients.self_check import patients_read
 from clients.station import Station
-from fedsmall.plan import Privacy, Recipe
+from fedsmall.parts import Privacy, Recipe
 from tests.clients.test_station import config, files, order, plan, refused, same, scaled, station
 
 __all__ = ["files", "station"]  # fixtures

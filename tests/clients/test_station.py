@@ -12,7 +12,8 @@ from clients.station import Station
 from fedsmall.audit_log import verify
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan, Privacy, Recipe
+from fedsmall.parts import Privacy, Recipe
+from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, SITES
 from fedsmall.wire import COMMON, PLAN, ROUND, ROUNDS
 from sim.consortium import sample_data

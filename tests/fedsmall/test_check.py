@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from fedsmall.check import Finding, check_site, few
-from fedsmall.plan import Method, Plan, Privacy, Recipe, Tree
+from fedsmall.parts import Privacy, Recipe, Tree
+from fedsmall.plan import Method, Plan
 
 
 def plan(task, method=None, **settings) -> Plan:

@@ -9,7 +9,8 @@ import pytest
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.schedule import Action, bijection, contacts_of, participants
 from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort

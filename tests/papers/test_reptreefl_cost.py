@@ -10,7 +10,8 @@ import torch
 from fedsmall.federation import Samples, Task
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import Traveller
 

@@ -10,7 +10,8 @@ from clients.client_app import app
 from clients.site_data import give_federation
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan, Recipe, Tree
+from fedsmall.parts import Recipe, Tree
+from fedsmall.plan import Plan
 from fedsmall.schedule import Schedule
 from fedsmall.tasks import build_federation
 from fedsmall.wire import PLAN

@@ -7,7 +7,8 @@ from fedsmall.aggregation.combiners import Updates
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Federation
 from fedsmall.methods import method
-from fedsmall.plan import Plan, Recipe, Tree
+from fedsmall.parts import Recipe, Tree
+from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_composition
 from sim.engines.run import RunRecord, run_plan

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
-from fedsmall.plan import Plan, Privacy, Recipe
+from fedsmall.parts import Privacy, Recipe
+from fedsmall.plan import Plan
 from fedsmall.privacy.blur import SHRINK, as_blur, blurred, check_handed_on
 from fedsmall.privacy.reading import apart, records_read
 from fedsmall.privacy.site_level import check_private, privatise, privatise_one

@@ -12,7 +12,8 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.journey import journey
 from fedsmall.methods import method
-from fedsmall.plan import Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.privacy.accountant import epsilon_of, event_of, noise_for, protection_of
 from fedsmall.privacy.patient_level import Charge, steps_of, told_samples
 from fedsmall.validation import check_plan

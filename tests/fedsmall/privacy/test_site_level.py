@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from fedsmall.errors import PlanError
-from fedsmall.plan import Method, Plan, Privacy, Recipe, Tree
+from fedsmall.parts import Privacy, Recipe, Tree
+from fedsmall.plan import Method, Plan
 from fedsmall.privacy.site_level import Ledger, check_private, epsilon, noise_rng, privatise, privatise_one
 
 

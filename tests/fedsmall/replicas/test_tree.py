@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsmall.errors import PlanError
-from fedsmall.plan import Tree
+from fedsmall.parts import Tree
 from fedsmall.replicas.tree import (
     ReplicaTree,
     block_size,

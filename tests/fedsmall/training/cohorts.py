@@ -9,7 +9,8 @@ from torch import nn
 
 from fedsmall.federation import Samples, Task
 from fedsmall.models.registry import build_model, initial_model
-from fedsmall.plan import Method, Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Method, Plan
 from fedsmall.randomness import rng_for
 from fedsmall.training.cohort import Cohort, Trained
 from fedsmall.training.stack import Stack

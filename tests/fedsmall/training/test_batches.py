@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedsmall.federation import Federation, Samples, Task
-from fedsmall.plan import Recipe
+from fedsmall.parts import Recipe
 from fedsmall.training.batches import Batches
 from tests.fedsmall.training.cohorts import plan_for
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Method, Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Method, Plan
 from fedsmall.schedule import permutation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack

@@ -7,7 +7,8 @@ from scipy import stats
 
 from fedsmall.federation import Samples, Task
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Method, Plan, Privacy, Recipe
+from fedsmall.parts import Privacy, Recipe
+from fedsmall.plan import Method, Plan
 from fedsmall.privacy.chance import NamedChance, SystemChance
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.lots import Lots

@@ -9,7 +9,8 @@ from fedsmall.federation import Samples, Task
 from fedsmall.methods import method
 from fedsmall.models.own_models import SHARED_PART, is_shared, kind_of
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.replicas.tree import plan_at
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.mixed import MixedCohort

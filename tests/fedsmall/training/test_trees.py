@@ -7,7 +7,8 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Samples
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.replicas.fold import fold_sent, fold_trees
 from fedsmall.replicas.tree import ReplicaTree, subsets
 from fedsmall.tasks import build_federation

@@ -4,7 +4,8 @@ from typing import Any
 
 from fedsmall.models.own_models import SHARED_PART, has_own_models
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from sim.engines.cohort import run_cohort

@@ -9,7 +9,8 @@ from fedsmall.audit_log import digest_of
 from fedsmall.federation import Federation
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan, Privacy, Recipe
+from fedsmall.parts import Privacy, Recipe
+from fedsmall.plan import Plan
 from fedsmall.privacy import exposure
 from fedsmall.privacy.reading import records_read
 from fedsmall.schedule import Action, contacts_of, permutation

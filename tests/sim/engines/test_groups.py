@@ -11,7 +11,8 @@ from fedsmall.errors import PlanError
 from fedsmall.journey import journey
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan, Recipe, Tree
+from fedsmall.parts import Recipe, Tree
+from fedsmall.plan import Plan
 from fedsmall.training.batches import Batches
 from fedsmall.training.trees import cohort_for
 from fedsmall.validation import check_plan

@@ -16,7 +16,8 @@ from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.models.own_models import SHARED_PART
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, SITES
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_plan, check_run

@@ -14,7 +14,8 @@ from fedsmall.federation import Federation, Samples, Task
 from fedsmall.journey import journey
 from fedsmall.methods import METHODS, method
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan, Privacy, Recipe, Tree
+from fedsmall.parts import Privacy, Recipe, Tree
+from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import EXAMPLES, METRICS, PLAN, STEPS

@@ -5,7 +5,8 @@ import pytest
 
 from fedsmall.errors import PlanError
 from fedsmall.methods import METHODS, method
-from fedsmall.plan import Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from sim.engines.run import run_plan
 

@@ -10,7 +10,8 @@ import pytest
 
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Method, Plan, Recipe
+from fedsmall.parts import Recipe
+from fedsmall.plan import Method, Plan
 from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack

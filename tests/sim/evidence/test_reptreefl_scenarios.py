@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedsmall.plan import Tree
+from fedsmall.parts import Tree
 from fedsmall.replicas.tree import forest
 from fedsmall.validation import check_composition
 from sim.runs.scenario import load

@@ -1,0 +1,132 @@
+"""The parts that plans and methods are made of, as frozen records: a recipe, a replica tree, what privacy is given."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class Frozen(BaseModel):
+    """A record that cannot be changed and knows all its fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Recipe(Frozen):
+    """How one round of local training goes at a site.
+
+    A round is ``local_steps`` optimizer steps or ``local_epochs`` passes over the site's samples (one of the two; one
+    step if neither is given). ``batch`` is the number of samples in a step, ``None`` the whole site. With epochs,
+    every epoch draws a fresh order and cuts it into consecutive batches, the last of which may be smaller. With steps,
+    a round takes the first ``local_steps`` batches of such epochs. Where a batch holds the whole site nothing is drawn
+    and the samples keep their order.
+    """
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    lr: Annotated[float, Field(gt=0)] = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: NonNegative = 0.0
+    batch: Positive | None = None
+    local_steps: Positive | None = None
+    local_epochs: Positive | None = None
+    lr_schedule: Literal["constant", "cosine", "step"] = "constant"
+    lr_step_rounds: Positive = 1
+    lr_decay: Fraction = 1.0
+    optimizer_state: Literal["travel", "reset", "stay"] = "travel"
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.local_steps is not None and self.local_epochs is not None:
+            raise ValueError("a round is local_steps or local_epochs, not both; remove one")
+        return self
+
+    @property
+    def steps(self) -> int | None:
+        """Optimizer steps a round, or None where a round is counted in epochs."""
+        return None if self.local_epochs is not None else (self.local_steps or 1)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the optimizer remembers anything from step to step."""
+        return self.optimizer == "adam" or self.momentum > 0
+
+
+class Tree(Frozen):
+    """A replica tree at every site (RepTreeFL): ``fanout`` r, ``depth`` d, ``drop`` p, or one value per site."""
+
+    fanout: Positive | tuple[Positive, ...] = 3
+    depth: Annotated[int, Field(ge=0)] | tuple[Annotated[int, Field(ge=0)], ...] = 1
+    drop: Annotated[float, Field(ge=0, lt=1)] | tuple[float, ...] = 0.1
+    perturbation: Literal["random", "stratified"] = "random"
+    fold: Literal["diversity", "simple"] = "diversity"
+    diversity: str = "l2"
+    fold_at: Literal["site", "server"] = "site"
+    travel: Literal["anchors", "trees"] = "anchors"
+
+
+class Privacy(Frozen):
+    """What is done so that nobody can tell, from what leaves a site, who was in its data.
+
+    ``level`` says whose presence is hidden. "site" hides a site: what it has learnt since a model came is clipped to
+    norm ``clip`` and noised with standard deviation ``noise * clip`` as it leaves (Geyer et al. 2017); ``budget`` is
+    the most epsilon of the run.
+
+    "patient" hides each patient: every local step takes a random lot of ``lot`` samples on average (the recipe's batch
+    where it is not given), clips each sample's gradient to ``clip`` and adds noise (Abadi et al. 2016, algorithm 1).
+    ``noise`` is the multiplier for all sites; or ``epsilon`` is what the whole run may cost a patient, and every site
+    finds its own multiplier from its own number of samples (:mod:`fedsmall.privacy.patient_level`).
+
+    Instead of either, ``blur`` is the size of the noise over that of an update as it leaves
+    (:mod:`fedsmall.privacy.blur`): it claims no epsilon. ``blur = 0`` says that models leave as they are.
+    """
+
+    level: Literal["site", "patient"] = "site"
+    clip: Annotated[float, Field(gt=0)] | None = None
+    noise: NonNegative = 0.0
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    budget: Annotated[float, Field(gt=0)] | None = None
+    epsilon: Annotated[float, Field(gt=0)] | None = None
+    lot: Positive | None = None
+    blur: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.blur is None and self.clip is None:
+            raise ValueError("privacy is {clip = 1.0, noise = 1.0} or {blur = 1}; give one of them")
+        if self.blur is not None and (self.clip is not None or self.noise or self.budget is not None):
+            raise ValueError("privacy is blur, which claims no epsilon, or clip with noise and budget; remove one")
+        return self
+
+    @model_validator(mode="after")
+    def _of_one_level(self) -> Self:
+        if self.level == "patient":
+            if self.blur is not None:
+                raise ValueError('blur belongs to level = "site"; with level = "patient" say clip and epsilon')
+            if (self.noise > 0) == (self.epsilon is not None):
+                raise ValueError('level = "patient" takes noise (above 0) or epsilon, one of the two')
+            if self.budget is not None:
+                raise ValueError('budget belongs to level = "site"; with level = "patient" say epsilon')
+        elif self.epsilon is not None or self.lot is not None:
+            key = "lot" if self.epsilon is None else "epsilon"
+            raise ValueError(f'{key} belongs to level = "patient"; with level = "site" say noise and budget')
+        return self
+
+    @property
+    def counted(self) -> bool:
+        """Whether a ledger counts what leaves: blur claims no epsilon."""
+        return self.clip is not None
+
+    @property
+    def open(self) -> bool:
+        """Whether models leave as they are, which somebody wrote down: ``blur = 0``."""
+        return self.blur == 0
+
+    @property
+    def at_contacts(self) -> bool:
+        """Whether something is done to a model as it leaves; for patients it is done in every local step."""
+        return self.level == "site" and not self.open
