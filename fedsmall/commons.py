@@ -5,16 +5,16 @@ result are judged and used together (:mod:`fedsmall.evaluation.ensembles`).
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
 from fedsmall.aggregation.combiners import Combiner, Updates
-from fedsmall.gate import refusal
+from fedsmall.gate import refusal, size
 from fedsmall.plan import Method
-from fedsmall.wire import Arrays
+from fedsmall.wire import Arrays, join, parts
 
 Event = dict[str, Any]
 
@@ -69,6 +69,10 @@ class Commons:
         members = [model for group in groups for model in self._judged(group)]
         return {name: np.stack([model[name] for model in members]) for name in members[0]}
 
+    def largest(self) -> int:
+        """The group whose common model has the largest norm; the gate judges by that model."""
+        return 0 if len(self.models) == 1 else max(range(len(self.models)), key=lambda group: size(self.models[group]))
+
     def _judged(self, group: int) -> list[Arrays]:
         return list(self._kept[group]) or [self._average(group)]
 
@@ -85,28 +89,26 @@ class Commons:
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """What must be kept to go on after a restart, beside the combiner of a single group."""
-        arrays: Arrays = {}
-        for group, combiner in enumerate(self._combiners[1:], start=1):
-            arrays |= _named(f"combiner/{group}", combiner.state()[0])
+        sets = {f"combiner.{group}": combiner.state()[0] for group, combiner in self._others()}
         for group, model in enumerate(self.models):
-            arrays |= _named(f"model/{group}", model) if len(self.models) > 1 else {}
-            arrays |= _named(f"average/{group}", self._averages[group] or {})
-            for number, kept in enumerate(self._kept[group]):
-                arrays |= _named(f"kept/{group}/{number}", kept)
-        numbers = [combiner.state()[1] for combiner in self._combiners[1:]]
-        return arrays, {"turn": self.turn, "combiners": numbers}
+            sets[f"model.{group}"] = model if len(self.models) > 1 else {}
+            sets[f"average.{group}"] = self._averages[group] or {}
+            sets |= {f"kept.{group}.{number}": kept for number, kept in enumerate(self._kept[group])}
+        return join(**sets), {"turn": self.turn, "combiners": [combiner.state()[1] for _, combiner in self._others()]}
 
     def restore(self, arrays: Mapping[str, np.ndarray], numbers: Mapping[str, Any]) -> None:
         """Take up what :meth:`state` gave."""
-        self.turn = int(numbers["turn"])
-        for group, combiner in enumerate(self._combiners[1:], start=1):
-            combiner.restore(_under(f"combiner/{group}", arrays), numbers["combiners"][group - 1])
+        self.turn, sets = int(numbers["turn"]), parts(arrays)
+        for group, combiner in self._others():
+            combiner.restore(sets.get(f"combiner.{group}", {}), numbers["combiners"][group - 1])
         for group in range(len(self.models)):
-            self.models[group] = _under(f"model/{group}", arrays) or self.models[group]
-            self._averages[group] = _under(f"average/{group}", arrays) or None
-            for number in range(self._method.snapshots):
-                kept = _under(f"kept/{group}/{number}", arrays)
-                self._kept[group] += [kept] if kept else []
+            self.models[group] = sets.get(f"model.{group}", self.models[group])
+            self._averages[group] = sets.get(f"average.{group}")
+            kept = (sets.get(f"kept.{group}.{number}") for number in range(self._method.snapshots))
+            self._kept[group].extend(model for model in kept if model)
+
+    def _others(self) -> Iterator[tuple[int, Combiner]]:
+        return enumerate(self._combiners[1:], start=1)
 
 
 def combined(combiner: Combiner, common: Arrays, updates: Updates, t: int, gate: float) -> tuple[Arrays, list[Event]]:
@@ -131,11 +133,3 @@ def _between(last: Arrays, model: Arrays, ema: float) -> Arrays:
         name: np.asarray(ema * last[name] + (1 - ema) * array, dtype=array.dtype) if array.dtype.kind == "f" else array
         for name, array in model.items()
     }
-
-
-def _named(word: str, model: Mapping[str, np.ndarray]) -> Arrays:
-    return {f"{word}/{name}": np.asarray(array) for name, array in model.items()}
-
-
-def _under(word: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
-    return {name.removeprefix(f"{word}/"): array for name, array in arrays.items() if name.startswith(f"{word}/")}

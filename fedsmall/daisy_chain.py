@@ -29,9 +29,8 @@ def daisy_chain(
     A stretch ends with an aggregation, and where somebody must see the models (``due``) or draw noise for them.
     Departs from Algorithm 1 as printed as :class:`~fedsmall.schedule.Schedule` does: aggregation wins a tie.
     """
-    start = starting(plan, len(trainer.names), initial)
-    commons = Commons(combiner, plan.method, start)
-    travellers = Travellers(plan, trainer, initial, start)
+    commons = Commons(combiner, plan.method, starting(plan, len(trainer.names), initial))
+    travellers = Travellers(plan, trainer, initial, commons)
     for stretch in stretches(contacts, lambda contact: travellers.careful or due(contact)):
         left = [stretch]
         while left:
@@ -46,7 +45,7 @@ def daisy_chain(
                 refused, events = commons.aggregate(travellers.updates, contact.t, travellers.gate)
                 events = moment.events + events
                 yield moment._replace(common=commons.result(), commons=tuple(commons.models), events=events)
-                travellers.become(commons, afresh=refused)
+                travellers.become_common(afresh=refused)
             else:
                 yield moment
 

@@ -54,7 +54,7 @@ def starting(plan: Plan, sites: int, initial: Initial) -> list[Arrays]:
 class Travellers:
     """The models on their way, a row each: where they are, what they have been through, and what their bytes cost."""
 
-    def __init__(self, plan: Plan, trainer: Trainer, initial: Initial, start: Sequence[Arrays] = ()) -> None:
+    def __init__(self, plan: Plan, trainer: Trainer, initial: Initial, commons: Commons) -> None:
         self.plan, self.trainer, self.names = plan, trainer, trainer.names
         if list(self.names) != sorted(self.names):
             raise ValueError("sites must come in the order of their names")
@@ -62,19 +62,19 @@ class Travellers:
         self._before: Contact | None = None
         self._memory: Arrays = {}
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
-        self._noisy = at_contacts(plan)
-        self.careful = self._noisy is not None  # contact by contact: each has noise of its own
+        self._noisy = at_contacts(plan) is not None
+        self.careful = self._noisy  # contact by contact: each has noise of its own
         self._federated = plan.method.family == "federated"
         self.gate = float(plan.method.gate) if self._federated else 0.0
-        self._last = list(start) or [initial(None)]  # the groups' last common models
+        self._commons = commons
 
     def _depart(self, contact: Contact) -> None:
         """Give a model to every site that takes part in the first contact."""
         self.at = drawn(self.plan, len(self.names), contact)
-        rows, groups = len(self.at), len(self._last)
+        rows, groups = len(self.at), len(self._commons)
         self.group = np.zeros(rows, dtype=np.int64) if self.plan.method.turns else np.arange(rows) % groups
         own = self.plan.initial_models == "independent" and groups == 1
-        start = [self._initial(self.names[site]) for site in self.at] if own else self._last
+        start = [self._initial(self.names[site]) for site in self.at] if own else self._commons.models
         self.stack: Stack = self.trainer.stack([Traveller(model) for model in start])
         if not own:
             self.stack = self.stack.rows(self.group)
@@ -99,8 +99,8 @@ class Travellers:
             before = contact
         received = self._kept()
         trained = self.trainer.walk(self.stack, legs, Signals(self.common, order_rule, self._memory, losses=False))
-        if contact.travels:
-            self._make_private(received, at, contact.t)
+        if contact.travels and self._noisy:
+            make_private(self.plan, self.stack, received(), [self.names[site] for site in at], contact.t)
         good, grown = self._judged(received)
         if not good.all() or grown.any():
             self._sizes = []  # some models will be put back
@@ -136,26 +136,25 @@ class Travellers:
             sites_in_all=len(self.names),
         )
 
-    def become(self, commons: Commons, afresh: Collection[int] = ()) -> None:
+    def become_common(self, afresh: Collection[int] = ()) -> None:
         """Every traveller is its group's common model now, weights and buffers; its moments stay with it, unless
         its group begins ``afresh``.
         """
-        self._last = list(commons.models)
-        rows = np.arange(len(self.at))
+        models, rows = self._commons.models, np.arange(len(self.at))
         self._forget(rows[np.isin(self.group, list(afresh))])
         if self.plan.method.turns:
-            self.group[:] = commons.turn
-        if len(self._last) == 1:
-            self.stack.replace(self._last[0])
+            self.group[:] = self._commons.turn
+        if len(models) == 1:
+            self.stack.replace(models[0])
         else:
             self.stack.put(rows, self._of_groups(rows))
-        sizes = [[size(half) for half in halves(model) if half] for model in self._last] if self.gate else []
+        sizes = [[size(half) for half in halves(model) if half] for model in models] if self.gate else []
         self._sizes = [np.array(of_half)[self.group] for of_half in zip(*sizes, strict=True)]
         self.common[:], self.trained[:] = True, False
 
     def _of_groups(self, rows: np.ndarray) -> Stack:
         """Copies of their groups' last common models for these rows, with the optimizer state that they have."""
-        models = self.trainer.stack([Traveller(model) for model in self._last]).rows(self.group[rows])
+        models = self.trainer.stack([Traveller(model) for model in self._commons.models]).rows(self.group[rows])
         models.optimizer = self.stack.rows(rows).optimizer
         return models
 
@@ -226,16 +225,7 @@ class Travellers:
         self._forget(rows)
 
     def _largest(self) -> Arrays:
-        return self._last[0] if len(self._last) == 1 else max(self._last, key=size)
-
-    def _make_private(self, received: Callable[[], Stack], at: np.ndarray, t: int) -> None:
-        """Clip and noise, or blur, what leaves the sites, as each would do it, where the plan asks for that."""
-        if self._noisy is None:
-            return
-        rngs = [noise_rng(self.plan.seed, self.names[site], t) for site in at]
-        sent = privatise(Rows(self.stack.state).arrays(), Rows(received().state).arrays(), self._noisy, rngs)
-        for name, tensor in self.stack.state.items():
-            tensor.copy_(torch.from_numpy(sent[name]))
+        return self._commons.models[self._commons.largest()]
 
     def _bytes(self, stretch: Sequence[Contact], order_rule: Arrays, sent_rule: Arrays, good: np.ndarray) -> int:
         """The bytes of the arrays that the messages of a stretch carry: an order before it if models have travelled
@@ -256,6 +246,20 @@ class Travellers:
             self._carries = self._carries | (accepted & bool(moments))
             before = contact
         return total + sum(int(array[good].nbytes) for array in sent_rule.values())
+
+
+def make_private(plan: Plan, stack: Stack, received: Stack, names: Sequence[str], t: int) -> None:
+    """Clip and noise, or blur, what leaves the named sites, in place, as each would do it, where the plan asks for it.
+
+    ``received`` are the models as they came to the sites, a row each as in ``stack``.
+    """
+    privacy = at_contacts(plan)
+    if privacy is None:
+        return
+    rngs = [noise_rng(plan.seed, name, t) for name in names]
+    sent = privatise(Rows(stack.state).arrays(), Rows(received.state).arrays(), privacy, rngs)
+    for name, tensor in stack.state.items():
+        tensor.copy_(torch.from_numpy(sent[name]))
 
 
 def _sizes_of(stack: Stack) -> list[np.ndarray]:

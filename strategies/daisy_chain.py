@@ -5,14 +5,14 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedsmall.aggregation.combiners import Combiner
 from fedsmall.commons import Commons
 from fedsmall.errors import PlanError, ReplyError
-from fedsmall.gate import GATE, charge, size
+from fedsmall.gate import GATE, charge
 from fedsmall.plan import Method, Plan
 from fedsmall.schedule import (
     AbstractSchedule,
@@ -22,20 +22,16 @@ from fedsmall.schedule import (
     handed_on,
     next_in,
     participants,
-    permutation,
     planned,
     spaced,
 )
 from fedsmall.wire import (
     CARRIED,
-    COMMON,
     EXAMPLES,
-    LEAVES,
     METRICS,
     MODEL,
     PLAN,
     ROUND,
-    ROUNDS,
     RULE,
     STEPS,
     Arrays,
@@ -43,7 +39,8 @@ from fedsmall.wire import (
 from strategies.acceptance import absurd, accepted, oversized, sound
 from strategies.checks import limits_of, plan_in
 from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, train_metrics_of, with_our_count
-from strategies.records import array_records, order_content, size_in_bytes, to_arrays, to_record
+from strategies.orders import bytes_of, orders
+from strategies.records import array_records, size_in_bytes, to_arrays, to_record
 from strategies.roster import Roster, await_sites
 from strategies.slots import Report, Slot, first_slots, renewed, updates_of
 
@@ -111,12 +108,6 @@ class DaisyChain(Strategy):
         self._asked: dict[str, Any] = {}  # the same as orders carry it
         self._arrived = True  # the models of the contact have travelled since their last training
 
-    def route(self, t: int, sites: Sequence[str]) -> dict[str, str]:
-        """Whose model goes where after round ``t``: {site that trained it: site that gets it}."""
-        if self.schedule.action(t) is Action.PERMUTE and not self.alone:
-            return permutation(self.seed, t, sites)
-        return {site: site for site in sites}
-
     def participants(self, t: int, sites: Sequence[str]) -> list[str]:
         """The sites that take part in the contact after round ``t``, in name order."""
         if self.method.route == "cyclic":
@@ -159,24 +150,16 @@ class DaisyChain(Strategy):
             self.slots = first_slots(self.slots, drawn, self.records, self.method.turns)
         online, self.own = set(grid.get_node_ids()), {}
         present = [site for site in sorted(self.slots) if self.roster.nodes[site] in online]
-        rule = self._order_rule()
-        configs = self._configs(server_round, contact, self._own_config(config))
-        # sites that are sent the same thing share its content, as under Flower's own strategies
-        contents: dict[Slot, RecordDict] = {}
-        for slot in {self.slots[site] for site in present}:
-            contents[slot] = order_content(slot.model, slot.carried, rule, configs[slot.common])
         self._expected = {site: self.slots[site] for site in present}
-        orders = [
-            Message(contents[slot], self.roster.nodes[site], MessageType.TRAIN) for site, slot in self._expected.items()
-        ]
+        rule, told = self.commons.order_rule(), self._own_config(config)
+        record = to_record(rule) if rule else None
+        self._orders = orders(self._expected, self.roster.nodes, record, told, server_round, contact)
         self._arrived = server_round == 1 or self.contacts[server_round - 2].travels
         if self._arrived and not self.alone:  # a piece of a contact leaves the models where they are
-            sizes = {slot: size_in_bytes(array_records(content)) for slot, content in contents.items()}
-            self.bytes_sent += sum(sizes[slot] for slot in self._expected.values())
-        self._orders = list(zip(orders, present, strict=True))
+            self.bytes_sent += bytes_of(self._orders)
         for site in set(self.slots) - set(present):
             self.note(contact.t, site, "absent", "its program is not connected")
-        return orders
+        return [order for order, _ in self._orders]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -308,27 +291,16 @@ class DaisyChain(Strategy):
         self.events += events
         made = zip(self.commons.models, before, self.records, strict=True)
         self.records = [record if model is last else to_record(model) for model, last, record in made]
-        self.common = self.records[0]
-        if len(self.records) > 1:  # the gate judges by it
-            self.common = max(self.records, key=lambda record: size(to_arrays(record)))
+        self.common = self.records[self.commons.largest()]
         turn = self.commons.turn if self.method.turns else None
         self.slots = renewed(self.slots, self.records, refused, turn)
         return self.common
-
-    def _order_rule(self) -> ArrayRecord | None:
-        rule = self.commons.order_rule()
-        return to_record(rule) if rule else None
 
     def _own_config(self, config: ConfigRecord) -> ConfigRecord:
         """The config, with what a Flower strategy adds to it for the sites (FedProx's mu)."""
         if isinstance(self.combiner, FlowerCombiner) and self.common is not None:
             return self.combiner.config(to_arrays(self.common), config, len(self.sites))
         return config
-
-    def _configs(self, server_round: int, contact: Contact, config: ConfigRecord) -> dict[bool, ConfigRecord]:
-        order = {**config, "server-round": server_round, ROUND: contact.t, ROUNDS: contact.rounds}
-        order[LEAVES] = contact.travels
-        return {common: ConfigRecord({**order, COMMON: common}) for common in (True, False)}
 
     def _reasons(self, t: int) -> str:
         return "; ".join(f"{e['site']}: {e['reason']}" for e in self.events if e["t"] == t)[:1000]

@@ -5,10 +5,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, RecordDict
 
 from fedsmall.aggregation.aggregate import is_buffer
-from fedsmall.wire import CARRIED, CONFIG, MODEL, RULE, Arrays
+from fedsmall.wire import Arrays
 
 DTYPE = re.compile(r"(float|int|uint|complex)[0-9]{1,3}|bool")
 
@@ -64,14 +64,3 @@ def described(array: Array) -> tuple[tuple[int, ...], np.dtype] | None:
 def record_bytes(record: ArrayRecord) -> int:
     """Bytes of the record's arrays as numbers (an array's npy header is not counted)."""
     return sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values())
-
-
-def order_content(
-    model: ArrayRecord, carried: ArrayRecord | None, rule: ArrayRecord | None, config: ConfigRecord
-) -> RecordDict:
-    """The content of an order: the model, what travels with it, what the local rule needs, and the config."""
-    content = RecordDict({MODEL: model, CONFIG: config})
-    for key, record in ((CARRIED, carried), (RULE, rule)):
-        if record:
-            content[key] = record
-    return content

@@ -16,11 +16,11 @@ from fedsmall.commons import combined
 from fedsmall.journey import journey
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
 from fedsmall.schedule import Action, Contact
 from fedsmall.training.stack import Rows, Stack, Tensors, stacked
 from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
 from fedsmall.training.trees import cohort_for
+from fedsmall.travellers import make_private
 from fedsmall.wire import Arrays, Traveller
 from sim.audit.world import World
 
@@ -68,7 +68,7 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
         trained = trainer.walk(stack, [leg], Signals(common, _rules(combiners, len(at)), memory))
         memory = trained.memory
         if contact.travels:
-            _make_private(plan, stack, received, [names[place] for place in places], contact.t)
+            make_private(plan, stack, received, [names[place] for place in places], contact.t)
         made: Tensors = {}
         if contact.action is Action.AGGREGATE:
             made = commons = _means(plan, stack, commons) or _aggregated(
@@ -104,16 +104,6 @@ def _rules(combiners: Sequence[Combiner], travellers: int) -> Arrays:
     """What the local rule needs from each federation's server, a row for each model."""
     rules = [combiner.order_rule() for combiner in combiners]
     return {name: np.repeat(np.stack([rule[name] for rule in rules]), travellers, axis=0) for name in rules[0]}
-
-
-def _make_private(plan: Plan, stack: Stack, received: Stack, names: Sequence[str], t: int) -> None:
-    privacy = at_contacts(plan)
-    if privacy is None:
-        return
-    rngs = [noise_rng(plan.seed, name, t) for name in names]
-    sent = privatise(Rows(stack.state).arrays(), Rows(received.state).arrays(), privacy, rngs)
-    for name, tensor in stack.state.items():
-        tensor.copy_(torch.from_numpy(sent[name]))
 
 
 def _means(plan: Plan, stack: Stack, commons: Tensors) -> Tensors | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord
 
-from fedsmall.wire import Arrays
+from fedsmall.wire import Arrays, join, parts, split
 from strategies.daisy_chain import DaisyChain
 from strategies.foreign import FlowerCombiner
 from strategies.records import to_arrays, to_record
@@ -48,8 +48,7 @@ def state_of(chain: DaisyChain) -> tuple[Arrays, dict[str, Any]]:
         "events": chain.events,
         "groups": of_groups,
     }
-    arrays = {f"inner/{name}": array for name, array in inner.items()}
-    return records.arrays | arrays | {f"commons/{name}": array for name, array in beside.items()}, meta
+    return records.arrays | join(inner=inner, commons=beside), meta
 
 
 def _slot(slot: Slot, records: _Records) -> list[Any]:
@@ -83,15 +82,14 @@ def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     chain.aggregations = meta["aggregations"]
     chain.bytes_sent = meta["bytes_sent"]
     chain.events = list(meta["events"])
-    inner = {key.removeprefix("inner/"): array for key, array in arrays.items() if key.startswith("inner/")}
-    chain.combiner.restore(inner, meta["inner"])
+    chain.combiner.restore(split(arrays, "inner"), meta["inner"])
     if isinstance(chain.combiner, FlowerCombiner):
         chain.combiner.aggregations = chain.aggregations
 
 
 def _restore_commons(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
-    beside = {key.removeprefix("commons/"): array for key, array in arrays.items() if key.startswith("commons/")}
-    groups = {name.split("/")[1] for name in beside if name.startswith("model/")}
+    beside = split(arrays, "commons")
+    groups = [part for part in parts(beside) if part.startswith("model.")]
     chain.begin_with([_there(chain.common)] * max(1, len(groups)))
     if "groups" in meta:  # since there are any
         chain.commons.restore(beside, meta["groups"])

@@ -1,6 +1,6 @@
 """Linear layers and ReLUs of K models as stacked matrix products, with the backward pass written out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ class Layer(NamedTuple):
     bias: bool = False
 
 
-_Use = Callable[[Layer, Tensor, Tensor], None]
+Use = Callable[[Layer, Tensor, Tensor], None]
 
 
 class MlpGradients:
@@ -39,23 +39,11 @@ class MlpGradients:
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and gradients of all models."""
         gradients: Tensors = {}
-
-        def collect(layer: Layer, slope: Tensor, x: Tensor) -> None:
-            gradients[f"{layer.name}.weight"] = torch.bmm(slope.mT, x)  # (models, outputs, inputs)
-            if layer.bias:
-                gradients[f"{layer.name}.bias"] = slope.sum(1)
-
-        return self._pass(parameters, batch, collect), gradients
+        return self._pass(parameters, batch, collecting(gradients)), gradients
 
     def descend(self, parameters: Tensors, batch: Batch, lr: float) -> Tensor:
         """One step of plain gradient descent in place; saves the memory traffic of making the gradients first."""
-
-        def move(layer: Layer, slope: Tensor, x: Tensor) -> None:
-            parameters[f"{layer.name}.weight"].baddbmm_(slope.mT, x, alpha=-lr)
-            if layer.bias:
-                parameters[f"{layer.name}.bias"].sub_(slope.sum(1), alpha=lr)
-
-        return self._pass(parameters, batch, move)
+        return self._pass(parameters, batch, moving(parameters, lr))
 
     def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """The outputs of all models."""
@@ -66,26 +54,65 @@ class MlpGradients:
                 x = forward(layer, parameters, x, {})
         return x
 
-    def _pass(self, parameters: Tensors, batch: Batch, use: _Use) -> Tensor:
+    def _pass(self, parameters: Tensors, batch: Batch, use: Use) -> Tensor:
         """Forward and backward; ``use`` gets each linear layer with the slopes behind it and the inputs before it."""
-        x = batch.x.flatten(2)  # (models, samples, features)
-        inputs: list[Tensor] = []
-        for layer in self.layers:
-            inputs.append(x)
-            x = forward(layer, parameters, x, batch.masks)
-        slope = self.loss.slope(x, batch.y)
-        slope.mul_(1 / x.shape[1] if batch.weight is None else batch.weight[..., None])
-        for layer, before in zip(reversed(self.layers), reversed(inputs), strict=True):
-            if layer.kind == "relu":
-                slope = torch.ops.aten.threshold_backward(slope, before, 0)
-            elif layer.kind == "dropout":
-                slope = slope * batch.masks[layer.name]
-            else:
-                behind = slope
-                if layer is not self.layers[0]:
-                    slope = torch.bmm(slope, parameters[f"{layer.name}.weight"])
-                use(layer, behind, before)
-        return x
+        outputs, inputs = forwards(self.layers, parameters, batch)
+        slope = self.loss.slope(outputs, batch.y)
+        slope.mul_(1 / outputs.shape[1] if batch.weight is None else batch.weight[..., None])
+        for layer, behind, before in backwards(self.layers, parameters, batch, inputs, slope):
+            use(layer, behind, before)
+        return outputs
+
+
+def collecting(gradients: Tensors) -> Use:
+    """A use of slopes and inputs: the gradients of every linear layer, put into ``gradients``."""
+
+    def collect(layer: Layer, slope: Tensor, x: Tensor) -> None:
+        gradients[f"{layer.name}.weight"] = torch.bmm(slope.mT, x)  # (models, outputs, inputs)
+        if layer.bias:
+            gradients[f"{layer.name}.bias"] = slope.sum(1)
+
+    return collect
+
+
+def moving(parameters: Tensors, lr: float) -> Use:
+    """A use of slopes and inputs: a step of plain gradient descent, in place."""
+
+    def move(layer: Layer, slope: Tensor, x: Tensor) -> None:
+        parameters[f"{layer.name}.weight"].baddbmm_(slope.mT, x, alpha=-lr)
+        if layer.bias:
+            parameters[f"{layer.name}.bias"].sub_(slope.sum(1), alpha=lr)
+
+    return move
+
+
+def forwards(layers: Sequence[Layer], parameters: Tensors, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+    """The outputs of all models, and what came into each layer."""
+    x = batch.x.flatten(2)  # (models, samples, features)
+    inputs: list[Tensor] = []
+    for layer in layers:
+        inputs.append(x)
+        x = forward(layer, parameters, x, batch.masks)
+    return x, inputs
+
+
+def backwards(
+    layers: Sequence[Layer], parameters: Tensors, batch: Batch, inputs: Sequence[Tensor], slope: Tensor
+) -> Iterator[tuple[Layer, Tensor, Tensor]]:
+    """Each linear layer from the last to the first, with the slopes behind it and the inputs before it.
+
+    A layer's weights have been read when it is given, so they may be moved at once.
+    """
+    for layer, before in zip(reversed(layers), reversed(inputs), strict=True):
+        if layer.kind == "relu":
+            slope = torch.ops.aten.threshold_backward(slope, before, 0)
+        elif layer.kind == "dropout":
+            slope = slope * batch.masks[layer.name]
+        else:
+            behind = slope
+            if layer is not layers[0]:
+                slope = torch.bmm(slope, parameters[f"{layer.name}.weight"])
+            yield layer, behind, before
 
 
 def forward(layer: Layer, parameters: Tensors, x: Tensor, masks: Tensors) -> Tensor:

@@ -4,13 +4,13 @@ A step's gradient is sum_i weight_i * g_i * min(1, clip / |g_i|) + noise, with |
 (Abadi et al. 2016, algorithm 1). A batch's weights and noise come from :class:`fedsmall.training.lots.Lots`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from fedsmall.training.gradients.batch import Batch, Gradients
-from fedsmall.training.gradients.mlp import Layer, MlpGradients, forward
+from fedsmall.training.gradients.mlp import MlpGradients, Use, backwards, collecting, forwards, moving
 from fedsmall.training.stack import Tensors
 
 
@@ -32,24 +32,12 @@ class ClippedMlp:
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and the clipped, summed and noised gradients of all models."""
         gradients: Tensors = {}
-
-        def collect(layer: Layer, slope: Tensor, x: Tensor) -> None:
-            gradients[f"{layer.name}.weight"] = torch.bmm(slope.mT, x)  # (models, outputs, inputs)
-            if layer.bias:
-                gradients[f"{layer.name}.bias"] = slope.sum(1)
-
-        outputs = self._pass(parameters, batch, collect)
+        outputs = self._pass(parameters, batch, collecting(gradients))
         return outputs, _noised(gradients, batch.noise)
 
     def descend(self, parameters: Tensors, batch: Batch, lr: float) -> Tensor:
         """One step of plain gradient descent in place, as :meth:`MlpGradients.descend`."""
-
-        def move(layer: Layer, slope: Tensor, x: Tensor) -> None:
-            parameters[f"{layer.name}.weight"].baddbmm_(slope.mT, x, alpha=-lr)
-            if layer.bias:
-                parameters[f"{layer.name}.bias"].sub_(slope.sum(1), alpha=lr)
-
-        outputs = self._pass(parameters, batch, move)
+        outputs = self._pass(parameters, batch, moving(parameters, lr))
         for name, noise in batch.noise.items():
             parameters[name].sub_(noise, alpha=lr)
         return outputs
@@ -58,28 +46,18 @@ class ClippedMlp:
         """The outputs of all models."""
         return self._inner.predict(parameters, buffers, x)
 
-    def _pass(self, parameters: Tensors, batch: Batch, use: Callable[[Layer, Tensor, Tensor], None]) -> Tensor:
+    def _pass(self, parameters: Tensors, batch: Batch, use: Use) -> Tensor:
         """Forward, backward, and ``use`` of each linear layer with its scaled slopes and its inputs."""
-        x = batch.x.flatten(2)  # (models, samples, features)
-        inputs: list[Tensor] = []
-        for layer in self._layers:
-            inputs.append(x)
-            x = forward(layer, parameters, x, batch.masks)
-        slope, found, squares = self._loss.slope(x, batch.y), [], torch.zeros_like(x[..., 0])  # (models, samples)
-        for layer, before in zip(reversed(self._layers), reversed(inputs), strict=True):
-            if layer.kind == "relu":
-                slope = torch.ops.aten.threshold_backward(slope, before, 0)
-            elif layer.kind == "dropout":
-                slope = slope * batch.masks[layer.name]
-            else:
-                found.append((layer, slope, before))
-                squares += _squares(slope) * (_squares(before) + layer.bias)
-                if layer is not self._layers[0]:
-                    slope = torch.bmm(slope, parameters[f"{layer.name}.weight"])
+        outputs, inputs = forwards(self._layers, parameters, batch)
+        slope = self._loss.slope(outputs, batch.y)
+        found = list(backwards(self._layers, parameters, batch, inputs, slope))
+        squares = torch.zeros_like(outputs[..., 0])  # (models, samples)
+        for layer, behind, before in found:
+            squares += _squares(behind) * (_squares(before) + layer.bias)
         share = _shares(squares, self._clip, batch)[..., None]
         for layer, behind, before in found:
             use(layer, behind * share, before)
-        return x
+        return outputs
 
 
 class ClippedOneByOne:

@@ -1,0 +1,46 @@
+"""The orders of a contact: for every site that is there, the traveller in its slot and what it must know to train."""
+
+from collections.abc import Mapping
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+
+from fedsmall.schedule import Contact
+from fedsmall.wire import CARRIED, COMMON, CONFIG, LEAVES, MODEL, ROUND, ROUNDS, RULE
+from strategies.records import array_records, size_in_bytes
+from strategies.slots import Slot
+
+
+def orders(
+    slots: Mapping[str, Slot],
+    nodes: Mapping[str, int],
+    rule: ArrayRecord | None,
+    config: ConfigRecord,
+    server_round: int,
+    contact: Contact,
+) -> list[tuple[Message, str]]:
+    """One order for each site of ``slots``, with the site's name; ``nodes`` are the programs that speak for them.
+
+    Sites that are sent the same thing share its content, as under Flower's own strategies.
+    """
+    about = {"server-round": server_round, ROUND: contact.t, ROUNDS: contact.rounds, LEAVES: contact.travels}
+    configs = {common: ConfigRecord({**config, **about, COMMON: common}) for common in (True, False)}
+    contents = {slot: _content(slot, rule, configs[slot.common]) for slot in set(slots.values())}
+    return [(Message(contents[slot], nodes[site], MessageType.TRAIN), site) for site, slot in slots.items()]
+
+
+def bytes_of(orders: list[tuple[Message, str]]) -> int:
+    """The bytes of the arrays that the orders carry."""
+    sizes: dict[int, int] = {}  # by content, which many share
+    for order, _ in orders:
+        if id(order.content) not in sizes:
+            sizes[id(order.content)] = size_in_bytes(array_records(order.content))
+    return sum(sizes[id(order.content)] for order, _ in orders)
+
+
+def _content(slot: Slot, rule: ArrayRecord | None, config: ConfigRecord) -> RecordDict:
+    """The model, what travels with it, what the local rule needs, and the config."""
+    content = RecordDict({MODEL: slot.model, CONFIG: config})
+    for key, record in ((CARRIED, slot.carried), (RULE, rule)):
+        if record:
+            content[key] = record
+    return content
