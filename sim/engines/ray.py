@@ -13,7 +13,12 @@ from strategies.roster import await_sites
 
 CPU = torch.device("cpu")
 SHARED_BY = 4  # processes on one GPU: each takes half a GiB of it before its first model
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what Ray will do soon, and until then warns of at every start
+}
 
 
 def connect(address: str | None) -> bool:

@@ -17,6 +17,7 @@ from sim.engines.run import ENGINES, run_plan, versions
 from sim.engines.workers import ParallelCohort
 from tests.fedsmall.training.second_device import second_device
 from tests.sim.engines.devices import RUNS, run_on
+from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.test_one_algorithm import ADAM, assert_alike, assert_equal_bits, loop_of, plan_of
 from tests.sim.engines.test_workers import InTurn
 
@@ -138,6 +139,7 @@ def test_an_engine_trains_on_a_gpu_and_says_so(engine: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.slow
+@ON_RAY
 def test_ray_trains_on_a_gpu() -> None:
     plan = plan_of(sites=10, rounds=4)
     federation = build_federation(plan)

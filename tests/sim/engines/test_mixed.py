@@ -31,6 +31,7 @@ from strategies.build import strategy_for
 from strategies.server.remote import evaluator_for, task_from_roll
 from strategies.server.run_loop import Outcome, RunLoop
 from tests import ROOT
+from tests.sim.engines.on_ray import ON_RAY
 
 SMALL, LARGE = {"name": "g1", "widths": [4, 6]}, {"name": "g2", "widths": [4, 6, 8]}
 OPTIONS = {"sites": [SMALL, SMALL, LARGE, LARGE], "shared": ["conv1", "norm1", "conv2", "norm2"]}
@@ -102,6 +103,7 @@ def test_the_cohort_engine_is_the_client_called_site_by_site(federation, name):
 
 
 @pytest.mark.slow
+@ON_RAY
 def test_ray_gives_the_bits_of_the_engine_in_this_process(federation):
     plan = plan_of("FedDC", evaluate_every=1)
 

@@ -9,6 +9,7 @@ from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from sim.engines.run import run_plan
+from tests.sim.engines.on_ray import ON_RAY
 
 
 def plan_of(name="FedDC", **changes):
@@ -107,6 +108,7 @@ def test_an_unknown_engine_is_named_with_the_nearest():
 
 
 @pytest.mark.slow
+@ON_RAY
 @pytest.mark.parametrize("name", ["FedDC", "FedAvg"])
 def test_ray_and_this_process_give_the_same_bits(name):
     plan = plan_of(name, recipe=Recipe(optimizer="adam", lr=0.01, batch=2, local_epochs=1))
