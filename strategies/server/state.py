@@ -46,6 +46,7 @@ def state_of(chain: DaisyChain) -> tuple[Arrays, dict[str, Any]]:
         "aggregations": chain.aggregations,
         "bytes_sent": chain.bytes_sent,
         "events": chain.events,
+        "samples": chain.samples,
         "groups": of_groups,
     }
     arrays = {f"inner/{name}": array for name, array in inner.items()}
@@ -83,6 +84,7 @@ def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     chain.aggregations = meta["aggregations"]
     chain.bytes_sent = meta["bytes_sent"]
     chain.events = list(meta["events"])
+    chain.samples |= meta.get("samples", {})
     inner = {key.removeprefix("inner/"): array for key, array in arrays.items() if key.startswith("inner/")}
     chain.combiner.restore(inner, meta["inner"])
     if isinstance(chain.combiner, FlowerCombiner):
