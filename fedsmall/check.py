@@ -213,7 +213,7 @@ def _by_method(plan: Plan) -> Iterable[str]:
     method, recipe = plan.method, plan.recipe
     if recipe.has_state and recipe.optimizer_state == "travel":
         yield "With it: the optimizer's state, as large as the model once or twice."
-    if method.permute_every:
+    if method.permutes:
         yield "Daisy-chaining: the model that was trained here goes on to another site, as it is."
     if is_patient_level(plan):
         yield (

@@ -43,6 +43,16 @@ METHODS: dict[str, MethodRow] = {
         "Chang et al. 2018, cyclic weight transfer; Souza et al. 2022",
         {"permute_every": 1, "models": 1, "route": "cyclic"},
     ),
+    "FedTM": MethodRow(
+        "The largest sites begin by federated averaging; then one model goes round all sites.",
+        "FedTM (npj Digital Medicine 2026): averaging as a warm-up of the travelling model",
+        {
+            "phases": (
+                {"rounds": 0.2, "sites": 0.4, "aggregate_every": 1},
+                {"permute_every": 1, "models": 1, "route": "cyclic"},
+            )
+        },
+    ),
     "TravellingGroups": MethodRow(
         "Models travel in groups, each averaged by itself at new sites; the groups' models answer together.",
         "FedDC within groups that never merge",

@@ -1,8 +1,8 @@
 """The parts that plans and methods are made of, as frozen records: a recipe, a replica tree, what privacy is given."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -67,6 +67,46 @@ class Tree(Frozen):
     diversity: str = "l2"
     fold_at: Literal["site", "server"] = "site"
     travel: Literal["anchors", "trees"] = "anchors"
+
+
+def _count_or_share(value: Any) -> Any:
+    """``value`` if it is a number of things, or a share of them; bounds are those of the field."""
+    if value is None or value == "all" or (type(value) is int and value >= 1):
+        return value
+    if type(value) is float and 0 < value < 1:
+        return value
+    raise ValueError("give a number (8), or a share (0.3)")
+
+
+class Phase(Frozen):
+    """A part of a run that has sites and a schedule of its own (``Method.phases``).
+
+    ``rounds`` is how many rounds it takes (30), or what share of the run (0.3); the last phase takes those that are
+    left. ``sites`` says how many sites take part (8), or what share of them (0.3): those with the most samples, and of
+    equals those first by name; or "all". The other keys hold in it in place of the method's own; periods are counted
+    from its beginning.
+    """
+
+    rounds: Annotated[int | float | None, BeforeValidator(_count_or_share)] = None
+    sites: Annotated[int | float | Literal["all"], BeforeValidator(_count_or_share)] = "all"
+    permute_every: Positive | None = None
+    aggregate_every: Positive | None = None
+    models: Positive | None = None
+    route: Literal["random", "cyclic"] | None = None
+
+    def rounds_of(self, rounds: int) -> int:
+        """How many rounds it takes of a run of ``rounds``; all where it does not say."""
+        return _part(self.rounds, rounds)
+
+    def sites_of(self, sites: int) -> int:
+        """How many of so many sites take part in it."""
+        return sites if self.sites == "all" else _part(self.sites, sites)
+
+
+def _part(wanted: int | float | None, whole: int) -> int:
+    if isinstance(wanted, float):
+        return max(1, round(wanted * whole))
+    return whole if wanted is None else wanted
 
 
 class Privacy(Frozen):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from fedsmall.parts import Fraction, Frozen, NonNegative, Positive, Privacy, Recipe, Tree
+from fedsmall.parts import Fraction, Frozen, NonNegative, Phase, Positive, Privacy, Recipe, Tree
 
 
 def device_word(word: str) -> str:
@@ -42,6 +42,9 @@ class Method(Frozen):
     one group, and of the next after an average. What is judged, kept and used is the groups' models together, or of
     each its moving average with the factor ``ema``, or its last ``snapshots``; they answer with the mean of their
     probabilities, or of their logits, as ``together`` says.
+
+    A run may have ``phases``, each with sites and a schedule of its own. Every phase ends with an aggregation, and the
+    next sets out from what that made, without optimizer state.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Method(Frozen):
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
     snapshots: Positive = 1
     together: Literal["probability", "logit"] = "probability"
+    phases: tuple[Phase, ...] = ()
 
     @model_validator(mode="after")
     def _label(self) -> Self:
@@ -87,6 +91,39 @@ class Method(Frozen):
             raise ValueError(f"models, groups, ema and snapshots are for models that travel; this is {self.family}")
         return self
 
+    @model_validator(mode="after")
+    def _phases(self) -> Self:
+        if not self.phases:
+            return self
+        if self.family != "federated":
+            raise ValueError(f"phases are for models that travel; this is {self.family}")
+        if self.turns or self.groups == "each":
+            raise ValueError("groups outlast a phase: neither turns nor as many groups as models go with phases")
+        if self.fraction < 1:
+            raise ValueError("phases say which sites take part: leave fraction out, and say models in a phase")
+        if self.phases[-1].rounds is not None or any(phase.rounds is None for phase in self.phases[:-1]):
+            raise ValueError("every phase but the last says its rounds; the last takes those that are left")
+        return self
+
+    def in_phase(self, number: int) -> "Method":
+        """The method as it is in a phase; itself where it has none."""
+        if not self.phases:
+            return self
+        keys = ("permute_every", "aggregate_every", "models", "route")
+        said = {key: value for key in keys if (value := getattr(self.phases[number], key)) is not None}
+        return self.model_copy(update={**said, "phases": ()})
+
+    def each_phase(self, sites: int) -> "list[tuple[Method, int]]":
+        """The method as it is in every phase, and how many of so many sites take part there."""
+        if not self.phases:
+            return [(self, sites)]
+        return [(self.in_phase(number), phase.sites_of(sites)) for number, phase in enumerate(self.phases)]
+
+    @property
+    def permutes(self) -> bool:
+        """Whether models are handed on between two aggregations, in any phase."""
+        return any(method.permute_every is not None for method, _ in self.each_phase(1))
+
     @property
     def is_ensemble(self) -> bool:
         """Whether what comes out is several models that answer together: arrays with a leading axis of members."""
@@ -94,6 +131,8 @@ class Method(Frozen):
 
     def everyone(self, sites: int) -> bool:
         """Whether every one of so many sites takes part in every contact."""
+        if self.phases:
+            return all(there == sites and method.everyone(sites) for method, there in self.each_phase(sites))
         return self.fraction >= 1 and (self.models is None or self.models >= sites)
 
     def travelling(self, sites: int) -> int:
@@ -103,6 +142,8 @@ class Method(Frozen):
 
     def hands_on(self, sites: int, least: int = 2) -> bool:
         """Whether sites are sent models that fewer than ``least`` others made: travellers, or averages over so few."""
+        if self.phases:
+            return any(method.hands_on(there, least) for method, there in self.each_phase(sites))
         averaged = self.travelling(sites) // (1 if self.turns else self.group_count(sites))
         return self.family == "federated" and (self.permute_every is not None or averaged < least)
 
@@ -160,11 +201,20 @@ class Plan(Frozen):
         method, recipe = self.method, self.recipe
         if self.folds is not None and self.test is not None:
             raise ValueError("folds say that one fold is the test set, so test has nothing to say; remove one of them")
-        moves = method.permute_every or method.groups != 1 or method.route == "cyclic"
+        moves = method.permutes or method.groups != 1 or method.route == "cyclic" or method.phases
         if moves and recipe.has_state and recipe.optimizer_state == "stay":
             raise ValueError(
                 'optimizer_state = "stay" leaves moments behind while models move, which destroys daisy-chaining; '
                 'use "travel" or "reset"'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rounds_left(self) -> Self:
+        taken = sum(phase.rounds_of(self.rounds) for phase in self.method.phases[:-1])
+        if taken >= self.rounds:
+            raise ValueError(
+                f"the phases before the last take {taken} rounds, and the run has {self.rounds}: none is left"
             )
         return self
 

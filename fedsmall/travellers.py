@@ -69,11 +69,12 @@ class Travellers:
         self._commons = commons
 
     def _depart(self, contact: Contact) -> None:
-        """Give a model to every site that takes part in the first contact."""
-        self.at = drawn(self.plan, len(self.names), contact)
+        """Give a model to every site that takes part in the first contact of the run, or of a phase."""
+        self.at = drawn(self.plan, len(self.names), contact, self.trainer.samples)
+        self._sizes = []
         rows, groups = len(self.at), len(self._commons)
         self.group = np.zeros(rows, dtype=np.int64) if self.plan.method.turns else np.arange(rows) % groups
-        own = self.plan.initial_models == "independent" and groups == 1
+        own = self.plan.initial_models == "independent" and groups == 1 and self._before is None
         start = [self._initial(self.names[site]) for site in self.at] if own else self._commons.models
         self.stack: Stack = self.trainer.stack([Traveller(model) for model in start])
         if not own:
@@ -89,11 +90,11 @@ class Travellers:
         """Train all travellers from contact to contact; None, and nothing has happened, where one contact at a time
         must be looked at. A traveller whose model is not finite after one contact is as it was before it.
         """
-        if self._before is None:
+        if self._before is None or self._before.phase != stretch[0].phase:
             self._depart(stretch[0])
         legs, at, before = [], self.at, self._before
         for contact in stretch:
-            at = at if before is None else moved(self.plan, len(self.names), at, before, contact)
+            at = at if before is None else self._moved(at, before, contact)
             arrived = before is None or before.travels
             legs.append(Leg(at, contact.t, contact.rounds, arrived, contact.action is Action.AGGREGATE))
             before = contact
@@ -122,6 +123,9 @@ class Travellers:
         updates = sum(contact.rounds for contact in stretch) * len(at)
         models = Rows(self.stack.state)
         return Moment(contact, None, sites, lambda: models.arrays(order.tolist()), updates, sent, events, self._memory)
+
+    def _moved(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
+        return moved(self.plan, len(self.names), at, before, contact, self.trainer.samples)
 
     def updates(self, group: int = 0) -> Updates:
         """What counts in a group's aggregation: all its travellers trained since the last, wherever they are."""

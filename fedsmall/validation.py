@@ -22,14 +22,17 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     """Raise PlanError, in one line that says what to do, if ``sites`` sites cannot run the plan on ``task``."""
     method = plan.method
     check_own_models(plan, sites)
+    _check_phases(plan, sites)
     if is_patient_level(plan):
         check_patient_level(plan, _buffers(plan, task))
     if method.family != "federated":
         return
     check_composition(plan)
-    check_aggregator(method.aggregator, sites, parameter_count(plan, task), method.weighted, method.aggregator_options)
     combiner_for(plan)  # which knows its own settings
-    _check_groups(plan, sites)
+    numbers = parameter_count(plan, task)
+    for in_phase, there in method.each_phase(sites):
+        check_aggregator(method.aggregator, there, numbers, method.weighted, method.aggregator_options)
+        _check_groups(plan.model_copy(update={"method": in_phase}), there)
     if method.privacy is not None:
         check_private(plan, leaving_contacts(plan), _buffers(plan, task))
     if method.server == "none" and method.server_options:
@@ -85,6 +88,20 @@ def check_composition(plan: Plan) -> None:
             )
 
 
+def _check_phases(plan: Plan, sites: int) -> None:
+    """Raise PlanError where a phase has more sites than there are, or nobody knows which sites it has."""
+    for number, phase in enumerate(plan.method.phases, start=1):
+        if (there := phase.sites_of(sites)) > sites:
+            raise PlanError(
+                f"Phase {number} takes the {there} largest of {sites} sites. Give at most {sites}, or a share: 0.3."
+            )
+        if there < sites and is_patient_level(plan):
+            raise PlanError(
+                "Patient-level privacy keeps back how many samples a site has, so nobody knows which are the largest. "
+                f'Give phase {number} sites = "all".'
+            )
+
+
 def _check_groups(plan: Plan, sites: int) -> None:
     """Raise PlanError where groups of models, or a number of them, have no meaning."""
     method = plan.method
@@ -116,7 +133,7 @@ def _check_groups(plan: Plan, sites: int) -> None:
 
 def _check_correction(name: str, method: Method, recipe: Recipe) -> None:
     """A drift correction compares a site's model with the common one that it set out from."""
-    if method.permute_every is not None:
+    if method.permutes:
         raise PlanError(
             f"{name} has no meaning with permute_every: it corrects the way of a site's model from the common one, and "
             "a model that moves on has come another way. Leave permute_every out, or use FedDC with the proximal rule."
@@ -137,7 +154,7 @@ def _check_tree(tree: Tree, method: Method, recipe: Recipe) -> None:
         raise PlanError(
             "Trees that travel or are folded at the server have one fanout and one depth for all sites; give one value."
         )
-    if tree.fold_at == "server" and method.permute_every is not None:
+    if tree.fold_at == "server" and method.permutes:
         raise PlanError(
             'fold_at = "server" has no meaning with permute_every: a model is folded before it moves on. Use "site".'
         )

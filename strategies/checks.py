@@ -45,10 +45,15 @@ def plan_in(config: Mapping[str, Any]) -> Plan | None:
         return None
 
 
+def samples_told(answer: Mapping[str, Any]) -> int:
+    """The number of samples that a site said it has at the roll call; 0 where it said none."""
+    told = answer.get(EXAMPLES)
+    return told if isinstance(told, int) and 0 < told <= MOST else 0
+
+
 def limits_of(plan: Plan | None, contact: Contact, answers: Mapping[str, Mapping[str, Any]], site: str) -> Limits:
     """What a site's reply may say: no more samples than at the roll call, no more steps than its order asks for."""
-    told = answers.get(site, {}).get(EXAMPLES)
-    said = told if isinstance(told, int) and 0 < told <= MOST else None
+    said = samples_told(answers.get(site, {})) or None
     if plan is None:
         return Limits(said or MOST)
     batch = plan.recipe.batch

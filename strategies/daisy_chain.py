@@ -13,6 +13,7 @@ from fedsmall.aggregation.combiners import Combiner
 from fedsmall.commons import Commons
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.gate import GATE, charge
+from fedsmall.journey import taking_part
 from fedsmall.plan import Method, Plan
 from fedsmall.schedule import (
     AbstractSchedule,
@@ -37,7 +38,7 @@ from fedsmall.wire import (
     Arrays,
 )
 from strategies.acceptance import absurd, accepted, oversized, sound
-from strategies.checks import limits_of, plan_in
+from strategies.checks import limits_of, plan_in, samples_told
 from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, train_metrics_of, with_our_count
 from strategies.orders import bytes_of, orders
 from strategies.records import array_records, size_in_bytes, to_arrays, to_record
@@ -100,6 +101,7 @@ class DaisyChain(Strategy):
         self.records: list[ArrayRecord] = []  # the groups' last common models, as slots hold them
         self.contacts: list[Contact] = []
         self.events: list[dict[str, Any]] = []
+        self.samples: dict[str, int] = {}  # of each site, as it said when it was first met
         self.bytes_sent = 0
         self.aggregations = 0
         self._orders: list[tuple[Message, str]] = []
@@ -108,11 +110,17 @@ class DaisyChain(Strategy):
         self._asked: dict[str, Any] = {}  # the same as orders carry it
         self._arrived = True  # the models of the contact have travelled since their last training
 
-    def participants(self, t: int, sites: Sequence[str]) -> list[str]:
-        """The sites that take part in the contact after round ``t``, in name order."""
-        if self.method.route == "cyclic":
-            return spaced(sorted(sites), self.method.travelling(len(sites)))
-        return participants(self.seed, t, sites, 1.0 if self.alone else self.fraction, self.method.models)
+    def participants(self, t: int, sites: Sequence[str], phase: int = 0) -> list[str]:
+        """The sites that take part in the contact after round ``t`` of a phase, in name order."""
+        method, there = self.method.in_phase(phase), self._taking_part(phase, sites)
+        if method.route == "cyclic":
+            return spaced(there, method.travelling(len(there)))
+        return participants(self.seed, t, there, 1.0 if self.alone else self.fraction, method.models)
+
+    def _taking_part(self, phase: int, sites: Sequence[str]) -> list[str]:
+        names = sorted(sites)
+        samples = [self.samples.get(site, 0) for site in names]
+        return [names[number] for number in taking_part(self.method, phase, len(names), samples)]
 
     def plan_contacts(self, rounds: int, evaluate_every: int | None = None) -> list[Contact]:
         """Fix the contacts of a run of ``rounds`` rounds, in pieces where models are to be evaluated between them."""
@@ -133,6 +141,8 @@ class DaisyChain(Strategy):
 
         Raises PlanError where several models come out: Flower's loop has a place for one.
         """
+        if self.method.phases:
+            raise PlanError("phases are parts of a plan's rounds, which Flower's loop does not know; run a plan")
         if self.method.is_ensemble:
             raise PlanError("several models come out of groups and snapshots, and Flower's loop takes one; run a plan")
         contacts = list(islice(self.schedule.contacts(None), num_rounds))
@@ -146,7 +156,7 @@ class DaisyChain(Strategy):
         contact = self.contacts[server_round - 1]
         self.meet(grid, arrays, config)
         if server_round == 1:
-            drawn = self.participants(contact.due, self.sites)
+            drawn = self.participants(contact.due, self.sites, contact.phase)
             self.slots = first_slots(self.slots, drawn, self.records, self.method.turns)
         online, self.own = set(grid.get_node_ids()), {}
         present = [site for site in sorted(self.slots) if self.roster.nodes[site] in online]
@@ -214,6 +224,8 @@ class DaisyChain(Strategy):
             self.roster.call(grid, self._asked)
         else:
             self.roster.list_unasked(grid)
+        for site in self.sites:
+            self.samples.setdefault(site, samples_told(self.roster.answers[site]))
         if begins:
             self.begin_with([arrays] * self.method.group_count(len(self.sites)))
         if begins or self.method.everyone(len(self.sites)):
@@ -232,13 +244,18 @@ class DaisyChain(Strategy):
 
     def _pass_on(self, contact: Contact, following: Contact) -> None:
         """Move the travellers to the sites where they train next, as :func:`fedsmall.journey.moved` does."""
-        everyone = self.method.everyone(len(self.sites))
-        rests = contact.action is Action.AGGREGATE and everyone and self.method.groups == 1
+        if following.phase != contact.phase:
+            there = self.participants(following.due, self.sites, following.phase)
+            self.slots = first_slots({}, there, self.records, self.method.turns)
+            return
+        open_to, method = self._taking_part(contact.phase, self.sites), self.method.in_phase(contact.phase)
+        everyone = method.everyone(len(open_to))
+        rests = contact.action is Action.AGGREGATE and everyone and method.groups == 1
         if contact.travels and not rests:
             here = sorted(self.slots)
-            there = here if everyone else self.participants(following.due, self.sites)
-            cyclic = self.method.route == "cyclic"
-            route = next_in(self.sites, here) if cyclic else handed_on(self.seed, contact.t, here, there)
+            there = here if everyone else self.participants(following.due, self.sites, following.phase)
+            cyclic = method.route == "cyclic"
+            route = next_in(open_to, here) if cyclic else handed_on(self.seed, contact.t, here, there)
             self.slots = {route[site]: self.slots[site] for site in here}
 
     def sound(self) -> bool:

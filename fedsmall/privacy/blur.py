@@ -40,7 +40,7 @@ def as_blur(privacy: Privacy | None, numbers: int) -> float:
 
 def check_handed_on(plan: Plan) -> None:
     """Raise PlanError where models go from site to site as they are, and nobody wrote down that they may."""
-    if plan.method.permute_every is not None and plan.method.privacy is None:
+    if plan.method.permutes and plan.method.privacy is None:
         raise PlanError(
             f"{plan.method.label} hands models on, and the next site could read whole patients from them: write "
             "privacy = {blur = 1} under the method, or {blur = 0} where every site's policy allows that"

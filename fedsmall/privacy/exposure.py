@@ -11,7 +11,7 @@ Only a simulation can count them, for nobody else holds all updates and all pati
 A lower bound: other attacks find more, and of a long run some contacts are looked at, not all.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +52,7 @@ class Exposure:
         parties = ("server", "neighbours", "averages")
         self._nearest = {party: np.full(there.sum(), np.inf) for party in parties}  # they have come to each record
         self._of_site: list[set[int]] = [set() for _ in names]
-        way = list(_steps(plan, len(names)))
+        way = list(_steps(plan, [len(samples) for samples in train]))
         self._way, self._seen = iter(way), self._chosen()
         self._turn = 0
         self._set_out([self._kept(model) for model in starting(plan, len(names), initial)], len(way[0].at))
@@ -71,7 +71,7 @@ class Exposure:
         while step.contact.t != moment.contact.t:
             passed, step = passed + 1, next(self._way)
         if passed:  # they went unseen, so nobody knows where this update set out from
-            self._known[:] = False
+            self._known = np.zeros(len(step.at), dtype=bool)
         self._look(moment, step)
 
     def _look(self, moment: Moment, step: "_Step") -> None:
@@ -90,7 +90,7 @@ class Exposure:
             for last, now in zip(self._commons, commons, strict=True):
                 near = distances(_stack(last, 1), _stack(now, 1), self._all)[0]
                 self._nearest["averages"] = np.minimum(self._nearest["averages"], near)
-            self._set_out(commons, len(step.at))
+            self._set_out(commons, step.following)
         else:
             self._go_on(sent, rows, sites, len(step.at))
 
@@ -135,7 +135,7 @@ class Exposure:
         if not self.layers:
             return {"blind": True}
         others = [len(read) for read in self._of_site]
-        parties = list(self._nearest) if self.plan.method.permute_every is not None else ["server", "averages"]
+        parties = list(self._nearest) if self.plan.method.permutes else ["server", "averages"]
         told: dict[str, Any] = {"patients": len(self._nearest["server"])}
         told |= {"looked": self.looked, "contacts": len(self._contacts)}
         told |= {party: int((self._nearest[party] <= WITHIN).sum()) for party in parties}
@@ -172,18 +172,23 @@ def watching(moments: Iterable[Moment], exposure: Exposure | None) -> Iterator[M
 
 
 class _Step(NamedTuple):
-    """A contact, the sites at which travellers train for it, and where they go to next, if it hands them on."""
+    """A contact, the sites at which travellers train for it, and where they go to next, if it hands them on.
+
+    ``following`` is how many travel to the next contact.
+    """
 
     contact: Contact
     at: np.ndarray
     to: np.ndarray | None
+    following: int
 
 
-def _steps(plan: Plan, sites: int) -> Iterator[_Step]:
-    way = list(journey(plan, sites))
+def _steps(plan: Plan, samples: Sequence[int]) -> Iterator[_Step]:
+    way = list(journey(plan, len(samples), samples))
     for (contact, at), after in zip(way, [*way[1:], None], strict=True):
         hands_on = after is not None and contact.action is Action.PERMUTE
-        yield _Step(contact, at, after[1] if after is not None and hands_on else None)
+        to = after[1] if after is not None else at
+        yield _Step(contact, at, to if hands_on else None, len(to))
 
 
 def _stack(model: Arrays, count: int) -> Arrays:

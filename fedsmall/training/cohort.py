@@ -51,6 +51,7 @@ class Cohort(OneModelTrainer):
         seat: Seat | None = None,
     ) -> None:
         self.plan, self.task, self.names = plan, task, tuple(names)
+        self.samples = tuple(len(each) for each in samples)
         dtype = getattr(torch, plan.dtype)
         built = build_model(plan.model, task, plan.model_options, rng_for(plan.seed, "template"))
         model = prepared(built).to(dtype)

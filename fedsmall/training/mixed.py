@@ -52,6 +52,7 @@ class MixedCohort(Trainer):
     ) -> None:
         check_own_models(plan, len(names))
         self.plan, self.task, self.names = plan, task, tuple(names)
+        self.samples = tuple(len(each) for each in samples)
         self._shared = shared_layers(plan)
         tasks = [task_at(task, site.y) for site in samples]
         self._like = agreed_part(plan, tasks)

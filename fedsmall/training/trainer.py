@@ -96,13 +96,14 @@ class Trained(NamedTuple):
 class Trainer(ABC):
     """Some sites of a federation, and all that their models need to be trained together.
 
-    ``names`` are the sites'; the same sites in any company get the same numbers. ``path`` and ``reason`` say how
-    gradients are computed, and why so.
+    ``names`` are the sites', and ``samples`` how many each has; the same sites in any company get the same numbers.
+    ``path`` and ``reason`` say how gradients are computed, and why so.
     """
 
     plan: Plan
     task: Task
     names: tuple[str, ...]
+    samples: tuple[int, ...]
     path: str
     reason: str
     device: torch.device

@@ -100,6 +100,7 @@ class TreeCohort(OneModelTrainer):
         assert plan.method.tree is not None
         self._shared = shared
         self.plan, self.task, self.names = plan, task, tuple(names)
+        self.samples = tuple(len(each) for each in samples)
         self.tree: Tree = plan.method.tree
         trees = forest(self.tree, len(names))
         check_composition(plan)

@@ -65,6 +65,7 @@ class ParallelCohort(OneModelTrainer):
     def __init__(self, cohort: Cohort, workers: Workers) -> None:
         self.inner, self._workers = cohort, workers
         self.plan, self.task, self.names = cohort.plan, cohort.task, cohort.names
+        self.samples = cohort.samples
         self.path, self.device = cohort.path, cohort.device
         self.reason = f"{cohort.reason}; {workers.count} workers"
         self._alone = cohort.plan.method.rule != "none" or cohort.plan.recipe.optimizer_state == "stay"

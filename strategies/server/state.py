@@ -46,6 +46,7 @@ def state_of(chain: DaisyChain) -> tuple[Arrays, dict[str, Any]]:
         "aggregations": chain.aggregations,
         "bytes_sent": chain.bytes_sent,
         "events": chain.events,
+        "samples": chain.samples,
         "groups": of_groups,
     }
     return records.arrays | join(inner=inner, commons=beside), meta
@@ -82,6 +83,7 @@ def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     chain.aggregations = meta["aggregations"]
     chain.bytes_sent = meta["bytes_sent"]
     chain.events = list(meta["events"])
+    chain.samples |= meta.get("samples", {})
     chain.combiner.restore(split(arrays, "inner"), meta["inner"])
     if isinstance(chain.combiner, FlowerCombiner):
         chain.combiner.aggregations = chain.aggregations

@@ -24,8 +24,13 @@ SCENARIOS = ("demo_breast_cancer", "demo_digits", "papers/feddc_table2_digits", 
 
 
 def machine() -> dict[str, str]:
-    """What the last digit of a float32 product may depend on."""
-    return {"torch": torch.__version__, "processor": torch.backends.cpu.get_cpu_capability()}
+    """What the last digit of a float32 product may depend on, and the bits of some such products."""
+    bits, generator = hashlib.blake2b(digest_size=8), torch.Generator().manual_seed(0)
+    for rows, inner, columns in ((1, 30, 10), (40, 30, 10), (40, 64, 32), (200, 8, 2), (7, 129, 65)):
+        models = torch.randn(5, rows, inner, generator=generator), torch.randn(5, inner, columns, generator=generator)
+        bits.update(torch.bmm(*models).numpy().tobytes() + (models[0][0] @ models[1][0]).numpy().tobytes())
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {"torch": torch.__version__, "processor": capability, "products": bits.hexdigest()}
 
 
 def shortened(plan: Plan) -> Plan:

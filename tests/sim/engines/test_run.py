@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedsmall.errors import PlanError
+from fedsmall.journey import journey
 from fedsmall.methods import METHODS, method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
@@ -49,7 +50,8 @@ def test_a_method_learns_and_repeats_to_the_bit(name):
     assert [evaluation.t for evaluation in first.evaluations][-1] == 24 * turns
     assert first.evaluations[-1].common["accuracy"] > 0.7
     assert first.evaluations[-1].sites["accuracy_mean"] > 0.5
-    assert first.client_updates == 24 * turns * plan.method.travelling(6)
+    samples = [len(site) for site in federation.train]
+    assert first.client_updates == sum(len(at) * contact.rounds for contact, at in journey(plan, 6, samples))
 
 
 def test_standalone_has_no_common_model_and_sends_nothing():
