@@ -1,7 +1,7 @@
 """Membership and reading against the epsilon that each patient is promised, beside examples.patient_privacy.
 
     FEDSMALL_DATA=... python -m examples.patient_attacks "20 x 20"    # or other sets; kept in docs/evidence
-    python -m examples.patient_attacks --show                         # the table of what is kept
+    python -m examples.patient_attacks --show                         # the table of what is kept, put into the page too
 
 Every method at every epsilon is attacked as `fedsmall audit` does it, at the learning rate that its accuracy was
 measured with. Each cell holds, for the released model, for another hospital with all that it receives, and for the
@@ -16,6 +16,7 @@ from sim.audit.attack import audit
 from sim.audit.world import world_of
 from sim.evidence.run import DOCS
 from sim.evidence.search import with_rates
+from sim.evidence.tables import fill
 from sim.runs.files import read_json, write_json
 
 ATTACKED = DOCS / "evidence" / "patient-attacks.json"
@@ -82,6 +83,7 @@ def main(arguments: list[str]) -> None:
         for data in [name for name in SETS if name in measured and any(word in name for word in arguments)]:
             kept = [each for each in kept if each.data != data] + attack(data, cells)
             write_json(ATTACKED, [asdict(each) for each in sorted(kept, key=lambda each: list(SETS).index(each.data))])
+    fill(DOCS, {"patient-attacks": table(kept)}.get)
     print(table(kept))
 
 

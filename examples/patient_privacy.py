@@ -1,7 +1,7 @@
 """Accuracy and AUC against the epsilon that each patient is promised: averaging, seldom averaging, daisy-chaining.
 
     FEDSMALL_DATA=... python -m examples.patient_privacy    # about half an hour on one core; kept in docs/evidence
-    python -m examples.patient_privacy --show               # the table of what is kept
+    python -m examples.patient_privacy --show               # the table of what is kept, put into the page too
 
 Five sets of real patients. Every method at every epsilon has a learning rate of its own, chosen by ``fedsmall tune``'s
 search on training sites alone; lots, clip, delta and the number of rounds were set once, before any run was looked at.
@@ -15,6 +15,7 @@ from typing import Any
 from fedsmall.evaluation.statistics import interval
 from sim.evidence.run import DOCS
 from sim.evidence.search import choose, search, with_rates
+from sim.evidence.tables import fill
 from sim.runs.execute import execute
 from sim.runs.files import read_json, write_json
 from sim.runs.scenario import Scenario, build
@@ -126,6 +127,7 @@ def main(arguments: list[str]) -> None:
         for data in [name for name in SETS if not arguments or any(word in name for word in arguments)]:
             kept = [cell for cell in kept if cell.data != data] + measure(data)
             write_json(KEPT, [asdict(cell) for cell in sorted(kept, key=lambda cell: list(SETS).index(cell.data))])
+    fill(DOCS, {"patient-privacy": table(kept)}.get)
     print(table(kept))
 
 

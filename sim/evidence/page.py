@@ -1,6 +1,5 @@
 """docs/evidence.md: every number beside the published one, made from the results in docs/evidence and nothing else."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -220,17 +219,7 @@ def _counted(verdicts: Sequence[str]) -> str:
     return ", ".join(f"{verdicts.count(word)} {word}" for word in kinds)
 
 
-def refreshed(text: str, items: Sequence[Item], results: dict[str, ItemResult]) -> str:
-    """A page written by hand, its tables made anew: what stands between ``<!-- table ITEM -->`` and ``<!-- end -->``.
-
-    A table whose item has no result is left as it is.
-    """
-    known = {item.name: item for item in items}
-
-    def filled(match: re.Match[str]) -> str:
-        item, result = known.get(match["item"]), results.get(match["item"])
-        if item is None or result is None or result.not_run:
-            return match[0]
-        return f"<!-- table {item.name} -->\n{_tables(item, result).strip()}\n<!-- end -->"
-
-    return re.sub(r"<!-- table (?P<item>[\w-]+) -->.*?<!-- end -->", filled, text, flags=re.DOTALL)
+def tables_of(items: Sequence[Item], results: dict[str, ItemResult]) -> dict[str, str]:
+    """The tables of all items that were run, as :func:`sim.evidence.tables.filled` puts them into pages."""
+    known = [(item, results[item.name]) for item in items if item.name in results]
+    return {item.name: _tables(item, result) for item, result in known if not result.not_run}

@@ -1,6 +1,6 @@
 """``fedsmall reproduce reading``: who could read how many patients, with and without blur, and what blur costs.
 
-Written into docs/evidence/reading.json, and as a table into docs/security.md between two marks.
+Written into docs/evidence/reading.json, and as a table into docs/security.md at its marks.
 """
 
 import json
@@ -17,6 +17,7 @@ from fedsmall.plan import Method
 from fedsmall.tasks import build_federation
 from sim.consortium import sample_data
 from sim.engines.run import run_plan
+from sim.evidence.tables import fill
 from sim.runs.files import write
 from sim.runs.scenario import Scenario, build, read
 from sim.runs.shipped import folder
@@ -25,7 +26,6 @@ SCENARIOS = ("demo_breast_cancer", "demo_digits", "heart_disease", "consortium_d
 EVERY_CONTACT = "FedAvg, b = 1"
 KAPPAS = (0.0, 0.2, 0.5, 1.0, 2.0)
 BOTH = (0.0, 1.0)
-BEGIN, END = "<!-- made by `fedsmall reproduce reading` -->", "<!-- end -->"
 HOSPITALS = ("berlin", "essen", "ulm")
 Say = Callable[[str], None]
 
@@ -97,11 +97,7 @@ def _scenario(name: str, place: Path) -> Scenario:
 def keep(rows: list[Measured], docs: Path) -> None:
     """Write the numbers beside the other evidence, and the table into docs/security.md where that has its marks."""
     write(docs / "evidence" / "reading.json", (json.dumps([row._asdict() for row in rows], indent=1) + "\n").encode())
-    page = docs / "security.md"
-    text = page.read_text(encoding="utf-8") if page.is_file() else ""
-    if BEGIN in text:
-        before, _, rest = text.partition(BEGIN)
-        write(page, f"{before}{BEGIN}\n{table(rows)}{END}{rest.partition(END)[2]}".encode())
+    fill(docs, {"reading": table(rows)}.get)
 
 
 def table(rows: list[Measured]) -> str:

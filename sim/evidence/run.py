@@ -10,11 +10,12 @@ from fedsmall.errors import PlanError
 from sim.evidence.figures import draw
 from sim.evidence.items import Item, items, published_by_hospital
 from sim.evidence.judge import judged
-from sim.evidence.page import page, refreshed
+from sim.evidence.page import page, tables_of
 from sim.evidence.result import ItemResult, load
 from sim.evidence.rows import curves_of, hospitals_of, own_models_of, rows_of
 from sim.evidence.search import tuned
 from sim.evidence.study_page import section
+from sim.evidence.tables import fill
 from sim.runs.execute import execute
 from sim.runs.files import free_folder, write
 from sim.runs.folder import Run
@@ -99,10 +100,7 @@ def rewrite(docs: Path = DOCS) -> Path:
     """
     folder = docs / "evidence"
     results = {item.name: _judged_anew(item, folder) for item in items().values() if _file(item, folder).is_file()}
-    for beside in docs.glob("*.md"):
-        text = beside.read_text(encoding="utf-8")
-        if (fresh := refreshed(text, list(items().values()), results)) != text:
-            write(beside, fresh.encode())
+    fill(docs, tables_of(list(items().values()), results).get)
     path = docs / "evidence.md"
     write(path, page(list(items().values()), results, section(folder)).encode())
     return path

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sim.evidence import reading
-from sim.evidence.reading import BEGIN, END, keep, measure
+from sim.evidence.reading import keep, measure
 
 
 @pytest.fixture
@@ -29,7 +29,8 @@ def test_nobody_is_read_in_the_scenario_for_real_sites_as_it_comes_along(few: li
 
 def test_the_table_takes_its_place_in_the_page_and_leaves_the_rest(few: list[reading.Measured], tmp_path) -> None:
     page = tmp_path / "security.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    after = "after\n<!-- table other -->\nkept\n<!-- end -->\n"
+    page.write_text(f"before\n<!-- table reading -->\nold\n<!-- end -->\n{after}")
     (tmp_path / "evidence").mkdir()
 
     keep(few, tmp_path)
@@ -39,7 +40,7 @@ def test_the_table_takes_its_place_in_the_page_and_leaves_the_rest(few: list[rea
     assert page.read_text() == once
     assert "old" not in once
     assert once.startswith("before\n")
-    assert once.endswith("after\n")
+    assert once.endswith(after)
     assert "| consortium demo | FedDC | 1 |" in once
     assert "no finite model" in once
     assert len(json.loads((tmp_path / "evidence" / "reading.json").read_text())) == 3
