@@ -116,6 +116,8 @@ def _check_groups(plan: Plan, sites: int) -> None:
         )
     if method.is_ensemble and has_own_models(plan):
         raise PlanError("Groups and snapshots answer together, which models of the sites' own cannot. Use groups = 1.")
+    if method.keep_last and has_own_models(plan):
+        raise PlanError("Visitors answer together, which models of the sites' own cannot. Leave keep_last out.")
     if method.groups == 1:
         return
     for part in (method.rule, method.server):

@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
@@ -22,8 +23,9 @@ from fedsmall.training.device import chosen, described
 from fedsmall.training.lots import spent
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
-from fedsmall.travellers import Moment
+from fedsmall.travellers import Moment, Watcher
 from fedsmall.validation import check_run
+from fedsmall.visitors import Visitors
 from fedsmall.wire import Arrays
 from sim.engines.evaluation import CentralEvaluator, LocalJudges
 from strategies.build import strategy_for
@@ -132,6 +134,17 @@ class _Work:
     device: str | torch.device
     exposure: Exposure | None = None
 
+    @cached_property
+    def visitors(self) -> Visitors | None:
+        """The visitors that the sites keep, where they do."""
+        samples = [len(site) for site in self.federation.train]
+        return Visitors(self.plan, self.federation.names, samples) if self.plan.method.keep_last else None
+
+    @property
+    def watchers(self) -> tuple[Watcher, ...]:
+        """Those who look at every moment of the run."""
+        return tuple(watcher for watcher in (self.exposure, self.visitors) if watcher is not None)
+
     def exposed(self) -> "_Work":
         """The same, with somebody who counts the patients that can be read, where models leave sites at all."""
         if self.plan.method.family != "federated":
@@ -182,12 +195,12 @@ class _Work:
             progress=self.progress,
             stop=self.stop,
             in_pieces=in_pieces,
-            exposure=self.exposure,
+            watchers=self.watchers,
         ).run()
 
     def evaluator(self, trainer: Trainer, judges: Ask | None = None) -> Evaluator:
         if isinstance(trainer, OneModelTrainer):
-            return CentralEvaluator(self.plan, self.federation, trainer)
+            return CentralEvaluator(self.plan, self.federation, trainer, self.visitors)
         # part of a site's model is at the site alone
         return OwnModelsEvaluator(judges or LocalJudges(self.plan, self.federation, trainer))
 
@@ -203,7 +216,7 @@ def _batched(work: _Work, options: dict[str, Any]) -> Ran:
     with shared_out(whole, work.federation, **options) as trainer:
         evaluator = work.evaluator(whole)
         outcome = run_cohort(
-            work.plan, trainer, work.initial, evaluator, work.progress, work.stop, exposure=work.exposure
+            work.plan, trainer, work.initial, evaluator, work.progress, work.stop, watchers=work.watchers
         )
         return outcome, whole.path, whole.device
 

@@ -16,6 +16,7 @@ from sim.report import figures
 from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
 from sim.report.sentences import named, sentences, short, value, with_interval
 from sim.report.tables import Table, by_label, metrics_of, table
+from sim.report.together import together
 from sim.report.traffic import amount, leaves_a_site
 from sim.runs.files import write
 from sim.runs.folder import PlanRun, Run, engine_of
@@ -149,6 +150,7 @@ USED: tuple[Callable[..., Any], ...] = (
         site_by_site,
         svg,
         table,
+        together,
         value,
         with_interval,
     ),

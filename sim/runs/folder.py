@@ -193,6 +193,9 @@ def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = N
         "stopped": record.stopped,
         "extra": _without_singles(last["extra"]),
     }
+    for word in ("kept", "spread"):
+        if last.get(word):
+            row[word] = _without_singles({word: last[word]})[word]
     if record.privacy:
         row["privacy"] = record.privacy
     if record.read:
