@@ -47,7 +47,8 @@ class Method(Frozen):
     next sets out from what that made, without optimizer state.
 
     Where they ``keep_last``, so many of the last models that have trained at a site stay there, as they left it, and
-    answer together for that site.
+    answer together for that site. In ``distil`` rounds after the run the sites make one model of several
+    (:mod:`fedsmall.distillation`).
     """
 
     name: str
@@ -78,6 +79,7 @@ class Method(Frozen):
     together: Literal["probability", "logit"] = "probability"
     phases: tuple[Phase, ...] = ()
     keep_last: Positive | None = None
+    distil: Positive | None = None
 
     @model_validator(mode="after")
     def _label(self) -> Self:

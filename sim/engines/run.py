@@ -3,7 +3,6 @@
 import platform
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
+from fedsmall.distillation import check_at_hand
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.methods import nearest
@@ -27,6 +27,7 @@ from fedsmall.travellers import Moment, Watcher
 from fedsmall.validation import check_run
 from fedsmall.visitors import Visitors
 from fedsmall.wire import Arrays
+from sim.engines.distil import Distilled, distilled
 from sim.engines.evaluation import CentralEvaluator, LocalJudges
 from strategies.build import strategy_for
 from strategies.server.remote import Ask, Judges, OwnModelsEvaluator
@@ -41,7 +42,8 @@ class RunRecord:
 
     ``seconds`` is the wall time of the rounds, without building data or starting an engine; ``model`` is the common
     model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained;
-    ``read`` is who could be read by whom, where that was counted.
+    ``read`` is who could be read by whom, where that was counted; ``distilled`` is the one model that
+    sites made of several.
     """
 
     plan: Plan
@@ -60,6 +62,7 @@ class RunRecord:
     device: str = ""
     privacy: dict[str, float] = field(default_factory=dict)
     read: dict[str, Any] = field(default_factory=dict)
+    distilled: Distilled | None = None
 
 
 def run_plan(
@@ -84,11 +87,11 @@ def run_plan(
     if plan.method.family == "central":
         federation = federation.pooled()
     own = {"device": "cpu"} | (options or {})
-    work = _Work(plan, federation, progress, stop, own.pop("device"))
+    work = _Work(plan, federation, progress, stop, own.pop("device"), visitors=_visitors(plan, federation))
     work = work.exposed() if exposed else work
     outcome, path, device = ENGINES[engine](work, own)
     record = _record(plan, engine, work.with_patients(outcome), path, device)
-    return replace(record, read=work.read())
+    return replace(record, read=work.read(), distilled=work.distilled(outcome))
 
 
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -97,10 +100,16 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     ``tell`` is called with each contact at which models are judged and what they are worth.
     """
     check_run(plan, federation)
-    work = _Work(plan, federation, None, None, "cpu").exposed()
+    check_at_hand(plan)
+    work = _Work(plan, federation, None, None, "cpu", visitors=_visitors(plan, federation)).exposed()
     outcome = work.with_patients(work.on(grid, tell, in_pieces=False))
     record = _record(plan, "flower", outcome, "loop", torch.device("cpu"))
     return replace(record, read=work.read())
+
+
+def _visitors(plan: Plan, federation: Federation) -> Visitors | None:
+    samples = [len(site) for site in federation.train]
+    return Visitors(plan, federation.names, samples) if plan.method.keep_last else None
 
 
 def _record(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.device) -> RunRecord:
@@ -133,12 +142,7 @@ class _Work:
     stop: Stop | None
     device: str | torch.device
     exposure: Exposure | None = None
-
-    @cached_property
-    def visitors(self) -> Visitors | None:
-        """The visitors that the sites keep, where they do."""
-        samples = [len(site) for site in self.federation.train]
-        return Visitors(self.plan, self.federation.names, samples) if self.plan.method.keep_last else None
+    visitors: Visitors | None = None
 
     @property
     def watchers(self) -> tuple[Watcher, ...]:
@@ -154,6 +158,14 @@ class _Work:
     def read(self) -> dict[str, Any]:
         """What was counted; empty where nothing was."""
         return self.exposure.result() if self.exposure is not None else {}
+
+    def distilled(self, outcome: Outcome) -> Distilled | None:
+        """One model that the sites make of several after a run that was not cut short, where the plan asks for it."""
+        method = self.plan.method
+        if not method.distil or outcome.stopped:
+            return None
+        kept = self.visitors.members() if self.visitors is not None else {}
+        return distilled(self.plan, self.federation, outcome.model if method.is_ensemble else None, kept)
 
     def trainer(self) -> Trainer:
         federation = self.federation

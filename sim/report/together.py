@@ -7,6 +7,7 @@ import numpy as np
 
 from sim.report.sentences import named
 from sim.report.tables import LOWER_IS_BETTER, by_label, primary
+from sim.report.traffic import amount
 from sim.runs.folder import PlanRun, Run
 
 
@@ -20,6 +21,11 @@ def _of_method(group: list[PlanRun], metric: str) -> Iterator[str]:
     label, rows = group[0].label, [one.row for one in group]
     if all(row.get("spread") for row in rows):
         yield f"{label}: {_differ([row['spread'] for row in rows])}."
+    if all(metric in row.get("distilled", {}).get("common", {}) for row in rows):
+        one = [row["distilled"] for row in rows]
+        worth = _value(metric, _mean([each["common"] for each in one], metric))
+        sent = amount(_mean(one, "bytes_sent"))
+        yield f"{label}: distilled into one model {named(metric)} {worth}, for {one[0]['rounds']} rounds more ({sent})."
     if all(f"{metric}_mean" in row.get("kept", {}) for row in rows):
         kept = [row["kept"] for row in rows]
         last = f"the last {group[0].plan.method.keep_last} visitors of a site together"

@@ -7,7 +7,7 @@
     plans.json       every plan, in the order in which they are run
     summary.json     one row per finished plan, and what the trivial predictor gets beside it
     rounds.json      every evaluation; rounds.csv holds the numbers of them
-    models/          the common model of each plan at its end, as safetensors
+    models/          the common model of each plan at its end, as safetensors; distilled-... what was made of several
     report.html      made from the rest by `fedsmall report RUN`
 """
 
@@ -81,6 +81,9 @@ class Run:
             self.models[one.index] = record.model
             if self.folder is not None:
                 write(self.folder / "models" / model_name(one), save(record.model))
+        if record.distilled is not None and self.folder is not None:
+            path = self.folder / "models" / f"distilled-{model_name(one)}"
+            write(path, save(record.distilled.model))
         self.save()
         return one
 
@@ -196,6 +199,9 @@ def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = N
     for word in ("kept", "spread"):
         if last.get(word):
             row[word] = _without_singles({word: last[word]})[word]
+    if record.distilled is not None:
+        told = record.distilled
+        row["distilled"] = {"common": told.metrics, "rounds": told.rounds, "bytes_sent": told.bytes_sent}
     if record.privacy:
         row["privacy"] = record.privacy
     if record.read:
