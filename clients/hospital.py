@@ -12,8 +12,10 @@ from flwr.common import Scalar
 from clients.memory import Memory
 from clients.site_data import SiteData
 from fedsmall.audit_log import digest_of
+from fedsmall.errors import PlanError
 from fedsmall.evaluation.ensembles import answer, members_of
 from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.out_of_fold import told_of
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import told_samples
@@ -108,14 +110,33 @@ class HospitalClient(NumPyClient):
         held_out = self.home.held_out
         if held_out is None or len(held_out) == 0:
             return 0.0, 0, {}
+        metrics = evaluate(self._outputs(parameters, config, held_out.x), held_out.y, self.home.task)
+        return float(metrics["loss"]), len(held_out), {name: float(value) for name, value in metrics.items()}
+
+    def validate(
+        self, parameters: NDArrays, config: dict[str, Scalar], rows: np.ndarray | None = None, floor: int = 1
+    ) -> Arrays:
+        """Judge models that never saw this site on the samples that it trains on, or ``rows`` of them; sums are told.
+
+        Nothing is told of fewer samples than ``floor``, or than the plan's. Raises PlanError where the plan asks for no
+        such thing.
+        """
+        validation, samples = self.plan.method.validation, self.home.train
+        if validation is None:
+            raise PlanError("the plan does not ask sites to judge models on what they train on")
+        x, y = (samples.x, samples.y) if rows is None else (samples.x[rows], samples.y[rows])
+        if len(y) < max(floor, validation.floor):
+            return {}
+        return told_of(self._outputs(parameters, config, x), y, self.home.task)
+
+    def _outputs(self, parameters: NDArrays, config: dict[str, Scalar], x: np.ndarray) -> np.ndarray:
+        """What the models that came answer together, (samples, outputs)."""
         received = dict(zip(_names(config), parameters, strict=True))
         site = self.trainer.names.index(self.home.site)
         method, memory = self.plan.method, self.memory.read()
         members = members_of(split(received, MODEL), method.is_ensemble)
-        outputs = [self.trainer.predict_at(site, member, held_out.x, memory) for member in members]
-        together = answer(np.stack(outputs), self.home.task.loss, method.together)
-        metrics = evaluate(together, held_out.y, self.home.task)
-        return float(metrics["loss"]), len(held_out), {name: float(value) for name, value in metrics.items()}
+        outputs = [self.trainer.predict_at(site, member, x, memory) for member in members]
+        return answer(np.stack(outputs), self.home.task.loss, method.together)
 
 
 def keyed(key: bytes, arrays: Arrays) -> int:
