@@ -48,6 +48,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "FedAvg, 5 steps": {"name": "FedAvg", "recipe": {"local_steps": 5}},
     "FedDC, b = 10": {"name": "FedDC"},
     "TravellingModel": {"name": "TravellingModel", "recipe": {"local_steps": VISIT}},
+    "FedTM": {"name": "FedTM", "recipe": {"local_steps": VISIT}},
     "ParallelFedAvg, 5": {"name": "ParallelFedAvg", "groups": 5},
     "TravellingGroups, 2": {"name": "TravellingGroups", "groups": 2},
     "TravellingGroups, 5": {"name": "TravellingGroups", "groups": 5},
@@ -57,6 +58,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "Central ensemble": {"name": "TravellingEnsemble", "permute_every": None},  # over copies of all data
     "Standalone ensemble": {"name": "TravellingEnsemble", "permute_every": None},
 }
+WAY = {"permute_every": 1, "models": 1, "route": "cyclic"}
 BASE = "FedAvg"
 RIVALS = ("FedAvg", "FedAvg, moving average", "FedAvg, 10 snapshots", "Central")
 METRICS = ("accuracy", "auc", "nll", "brier", "ece")
@@ -92,11 +94,15 @@ class Cell:
 
 
 def plan_of(data: str, label: str, lr: float, contacts: int, seed: int, sites: int) -> Plan:
-    """One run over ``sites``. The one model that travels visits as many as equal local work allows, at less traffic."""
+    """One run over ``sites``. One model that travels visits as many as equal local work allows, at less traffic."""
     parts = {key: value for key, value in METHODS[label].items() if key != "recipe"}
     recipe = {"lr": lr, "batch": 8, "local_steps": 1} | METHODS[label].get("recipe", {})
     own = {"initial_models": "independent"} if parts["name"] in GROUPED else {}
-    rounds = contacts * sites // VISIT if label == "TravellingModel" else contacts
+    rounds = max(1, contacts * sites // VISIT) if label == "TravellingModel" else contacts
+    if label == "FedTM":  # a fifth of the steps at 40% of the sites, the others on the way
+        warm, visits = max(1, contacts // 10), max(1, 4 * contacts * sites // (5 * VISIT))
+        rounds = warm + visits
+        parts["phases"] = [{"rounds": warm, "sites": 0.4, "aggregate_every": 1}, WAY]
     run = {"name": data, "seeds": [seed], "rounds": rounds, "recipe": recipe, "method": [parts | {"label": label}]}
     return build(SETS[data] | own | run).plan(0, seed)
 
