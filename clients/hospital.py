@@ -134,8 +134,8 @@ class HospitalClient(NumPyClient):
     def _outputs(self, parameters: NDArrays, config: dict[str, Scalar], x: np.ndarray) -> np.ndarray:
         """What the models that came answer together, (samples, outputs)."""
         received = dict(zip(_names(config), parameters, strict=True))
-        received = dict(zip(_names(config), parameters, strict=True))
-        return self._together(members_of(split(received, MODEL), self.plan.method.is_ensemble), x)
+        members = members_of(split(received, MODEL), self.plan.method.is_ensemble)
+        return self._together(members, x)
 
     def judged(self, members: Sequence[Arrays], samples: Samples) -> dict[str, float]:
         """The metrics of models that answer together, on samples of the site."""

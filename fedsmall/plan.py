@@ -48,10 +48,8 @@ class Method(Frozen):
 
     Where they ``keep_last``, so many of the last models that have trained at a site stay there, as they left it, and
     answer together for that site. In ``distil`` rounds after the run the sites make one model of several
-    (:mod:`fedsmall.distillation`).
-
-    ``validation`` (``validate`` in a scenario, which pydantic has another use for) makes the models routes of a
-    cross-validation, at least a group for each.
+    (:mod:`fedsmall.distillation`). ``validation`` (``validate`` in a scenario, which pydantic has another use for)
+    makes the models routes of a cross-validation, at least a group for each.
     """
 
     name: str

@@ -43,9 +43,8 @@ class RunRecord:
 
     ``seconds`` is the wall time of the rounds, without building data or starting an engine; ``model`` is the common
     model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained;
-    ``read`` is who could be read by whom, where that was counted; ``distilled`` is the one model that
-    sites made of several. ``chosen`` is the round whose model it is, where that is the best by out-of-fold loss, not
-    the last.
+    ``read`` is who could be read by whom, where that was counted; ``distilled`` is the one model that sites made of
+    several; ``chosen`` is the round whose model it is, where that is the best by out-of-fold loss and not the last.
     """
 
     plan: Plan
