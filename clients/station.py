@@ -25,6 +25,7 @@ from clients.policy import Policy, load_policy
 from clients.self_check import check_released, guarded
 from clients.site_data import SiteData, stamp
 from clients.site_log import SiteLog
+from clients.told_patients import ToldPatients
 from clients.told_sums import ToldSums
 from clients.visitors import keep_visitor, worth_of_visitors
 from fedsmall import __version__
@@ -41,7 +42,7 @@ from fedsmall.run_sheet import RUN, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import BLURRED, EXAMPLES, NAMES, PLAN, ROUND, STEPS, Arrays
+from fedsmall.wire import BLURRED, EXAMPLES, NAMES, OUT_OF_FOLD, PLAN, ROUND, STEPS, VALIDATE, Arrays, join
 
 NOISE_KEY = "noise.key"
 CALL_S = 60.0  # how long a caller may take to say what it wants
@@ -99,7 +100,7 @@ class Station:
 
     def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         handlers = {"roll": self._roll, "sums": self._sums, "scaling": self._take_scaling}
-        handlers |= {"train": self._train, "evaluate": self._evaluate}
+        handlers |= {"train": self._train, "evaluate": self._evaluate, VALIDATE: self._validate}
         if kind not in handlers:
             raise PlanError("this site was asked for something that it does not know")
         policy = load_policy(self.policy_file)
@@ -170,6 +171,18 @@ class Station:
         _, examples, metrics = client.evaluate(list(order.arrays.values()), _named(order))
         kept = worth_of_visitors(self._run_folder(order.config), order.config, client)
         return {"metrics": {EXAMPLES: examples, **metrics, **kept}}, {}
+
+    def _validate(self, order: SiteRequest) -> Answer:
+        """Sums over the site's own patients, of models that never saw them; never of a few more, or a few less."""
+        floor, train = order.policy.count_floor, order.raw.train
+        rows = ToldPatients(self.home / "told_patients.json").rows(train.x, train.y, floor)
+        if len(rows) < len(train):
+            whom = "the patients of before" if len(rows) else "nobody"
+            reason = f"sums are told of {whom}: fewer than {floor} are new"
+            self.log.write("kept", run=str(order.config[RUN]), kind=VALIDATE, t=order.config[ROUND], reason=reason)
+        client = self._client(order, after=True)
+        told = client.validate(list(order.arrays.values()), _named(order), rows, floor)
+        return {"config": {}}, join(**{OUT_OF_FOLD: told})
 
     def _client(self, order: SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:
         """Who trains and judges here; with the memory that the site has before the order's round, or ``after`` it."""

@@ -10,14 +10,17 @@ import torch
 from clients.site_data import site_in
 from fedsmall.evaluation.ensembles import answer, spread
 from fedsmall.evaluation.metrics import evaluate, evaluate_many
+from fedsmall.evaluation.out_of_fold import told_of
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
+from fedsmall.routes import folds_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.travellers import Moment
 from fedsmall.visitors import Visitors
 from fedsmall.wire import EXAMPLES, Arrays, stack_of_one
 from strategies.server.remote import Answers
 from strategies.server.run_loop import Evaluation
+from strategies.server.validation import Told
 
 ON_THE_WAY = ("accuracy", "mae", "loss")
 
@@ -39,7 +42,10 @@ class CentralEvaluator:
         if self.plan.method.family == "central":
             return self._of_one(t, models)
         task = self.federation.task
-        if t < self.plan.rounds:  # on the way the sites' own models are judged by what a curve shows, at the end by all
+        validation = self.plan.method.validation
+        ends_early = validation is not None and validation.patience is not None
+        # on the way the sites' own models are judged by what a curve shows, at the end by all
+        if t < self.plan.rounds and not ends_early:
             task = replace(task, metrics=tuple(name for name in task.metrics if name in ON_THE_WAY))
         of_common, of_sites = self._judge(common, models, self.federation.test, task)
         extra = {}
@@ -133,6 +139,30 @@ class LocalJudges:
                 metrics = evaluate(outputs, home.held_out.y, home.task)
                 answers[site] = {EXAMPLES: len(home.held_out), **{name: float(v) for name, v in metrics.items()}}
         return answers
+
+
+class LocalRoutes:
+    """What sites would tell of the models of their routes, where all samples are at hand."""
+
+    def __init__(self, plan: Plan, federation: Federation, trainer: OneModelTrainer) -> None:
+        self.plan, self.federation, self.trainer = plan, federation, trainer
+        self.folds = folds_of(plan, trainer.samples)
+
+    def __call__(self, t: int, of_routes: tuple[Arrays, ...]) -> Told:
+        """What every site tells of the models of its route, which never trained there."""
+        validation, task = self.plan.method.validation, self.federation.task
+        assert validation is not None
+        assert self.folds is not None
+        told = {}
+        for route, members in enumerate(of_routes):
+            state = {name: torch.from_numpy(np.array(array)) for name, array in members.items()}
+            stack = self.trainer.stack_of(state)
+            for number in np.flatnonzero(self.folds == route):
+                samples = self.federation.train[number]
+                if len(samples) >= validation.floor:
+                    outputs = answer(self.trainer.predict(stack, samples.x), task.loss, self.plan.method.together)
+                    told[self.federation.names[number]] = told_of(outputs, samples.y, task)
+        return dict(sorted(told.items()))
 
 
 def _spread(each: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -28,10 +28,11 @@ from fedsmall.validation import check_run
 from fedsmall.visitors import Visitors
 from fedsmall.wire import Arrays
 from sim.engines.distil import Distilled, distilled
-from sim.engines.evaluation import CentralEvaluator, LocalJudges
+from sim.engines.evaluation import CentralEvaluator, LocalJudges, LocalRoutes
 from strategies.build import strategy_for
 from strategies.server.remote import Ask, Judges, OwnModelsEvaluator
 from strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, RunLoop, Stop
+from strategies.server.validation import AskSites, validated
 
 Tell = Callable[[Contact, Evaluation | None], None]
 
@@ -42,8 +43,8 @@ class RunRecord:
 
     ``seconds`` is the wall time of the rounds, without building data or starting an engine; ``model`` is the common
     model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained;
-    ``read`` is who could be read by whom, where that was counted; ``distilled`` is the one model that
-    sites made of several.
+    ``read`` is who could be read by whom, where that was counted; ``distilled`` is the one model that sites made of
+    several; ``chosen`` is the round whose model it is, where that is the best by out-of-fold loss and not the last.
     """
 
     plan: Plan
@@ -63,6 +64,7 @@ class RunRecord:
     privacy: dict[str, float] = field(default_factory=dict)
     read: dict[str, Any] = field(default_factory=dict)
     distilled: Distilled | None = None
+    chosen: int = 0
 
 
 def run_plan(
@@ -129,6 +131,7 @@ def _record(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.
         path=path,
         device=described(device),
         privacy=outcome.privacy,
+        chosen=outcome.chosen,
     )
 
 
@@ -191,6 +194,7 @@ class _Work:
         """Over a Flower grid, message by message."""
         strategy, trainer = strategy_for(self.plan), self.trainer()
         judge = self.evaluator(trainer, Judges(strategy, grid, self.plan))
+        judge = validated(judge, AskSites(strategy, grid, self.plan, self.federation.task), self.federation.task)
 
         def evaluator(moment: Moment) -> Evaluation | None:
             evaluation = judge(moment)
@@ -210,6 +214,13 @@ class _Work:
             watchers=self.watchers,
         ).run()
 
+    def validated(self, trainer: Trainer) -> Evaluator:
+        """The evaluator of an engine without sites to ask."""
+        federation, judge = self.federation, self.evaluator(trainer)
+        if not isinstance(trainer, OneModelTrainer):
+            return judge
+        return validated(judge, LocalRoutes(self.plan, federation, trainer), federation.task)
+
     def evaluator(self, trainer: Trainer, judges: Ask | None = None) -> Evaluator:
         if isinstance(trainer, OneModelTrainer):
             return CentralEvaluator(self.plan, self.federation, trainer, self.visitors)
@@ -226,7 +237,7 @@ def _batched(work: _Work, options: dict[str, Any]) -> Ran:
 
     whole = work.trainer()
     with shared_out(whole, work.federation, **options) as trainer:
-        evaluator = work.evaluator(whole)
+        evaluator = work.validated(whole)
         outcome = run_cohort(
             work.plan, trainer, work.initial, evaluator, work.progress, work.stop, watchers=work.watchers
         )
