@@ -8,6 +8,7 @@
     summary.json     one row per finished plan, and what the trivial predictor gets beside it
     rounds.json      every evaluation; rounds.csv holds the numbers of them
     models/          the common model of each plan at its end, as safetensors
+    predictions.npz  what each of them says of the test samples, beside the truth (:func:`prediction_key`)
     report.html      made from the rest by `fedsmall report RUN`
 """
 
@@ -29,13 +30,14 @@ from fedsmall.plan import Plan
 from fedsmall.replicas.tree import idle
 from fedsmall.wire import Arrays
 from sim.runs.cores import cores
-from sim.runs.files import check_free, read_json, write, write_csv, write_json
+from sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
 from sim.runs.scenario import Scenario, load
 
 if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
     from sim.engines.run import RunRecord
 
 SINGLE = "per_site"
+PREDICTIONS = "predictions.npz"
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Run:
     done: list[PlanRun] = field(default_factory=list)
     about: dict[str, Any] = field(default_factory=dict)
     models: dict[int, Arrays] = field(default_factory=dict)
+    predictions: Arrays = field(default_factory=dict)
 
     @property
     def not_run(self) -> list[Plan]:
@@ -81,6 +84,9 @@ class Run:
             self.models[one.index] = record.model
             if self.folder is not None:
                 write(self.folder / "models" / model_name(one), save(record.model))
+        self.predictions |= {f"{prediction_key(one)}/{name}": array for name, array in record.predictions.items()}
+        if record.predictions and self.folder is not None:
+            write_arrays(self.folder / PREDICTIONS, self.predictions)
         self.save()
         return one
 
@@ -91,6 +97,14 @@ class Run:
             if path.exists():
                 self.models[one.index] = load_file(path)
         return self.models.get(one.index)
+
+    def predictions_of(self, one: PlanRun) -> Arrays:
+        """What the one model at the end of a plan says of the test samples, beside the truth; empty if it is not kept.
+
+        "probabilities" (samples, classes) or for regression "predictions"; "labels"; and "sites" where those are known.
+        """
+        key = f"{prediction_key(one)}/"
+        return {name.removeprefix(key): array for name, array in self.predictions.items() if name.startswith(key)}
 
     def save(self) -> None:
         """Write what is known so far into the run's folder, where it has one; every file is replaced whole."""
@@ -149,7 +163,8 @@ def read(folder: Path | str) -> Run:
         PlanRun(entry["index"], plans[entry["index"]], row, entry["evaluations"], entry["events"])
         for row, entry in zip(rows, rounds, strict=True)
     ]
-    return Run(load(folder / "scenario.toml"), plans, folder, done, about)
+    told = read_arrays(folder / PREDICTIONS) if (folder / PREDICTIONS).is_file() else {}  # older runs kept none
+    return Run(load(folder / "scenario.toml"), plans, folder, done, about, predictions=told)
 
 
 def read_all(folder: Path) -> list[Run]:
@@ -164,6 +179,11 @@ def engine_of(about: Mapping[str, Any]) -> str:
     """On what a run was made, by its run.json: "cohort (mlp)", and the device where it is not the CPU."""
     path, device = about.get("path"), about.get("device") or "cpu"
     return f"{about.get('engine')}" + (f" ({path})" if path else "") + (f" on {device}" if device != "cpu" else "")
+
+
+def prediction_key(one: PlanRun) -> str:
+    """Under what predictions.npz keeps a plan's arrays: method/seed, and for cross-validation method/seed/fold0."""
+    return f"{one.label}/{one.plan.seed}" + (f"/fold{one.plan.fold}" if one.plan.folds else "")
 
 
 def model_name(one: PlanRun) -> str:
