@@ -26,10 +26,11 @@ ON_THE_WAY = ("accuracy", "mae", "loss")
 class LastRound:
     """What is kept of a run's last round.
 
-    ``outputs`` (samples, outputs) are those of the one model on the common test set, if there is one; ``own`` are the
-    models that the sites trained last, by site, and under "central" that of all data.
+    ``outputs`` (samples, outputs) are those of the one model on the common test set, if there is one. Where they are
+    ``wanted``, ``own`` are the models that the sites trained last, by site; that of all pooled data is "central".
     """
 
+    wanted: bool = False
     outputs: np.ndarray | None = None
     own: dict[str, Arrays] = field(default_factory=dict)
 
@@ -51,10 +52,9 @@ class CentralEvaluator:
     def __call__(self, moment: Moment) -> Evaluation:
         """The evaluation after a moment: of the common model if there is one, and of what the sites have trained."""
         t, common, models = moment.contact.t, moment.common, moment.models()
-        if t == self.plan.rounds:
-            self.last.own = {
-                site: {name: np.array(a[row]) for name, a in models.items()} for row, site in enumerate(moment.sites)
-            }
+        if t == self.plan.rounds and (self.last.wanted or self.plan.method.family == "central"):
+            rows = [{name: np.array(array[row]) for name, array in models.items()} for row in range(len(moment.sites))]
+            self.last.own = dict(zip(moment.sites, rows, strict=True))
         if self.plan.method.family == "central":
             return self._of_one(t, models)
         task = self.federation.task

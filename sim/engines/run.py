@@ -10,10 +10,12 @@ import torch
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
+from fedsmall.data.preparation import Preparation
 from fedsmall.errors import PlanError
-from fedsmall.federation import Federation
+from fedsmall.federation import Federation, Task
 from fedsmall.methods import nearest
 from fedsmall.models.registry import initial_model
+from fedsmall.package.record import TrainedOn, counted
 from fedsmall.plan import Plan
 from fedsmall.privacy.exposure import Exposure
 from fedsmall.privacy.patient_level import is_patient_level
@@ -41,6 +43,8 @@ class RunRecord:
     model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained;
     ``read`` is who could be read by whom, where that was counted; ``predictions`` are what the one model at the end
     says of the test samples (:func:`sim.engines.evaluation.said_of`), empty where there is none or it was cut short.
+    ``own`` are the models that sites trained last, where they were asked for, and Central's. ``task``, ``preparation``
+    and ``trained_on`` are what packages of these models need to know of the data.
     """
 
     plan: Plan
@@ -60,6 +64,10 @@ class RunRecord:
     privacy: dict[str, float] = field(default_factory=dict)
     read: dict[str, Any] = field(default_factory=dict)
     predictions: Arrays = field(default_factory=dict)
+    own: dict[str, Arrays] = field(default_factory=dict)
+    task: Task | None = None
+    preparation: Preparation | None = None
+    trained_on: dict[str, TrainedOn] = field(default_factory=dict)
 
 
 def run_plan(
@@ -71,8 +79,9 @@ def run_plan(
     stop: Stop | None = None,
     options: dict[str, Any] | None = None,
     exposed: bool = False,
+    own_models: bool = False,
 ) -> RunRecord:
-    """Run one plan over the sites of ``federation``.
+    """Run one plan over the sites of ``federation``; with ``own_models`` those that sites trained last are kept.
 
     Where it is ``exposed``, the patients are counted that each party could read (:mod:`fedsmall.privacy.exposure`).
 
@@ -83,7 +92,7 @@ def run_plan(
     check_run(plan, federation)
     trained_on = federation.pooled() if plan.method.family == "central" else federation
     own = {"device": "cpu"} | (options or {})
-    work = _Work(plan, trained_on, progress, stop, own.pop("device"))
+    work = _Work(plan, trained_on, progress, stop, own.pop("device"), last=LastRound(own_models))
     work = work.exposed() if exposed else work
     outcome, path, device = ENGINES[engine](work, own)
     record = _record(plan, engine, work.with_patients(outcome), path, device)
@@ -106,7 +115,9 @@ def _with_end(record: RunRecord, work: "_Work", federation: Federation) -> RunRe
     """The record with what was counted, and with what was seen in the last round."""
     outputs = work.last.outputs
     predictions = said_of(outputs, federation) if outputs is not None and len(outputs) else {}
-    return replace(record, read=work.read(), predictions=predictions)
+    end: dict[str, Any] = {"predictions": predictions, "own": work.last.own, "task": federation.task}
+    end["preparation"] = federation.preparation
+    return replace(record, read=work.read(), trained_on=counted(federation), **end)
 
 
 def _record(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.device) -> RunRecord:

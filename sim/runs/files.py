@@ -40,12 +40,17 @@ def write(path: Path, content: bytes) -> None:
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a CSV file whole; a cell that is missing is empty, and what a cell holds is quoted where it must be."""
+    """Write a CSV file whole."""
+    write(path, csv_text(columns, rows).encode())
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows as CSV; a cell that is missing is empty, and what a cell holds is quoted where it must be."""
     text = io.StringIO()
     table = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
-    write(path, text.getvalue().encode())
+    return text.getvalue()
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -7,7 +7,8 @@
     plans.json       every plan, in the order in which they are run
     summary.json     one row per finished plan, and what the trivial predictor gets beside it
     rounds.json      every evaluation; rounds.csv holds the numbers of them
-    models/          the common model of each plan at its end, as safetensors
+    packages/        the model of each plan at its end, with everything needed to use it (:mod:`fedsmall.package.store`)
+    models/          what cannot be packaged, as safetensors; older runs have all of theirs here
     predictions.npz  what each of them says of the test samples, beside the truth (:func:`prediction_key`)
     report.html      made from the rest by `fedsmall report RUN`
 """
@@ -26,18 +27,23 @@ from safetensors.numpy import load_file, save
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
+from fedsmall.package.record import CENTRAL, COMMON
+from fedsmall.package.store import WEIGHTS, Stored
+from fedsmall.package.store import read as read_package
+from fedsmall.package.store import save as save_package
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import idle
 from fedsmall.wire import Arrays
 from sim.runs.cores import cores
 from sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
+from sim.runs.packages import packages_of
 from sim.runs.scenario import Scenario, load
 
 if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
     from sim.engines.run import RunRecord
 
 SINGLE = "per_site"
-PREDICTIONS = "predictions.npz"
+PREDICTIONS, PACKAGES = "predictions.npz", "packages"
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,7 @@ class Run:
     about: dict[str, Any] = field(default_factory=dict)
     models: dict[int, Arrays] = field(default_factory=dict)
     predictions: Arrays = field(default_factory=dict)
+    packages: dict[int, list[Stored]] = field(default_factory=dict)
 
     @property
     def not_run(self) -> list[Plan]:
@@ -82,8 +89,7 @@ class Run:
         self.about |= {"path": record.path, "device": record.device}
         if record.model is not None:
             self.models[one.index] = record.model
-            if self.folder is not None:
-                write(self.folder / "models" / model_name(one), save(record.model))
+        self._keep(one, record)
         self.predictions |= {f"{prediction_key(one)}/{name}": array for name, array in record.predictions.items()}
         if record.predictions and self.folder is not None:
             write_arrays(self.folder / PREDICTIONS, self.predictions)
@@ -93,10 +99,34 @@ class Run:
     def model_of(self, one: PlanRun) -> Arrays | None:
         """The common model at the end of a plan, or None where there was none."""
         if one.index not in self.models and self.folder is not None:
-            path = self.folder / "models" / model_name(one)
-            if path.exists():
+            path = self.weights_of(one)
+            if path is not None and one.plan.method.family == "federated":
                 self.models[one.index] = load_file(path)
         return self.models.get(one.index)
+
+    def weights_of(self, one: PlanRun) -> Path | None:
+        """The file with the weights of a plan's model, or None where none was kept."""
+        folder = self.folder or Path()
+        places = folder / PACKAGES / stem(one) / WEIGHTS, folder / "models" / model_name(one)
+        return next((place for place in places if place.exists()), None) if self.folder is not None else None
+
+    def _keep(self, one: PlanRun, record: "RunRecord") -> None:
+        """Keep the models of a plan: as packages, or as arrays where they are not enough to predict with."""
+        notes = tuple(self.about.get("notes", ()))
+        self.packages[one.index] = packages_of(record, one.row, notes)
+        if self.folder is None:
+            return
+        for stored in self.packages[one.index]:
+            save_package(self.folder / PACKAGES / stem(one, stored.package.whose), *stored)
+        if record.model is not None and not self.packages[one.index]:
+            write(self.folder / "models" / model_name(one), save(record.model))
+
+    def packages_of(self, one: PlanRun) -> list[Stored]:
+        """The packages of a plan: the common model's or Central's first, then the sites' own where they were kept."""
+        if one.index not in self.packages and self.folder is not None:
+            first, own = self.folder / PACKAGES / stem(one), sorted((self.folder / PACKAGES).glob(f"{stem(one)}-of-*"))
+            self.packages[one.index] = [read_package(path) for path in (first, *own) if path.is_dir()]
+        return self.packages.get(one.index, [])
 
     def predictions_of(self, one: PlanRun) -> Arrays:
         """What the one model at the end of a plan says of the test samples, beside the truth; empty if it is not kept.
@@ -186,10 +216,16 @@ def prediction_key(one: PlanRun) -> str:
     return f"{one.label}/{one.plan.seed}" + (f"/fold{one.plan.fold}" if one.plan.folds else "")
 
 
-def model_name(one: PlanRun) -> str:
-    """The name of the file that keeps the common model of a plan."""
+def stem(one: PlanRun, whose: str = COMMON) -> str:
+    """The name of what is kept of a plan's model, or of that of the site ``whose`` it is."""
     words = [f"{one.index:03d}", one.label, f"seed{one.plan.seed}"] + ([f"fold{one.plan.fold}"] * bool(one.plan.folds))
-    return re.sub(r"[^A-Za-z0-9]+", "-", " ".join(words)).strip("-") + ".safetensors"
+    words += [] if whose in (COMMON, CENTRAL) else ["of", whose]
+    return re.sub(r"[^A-Za-z0-9]+", "-", " ".join(words)).strip("-")
+
+
+def model_name(one: PlanRun) -> str:
+    """The name of the file that keeps the arrays of a plan's common model, where they are no package."""
+    return f"{stem(one)}.safetensors"
 
 
 def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = None) -> PlanRun:
