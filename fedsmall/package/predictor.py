@@ -90,11 +90,20 @@ class _Trained(BaseEstimator):
 
 
 class Classifier(ClassifierMixin, _Trained):
-    """Saved models of classes. ``classes_`` are their names, or whole numbers where all names are such."""
+    """Saved models of classes. ``classes_`` are their names, or whole numbers where all names are such.
+
+    They stand in order of the alphabet (or size), as scikit-learn's tools take for granted, whatever the order of the
+    task's. The positive class is ``package.positive``, which scikit-learn wants to be told as ``pos_label``.
+    """
 
     @property
     def classes_(self) -> np.ndarray:
         """The classes in the order of the columns of :meth:`predict_proba`."""
+        return np.sort(self._names)
+
+    @property
+    def _names(self) -> np.ndarray:
+        """The classes in the order of the task."""
         names = self.package.class_names
         return np.array([int(name) for name in names] if all(_whole(name) for name in names) else list(names))
 
@@ -106,11 +115,11 @@ class Classifier(ClassifierMixin, _Trained):
 
     def predict_proba(self, x: Any) -> np.ndarray:
         """The probability of each class, (rows, classes); of several models it is their mean."""
-        return self.answers(x).together
+        return np.asarray(self.answers(x).together[:, np.argsort(self._names)])
 
     def predict(self, x: Any) -> np.ndarray:
         """The class of each row: of two the positive one above its threshold, of more the likeliest."""
-        return np.asarray(self.classes_[self.answers(x).named])
+        return np.asarray(self._names[self.answers(x).named])
 
     def _answers(self, said: list[np.ndarray], each: list[np.ndarray], rows: Rows) -> Answers:
         loss = self.package.loss

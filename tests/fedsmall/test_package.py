@@ -53,14 +53,16 @@ def test_scikit_learns_own_tools_take_a_loaded_model(folder):
     p = model.predict_proba(ROWS)
 
     assert is_classifier(model)
-    assert model.classes_.tolist() == ["well", "ill"]
+    assert model.package.class_names == ("well", "ill")
+    assert model.classes_.tolist() == ["ill", "well"]  # scikit-learn takes it for granted that they are in order
+    assert np.array_equal(p[:, 0], model.answers(ROWS).together[:, 1])
     assert np.allclose(p.sum(axis=1), 1)
     assert np.array_equal(model.predict(ROWS), model.classes_[p.argmax(axis=1)])
     assert model.score(ROWS, y) == accuracy_score(y, model.predict(ROWS))
     assert np.array_equal(clone(model).predict_proba(ROWS), p)
     assert np.isfinite(cross_val_score(frozen, ROWS, y, cv=2, scoring="roc_auc")).all()
     shown = RocCurveDisplay.from_estimator(frozen, ROWS, y, pos_label="ill")
-    assert shown.roc_auc == pytest.approx(roc_auc_score(y == "ill", p[:, 1]))
+    assert shown.roc_auc == pytest.approx(roc_auc_score(y == "ill", p[:, 0]))
     assert CalibrationDisplay.from_estimator(frozen, ROWS, y, pos_label="ill", n_bins=2).prob_pred.size
     calibrated = CalibratedClassifierCV(frozen, cv=2).fit(ROWS, y)
     assert calibrated.predict_proba(ROWS).shape == (8, 2)
