@@ -1,5 +1,6 @@
-"""``fedsmall predict``: what saved models say of new rows."""
+"""``fedsmall predict`` and ``fedsmall export``: what saved models say of new rows, and a model as one file."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,23 +10,20 @@ import typer
 from fedsmall.package.record import CENTRAL, COMMON
 from sim.cli.terminal import say
 
+MODEL = typer.Argument(help="the folder of a run, or a package: a folder or .zip", show_default=False)
+METHOD = typer.Option(help="of a run: the method, by its label; its main one if not given", show_default=False)
+SITE = typer.Option(help="of a run: this site's own model instead of the common one", show_default=False)
+
 
 def predict(
-    model: Annotated[
-        Path, typer.Argument(help="the folder of a run, or a package: a folder or .zip", show_default=False)
-    ],
+    model: Annotated[Path, MODEL],
     new: Annotated[Path, typer.Argument(help="a CSV, a folder of images, or an .npz", show_default=False)],
     out: Annotated[
         Path | None, typer.Option(help="a CSV to write; shown if not given. Never written over", show_default=False)
     ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(help="of a run: the method, by its label; its main one if not given", show_default=False),
-    ] = None,
+    method: Annotated[str | None, METHOD] = None,
     seed: Annotated[int | None, typer.Option(help="of a run: one seed; all if not given", show_default=False)] = None,
-    site: Annotated[
-        str | None, typer.Option(help="of a run: this site's own model instead of the common one", show_default=False)
-    ] = None,
+    site: Annotated[str | None, SITE] = None,
     column: Annotated[
         str | None, typer.Option("--id", help="a column of the CSV that names its rows", show_default=False)
     ] = None,
@@ -41,7 +39,7 @@ def predict(
     from fedsmall.package.predictor import together
     from fedsmall.package.rows import summary
 
-    stored = _stored(model, method, seed, site)
+    stored = packages(model, method, seed, site)
     answers = together(stored).answers(new, array)
     columns, rows = _table(stored, answers, column)
     _write(out, columns, rows)
@@ -51,7 +49,40 @@ def predict(
         say(f"{len(rows)} rows: {out}")
 
 
-def _stored(model: Path, method: str | None, seed: int | None, site: str | None) -> list[Any]:
+def export(
+    model: Annotated[Path, MODEL],
+    form: Annotated[str, typer.Option("--format", help="onnx, torchscript or zip")] = "onnx",
+    out: Annotated[
+        Path | None, typer.Option(help="the file; named after the model if not given. Never written over")
+    ] = None,
+    method: Annotated[str | None, METHOD] = None,
+    seed: Annotated[int | None, typer.Option(help="of a run: the seed", show_default=False)] = None,
+    site: Annotated[str | None, SITE] = None,
+) -> None:
+    """Write one model as ONNX or TorchScript, its scaling inside, or as a package in one .zip.
+
+    The file is run and held against the package before it is kept.
+    """
+    sys.path[:0] = [str(Path.cwd())]  # where a model of one's own is found
+    from fedsmall.package import export as exporting
+
+    found = packages(model, method, seed, site)
+    if len(found) > 1:
+        seeds = ", ".join(str(one.package.seed) for one in found)
+        raise ValueError(f"a file holds one model, and this run has several of {found[0].package.label}: seeds {seeds}")
+    ending = exporting.ENDINGS.get(form, "")
+    path = out or Path(model.resolve().name.removesuffix(".zip") + ending)
+    if path.exists():
+        raise ValueError(f"{path} is there already; it is not written over")
+    exporting.export(found[0], path, form)
+    say(f"{path}: {found[0].package.name}, {found[0].package.label}, seed {found[0].package.seed}")
+    form_of = found[0].package.preparation.form
+    if form != "zip" and form_of.kind == "table":
+        say(f"its rows are {len(form_of.feature_names)} numbers, in this order: {json.dumps(form_of.feature_names)}")
+
+
+def packages(model: Path, method: str | None, seed: int | None, site: str | None) -> list[Any]:
+    """The package at ``model``, or those of a run that are meant."""
     from fedsmall.package.store import is_package, read
     from sim.runs.chosen import chosen
     from sim.runs.folder import read as read_run

@@ -313,3 +313,22 @@ def test_a_report_and_a_comparison_of_packaged_runs_are_made_from_their_folders(
         code, shown, complained = fedsmall(*command)
         assert (code, complained) == (0, "")
         assert "FedDC" in shown
+
+
+def test_an_exported_file_says_of_raw_rows_what_the_run_said_of_its_test_samples(clinic, fedsmall, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    one = next(one for one in clinic.done if one.label == "FedDC" and one.plan.seed == 1)
+    package = clinic.folder / "packages" / stem(one)
+
+    code, said_, complained = fedsmall("export", package, "--out", tmp_path / "m.onnx")
+
+    assert (code, complained) == (0, "")
+    assert '["marker", "sex=f", "sex=m", "age", "ward=1", "ward=north", "ward=south, old"]' in said_
+    raw = pandas.concat([held_out(clinic, 1, name) for name in ("bonn", "essen")])
+    x = read_package(package).package.preparation.form.numbers(raw)  # categories are made numbers outside the file
+    answers = runtime.InferenceSession(str(tmp_path / "m.onnx")).run(None, {"x": x})[0]
+    assert np.abs(answers - clinic.predictions_of(one)["probabilities"]).max() < 1e-6
+    several, again = (fedsmall("export", clinic.folder, *more) for more in ((), ("--seed", "1", "--out", "m.onnx")))
+    assert "this run has several of FedDC: seeds 0, 1" in several[2]
+    assert "m.onnx is there already" in again[2]
