@@ -19,6 +19,7 @@ from safetensors.numpy import load, save
 
 from clients import socket_frames
 from clients.hospital import HospitalClient
+from clients.kept import Place, keep
 from clients.memory import RoundMemory, put, run_folder, secret
 from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
@@ -32,6 +33,7 @@ from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.files import DiskFullError, one_line
+from fedsmall.package.record import COMMON
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
@@ -40,7 +42,7 @@ from fedsmall.run_sheet import RUN, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import BLURRED, EXAMPLES, NAMES, PLAN, ROUND, STEPS, Arrays
+from fedsmall.wire import BLURRED, EXAMPLES, MODEL, NAMES, PLAN, ROUND, STEPS, Arrays, split
 
 NOISE_KEY = "noise.key"
 CALL_S = 60.0  # how long a caller may take to say what it wants
@@ -148,6 +150,7 @@ class Station:
         leaving, examples, metrics = client.fit(list(order.arrays.values()), {**order.config, **_named(order)})
         counted = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
         sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
+        self._keep(order, self.name, client.trained, {})
         sent, kappa = self._guarded(order, sent, client, int(metrics[STEPS]))
         return {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}, sent
 
@@ -162,10 +165,19 @@ class Station:
 
     def _evaluate(self, order: SiteRequest) -> Answer:
         samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
-        if samples < order.policy.count_floor:  # a share of three patients is as good as their labels
-            return {"metrics": {EXAMPLES: 0}}, {}
-        _, examples, metrics = self._client(order, after=True).evaluate(list(order.arrays.values()), _named(order))
-        return {"metrics": {EXAMPLES: examples, **metrics}}, {}
+        said: dict[str, Any] = {EXAMPLES: 0}
+        if samples >= order.policy.count_floor:  # a share of three patients is as good as their labels
+            _, examples, metrics = self._client(order, after=True).evaluate(list(order.arrays.values()), _named(order))
+            said = {EXAMPLES: examples, **metrics}
+        if int(order.config.get(ROUND, 0)) == order.plan.rounds:
+            self._keep(order, COMMON, split(order.arrays, MODEL), said)
+        return {"metrics": said}, {}
+
+    def _keep(self, order: SiteRequest, whose: str, model: Arrays, said: Mapping[str, Any]) -> None:
+        """Keep a model on the site's own disk, so that it can be used here when the run is over."""
+        scaling = self._scaling(order.config) if order.raw.scaled else None
+        folder, (_, sites) = self._run_folder(order.config), self._place(order.config)
+        keep(Place(folder, str(order.config[RUN]), order.raw, scaling, sites), order.plan, whose, model, said)
 
     def _client(self, order: SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:
         """Who trains and judges here; with the memory that the site has before the order's round, or ``after`` it."""
