@@ -108,6 +108,8 @@ def _same_bytes(content: bytes) -> bytes:
 
 
 def _of_folder(path: Path) -> dict[str, bytes]:
+    if (path / "run.json").is_file():
+        raise PlanError(f"{path} is a run, of several models; choose a package in {path / 'packages'}")
     if not (path / RECORD).is_file():
         raise PlanError(f"{path} holds no package: it has no {RECORD}")
     return {name: (path / name).read_bytes() for name in (CARD, RECORD, WEIGHTS, DIGESTS) if (path / name).is_file()}

@@ -300,6 +300,8 @@ def test_a_package_that_was_changed_is_refused(clinic, tmp_path):
         with pytest.raises(PlanError, match=f"{name} is not what SHA256SUMS says"):
             fedsmall.load(package)
         (package / name).write_bytes(before)
+    with pytest.raises(PlanError, match="is a run, of several models; choose a package in"):
+        fedsmall.load(clinic.folder)
     (package / "SHA256SUMS").unlink()
     with pytest.raises(PlanError, match="no whole package: it has no SHA256SUMS"):
         fedsmall.load(package)
