@@ -40,8 +40,7 @@ def test_the_page_runs(fedsmall):
 def test_the_exports_of_the_page_are_made(fedsmall, tmp_path):
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name)
-    for block in blocks("python")[:2]:
-        exec(compile(block, "use.md", "exec"), {})
+    exec(compile("\n".join(blocks("python")[:2]), "use.md", "exec"), {})
 
     for line in lines(blocks("bash")[1]):
         assert fedsmall(*line.split())[0] == 0
