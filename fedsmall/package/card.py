@@ -24,9 +24,14 @@ model = fedsmall.load(".")
 
 
 def card(package: Package, weights: Mapping[str, np.ndarray]) -> str:
-    """The card as Markdown, made from the record alone."""
+    """The card as Markdown, made from the record alone, with the hub's header."""
+    return f"{_header(package)}\n\n{words(package, weights)}"
+
+
+def words(package: Package, weights: Mapping[str, np.ndarray]) -> str:
+    """The card without the header."""
     size = sum(int(array.size) for array in weights.values())
-    parts = [_header(package), f"# {package.name}: {package.label}", _what(package, size), _use(package)]
+    parts = [f"# {package.name}: {package.label}", _what(package, size), _use(package)]
     parts += [_takes(package), _trained(package), _performance(package), _limits(package), _made(package)]
     return "\n\n".join(part for part in parts if part) + "\n"
 

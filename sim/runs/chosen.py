@@ -13,8 +13,7 @@ def chosen(run: Run, method: str | None = None, seed: int | None = None, site: s
 
     Raises PlanError where there are none such, with those that there are.
     """
-    packed = {one.index: run.packages_of(one) for one in run.done}
-    label = method or _main(run, packed)
+    label = method or main_method(run)
     labels = list(dict.fromkeys(one.label for one in run.done))
     if label not in labels:
         raise PlanError(f"this run has no method {label!r}. {nearest(label, labels)}")
@@ -25,13 +24,16 @@ def chosen(run: Run, method: str | None = None, seed: int | None = None, site: s
             f"{label} was run with the seeds {', '.join(str(one.plan.seed) for one in of_method)}, not {seed}"
         )
     wanted = (COMMON, CENTRAL) if site is None else (site,)
-    found = [stored for one in of_seed for stored in packed[one.index] if stored.package.whose in wanted]
-    return found or _none(label, site, [stored for one in of_seed for stored in packed[one.index]])
+    there = [stored for one in of_seed for stored in run.packages_of(one)]
+    return [stored for stored in there if stored.package.whose in wanted] or _none(label, site, there)
 
 
-def _main(run: Run, packed: dict[int, list[Stored]]) -> str:
-    """The method that tables measure the others against, or the first of which there is a package."""
-    usable = [one for one in run.done if packed[one.index]]
+def main_method(run: Run) -> str:
+    """The method that tables measure the others against, or the first of which there is a package.
+
+    Raises PlanError where there is none of any.
+    """
+    usable = [one for one in run.done if run.has_packages(one)]
     if not usable:
         raise PlanError(
             "this run holds no model that can be used: it is of an older release, or its sites have models of their "

@@ -121,6 +121,11 @@ class Run:
         if record.model is not None and not self.packages[one.index]:
             write(self.folder / "models" / model_name(one), save(record.model))
 
+    def has_packages(self, one: PlanRun) -> bool:
+        """Whether there are packages of a plan."""
+        inside = (self.folder / PACKAGES).glob(f"{stem(one)}*") if self.folder is not None else iter(())
+        return bool(self.packages.get(one.index)) or any(inside)
+
     def packages_of(self, one: PlanRun) -> list[Stored]:
         """The packages of a plan: the common model's or Central's first, then the sites' own where they were kept."""
         if one.index not in self.packages and self.folder is not None:

@@ -315,6 +315,9 @@ def test_a_report_and_a_comparison_of_packaged_runs_are_made_from_their_folders(
         code, shown, complained = fedsmall(*command)
         assert (code, complained) == (0, "")
         assert "FedDC" in shown
+    page = (clinic.folder / "report.html").read_text()
+    assert "fedsmall predict run NEW.csv" in page
+    assert "is the positive class" in page
 
 
 def test_an_exported_file_says_of_raw_rows_what_the_run_said_of_its_test_samples(clinic, fedsmall, tmp_path):
