@@ -17,7 +17,7 @@ from fedsmall.package.record import COMMON, TrainedOn, describe
 from fedsmall.package.store import Stored, read, save
 from fedsmall.plan import Plan
 from fedsmall.schedule import contacts_of
-from fedsmall.wire import EXAMPLES, Arrays
+from fedsmall.wire import EXAMPLES, KEPT, Arrays
 
 FOLDER = "packages"  # in the folder of a run
 STAYS = (
@@ -44,7 +44,7 @@ def keep(at: Place, plan: Plan, whose: str, model: Arrays, said: Mapping[str, An
     """
     if has_own_models(plan):
         return
-    measured = {name: float(value) for name, value in said.items() if name != EXAMPLES}
+    measured = {name: float(value) for name, value in said.items() if name != EXAMPLES and not name.startswith(KEPT)}
     several = plan.method.is_ensemble and whose == COMMON
     _check(plan, at.raw, members_of(model, several))
     more = {

@@ -27,6 +27,7 @@ from clients.self_check import check_released, guarded
 from clients.site_data import SiteData, stamp
 from clients.site_log import SiteLog
 from clients.told_sums import ToldSums
+from clients.visitors import keep_visitor, worth_of_visitors
 from fedsmall import __version__
 from fedsmall.audit_log import digest_of, manifest
 from fedsmall.data.raw_site import RawSite
@@ -152,6 +153,7 @@ class Station:
         sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
         self._keep(order, self.name, client.trained, {})
         sent, kappa = self._guarded(order, sent, client, int(metrics[STEPS]))
+        keep_visitor(self._run_folder(order.config), order.config, order.plan, sent)
         return {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}, sent
 
     def _guarded(self, order: SiteRequest, sent: Arrays, client: HospitalClient, steps: int) -> tuple[Arrays, float]:
@@ -167,8 +169,10 @@ class Station:
         samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
         said: dict[str, Any] = {EXAMPLES: 0}
         if samples >= order.policy.count_floor:  # a share of three patients is as good as their labels
-            _, examples, metrics = self._client(order, after=True).evaluate(list(order.arrays.values()), _named(order))
-            said = {EXAMPLES: examples, **metrics}
+            client = self._client(order, after=True)
+            _, examples, metrics = client.evaluate(list(order.arrays.values()), _named(order))
+            kept = worth_of_visitors(self._run_folder(order.config), order.config, client)
+            said = {EXAMPLES: examples, **metrics, **kept}
         if int(order.config.get(ROUND, 0)) == order.plan.rounds:
             self._keep(order, COMMON, split(order.arrays, MODEL), said)
         return {"metrics": said}, {}

@@ -17,6 +17,7 @@ from sim.report.cards import model_card
 from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
 from sim.report.sentences import named, sentences, short, value, with_interval
 from sim.report.tables import Table, by_label, metrics_of, table
+from sim.report.together import together
 from sim.report.traffic import amount, leaves_a_site
 from sim.runs.files import write
 from sim.runs.folder import PlanRun, Run, engine_of
@@ -151,6 +152,7 @@ USED: tuple[Callable[..., Any], ...] = (
         site_by_site,
         svg,
         table,
+        together,
         value,
         with_interval,
     ),
