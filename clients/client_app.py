@@ -22,7 +22,7 @@ from fedsmall.plan import Plan
 from fedsmall.replicas.tree import plan_at
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import CONFIG, EXAMPLES, METRICS, NAMES, PLAN
+from fedsmall.wire import CONFIG, EXAMPLES, METRICS, NAMES, OUT_OF_FOLD, PLAN, VALIDATE, join
 
 MOST_COHORTS = 1024
 DEVICE, DEVICE_VARIABLE = "device", "FEDSMALL_DEVICE"  # where a site trains: a key of its node, or of its environment
@@ -59,6 +59,16 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(RecordDict({METRICS: _metrics(examples, metrics)}), reply_to=message)
 
 
+@app.evaluate(VALIDATE)
+def validate(message: Message, context: Context) -> Message:
+    """Judge the models that came, which never saw this site, on the samples that it trains on; sums alone are told."""
+    client = _client(message, context)
+    arrays = arrays_of(message.content)
+    config: dict[str, Any] = {NAMES: list(arrays)}
+    told: dict[str, Any] = dict(records_of(join(**{OUT_OF_FOLD: client.validate(list(arrays.values()), config)})))
+    return Message(RecordDict(told), reply_to=message)
+
+
 def app_on(device: str) -> ClientApp:
     """The same app for the nodes of a simulation, whose sites are to train on ``device``."""
 
@@ -70,6 +80,7 @@ def app_on(device: str) -> ClientApp:
     placed.query()(query)
     placed.train()(train)
     placed.evaluate()(evaluate)
+    placed.evaluate(VALIDATE)(validate)
     return placed
 
 

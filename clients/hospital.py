@@ -13,8 +13,10 @@ from flwr.common import Scalar
 from clients.memory import Memory
 from clients.site_data import SiteData
 from fedsmall.audit_log import digest_of
+from fedsmall.errors import PlanError
 from fedsmall.evaluation.ensembles import answer, members_of
 from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.out_of_fold import told_of
 from fedsmall.federation import Samples
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
@@ -112,16 +114,40 @@ class HospitalClient(NumPyClient):
         held_out = self.home.held_out
         if held_out is None or len(held_out) == 0:
             return 0.0, 0, {}
+        metrics = evaluate(self._outputs(parameters, config, held_out.x), held_out.y, self.home.task)
+        return float(metrics["loss"]), len(held_out), {name: float(value) for name, value in metrics.items()}
+
+    def validate(
+        self, parameters: NDArrays, config: dict[str, Scalar], rows: np.ndarray | None = None, floor: int = 1
+    ) -> Arrays:
+        """Judge models that never saw this site on the samples that it trains on, or ``rows`` of them; sums are told.
+
+        Nothing is told of fewer samples than ``floor``, or than the plan's. Raises PlanError where the plan asks for no
+        such thing.
+        """
+        validation, samples = self.plan.method.validation, self.home.train
+        if validation is None:
+            raise PlanError("the plan does not ask sites to judge models on what they train on")
+        x, y = (samples.x, samples.y) if rows is None else (samples.x[rows], samples.y[rows])
+        if len(y) < max(floor, validation.floor):
+            return {}
+        return told_of(self._outputs(parameters, config, x), y, self.home.task)
+
+    def _outputs(self, parameters: NDArrays, config: dict[str, Scalar], x: np.ndarray) -> np.ndarray:
+        """What the models that came answer together, (samples, outputs)."""
         received = dict(zip(_names(config), parameters, strict=True))
-        metrics = self.judged(members_of(split(received, MODEL), self.plan.method.is_ensemble), held_out)
-        return metrics["loss"], len(held_out), dict(metrics)
+        received = dict(zip(_names(config), parameters, strict=True))
+        return self._together(members_of(split(received, MODEL), self.plan.method.is_ensemble), x)
 
     def judged(self, members: Sequence[Arrays], samples: Samples) -> dict[str, float]:
         """The metrics of models that answer together, on samples of the site."""
+        metrics = evaluate(self._together(members, samples.x), samples.y, self.home.task)
+        return {name: float(value) for name, value in metrics.items()}
+
+    def _together(self, members: Sequence[Arrays], x: np.ndarray) -> np.ndarray:
         site, memory = self.trainer.names.index(self.home.site), self.memory.read()
-        outputs = [self.trainer.predict_at(site, member, samples.x, memory) for member in members]
-        together = answer(np.stack(outputs), self.home.task.loss, self.plan.method.together)
-        return {name: float(value) for name, value in evaluate(together, samples.y, self.home.task).items()}
+        outputs = [self.trainer.predict_at(site, member, x, memory) for member in members]
+        return answer(np.stack(outputs), self.home.task.loss, self.plan.method.together)
 
 
 def keyed(key: bytes, arrays: Arrays) -> int:

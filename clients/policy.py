@@ -23,6 +23,7 @@ SLACK = 1e-6  # sums of epsilons are rounded
 class Policy(Frozen):
     """What a site allows. An empty list allows all of its kind; ``clip``, ``noise`` and ``budget`` None demand nothing.
 
+    ``judge`` is whether sums over the patients here may be told of models that never saw them (``validate``).
     ``permute`` is whether models trained here may be handed on to another site, and ``least_blur`` the noise demanded
     then, as :class:`fedsmall.parts.Privacy` counts it. ``least_batch`` is the least number of samples in a step.
     Before a model leaves, the site tries to read its own patients from it: where it finds more than ``most_read``, it
@@ -42,6 +43,7 @@ class Policy(Frozen):
     count_floor: Annotated[int, Field(ge=1)] = 8
     least_sites: Annotated[int, Field(ge=1)] = 3
     most_rounds: Annotated[int, Field(ge=1)] = 100_000
+    judge: bool = True
     permute: bool = True
     least_blur: Annotated[float, Field(ge=0)] = 1.0
     least_batch: Annotated[int, Field(ge=1)] = 1
@@ -71,6 +73,8 @@ class Policy(Frozen):
             raise PolicyError(f"this site has fewer than the {self.least_samples} samples its policy asks for")
         if sites < self.least_sites:
             raise PolicyError(f"the federation has {sites} sites; the policy here asks for {self.least_sites}")
+        if method.validation is not None and not self.judge:
+            raise PolicyError("the policy here lets no sums over its patients be told (judge); leave validate out")
         if plan.rounds > self.most_rounds:
             raise PolicyError(f"the plan has {plan.rounds} rounds; the policy here allows {self.most_rounds}")
         if not is_patient_level(plan):  # where noise hides each patient, a small lot is no danger

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from clients import socket_frames
 from clients.records import arrays_of, records_of
-from fedsmall.wire import CONFIG, METRICS, Arrays
+from fedsmall.wire import CONFIG, METRICS, VALIDATE, Arrays
 
 SOCKET = "FEDSMALL_STATION"  # where the station listens; set by `fedsmall site up`
 STATION_START_S = 90.0  # a station that was restarted loads torch and the data first
@@ -51,6 +51,12 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Judge the model that came on what the site has held out."""
     return relay("evaluate", message)
+
+
+@app.evaluate(VALIDATE)
+def validate(message: Message, context: Context) -> Message:
+    """Judge the models that came, which never saw this site, on the samples that it trains on."""
+    return relay(VALIDATE, message)
 
 
 def relay(kind: str, message: Message) -> Message:

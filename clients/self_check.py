@@ -16,7 +16,7 @@ from fedsmall.privacy.blur import as_blur
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.reading import apart, records_read
 from fedsmall.privacy.site_level import check_private, privatise_one
-from fedsmall.validation import leaving_contacts
+from fedsmall.validation import check_told, leaving_contacts
 from fedsmall.wire import MODEL, Arrays, join, parts
 
 CLOSE = 0.2  # a record counts as given away within this share of what sets it apart from the site's others
@@ -39,6 +39,7 @@ def check_released(plan: Plan, raw: RawSite) -> int:
     """
     privacy, model = plan.method.privacy, initial_model(plan, raw.task)
     buffers = [name for name in model if is_buffer(name)]
+    check_told(plan.method)
     check_private(plan, leaving_contacts(plan), buffers)
     if is_patient_level(plan):
         check_patient_level(plan, buffers)

@@ -26,6 +26,7 @@ from clients.policy import Policy, load_policy
 from clients.self_check import check_released, guarded
 from clients.site_data import SiteData, stamp
 from clients.site_log import SiteLog
+from clients.told_patients import ToldPatients
 from clients.told_sums import ToldSums
 from clients.visitors import keep_visitor, worth_of_visitors
 from fedsmall import __version__
@@ -43,7 +44,20 @@ from fedsmall.run_sheet import RUN, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import BLURRED, EXAMPLES, MODEL, NAMES, PLAN, ROUND, STEPS, Arrays, split
+from fedsmall.wire import (
+    BLURRED,
+    EXAMPLES,
+    MODEL,
+    NAMES,
+    OUT_OF_FOLD,
+    PLAN,
+    ROUND,
+    STEPS,
+    VALIDATE,
+    Arrays,
+    join,
+    split,
+)
 
 NOISE_KEY = "noise.key"
 CALL_S = 60.0  # how long a caller may take to say what it wants
@@ -101,7 +115,7 @@ class Station:
 
     def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         handlers = {"roll": self._roll, "sums": self._sums, "scaling": self._take_scaling}
-        handlers |= {"train": self._train, "evaluate": self._evaluate}
+        handlers |= {"train": self._train, "evaluate": self._evaluate, VALIDATE: self._validate}
         if kind not in handlers:
             raise PlanError("this site was asked for something that it does not know")
         policy = load_policy(self.policy_file)
@@ -182,6 +196,18 @@ class Station:
         scaling = self._scaling(order.config) if order.raw.scaled else None
         folder, (_, sites) = self._run_folder(order.config), self._place(order.config)
         keep(Place(folder, str(order.config[RUN]), order.raw, scaling, sites), order.plan, whose, model, said)
+
+    def _validate(self, order: SiteRequest) -> Answer:
+        """Sums over the site's own patients, of models that never saw them; never of a few more, or a few less."""
+        floor, train = order.policy.count_floor, order.raw.train
+        rows = ToldPatients(self.home / "told_patients.json").rows(train.x, train.y, floor)
+        if len(rows) < len(train):
+            whom = "the patients of before" if len(rows) else "nobody"
+            reason = f"sums are told of {whom}: fewer than {floor} are new"
+            self.log.write("kept", run=str(order.config[RUN]), kind=VALIDATE, t=order.config[ROUND], reason=reason)
+        client = self._client(order, after=True)
+        told = client.validate(list(order.arrays.values()), _named(order), rows, floor)
+        return {"config": {}}, join(**{OUT_OF_FOLD: told})
 
     def _client(self, order: SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:
         """Who trains and judges here; with the memory that the site has before the order's round, or ``after`` it."""

@@ -5,7 +5,7 @@ result are judged and used together (:mod:`fedsmall.evaluation.ensembles`).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from fedsmall.aggregation.combiners import Combiner, Updates
 from fedsmall.gate import refusal, size
 from fedsmall.plan import Method
+from fedsmall.routes import route_of
 from fedsmall.wire import Arrays, join, parts
 
 Event = dict[str, Any]
@@ -66,6 +67,17 @@ class Commons:
         groups = range(len(self.models))
         if not self._method.is_ensemble:
             return self._judged(0)[0]
+        return self._members(groups)
+
+    def of_routes(self) -> tuple[Arrays, ...]:
+        """For each route what is judged of its groups, with a leading axis of members; without routes nothing."""
+        validation = self._method.validation
+        if validation is None:
+            return ()
+        routes = route_of(np.arange(len(self.models)), validation.routes)
+        return tuple(self._members(np.flatnonzero(routes == route).tolist()) for route in range(validation.routes))
+
+    def _members(self, groups: Iterable[int]) -> Arrays:
         members = [model for group in groups for model in self._judged(group)]
         return {name: np.stack([model[name] for model in members]) for name in members[0]}
 

@@ -44,7 +44,8 @@ def daisy_chain(
             if contact.action is Action.AGGREGATE:  # lines 9 to 12: the models become one, which all sites get
                 refused, events = commons.aggregate(travellers.updates, contact.t, travellers.gate)
                 events = moment.events + events
-                yield moment._replace(common=commons.result(), commons=tuple(commons.models), events=events)
+                made, kept = commons.result(), tuple(commons.models)
+                yield moment._replace(common=made, commons=kept, of_routes=commons.of_routes, events=events)
                 travellers.become_common(afresh=refused)
             else:
                 yield moment

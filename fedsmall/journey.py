@@ -1,6 +1,8 @@
 """Who is where: the sites at which travellers train, from contact to contact, as the plan alone decides it.
 
-Where a phase of the run is for the largest sites, their numbers of ``samples`` decide beside the plan which those are.
+Where a phase of the run is for the largest sites, their numbers of ``samples`` decide beside the plan which those are;
+and where models travel by routes (:mod:`fedsmall.routes`), which sites are in which fold: no traveller is ever at a
+site of the fold of its route. Travellers are numbered; number k is of group k modulo the groups.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,7 +10,30 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fedsmall.plan import Method, Plan
+from fedsmall.randomness import rng_for
+from fedsmall.routes import folds_of, has_room, places, route_of
 from fedsmall.schedule import Action, Contact, bijection, contacts_of, participants, spaced
+
+
+def groups_of(method: Method, travellers: int, groups: int) -> np.ndarray:
+    """The group of every traveller at the start, of so many ``groups``: (travellers,)."""
+    numbers = np.arange(travellers)
+    return np.zeros_like(numbers) if method.turns else numbers % groups
+
+
+def routes_of(method: Method, sites: int) -> np.ndarray:
+    """The route of every traveller among so many sites, where there are routes: (travellers,)."""
+    assert method.validation is not None
+    groups = groups_of(method, method.travelling(sites), method.group_count(sites))
+    return route_of(groups, method.validation.routes)
+
+
+def set_out(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
+    """The sites at which travellers train for the first contact, of the run or of a phase."""
+    there, folds = drawn(plan, sites, contact, samples), folds_of(plan, samples)
+    if folds is None:
+        return there
+    return np.asarray(there[first_places(plan.seed, routes_of(plan.method, sites), folds[there])])
 
 
 def moved(
@@ -21,17 +46,35 @@ def moved(
     ``contact``, so that none waits at one that was not. A phase sets out anew.
     """
     if contact.phase != before.phase:
-        return drawn(plan, sites, contact, samples)
+        return set_out(plan, sites, contact, samples)
     method, there = plan.method.in_phase(contact.phase), taking_part(plan.method, contact.phase, sites, samples)
     everyone = method.everyone(len(there))
-    if not before.travels or (everyone and before.action is Action.AGGREGATE and method.groups == 1):
+    if not before.travels or (everyone and before.action is Action.AGGREGATE and not method.grouped):
         return at
     if method.route == "cyclic":
         return np.asarray(there[(np.searchsorted(there, at) + 1) % len(there)])
+    folds = folds_of(plan, samples)
+    if folds is not None:
+        there = drawn(plan, sites, contact, samples)
+        route = passage(plan.seed, before.t, routes_of(method, sites)[np.argsort(at)], folds[there])
+        return np.asarray(there[route[np.argsort(np.argsort(at))]])
     route = bijection(plan.seed, before.t, len(at))
     if everyone:
         return np.asarray(there[route[np.searchsorted(there, at)]])
     return np.asarray(drawn(plan, sites, contact, samples)[route[np.argsort(np.argsort(at))]])
+
+
+def first_places(seed: int, routes: np.ndarray, folds: np.ndarray) -> np.ndarray:
+    """At which of the sites that take part first, of these ``folds``, travellers of these ``routes`` set out."""
+    return places(rng_for(seed, "set out"), routes, folds)
+
+
+def passage(seed: int, t: int, routes: np.ndarray, folds: np.ndarray) -> np.ndarray:
+    """Where models go at contact ``t``: that at the i-th site, by name, of route routes[i], to the i-th place of it.
+
+    ``folds`` are those of the sites that take part next, in the order of names.
+    """
+    return places(rng_for(seed, "permute", t), routes, folds)
 
 
 def drawn(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
@@ -42,7 +85,20 @@ def drawn(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ())
     there = taking_part(plan.method, contact.phase, sites, samples).tolist()
     if method.route == "cyclic":
         return np.array(spaced(there, method.travelling(len(there))))
+    folds = folds_of(plan, samples)
+    if folds is not None:
+        return np.array(drawn_by_routes(plan.seed, method, contact.due, folds))
     return np.array(participants(plan.seed, contact.due, there, method.fraction, method.models))
+
+
+def drawn_by_routes(seed: int, method: Method, t: int, folds: np.ndarray) -> list[int]:
+    """The sites drawn for the contact after round ``t``, drawn again where not all travellers have room at them."""
+    routes, attempt = routes_of(method, len(folds)), 0
+    while True:
+        chosen = participants(seed, t, range(len(folds)), method.fraction, method.models, attempt)
+        if has_room(routes, folds[chosen]):
+            return chosen
+        attempt += 1
 
 
 def taking_part(method: Method, phase: int, sites: int, samples: Sequence[int] = ()) -> np.ndarray:
@@ -62,7 +118,7 @@ def taking_part(method: Method, phase: int, sites: int, samples: Sequence[int] =
 def journey(plan: Plan, sites: int, samples: Sequence[int] = ()) -> Iterator[tuple[Contact, np.ndarray]]:
     """Every contact of a run over so many sites, and the sites at which its travellers train for it."""
     contacts = contacts_of(plan)
-    at = drawn(plan, sites, contacts[0], samples)
+    at = set_out(plan, sites, contacts[0], samples)
     for before, contact in zip([contacts[0], *contacts], contacts, strict=False):
         at = at if contact is before else moved(plan, sites, at, before, contact, samples)
         yield contact, at

@@ -109,6 +109,19 @@ def _part(wanted: int | float | None, whole: int) -> int:
     return whole if wanted is None else wanted
 
 
+class Validation(Frozen):
+    """Routes as cross-validation (:mod:`fedsmall.routes`): so many ``routes``, each of which leaves out a fold.
+
+    With ``patience`` the run ends after so many evaluations without a lower out-of-fold loss, and what comes out is
+    what there was at the lowest; without it the run goes on to its end. Sites of fewer than ``floor`` samples tell
+    nothing of them; a real site's own policy may ask for more.
+    """
+
+    routes: Annotated[int, Field(ge=2)]
+    patience: Positive | None = None
+    floor: Positive = 1
+
+
 class Privacy(Frozen):
     """What is done so that nobody can tell, from what leaves a site, who was in its data.
 

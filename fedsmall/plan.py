@@ -7,9 +7,9 @@ travels as JSON inside every order, so a site needs nothing else to know what it
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, field_validator, model_validator
 
-from fedsmall.parts import Fraction, Frozen, NonNegative, Phase, Positive, Privacy, Recipe, Tree
+from fedsmall.parts import Fraction, Frozen, NonNegative, Phase, Positive, Privacy, Recipe, Tree, Validation
 
 
 def device_word(word: str) -> str:
@@ -49,6 +49,9 @@ class Method(Frozen):
     Where they ``keep_last``, so many of the last models that have trained at a site stay there, as they left it, and
     answer together for that site. In ``distil`` rounds after the run the sites make one model of several
     (:mod:`fedsmall.distillation`).
+
+    ``validation`` (``validate`` in a scenario, which pydantic has another use for) makes the models routes of a
+    cross-validation, at least a group for each.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Method(Frozen):
     phases: tuple[Phase, ...] = ()
     keep_last: Positive | None = None
     distil: Positive | None = None
+    validation: Validation | None = Field(default=None, validation_alias=AliasChoices("validate", "validation"))
 
     @model_validator(mode="after")
     def _label(self) -> Self:
@@ -95,8 +99,25 @@ class Method(Frozen):
             raise ValueError("turns are taken by groups; say how many: groups = 5")
         if self.family != "federated" and (self.models or self.is_ensemble or self.ema or self.keep_last):
             raise ValueError(
-                f"models, groups, ema, snapshots and keep_last are for models that travel; this is {self.family}"
+                "models, groups, ema, snapshots, keep_last and validate are for models that travel; "
+                f"this is {self.family}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _routes(self) -> Self:
+        if self.validation is None:
+            return self
+        routes = self.validation.routes
+        if self.phases:
+            raise ValueError("phases open only some sites to models, and validate keeps each from others; remove one")
+        if self.turns or self.route == "cyclic":
+            part = "turns" if self.turns else 'route = "cyclic"'
+            raise ValueError(
+                f"with {part} every model goes to all sites, and validate keeps each from some; remove one"
+            )
+        if self.groups not in (1, "each") and self.groups % routes:
+            raise ValueError(f"{self.groups} groups make no {routes} routes; give groups = {routes}, or a multiple")
         return self
 
     @model_validator(mode="after")
@@ -135,7 +156,12 @@ class Method(Frozen):
     @property
     def is_ensemble(self) -> bool:
         """Whether what comes out is several models that answer together: arrays with a leading axis of members."""
-        return self.groups != 1 or self.snapshots > 1
+        return self.grouped or self.snapshots > 1
+
+    @property
+    def grouped(self) -> bool:
+        """Whether models travel in groups that are never merged."""
+        return self.groups != 1 or self.validation is not None
 
     def everyone(self, sites: int) -> bool:
         """Whether every one of so many sites takes part in every contact."""
@@ -157,6 +183,8 @@ class Method(Frozen):
 
     def group_count(self, sites: int) -> int:
         """How many groups the models make that travel among so many sites."""
+        if self.groups == 1 and self.validation is not None:
+            return self.validation.routes
         return self.travelling(sites) if self.groups == "each" else self.groups
 
 
@@ -209,7 +237,7 @@ class Plan(Frozen):
         method, recipe = self.method, self.recipe
         if self.folds is not None and self.test is not None:
             raise ValueError("folds say that one fold is the test set, so test has nothing to say; remove one of them")
-        moves = method.permutes or method.groups != 1 or method.route == "cyclic" or method.phases
+        moves = method.permutes or method.grouped or method.route == "cyclic" or method.phases
         if moves and recipe.has_state and recipe.optimizer_state == "stay":
             raise ValueError(
                 'optimizer_state = "stay" leaves moments behind while models move, which destroys daisy-chaining; '

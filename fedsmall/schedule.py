@@ -217,17 +217,18 @@ def piece_length(plan: Plan) -> int | None:
 
 
 def participants(
-    seed: int, t: int, sites: Iterable[Site], fraction: float = 1.0, models: int | None = None
+    seed: int, t: int, sites: Iterable[Site], fraction: float = 1.0, models: int | None = None, attempt: int = 0
 ) -> list[Site]:
     """The sites that take part in the contact after round ``t``, in name order.
 
-    A ``fraction`` of them is drawn, or as many as there are ``models``.
+    A ``fraction`` of them is drawn, or as many as there are ``models``. Each ``attempt`` is another draw.
     """
     names = sorted(sites)
     if fraction >= 1 and (models is None or models >= len(names)):
         return names
     count = max(1, round(fraction * len(names))) if models is None else models
-    drawn = rng_for(seed, "participants", t).choice(len(names), count, replace=False)
+    words = (t, attempt) if attempt else (t,)
+    drawn = rng_for(seed, "participants", *words).choice(len(names), count, replace=False)
     return [names[i] for i in sorted(drawn)]
 
 

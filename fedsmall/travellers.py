@@ -10,7 +10,7 @@ from fedsmall.aggregation.combiners import Updates
 from fedsmall.commons import Commons
 from fedsmall.errors import ReplyError
 from fedsmall.gate import charge, halves, outsize, size, sizes, too_large
-from fedsmall.journey import drawn, moved
+from fedsmall.journey import groups_of, moved, set_out
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
 from fedsmall.schedule import Action, Contact
@@ -28,9 +28,10 @@ class Moment(NamedTuple):
     """What is there after a contact, or after a piece of one, before anything else moves.
 
     ``common`` is what the contact made to be judged and kept, if it aggregates, and ``commons`` are the groups' models
-    from which all set out after it. ``sites`` have just trained, and ``models`` gives what they trained, {name: (sites,
-    ...)}, in the order of their names. ``updates`` (rounds of local training, over all sites), ``bytes_sent`` and
-    ``events`` have come since the moment before; ``memory`` is what the sites remember.
+    from which all set out after it; ``of_routes`` gives what is judged of each route, where there are routes.
+    ``sites`` have just trained, and ``models`` gives what they trained, {name: (sites, ...)}, in the order of their
+    names. ``updates`` (rounds of local training, over all sites), ``bytes_sent`` and ``events`` have come since the
+    moment before; ``memory`` is what the sites remember.
     """
 
     contact: Contact
@@ -42,6 +43,7 @@ class Moment(NamedTuple):
     events: list[dict[str, Any]]
     memory: Arrays
     commons: tuple[Arrays, ...] = ()
+    of_routes: Callable[[], tuple[Arrays, ...]] = tuple
 
 
 class Watcher(Protocol):
@@ -88,10 +90,10 @@ class Travellers:
 
     def _depart(self, contact: Contact) -> None:
         """Give a model to every site that takes part in the first contact of the run, or of a phase."""
-        self.at = drawn(self.plan, len(self.names), contact, self.trainer.samples)
+        self.at = set_out(self.plan, len(self.names), contact, self.trainer.samples)
         self._sizes = []
         rows, groups = len(self.at), len(self._commons)
-        self.group = np.zeros(rows, dtype=np.int64) if self.plan.method.turns else np.arange(rows) % groups
+        self.group = groups_of(self.plan.method, rows, groups)
         own = self.plan.initial_models == "independent" and groups == 1 and self._before is None
         start = [self._initial(self.names[site]) for site in self.at] if own else self._commons.models
         self.stack: Stack = self.trainer.stack([Traveller(model) for model in start])

@@ -23,6 +23,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     """Raise PlanError, in one line that says what to do, if ``sites`` sites cannot run the plan on ``task``."""
     method = plan.method
     check_own_models(plan, sites)
+    check_told(method)
     _check_phases(plan, sites)
     check_distil(plan, task.loss)
     if is_patient_level(plan):
@@ -112,6 +113,11 @@ def _check_groups(plan: Plan, sites: int) -> None:
             f"{method.models} models cannot sit at {sites} sites, one at each. Give models = {sites} or less."
         )
     travelling = method.travelling(sites)
+    if method.validation is not None and method.validation.routes > travelling:
+        raise PlanError(
+            f"{method.validation.routes} routes need a model each, and {travelling} travel. Give routes = {travelling} "
+            "or less; two at least."
+        )
     if method.group_count(sites) > travelling and not method.turns:
         raise PlanError(
             f"{travelling} models cannot make {method.groups} groups. Give at most {travelling} groups, or more models."
@@ -120,18 +126,28 @@ def _check_groups(plan: Plan, sites: int) -> None:
         raise PlanError("Groups and snapshots answer together, which models of the sites' own cannot. Use groups = 1.")
     if method.keep_last and has_own_models(plan):
         raise PlanError("Visitors answer together, which models of the sites' own cannot. Leave keep_last out.")
-    if method.groups == 1:
+    if not method.grouped:
         return
     for part in (method.rule, method.server):
         if part in ("proximal", "scaffold", "feddyn"):
             raise PlanError(
-                f"{part!r} holds a model near the one common model, and {method.label!r} has several: use groups = 1."
+                f"{part!r} holds a model near the one common model, and {method.label!r} has several: use groups = 1, "
+                "without validate."
             )
     if method.turns and plan.recipe.has_state and plan.recipe.optimizer_state != "reset":
         raise PlanError('Moments of one group would move the next: with turns use optimizer_state = "reset".')
     if method.turns and method.permute_every is not None:
         raise PlanError(
             "Where groups take turns, all sites train one model, and none travels. Leave permute_every out."
+        )
+
+
+def check_told(method: Method) -> None:
+    """Raise PlanError where sites would tell sums of patients whom a ledger is to protect."""
+    if method.validation is not None and method.privacy is not None and method.privacy.counted:
+        raise PlanError(
+            "validate lets sites tell sums over the patients that they train on, which no epsilon covers. Remove one "
+            "of validate and privacy, or take privacy = {blur = 1}, which claims none."
         )
 
 

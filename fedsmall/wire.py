@@ -18,6 +18,9 @@ CARRIED = "carried"  # optimizer state that travels with the model, "momentum/0.
 RULE = "rule"  # what a local rule needs from the server (an order) or sends to it (a reply): SCAFFOLD's controls
 CONFIG = "config"
 METRICS = "metrics"
+OUT_OF_FOLD = "out-of-fold"  # sums over a site's samples, of models that never saw it
+
+VALIDATE = "validate"  # the action by which a site is asked for them, beside Flower's own
 
 # Keys of an order's config.
 PLAN = "plan"  # the plan as JSON

@@ -1,10 +1,12 @@
 """Federated daisy-chaining around any Flower strategy (Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1)."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
@@ -39,6 +41,7 @@ from fedsmall.wire import (
 )
 from strategies.acceptance import absurd, accepted, oversized, sound
 from strategies.checks import limits_of, plan_in, samples_told
+from strategies.folds import SiteFolds, dealt_to
 from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, train_metrics_of, with_our_count
 from strategies.orders import bytes_of, orders
 from strategies.records import array_records, size_in_bytes, to_arrays, to_record
@@ -95,6 +98,7 @@ class DaisyChain(Strategy):
             raise PlanError("groups and snapshots are made by fedsmall's own combiners, not by a Flower strategy")
         self.roster = Roster()
         self.slots: dict[str, Slot] = {}
+        self.folds = SiteFolds(self.method, seed)
         self.own: dict[str, ArrayRecord] = {}
         self.common: ArrayRecord | None = None  # the last, of the only group or of the largest norm
         self.commons: Commons
@@ -112,6 +116,8 @@ class DaisyChain(Strategy):
 
     def participants(self, t: int, sites: Sequence[str], phase: int = 0) -> list[str]:
         """The sites that take part in the contact after round ``t`` of a phase, in name order."""
+        if self.folds:
+            return self.folds.participants(t)
         method, there = self.method.in_phase(phase), self._taking_part(phase, sites)
         if method.route == "cyclic":
             return spaced(there, method.travelling(len(there)))
@@ -157,7 +163,7 @@ class DaisyChain(Strategy):
         self.meet(grid, arrays, config)
         if server_round == 1:
             drawn = self.participants(contact.due, self.sites, contact.phase)
-            self.slots = first_slots(self.slots, drawn, self.records, self.method.turns)
+            self.slots = first_slots(self.slots, drawn, self.records, self._first_groups(drawn))
         online, self.own = set(grid.get_node_ids()), {}
         present = [site for site in sorted(self.slots) if self.roster.nodes[site] in online]
         self._expected = {site: self.slots[site] for site in present}
@@ -207,8 +213,8 @@ class DaisyChain(Strategy):
 
     @property
     def sites(self) -> list[str]:
-        """The names of all sites that have ever answered, in order."""
-        return self.roster.sites
+        """The names of all sites that have ever answered, in order; with routes, of those that the run began with."""
+        return self.folds.sites or self.roster.sites
 
     def meet(self, grid: Grid, arrays: ArrayRecord, config: ConfigRecord) -> None:
         """Learn who is there, and give every site that may be drawn first a slot with the common model.
@@ -228,6 +234,7 @@ class DaisyChain(Strategy):
             self.samples.setdefault(site, samples_told(self.roster.answers[site]))
         if begins:
             self.begin_with([arrays] * self.method.group_count(len(self.sites)))
+            self.folds = replace(self.folds, of=dealt_to(self.method, self._plan, self.samples))
         if begins or self.method.everyone(len(self.sites)):
             start = Slot(self.records[self.commons.turn], common=True, group=self.commons.turn)
             for site in self.sites:
@@ -238,6 +245,13 @@ class DaisyChain(Strategy):
         self.records = list(records)
         self.commons = Commons(self.combiner, self.method, [to_arrays(record) for record in records])
 
+    def _first_groups(self, drawn: Sequence[str]) -> list[int]:
+        """The group of the traveller at each of the sites that take part first."""
+        groups = np.arange(len(drawn)) % len(self.commons)
+        if self.method.turns:
+            groups[:] = 0
+        return list((self.folds.first_groups(drawn, groups) if self.folds else groups).tolist())
+
     def result(self) -> Arrays:
         """What the last aggregation has made, to be judged and kept (:meth:`fedsmall.commons.Commons.result`)."""
         return self.commons.result()
@@ -246,16 +260,20 @@ class DaisyChain(Strategy):
         """Move the travellers to the sites where they train next, as :func:`fedsmall.journey.moved` does."""
         if following.phase != contact.phase:
             there = self.participants(following.due, self.sites, following.phase)
-            self.slots = first_slots({}, there, self.records, self.method.turns)
+            self.slots = first_slots({}, there, self.records, self._first_groups(there))
             return
         open_to, method = self._taking_part(contact.phase, self.sites), self.method.in_phase(contact.phase)
         everyone = method.everyone(len(open_to))
-        rests = contact.action is Action.AGGREGATE and everyone and method.groups == 1
+        rests = contact.action is Action.AGGREGATE and everyone and not method.grouped
         if contact.travels and not rests:
             here = sorted(self.slots)
             there = here if everyone else self.participants(following.due, self.sites, following.phase)
-            cyclic = method.route == "cyclic"
-            route = next_in(open_to, here) if cyclic else handed_on(self.seed, contact.t, here, there)
+            if self.folds:
+                route = self.folds.handed_on(contact.t, {site: self.slots[site].group for site in here}, there)
+            elif method.route == "cyclic":
+                route = next_in(open_to, here)
+            else:
+                route = handed_on(self.seed, contact.t, here, there)
             self.slots = {route[site]: self.slots[site] for site in here}
 
     def sound(self) -> bool:

@@ -51,15 +51,14 @@ def updates_of(slots: Mapping[str, Slot], weighted: bool, sites_in_all: int, gro
 
 
 def first_slots(
-    slots: Mapping[str, Slot], drawn: Sequence[str], records: Sequence[ArrayRecord], turns: bool
+    slots: Mapping[str, Slot], drawn: Sequence[str], records: Sequence[ArrayRecord], groups: Sequence[int]
 ) -> dict[str, Slot]:
-    """The travellers at the sites of the first contact (of a run, or of a phase), in their groups; a model of a site's
-    own stays there.
+    """The travellers of these ``groups`` at the sites of the first contact (of a run, or of a phase); a model of a
+    site's own stays there.
 
-    ``records`` are the models with which the groups start; where they take ``turns``, all begin in the first.
+    ``records`` are the models with which the groups start.
     """
     fresh = [Slot(record, common=True, group=group) for group, record in enumerate(records)]
-    groups = [0 if turns else place % len(fresh) for place in range(len(drawn))]
     own = {site for site, slot in slots.items() if not slot.common}
     return {site: slots[site] if site in own else fresh[group] for site, group in zip(drawn, groups, strict=True)}
 

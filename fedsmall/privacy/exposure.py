@@ -56,7 +56,7 @@ class Exposure:
         self._way, self._seen = iter(way), self._chosen()
         self._turn = 0
         self._set_out([self._kept(model) for model in starting(plan, len(names), initial)], len(way[0].at))
-        if plan.initial_models == "independent" and plan.method.groups == 1:
+        if plan.initial_models == "independent" and not plan.method.grouped:
             self._set_out_alone(way[0].at)
 
     def needs(self, contact: Contact) -> bool:

@@ -11,6 +11,7 @@ from fedsmall.errors import PlanError
 from sim.cli.consortium import HERE, Folder
 from sim.cli.terminal import say
 from sim.consortium import flower_cli, members, runs, server
+from sim.report.unseen import expectation
 from sim.runs import scenario, shipped
 
 Run = Annotated[str, typer.Argument(help="the run's name")]
@@ -116,10 +117,14 @@ def _follow(folder: Path, run: str, number: int, detach: bool) -> None:
 def _report(home: Path, outcome: dict[str, Any]) -> None:
     for event in outcome["events"]:
         say(f"round {event['t']}: {event['site']} {event['kind']}: {event['reason']}")
-    common = (outcome["evaluations"] or [{}])[-1].get("common") or {}
+    evaluations = outcome["evaluations"] or [{}]
+    judged = next((each for each in evaluations if each.get("t") == outcome.get("chosen")), evaluations[-1])
+    common = judged.get("common") or {}
     measured = ", ".join(f"{name} {value:.3f}" for name, value in common.items())
     say(f"finished after {outcome['contacts']} contacts, {outcome['bytes_sent']} bytes of models.")
     say(f"the common model on what the sites held out: {measured or 'nothing was held out'}")
+    if found := judged.get("validation"):
+        say(expectation([found]))
     left = [name for name in ("model.safetensors", "outcome.json", "log.jsonl") if (home / name).exists()]
     say(f"in {home}: {', '.join(left)}")
 

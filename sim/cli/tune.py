@@ -26,7 +26,13 @@ def tune(
         int | None, typer.Option(help="draw this many rates at random between the smallest and the largest")
     ] = None,
     seeds: Annotated[int, typer.Option(help="at most this many seeds; fewer where the choices are stable")] = 6,
-    metric: Annotated[str, typer.Option(help="what makes a rate better")] = "accuracy",
+    metric: Annotated[
+        str | None, typer.Option(help="what makes a rate better: accuracy, or by routes the loss", show_default=False)
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(help="folds: some sites are left out; routes: none is (where the scenario has validate)"),
+    ] = None,
     engine: Annotated[str | None, ENGINE] = None,
     device: Annotated[str | None, DEVICE] = None,
     setting: Annotated[list[str] | None, SET] = None,
@@ -42,6 +48,8 @@ def tune(
     """
     from sim.evidence.items import SEARCHES, items
     from sim.evidence.search import Try, choose, save, search, spaced_rates
+    from sim.evidence.search_by_routes import ROUTES, judged_by
+    from sim.report.tables import LOWER_IS_BETTER
     from sim.runs.scenario import load
     from sim.runs.shipped import find
 
@@ -52,24 +60,25 @@ def tune(
         tried = spaced_rates(min(tried), max(tried), draws, seed=0)
     tries: dict[str, list[Try]] = {}
     for variant, one in asked.items():
+        of_loss = metric in LOWER_IS_BETTER or (metric is None and judged_by(one, by) == ROUTES)
 
-        def report(seed: int, so_far: list[Try], variant: str = variant) -> None:
+        def report(seed: int, so_far: list[Try], variant: str = variant, of_loss: bool = of_loss) -> None:
             worst = max(choice.regret for choice in choose(so_far).values())
-            console.print(
-                f"{variant} seed {seed}: {len(so_far)} runs; a resampled choice loses {100 * worst:.1f} points"
-            )
+            loses = f"{worst:.4f}" if of_loss else f"{100 * worst:.1f} points"
+            console.print(f"{variant} seed {seed}: {len(so_far)} runs; a resampled choice loses {loses}")
 
         tries[variant] = search(
             one,
             tried,
             metric=metric,
+            by=by,
             engine=engine,
             device=device,
             data_root=data_root,
             most_seeds=seeds,
             on_seed=report,
         )
-        _show(choose(tries[variant]))
+        _show(choose(tries[variant]), of_loss)
     path = out or (SEARCHES / f"{item.name}.csv" if item else Path(f"tune-{Path(scenario).stem}.csv"))
     save(path, tries)
     _draw(tries, asked, path, item.name if item else None, beside=item is None or out is not None)
@@ -101,12 +110,13 @@ def numbers(text: str) -> tuple[float, ...]:
     return rates
 
 
-def _show(choices: "dict[str, RateChoice]") -> None:
-    table = Table("method", "rate", "score on left-out sites", "note", box=None, header_style="dim", pad_edge=False)
+def _show(choices: "dict[str, RateChoice]", of_loss: bool) -> None:
+    head = "loss on sites never seen" if of_loss else "score on sites never seen"
+    table = Table("method", "rate", "rounds", head, "note", box=None, header_style="dim", pad_edge=False)
     for label, choice in choices.items():
         score = choice.scores[choice.lr]
+        numbers = (-score.mean, -score.high, -score.low) if of_loss else (score.mean, score.low, score.high)
+        told = (f"{each:.4f}" if of_loss else f"{100 * each:.1f}" for each in numbers)
         note = "at the edge of what was tried" if choice.at_the_edge else ""
-        table.add_row(
-            label, f"{choice.lr:g}", f"{100 * score.mean:.1f} [{100 * score.low:.1f}, {100 * score.high:.1f}]", note
-        )
+        table.add_row(label, f"{choice.lr:g}", str(choice.rounds or "all"), "{} [{}, {}]".format(*told), note)
     console.print(table)

@@ -10,15 +10,18 @@ import torch
 from clients.site_data import site_in
 from fedsmall.evaluation.ensembles import answer, spread
 from fedsmall.evaluation.metrics import evaluate, evaluate_many
+from fedsmall.evaluation.out_of_fold import told_of
 from fedsmall.evaluation.probabilities import probabilities
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
+from fedsmall.routes import folds_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.travellers import Moment
 from fedsmall.visitors import Visitors
 from fedsmall.wire import EXAMPLES, Arrays, stack_of_one
 from strategies.server.remote import Answers
 from strategies.server.run_loop import Evaluation
+from strategies.server.validation import Told
 
 ON_THE_WAY = ("accuracy", "mae", "loss")
 
@@ -27,12 +30,13 @@ ON_THE_WAY = ("accuracy", "mae", "loss")
 class LastRound:
     """What is kept of a run's last round.
 
-    ``outputs`` (samples, outputs) are those of the one model on the common test set, if there is one. Where they are
-    ``wanted``, ``own`` are the models that the sites trained last, by site; that of all pooled data is "central".
+    ``outputs`` (samples, outputs) are those of the one model on the common test set, if there is one, by round: of
+    every round that is judged, where a run may end early and the best round counts. Where they are ``wanted``, ``own``
+    are the models that the sites trained last, by site; that of all pooled data is "central".
     """
 
     wanted: bool = False
-    outputs: np.ndarray | None = None
+    outputs: dict[int, np.ndarray] = field(default_factory=dict)
     own: dict[str, Arrays] = field(default_factory=dict)
 
 
@@ -65,7 +69,8 @@ class CentralEvaluator:
         if self.plan.method.family == "central":
             return self._of_one(t, models)
         task = self.federation.task
-        if t < self.plan.rounds:  # on the way the sites' own models are judged by what a curve shows, at the end by all
+        # on the way the sites' own models are judged by what a curve shows, at the end by all
+        if t < self.plan.rounds and not self._ends_early():
             task = replace(task, metrics=tuple(name for name in task.metrics if name in ON_THE_WAY))
         of_common = self._judge_common(t, common) if common is not None else None
         of_sites = self._judge_sites(models, self.federation.test, task)
@@ -112,11 +117,15 @@ class CentralEvaluator:
         }
         return Evaluation(t, self._judge_common(t, model), {}, extra)
 
+    def _ends_early(self) -> bool:
+        validation = self.plan.method.validation
+        return validation is not None and validation.patience is not None
+
     def _judge_common(self, t: int, model: Arrays) -> dict[str, float]:
         """The metrics of the one model on the common test set; at the end what it says there is kept."""
         outputs = self._answer(model, self.federation.test.x)
-        if t == self.plan.rounds:
-            self.last.outputs = outputs
+        if t == self.plan.rounds or self._ends_early():
+            self.last.outputs[t] = outputs
         return self._worth(outputs, self.federation.test)
 
     def _judge_sites(self, models: Arrays, samples: Samples, task: Task) -> dict[str, Any]:
@@ -189,6 +198,30 @@ class LocalJudges:
                 metrics = evaluate(outputs, home.held_out.y, home.task)
                 answers[site] = {EXAMPLES: len(home.held_out), **{name: float(v) for name, v in metrics.items()}}
         return answers
+
+
+class LocalRoutes:
+    """What sites would tell of the models of their routes, where all samples are at hand."""
+
+    def __init__(self, plan: Plan, federation: Federation, trainer: OneModelTrainer) -> None:
+        self.plan, self.federation, self.trainer = plan, federation, trainer
+        self.folds = folds_of(plan, trainer.samples)
+
+    def __call__(self, t: int, of_routes: tuple[Arrays, ...]) -> Told:
+        """What every site tells of the models of its route, which never trained there."""
+        validation, task = self.plan.method.validation, self.federation.task
+        assert validation is not None
+        assert self.folds is not None
+        told = {}
+        for route, members in enumerate(of_routes):
+            state = {name: torch.from_numpy(np.array(array)) for name, array in members.items()}
+            stack = self.trainer.stack_of(state)
+            for number in np.flatnonzero(self.folds == route):
+                samples = self.federation.train[number]
+                if len(samples) >= validation.floor:
+                    outputs = answer(self.trainer.predict(stack, samples.x), task.loss, self.plan.method.together)
+                    told[self.federation.names[number]] = told_of(outputs, samples.y, task)
+        return dict(sorted(told.items()))
 
 
 def _spread(each: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -30,10 +30,11 @@ from fedsmall.validation import check_run
 from fedsmall.visitors import Visitors
 from fedsmall.wire import Arrays
 from sim.engines.distil import Distilled, distilled
-from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, said_of
+from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalRoutes, said_of
 from strategies.build import strategy_for
 from strategies.server.remote import Ask, Judges, OwnModelsEvaluator
 from strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, RunLoop, Stop
+from strategies.server.validation import AskSites, validated
 
 Tell = Callable[[Contact, Evaluation | None], None]
 
@@ -45,10 +46,10 @@ class RunRecord:
     ``seconds`` is the wall time of the rounds, without building data or starting an engine; ``model`` is the common
     model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained;
     ``read`` is who could be read by whom, where that was counted; ``distilled`` is the one model that sites made of
-    several; ``predictions`` are what the one model at the end says of the test samples
-    (:func:`sim.engines.evaluation.said_of`), empty where there is none or it was cut short.
-    ``own`` are the models that sites trained last, where they were asked for, and Central's. ``task``, ``preparation``
-    and ``trained_on`` are what packages of these models need to know of the data.
+    several. ``chosen`` is the round whose model it is, where that is the best by out-of-fold loss, not the last.
+    ``predictions`` are what that model says of the test samples (:func:`sim.engines.evaluation.said_of`), empty where
+    there is none or it was cut short. ``own`` are the models that sites trained last, where they were asked for, and
+    Central's. ``task``, ``preparation`` and ``trained_on`` are what packages of these models need to know of the data.
     """
 
     plan: Plan
@@ -73,6 +74,7 @@ class RunRecord:
     preparation: Preparation | None = None
     trained_on: dict[str, TrainedOn] = field(default_factory=dict)
     distilled: Distilled | None = None
+    chosen: int = 0
 
 
 def run_plan(
@@ -120,7 +122,7 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
 
 def _with_end(record: RunRecord, work: "_Work", federation: Federation) -> RunRecord:
     """The record with what was counted, and with what was seen in the last round."""
-    outputs = work.last.outputs
+    outputs = work.last.outputs.get(record.chosen or record.rounds)
     predictions = said_of(outputs, federation) if outputs is not None and len(outputs) else {}
     end: dict[str, Any] = {"predictions": predictions, "own": work.last.own, "task": federation.task}
     end["preparation"] = federation.preparation
@@ -149,6 +151,7 @@ def _record(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.
         path=path,
         device=described(device),
         privacy=outcome.privacy,
+        chosen=outcome.chosen,
     )
 
 
@@ -212,6 +215,7 @@ class _Work:
         """Over a Flower grid, message by message."""
         strategy, trainer = strategy_for(self.plan), self.trainer()
         judge = self.evaluator(trainer, Judges(strategy, grid, self.plan))
+        judge = validated(judge, AskSites(strategy, grid, self.plan, self.federation.task), self.federation.task)
 
         def evaluator(moment: Moment) -> Evaluation | None:
             evaluation = judge(moment)
@@ -231,6 +235,13 @@ class _Work:
             watchers=self.watchers,
         ).run()
 
+    def validated(self, trainer: Trainer) -> Evaluator:
+        """The evaluator of an engine without sites to ask."""
+        federation, judge = self.federation, self.evaluator(trainer)
+        if not isinstance(trainer, OneModelTrainer):
+            return judge
+        return validated(judge, LocalRoutes(self.plan, federation, trainer), federation.task)
+
     def evaluator(self, trainer: Trainer, judges: Ask | None = None) -> Evaluator:
         if isinstance(trainer, OneModelTrainer):
             return CentralEvaluator(self.plan, self.federation, trainer, self.visitors, self.last)
@@ -247,7 +258,7 @@ def _batched(work: _Work, options: dict[str, Any]) -> Ran:
 
     whole = work.trainer()
     with shared_out(whole, work.federation, **options) as trainer:
-        evaluator = work.evaluator(whole)
+        evaluator = work.validated(whole)
         outcome = run_cohort(
             work.plan, trainer, work.initial, evaluator, work.progress, work.stop, watchers=work.watchers
         )

@@ -1,7 +1,9 @@
 """`fedsmall tune`: one learning rate for every method, chosen on training sites only, with the search written down.
 
 The sites are cut into folds; the models of some sites are judged on the samples of the others (with few sites: on a
-share of every site's own samples). Test samples are never looked at. Every method gets the same rates, seeds and folds.
+share of every site's own samples). Or models travel by routes (:mod:`fedsmall.routes`): then no site is left out, every
+method is judged on all sites by models that never saw them, and how long to train is chosen as well. Test samples are
+never looked at. Every method gets the same rates, seeds and folds.
 Seeds are added until no method's choice is in doubt: until a choice made on resampled runs would lose less than
 ``REGRET`` on average. A noisy choice of the learning rate makes false differences between methods, larger than any true
 one, so this is where the seeds are spent.
@@ -27,33 +29,44 @@ from fedsmall.tasks import build_federation
 from fedsmall.training.device import check_device
 from sim.engines.run import DEFAULT_ENGINE, run_plan
 from sim.evidence.items import SEARCHES, Item
+from sim.evidence.search_by_routes import ROUTES, by_routes, judged_by
 from sim.report.tables import LOWER_IS_BETTER
 from sim.runs.files import write_csv
 from sim.runs.scenario import Scenario, assign, build
+from strategies.server.run_loop import Evaluation
 
 FOLDS = 4
+WORST = 20.0  # a loss above it, or that is no number, counts as this
 REGRET = 0.005
 
 
 @dataclass(frozen=True)
 class Try:
-    """One run of a search: a method (its label) with a learning rate, trained and judged on training sites."""
+    """One run of a search: a method (its label) with a learning rate, trained and judged on training sites.
+
+    ``rounds`` is when it was best, where it was judged on the way.
+    """
 
     label: str
     lr: float
     seed: int
     fold: int
     score: float
+    rounds: int = 0
 
 
 @dataclass(frozen=True)
 class RateChoice:
-    """The rate chosen for a method; ``regret`` is what a choice on resampled runs would lose on average."""
+    """The rate chosen for a method; ``regret`` is what a choice on resampled runs would lose on average.
+
+    ``rounds`` is the median of the rounds after which its runs were best, 0 where they were judged at their end.
+    """
 
     label: str
     lr: float
     regret: float
     scores: dict[float, Interval]
+    rounds: int = 0
 
     @property
     def at_the_edge(self) -> bool:
@@ -76,7 +89,8 @@ def search(
     scenario: Scenario,
     rates: Sequence[float],
     *,
-    metric: str = "accuracy",
+    metric: str | None = None,
+    by: str | None = None,
     engine: str | None = None,
     device: str | None = None,
     data_root: Path | None = None,
@@ -85,24 +99,28 @@ def search(
 ) -> list[Try]:
     """All tries of a search over ``rates`` for every method of the scenario, seed by seed until the choices are stable.
 
-    The seeds start at 1000, so that a search shares none with the runs that are reported. ``metric`` is the common
-    model's, else the mean over the sites. ``on_seed(seed, tries)`` is called after each seed.
+    The seeds start at 1000, so that a search shares none with the runs that are reported. ``by`` is how methods are
+    judged, as :func:`judged_by` has it: by "routes" by their out-of-fold loss. ``metric`` is the common model's, else
+    the mean over the sites; scores of the loss have a minus before them. ``on_seed(seed, tries)`` is called after each
+    seed.
     """
+    by = judged_by(scenario, by)
+    metric = metric or ("loss" if by == ROUTES else "accuracy")
     if not rates:
         raise PlanError("a search needs learning rates to try, as in --rates 0.01,0.03,0.1")
-    if metric in LOWER_IS_BETTER:
+    if metric in LOWER_IS_BETTER and by != ROUTES:
         raise PlanError(f"a search takes the rate with the highest score, and a low {metric} is a good one")
     if has_own_models(scenario.plan(0, scenario.seeds[0])):
         raise PlanError("a search judges sites on common samples, and these have models of their own; set recipe.lr")
     device = device or scenario.device
     check_device(device, scenario.dtype)
-    score = partial(_score, metric=metric, engine=engine or DEFAULT_ENGINE, device=device)
+    judge = partial(_best, by=by, metric=metric, engine=engine or DEFAULT_ENGINE, device=device)
     tries: list[Try] = []
     for seed in range(1000, 1000 + most_seeds):
-        for fold, plan, federation in _plans(scenario, seed, data_root):
+        for fold, plan, federation in _plans(scenario, seed, data_root, by):
             for lr in rates:
                 rated = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
-                tries.append(Try(plan.method.label, lr, seed, fold, score(rated, federation)))
+                tries.append(Try(plan.method.label, lr, seed, fold, *judge(rated, federation)))
         if on_seed is not None:
             on_seed(seed, tries)
         if seed > 1000 and all(choice.regret < REGRET for choice in choose(tries).values()):
@@ -150,7 +168,8 @@ def load(path: Path) -> dict[str, list[Try]]:
     tries: dict[str, list[Try]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            made = Try(row["label"], float(row["lr"]), int(row["seed"]), int(row["fold"]), float(row["score"]))
+            numbers = (float(row["lr"]), int(row["seed"]), int(row["fold"]), float(row["score"]))
+            made = Try(row["label"], *numbers, int(row.get("rounds") or 0))
             tries.setdefault(row["variant"], []).append(made)
     return tries
 
@@ -176,33 +195,58 @@ def with_rates(scenario: Scenario, rates: Mapping[str, float]) -> Scenario:
     return build(table)
 
 
-def _plans(scenario: Scenario, seed: int, data_root: Path | None) -> Iterator[tuple[int, Plan, Federation]]:
-    """Every method's plan with every fold of one seed's federation."""
+def _plans(scenario: Scenario, seed: int, data_root: Path | None, by: str) -> Iterator[tuple[int, Plan, Federation]]:
+    """Every method's plan with every fold of one seed's federation; by routes, where it can travel so, with all."""
     federation = build_federation(scenario.plan(0, seed), data_root)
+    plans = [scenario.plan(index, seed) for index in range(len(scenario.method))]
+    routed = [by_routes(plan, federation) if by == ROUTES else None for plan in plans]
+    for plan in filter(None, routed):
+        yield 0, plan, federation
     for fold in range(FOLDS):
         part = inner(federation, fold, FOLDS, rng_for(seed, "inner folds"))
-        for index in range(len(scenario.method)):
-            plan = scenario.plan(index, seed)
-            yield fold, plan.model_copy(update={"evaluate_every": None, "sites": len(part.names)}), part
+        for plan, other in zip(plans, routed, strict=True):
+            if other is None:
+                yield fold, plan.model_copy(update={"evaluate_every": None, "sites": len(part.names)}), part
 
 
-def _score(plan: Plan, federation: Federation, metric: str, engine: str, device: str) -> float:
-    last = run_plan(plan, federation, engine, options={"device": device}).evaluations[-1]
+def _best(plan: Plan, federation: Federation, by: str, metric: str, engine: str, device: str) -> tuple[float, int]:
+    """The best score of a plan and its round; at its end, where it does not travel by routes."""
+    evaluations = run_plan(plan, federation, engine, options={"device": device}).evaluations
+    if by != ROUTES or plan.method.validation is None:
+        return _signed(_score(evaluations[-1], metric), metric), 0
+    found = {each.t: each.validation["metrics"] for each in evaluations if each.validation}
+    known = list(next(iter(found.values()), {}))
+    if metric not in known:
+        raise PlanError(f"Nothing out of fold has a metric {metric!r}. {nearest(metric, known) if known else ''}")
+    score, t = max((_signed(metrics[metric]["value"], metric), -t) for t, metrics in found.items() if metric in metrics)
+    return score, -t
+
+
+def _signed(score: float, metric: str) -> float:
+    """A score of which more is better, and finite: a run that diverges is among the worst."""
+    if metric in LOWER_IS_BETTER:
+        return -(min(score, WORST) if np.isfinite(score) else WORST)
+    return score if np.isfinite(score) else 0.0
+
+
+def _score(last: Evaluation, metric: str) -> float:
     known = last.common if last.common is not None else [name.removesuffix("_mean") for name in last.sites]
     if metric not in known:
         raise PlanError(f"This task has no metric {metric!r}. {nearest(metric, list(known))}")
     score = last.common[metric] if last.common is not None else last.sites[f"{metric}_mean"]
-    return float(score) if np.isfinite(score) else 0.0
+    return float(score)
 
 
 def _choice(label: str, tries: Sequence[Try]) -> RateChoice:
     rates = sorted({t.lr for t in tries})
     table = np.array([[t.score for t in tries if t.lr == rate] for rate in rates])  # (rates, runs)
     scores = {rate: interval(row) for rate, row in zip(rates, table, strict=True)}
-    return RateChoice(label, rates[_best(table)], _regret(table), scores)
+    lr = rates[_lowest_of_best(table)]
+    rounds = int(np.median([t.rounds for t in tries if t.lr == lr]))
+    return RateChoice(label, lr, _regret(table), scores, rounds)
 
 
-def _best(table: np.ndarray) -> int:
+def _lowest_of_best(table: np.ndarray) -> int:
     """The row of the rate to take; rows are in the order of the rates."""
     best = int(np.argmax(table.mean(axis=1)))
     shortfall = table[best] - table[: best + 1]  # (smaller rates and the best, runs)
@@ -218,7 +262,7 @@ def _regret(table: np.ndarray, draws: int = 200) -> float:
     runs = table.shape[1]
     if runs < 2:
         return float("inf")
-    picked = [_best(table[:, rng.integers(0, runs, runs)]) for _ in range(draws)]
+    picked = [_lowest_of_best(table[:, rng.integers(0, runs, runs)]) for _ in range(draws)]
     return max(float(means.max() - np.mean(means[picked])), 0.0)
 
 

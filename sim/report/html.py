@@ -19,6 +19,7 @@ from sim.report.sentences import named, sentences, short, value, with_interval
 from sim.report.tables import Table, by_label, metrics_of, table
 from sim.report.together import together
 from sim.report.traffic import amount, leaves_a_site
+from sim.report.unseen import unseen_heads, unseen_rows, unseen_sentences
 from sim.runs.files import write
 from sim.runs.folder import PlanRun, Run, engine_of
 from sim.runs.scenario import FILES
@@ -153,6 +154,9 @@ USED: tuple[Callable[..., Any], ...] = (
         svg,
         table,
         together,
+        unseen_heads,
+        unseen_rows,
+        unseen_sentences,
         value,
         with_interval,
     ),

@@ -241,6 +241,7 @@ def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = N
     """The summary row and the evaluations of a plan that an engine has run; numbers become plain JSON numbers."""
     evaluations: list[dict[str, Any]] = json.loads(json.dumps([asdict(e) for e in record.evaluations], default=float))
     last = evaluations[-1] if evaluations else {"common": None, "sites": {}, "extra": {}}
+    last = next((each for each in evaluations if record.chosen and each["t"] == record.chosen), last)
     row = {
         "method": record.plan.method.name,
         "label": record.plan.method.label,
@@ -266,6 +267,10 @@ def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = N
         row["distilled"] = {"common": told.metrics, "rounds": told.rounds, "bytes_sent": told.bytes_sent}
     if record.privacy:
         row["privacy"] = record.privacy
+    if last.get("validation"):
+        row["validation"] = last["validation"]
+    if record.chosen:
+        row["chosen"] = record.chosen
     if record.read:
         row["read"] = record.read
     if trivial is not None:

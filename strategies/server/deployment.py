@@ -33,6 +33,7 @@ from strategies.server.journal import FileJournal, put
 from strategies.server.remote import evaluator_for, task_from_roll
 from strategies.server.retrying_grid import RetryingGrid
 from strategies.server.run_loop import Outcome, RunLoop
+from strategies.server.validation import AskSites, validated
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
 
@@ -82,7 +83,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
         grid=grid,
         plan=plan,
         initial=lambda site: initial_model(plan, task, site),
-        evaluator=evaluator_for(strategy, grid, plan),
+        evaluator=validated(evaluator_for(strategy, grid, plan), AskSites(strategy, grid, plan, task), task),
         progress=note,
         journal=journal,
         timeout_s=sheet.round_deadline_s,
@@ -106,6 +107,7 @@ def write_outcome(folder: Path, plan: Plan, outcome: Outcome) -> None:
         "contacts": outcome.contacts,
         "bytes_sent": outcome.bytes_sent,
         "events": outcome.events,
+        "chosen": outcome.chosen,
     }
     if outcome.model is not None:
         put(folder / "model.safetensors", save(outcome.model))

@@ -24,6 +24,8 @@ from strategies.records import stacked, to_record
 from strategies.server.state import restore, state_of
 from strategies.slots import Slot
 
+CHOSEN = "chosen/"  # in a journal: the model that is the best by now
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -35,6 +37,8 @@ class Evaluation:
     ``kept``, at the end of a run whose sites keep visitors, is of each site's visitors together: what ``sites`` has,
     and under "held_out" the metrics on the site's own held-out samples. ``spread`` is how far the members of an
     ensemble differ (:func:`fedsmall.evaluation.ensembles.spread`), empty for one model.
+    ``validation`` is what to expect at an unseen hospital (:func:`fedsmall.evaluation.unseen.expected`), where models
+    travel by routes.
     """
 
     t: int
@@ -43,11 +47,16 @@ class Evaluation:
     extra: dict[str, Any] = field(default_factory=dict)
     kept: dict[str, Any] = field(default_factory=dict)
     spread: dict[str, float] = field(default_factory=dict)
+    validation: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Outcome:
-    """What a run has left behind so far. ``model`` is the last common one; ``stopped`` if the run was cut short."""
+    """What a run has left behind so far. ``model`` is the last common one; ``stopped`` if the run was cut short.
+
+    ``chosen`` is the round to which ``model`` belongs, where it is the one of the lowest out-of-fold loss and not the
+    last.
+    """
 
     model: Arrays | None = None
     evaluations: list[Evaluation] = field(default_factory=list)
@@ -59,6 +68,7 @@ class Outcome:
     events: list[dict[str, Any]] = field(default_factory=list)
     stopped: bool = False
     privacy: dict[str, float] = field(default_factory=dict)
+    chosen: int = 0
 
 
 Evaluator = Callable[[Moment], Evaluation | None]
@@ -105,16 +115,16 @@ def follow(
     ends early.
     """
     started = time.perf_counter()
-    for moment in moments:
+    for moment in moments if not ran_dry(plan, outcome.evaluations) else ():
         contact = moment.contact
         outcome.rounds = contact.t
         outcome.client_updates += moment.updates
         outcome.bytes_sent += moment.bytes_sent
         outcome.events += moment.events
-        outcome.model = moment.common if moment.common is not None else outcome.model
         if evaluator is not None and due(plan, contact):
             evaluation = evaluator(moment)
             outcome.evaluations += [evaluation] if evaluation is not None else []
+        _take(plan, moment, outcome)
         if keep is not None:
             keep()
         if progress is not None:
@@ -122,10 +132,37 @@ def follow(
         if stop is not None and contact.t < plan.rounds and stop():
             outcome.stopped = True
             break
+        if ran_dry(plan, outcome.evaluations):
+            break
     outcome.contacts = sum(contact.travels and contact.t <= outcome.rounds for contact in contacts_of(plan))
     outcome.seconds = time.perf_counter() - started
     outcome.privacy = ledger.report() if ledger else {}
     return outcome
+
+
+def _take(plan: Plan, moment: Moment, outcome: Outcome) -> None:
+    """Let the outcome's model be the moment's common one: the last, or with patience the best by now."""
+    validation = plan.method.validation
+    if validation is not None and validation.patience is not None:
+        now, best = moment.contact.t, best_round(outcome.evaluations)
+        if best is not None and best != now:
+            return
+        outcome.chosen = best or 0
+    outcome.model = moment.common if moment.common is not None else outcome.model
+
+
+def best_round(evaluations: Sequence[Evaluation]) -> int | None:
+    """The round of the lowest out-of-fold loss, the earlier of equal ones; None before there is any."""
+    losses = [(each.validation["metrics"]["loss"]["value"], each.t) for each in evaluations if each.validation]
+    return min(losses)[1] if losses else None
+
+
+def ran_dry(plan: Plan, evaluations: Sequence[Evaluation]) -> bool:
+    """Whether the plan's patience is over: so many evaluations have not lowered the out-of-fold loss."""
+    validation, best = plan.method.validation, best_round(evaluations)
+    if validation is None or validation.patience is None or best is None:
+        return False
+    return sum(each.t > best for each in evaluations if each.validation) >= validation.patience
 
 
 class Journal(Protocol):
@@ -193,7 +230,12 @@ class RunLoop:
             outcome.rounds = strategy.contacts[self._done - 1].t if self._done else 0
             if strategy.aggregations and strategy.common is not None:
                 outcome.model = strategy.result()
-        elif self.plan.initial_models == "independent" and self.plan.method.groups != 1:
+            outcome.chosen = int(meta.get("chosen", 0))
+            if outcome.chosen:
+                outcome.model = {
+                    name.removeprefix(CHOSEN): array for name, array in arrays.items() if name.startswith(CHOSEN)
+                }
+        elif self.plan.initial_models == "independent" and self.plan.method.grouped:
             start = starting(self.plan, len(strategy.sites), self.initial)
             strategy.begin_with([to_record(model) for model in start])
         elif self.plan.initial_models == "independent":
@@ -214,6 +256,7 @@ class RunLoop:
                 contact=contact,
                 common=strategy.result() if made else None,
                 commons=tuple(strategy.commons.models) if made else (),
+                of_routes=strategy.commons.of_routes if made else tuple,
                 sites=sites,
                 models=lambda sites=sites, own=own: stacked([own[site] for site in sites]),  # type: ignore[misc]
                 updates=contact.rounds * len(orders),
@@ -230,6 +273,9 @@ class RunLoop:
         more = {
             "client_updates": outcome.client_updates,
             "evaluations": [vars(evaluation) for evaluation in outcome.evaluations],
+            "chosen": outcome.chosen,
         }
+        if outcome.chosen:
+            arrays |= {f"{CHOSEN}{name}": array for name, array in (outcome.model or {}).items()}
         aggregated = self.strategy.contacts[self._done - 1].action is Action.AGGREGATE
         self.journal.save(self._done, arrays, {**meta, **more}, lasting=aggregated)

@@ -5,6 +5,7 @@ refer to it: after an aggregation that is one model for all sites.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord
@@ -48,6 +49,7 @@ def state_of(chain: DaisyChain) -> tuple[Arrays, dict[str, Any]]:
         "events": chain.events,
         "samples": chain.samples,
         "groups": of_groups,
+        "folds": chain.folds.of,
     }
     return records.arrays | join(inner=inner, commons=beside), meta
 
@@ -79,6 +81,7 @@ def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
         group = later[2] if len(later) > 2 else 0
         chain.slots[site] = Slot(_there(records[model]), records[carried], common, last, by, group)
     chain.common = records[meta["common"]]
+    chain.folds = replace(chain.folds, of=dict(meta.get("folds", {})))
     _restore_commons(chain, arrays, meta)
     chain.aggregations = meta["aggregations"]
     chain.bytes_sent = meta["bytes_sent"]

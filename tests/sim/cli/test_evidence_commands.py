@@ -1,4 +1,5 @@
 import csv
+import re
 
 import pytest
 
@@ -75,6 +76,22 @@ def test_a_search_is_written_down_whole_and_every_method_had_the_same_budget(cap
         assert sum(row["label"] == label for row in rows) == 2 * 2 * FOLDS
     assert set(choose(load(search)[""])) == {"FedDC", "FedAvg"}
     assert (tmp_path / "lr-search.svg").is_file()
+
+
+def test_a_search_by_routes_tells_losses_and_rounds(capsys, tmp_path):
+    (tmp_path / "small.toml").write_text(SCENARIO)
+    search = tmp_path / "search.csv"
+
+    asked = ("--by", "routes", "--rates", "0.1,0.01", "--seeds", "2", "--out", str(search))
+    out, _, code = told(capsys, "tune", str(tmp_path / "small.toml"), *asked)
+
+    assert code == 0
+    assert "loss on sites never seen" in out
+    line = next(line for line in out.splitlines() if line.startswith("FedAvg"))
+    assert re.search(r"0\.\d{4} \[-?\d+\.\d{4}, \d+\.\d{4}\]", line)
+    assert all(float(row["score"]) < 0 < int(row["rounds"]) for row in csv.DictReader(search.read_text().splitlines()))
+    _, err, code = told(capsys, "tune", str(tmp_path / "small.toml"), "--by", "luck")
+    assert (code, err.strip().count("\n")) == (2, 0)
 
 
 @pytest.mark.parametrize(("rates", "message"), [("0.1,fast", "numbers separated by commas"), ("0,0.1", "positive")])

@@ -3,7 +3,9 @@ import pytest
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Samples, Task
-from sim.evidence.search import REGRET, Try, choose, inner, load, save, search, spaced_rates, with_rates
+from fedsmall.tasks import build_federation
+from sim.evidence.search import FOLDS, REGRET, Try, choose, inner, load, save, search, spaced_rates, with_rates
+from sim.evidence.search_by_routes import by_routes, judged_by
 from sim.runs.scenario import build
 
 
@@ -164,6 +166,56 @@ def test_each_method_gets_its_own_rate_and_keeps_the_rest():
     assert [recipe.lr for recipe in recipes] == [0.1, 0.03, 0.5]
     assert [recipe.batch for recipe in recipes] == [None, 2, None]
     assert {recipe.momentum for recipe in recipes} == {0.9}
+
+
+BY_ROUTES = {
+    "name": "s", "task": "breast_cancer", "sites": 8, "samples_per_site": 6, "rounds": 40, "seeds": [0],
+    "model": "linear", "method": [{"name": "FedAvg"}, {"name": "FedDC", "aggregate_every": 4}, {"name": "Central"}],
+}  # fmt: skip
+
+
+def test_by_routes_no_site_is_left_out_and_how_long_to_train_is_chosen_as_well():
+    found = search(build(BY_ROUTES), (0.001, 0.1, 30.0), by="routes", most_seeds=2)
+
+    counted = {label: sum(each.label == label for each in found) for label in ("FedAvg", "FedDC", "Central")}
+    assert counted == {"FedAvg": 2 * 3, "FedDC": 2 * 3, "Central": 2 * 3 * FOLDS}  # it cannot travel
+    choices = choose(found)
+    assert choices["FedAvg"].lr == choices["FedDC"].lr == 0.1
+    assert choices["FedAvg"].rounds > 20
+    rounds = {each.rounds for each in found if each.label == "FedDC"}
+    assert rounds <= {4 * k for k in range(1, 11)}  # after averages, where there is something to judge
+    assert {each.rounds for each in found if (each.label, each.lr) == ("FedAvg", 30.0)} <= set(range(1, 40))
+    assert choices["Central"].rounds == 0
+
+
+def test_a_search_by_routes_sees_all_sites_and_ignores_patience(monkeypatch):
+    patient = BY_ROUTES | {"method": [{"name": "FedAvg", "validate": {"routes": 4, "patience": 1}}]}
+    federation = build_federation(build(patient).plan(0, 1000))
+
+    plan = by_routes(build(patient).plan(0, 1000), federation)
+
+    assert (plan.method.validation.routes, plan.method.validation.patience) == (4, None)
+    assert (plan.evaluate_every, judged_by(build(patient)), judged_by(build(BY_ROUTES))) == (2, "routes", "folds")
+    groups = build(BY_ROUTES | {"method": [{"name": "TravellingGroups", "groups": 4}]}).plan(0, 0)
+    assert by_routes(groups, federation).method.validation.routes == 4
+    prox = build(BY_ROUTES | {"method": [{"name": "FedProx"}]}).plan(0, 0)
+    assert by_routes(prox, federation) is None
+
+
+def test_a_search_by_folds_judges_on_left_out_sites_what_travels_by_routes_too():
+    scenario = build(BY_ROUTES | {"method": [{"name": "FedAvg", "validate": {"routes": 3}}], "rounds": 4})
+
+    found = search(scenario, (0.1,), by="folds", most_seeds=1)
+
+    assert len(found) == FOLDS
+    assert all(0 <= each.score <= 1 and each.rounds == 0 for each in found)
+
+
+def test_a_search_is_by_folds_or_by_routes():
+    with pytest.raises(PlanError, match="judges by folds or by routes, not by 'luck'"):
+        search(build(BY_ROUTES), (0.1,), by="luck")
+    with pytest.raises(PlanError, match=r"Nothing out of fold has a metric 'acuracy'\. Did you mean 'accuracy'"):
+        search(build(BY_ROUTES | {"rounds": 2}), (0.1,), by="routes", metric="acuracy")
 
 
 @pytest.mark.parametrize(

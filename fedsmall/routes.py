@@ -1,0 +1,90 @@
+"""Routes as cross-validation: a model of route k never trains at the sites of fold k, and is only judged there.
+
+So every sample of every site is judged by models that never saw its site, and no site is given up for it. A route
+is one or several groups of models (:mod:`fedsmall.commons`): what never trains at a site is averaged with nothing that
+does. Folds are dealt once, by a named stream; who goes where at a contact is drawn anew, without a conflict.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from fedsmall.plan import Plan
+from fedsmall.randomness import rng_for
+
+
+def folds_of(plan: Plan, sizes: Sequence[int]) -> np.ndarray | None:
+    """The folds of a plan's sites, which hold so many samples; None where its models may train at all sites.
+
+    Raises ValueError where the numbers of samples are wanted and not there.
+    """
+    validation = plan.method.validation
+    if validation is None:
+        return None
+    if not len(sizes):
+        raise ValueError("folds of sites are dealt by their numbers of samples, one a site; give them")
+    return _remembered(plan.seed, tuple(sizes), validation.routes)
+
+
+@lru_cache(maxsize=16)
+def _remembered(seed: int, sizes: tuple[int, ...], routes: int) -> np.ndarray:
+    folds = dealt(seed, sizes, routes)
+    folds.flags.writeable = False
+    return folds
+
+
+def dealt(seed: int, sizes: Sequence[int], routes: int) -> np.ndarray:
+    """The fold of every site, (sites,), from the sites' numbers of samples, in the order of their names.
+
+    Folds differ by one site at most, the later ones being the larger, and are about equally large in samples: sites
+    are dealt in rounds of one for each fold, from large to small, the largest of a round to the fold that has least.
+    """
+    order = rng_for(seed, "folds of sites").permutation(len(sizes))
+    order = order[np.argsort(-np.asarray(sizes)[order], kind="stable")]  # large first, equal ones shuffled
+    folds, held = np.empty(len(sizes), dtype=np.int64), np.zeros(routes)
+    for start in range(0, len(sizes), routes):
+        turn = order[start : start + routes]
+        least_first = np.argsort(held, kind="stable")[: len(turn)]
+        folds[turn] = least_first
+        held[least_first] += np.asarray(sizes)[turn]
+    # so that routes with one model more than others keep away from folds with one site less
+    by_sites = np.argsort(np.bincount(folds, minlength=routes), kind="stable")
+    return np.argsort(by_sites)[folds]
+
+
+def route_of(groups: Sequence[int] | np.ndarray, routes: int) -> np.ndarray:
+    """The routes to which groups of models belong."""
+    return np.asarray(groups, dtype=np.int64) % routes
+
+
+def has_room(routes: np.ndarray, folds: np.ndarray) -> bool:
+    """Whether models of these ``routes`` can be at sites of these ``folds``, one at each, and none at its own fold.
+
+    By Hall's theorem: models of two routes may be anywhere between them, so only those of one can be too many.
+    """
+    most = int(max(routes.max(initial=0), folds.max(initial=0))) + 1
+    crowd = np.bincount(routes, minlength=most) + np.bincount(folds, minlength=most)
+    return bool((crowd <= len(folds)).all())
+
+
+def places(rng: np.random.Generator, routes: np.ndarray, folds: np.ndarray) -> np.ndarray:
+    """At which site each model trains: (models,) numbers of sites, all different, none of the model's own fold.
+
+    A uniformly random permutation, whose conflicts are mended by swaps with models drawn among all that may swap. Every
+    swap mends one and makes none, and there is always one to be had. Where folds and routes are equally large, a model
+    is equally often at each site that it may be at.
+
+    Raises ValueError where there is no such assignment (:func:`has_room`).
+    """
+    if len(routes) != len(folds) or not has_room(routes, folds):
+        raise ValueError("models of these routes cannot all be at sites of these folds without one at its own fold")
+    drawn = rng.permutation(len(folds))
+    for model in np.flatnonzero(folds[drawn] == routes):
+        own = routes[model]
+        if folds[drawn[model]] != own:
+            continue  # a swap before has mended it
+        able = np.flatnonzero((folds[drawn] != own) & (routes != own))
+        other = able[rng.integers(len(able))]
+        drawn[[model, other]] = drawn[[other, model]]
+    return np.asarray(drawn)

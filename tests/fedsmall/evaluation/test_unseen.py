@@ -1,0 +1,83 @@
+"""What is expected at an unseen hospital: its interval covers it, and no hospital of few patients is shown."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from fedsmall.evaluation.out_of_fold import figures, together, told_of
+from fedsmall.evaluation.unseen import LEAST_SHOWN, expected
+from fedsmall.federation import Task
+
+TASK = Task("t", (1,), 2, "logistic")
+
+
+def hospital(rng: np.random.Generator, patients: int):
+    """Scores and outcomes at a hospital, whose patients and whose scores are shifted by an effect of its own."""
+    effect = rng.normal(0, 0.7)
+    y = rng.random(patients) < 1 / (1 + np.exp(-effect))
+    return (rng.normal(1.5 * (y - 0.5), 1) + effect * rng.choice([-1, 1], 1))[:, None], y.astype(int)
+
+
+def told(rng: np.random.Generator, sites: int, patients: int = 30):
+    return {f"site-{k:02d}": told_of(*hospital(rng, patients), TASK) for k in range(sites)}
+
+
+@pytest.mark.parametrize("sites", [6, 20])
+def test_the_interval_holds_what_all_hospitals_have_on_average_nine_times_of_ten_or_oftener(sites: int) -> None:
+    population = figures(together(told(np.random.default_rng(99), 3000).values()), TASK)
+    held = dict.fromkeys(("loss", "accuracy", "brier", "auc"), 0)
+
+    for draw in range(400):
+        metrics = expected(told(np.random.default_rng(draw), sites), TASK)["metrics"]
+        for name in held:
+            held[name] += metrics[name]["low"] <= population[name] <= metrics[name]["high"]
+
+    for name, times in held.items():
+        assert 0.88 <= times / 400 <= 0.985, name  # so strong an effect is skewed, which costs a t interval some
+
+
+def test_an_interval_over_patients_as_if_they_were_independent_holds_it_too_seldom() -> None:
+    population = figures(together(told(np.random.default_rng(99), 3000).values()), TASK)["accuracy"]
+    held = 0
+    for draw in range(400):
+        found = figures(together(told(np.random.default_rng(draw), 20).values()), TASK)["accuracy"]
+        held += abs(found - population) <= 1.96 * np.sqrt(found * (1 - found) / (20 * 30))
+
+    assert held / 400 < 0.85
+
+
+def test_values_are_those_of_all_patients_together() -> None:
+    rng = np.random.default_rng(0)
+    drawn = [hospital(rng, patients) for patients in (9, 30, 61)]
+
+    found = expected({f"h{k}": told_of(*each, TASK) for k, each in enumerate(drawn)}, TASK)
+
+    scores, y = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    assert found["samples"] == 100
+    assert found["sites"] == 3
+    assert found["metrics"]["accuracy"]["value"] == pytest.approx(((scores[:, 0] > 0) == y).mean())
+    area = found["metrics"]["auc"]
+    assert abs(area["value"] - roc_auc_score(y, scores[:, 0])) <= found["auc_error"]
+    assert area["low"] <= area["value"] - found["auc_error"]
+
+
+def test_a_hospital_of_few_patients_counts_and_is_not_shown() -> None:
+    rng = np.random.default_rng(0)
+    sums = {"large": told_of(*hospital(rng, 8), TASK), "small": told_of(*hospital(rng, LEAST_SHOWN - 1), TASK)}
+
+    found = expected(sums, TASK)
+
+    assert list(found["hospitals"]) == ["large"]
+    assert found["samples"] == 8 + LEAST_SHOWN - 1
+
+
+def test_what_one_hospital_alone_has_shown_has_no_interval() -> None:
+    both, negative = np.array([[1.0], [-1.0]] * 4), np.array([[-1.0]] * 8)
+    sums = {"a": told_of(both, np.array([1, 0] * 4), TASK), "b": told_of(negative, np.zeros(8, dtype=int), TASK)}
+
+    metrics = expected(sums, TASK)["metrics"]
+
+    assert metrics["auc"] == {"value": 1.0, "low": None, "high": None}
+    assert metrics["accuracy"]["low"] is not None
+    assert expected({}, TASK) == {}
+    assert expected({"a": sums["a"]}, TASK)["metrics"]["loss"]["low"] is None

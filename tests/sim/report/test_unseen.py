@@ -1,0 +1,62 @@
+"""The sentence on hospitals that took no part, and its table: from the run's own folder, and no more than is known."""
+
+import html
+
+import pytest
+
+from sim.report.html import page
+from sim.report.unseen import expectation, unseen_rows, unseen_sentences
+from sim.runs.execute import execute
+from sim.runs.folder import read
+from sim.runs.scenario import build
+
+SCENARIO = {
+    "name": "unseen", "task": "breast_cancer", "model": "linear", "sites": 6, "samples_per_site": 8, "rounds": 8,
+    "seeds": [0, 1], "evaluate_every": 4, "recipe": {"lr": 0.05},
+    "method": [
+        {"name": "FedAvg"},
+        {"name": "FedAvg", "label": "routes", "validate": {"routes": 3}},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "r"
+    execute(build(SCENARIO), folder)
+    return read(folder)
+
+
+def test_the_sentence_says_what_to_expect_and_on_what_it_rests(run):
+    metrics = [one.row["validation"]["metrics"] for one in run.done if one.label == "routes"]
+    auc = 100 * sum(each["auc"]["value"] for each in metrics) / 2
+
+    (said,) = unseen_sentences(run)
+
+    assert said.startswith(f"routes: at a hospital that took no part, expect ROC-AUC {auc:.1f}% (")
+    assert said.endswith(
+        "; 48 patients of 6 hospitals, each judged by models that never saw its hospital, mean over 2 seeds."
+    )
+
+
+def test_the_page_and_the_folder_hold_it(run):
+    shown = html.unescape(page([run], "t"))
+
+    assert unseen_sentences(run)[0] in shown
+    assert "accuracy, worst and best hospital" in shown
+    assert all(cell in shown for cell in unseen_rows(run)[0].cells)
+    assert "it tells sums and binned counts over its samples at evaluations" in shown
+    hospitals = next(one.row["validation"]["hospitals"] for one in run.done if one.label == "routes")
+    assert {each["samples"] for each in hospitals.values()} == {8}
+
+
+def test_without_an_interval_none_is_told():
+    alone = {"value": 0.9, "low": None, "high": None}
+    found = {"metrics": {"accuracy": alone, "loss": alone}, "hospitals": {}, "samples": 9, "sites": 1}
+
+    said = expectation([found])
+
+    assert said == (
+        "at a hospital that took no part, expect accuracy 90.0%; 9 patients of 1 hospital, each judged by models that "
+        "never saw its hospital."
+    )
