@@ -63,6 +63,7 @@ class HospitalClient(NumPyClient):
         self.trainer = trainer
         self.memory = memory
         self.sent_names: list[str] = []
+        self.trained: Arrays = {}  # as it was trained, before anything is done to it for its way out
 
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
         """What the site answers at the roll call: its name, its task, its model's signature, its number of samples."""
@@ -86,6 +87,7 @@ class HospitalClient(NumPyClient):
         if trained.memory:
             self.memory.write(trained.memory)
         traveller = stack.traveller(0)
+        self.trained = traveller.model
         model = self._leaving(traveller.model, split(received, MODEL), config)
         stays = not config.get(LEAVES, True)
         carried = traveller.carried if stays else leaving(self.plan.recipe, traveller.carried)

@@ -19,6 +19,7 @@ from safetensors.numpy import load, save
 
 from clients import socket_frames
 from clients.hospital import HospitalClient
+from clients.kept import Place, keep
 from clients.memory import RoundMemory, put, run_folder, secret
 from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
@@ -34,6 +35,7 @@ from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.files import DiskFullError, one_line
+from fedsmall.package.record import COMMON
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
@@ -42,7 +44,20 @@ from fedsmall.run_sheet import RUN, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import BLURRED, EXAMPLES, NAMES, OUT_OF_FOLD, PLAN, ROUND, STEPS, VALIDATE, Arrays, join
+from fedsmall.wire import (
+    BLURRED,
+    EXAMPLES,
+    MODEL,
+    NAMES,
+    OUT_OF_FOLD,
+    PLAN,
+    ROUND,
+    STEPS,
+    VALIDATE,
+    Arrays,
+    join,
+    split,
+)
 
 NOISE_KEY = "noise.key"
 CALL_S = 60.0  # how long a caller may take to say what it wants
@@ -150,6 +165,7 @@ class Station:
         leaving, examples, metrics = client.fit(list(order.arrays.values()), {**order.config, **_named(order)})
         counted = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
         sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
+        self._keep(order, self.name, client.trained, {})
         sent, kappa = self._guarded(order, sent, client, int(metrics[STEPS]))
         keep_visitor(self._run_folder(order.config), order.config, order.plan, sent)
         return {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}, sent
@@ -165,12 +181,21 @@ class Station:
 
     def _evaluate(self, order: SiteRequest) -> Answer:
         samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
-        if samples < order.policy.count_floor:  # a share of three patients is as good as their labels
-            return {"metrics": {EXAMPLES: 0}}, {}
-        client = self._client(order, after=True)
-        _, examples, metrics = client.evaluate(list(order.arrays.values()), _named(order))
-        kept = worth_of_visitors(self._run_folder(order.config), order.config, client)
-        return {"metrics": {EXAMPLES: examples, **metrics, **kept}}, {}
+        said: dict[str, Any] = {EXAMPLES: 0}
+        if samples >= order.policy.count_floor:  # a share of three patients is as good as their labels
+            client = self._client(order, after=True)
+            _, examples, metrics = client.evaluate(list(order.arrays.values()), _named(order))
+            kept = worth_of_visitors(self._run_folder(order.config), order.config, client)
+            said = {EXAMPLES: examples, **metrics, **kept}
+        if int(order.config.get(ROUND, 0)) == order.plan.rounds:
+            self._keep(order, COMMON, split(order.arrays, MODEL), said)
+        return {"metrics": said}, {}
+
+    def _keep(self, order: SiteRequest, whose: str, model: Arrays, said: Mapping[str, Any]) -> None:
+        """Keep a model on the site's own disk, so that it can be used here when the run is over."""
+        scaling = self._scaling(order.config) if order.raw.scaled else None
+        folder, (_, sites) = self._run_folder(order.config), self._place(order.config)
+        keep(Place(folder, str(order.config[RUN]), order.raw, scaling, sites), order.plan, whose, model, said)
 
     def _validate(self, order: SiteRequest) -> Answer:
         """Sums over the site's own patients, of models that never saw them; never of a few more, or a few less."""

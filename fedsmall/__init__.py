@@ -1,8 +1,12 @@
 """Federated learning from small data: the mathematics, models, data and training. No network in here."""
 
 import tomllib
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+__all__ = ["__version__", "load"]
 
 
 def _version(beside: Path) -> str:
@@ -18,3 +22,10 @@ def _version(beside: Path) -> str:
 
 
 __version__ = _version(Path(__file__).parents[1] / "pyproject.toml")
+
+
+def __getattr__(name: str) -> Any:
+    """``load``, imported when it is first asked for: most of what needs the version needs no torch."""
+    if name == "load":
+        return import_module("fedsmall.package.predictor").load
+    raise AttributeError(f"module 'fedsmall' has no attribute {name!r}")

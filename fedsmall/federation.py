@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedsmall.data.preparation import Preparation
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -57,7 +59,8 @@ class Federation:
     ``held_out`` holds each site's own test samples where the task has such (a natural partition), else ``None``;
     ``test`` is the common test set: for a natural partition the sites' held-out samples together, and no sample where
     the sites' targets differ in length.
-    ``extra`` holds further test sets by name (for example the unused official training images).
+    ``extra`` holds further test sets by name (for example the unused official training images). ``preparation`` is what
+    rows went through to become these samples, where that is known.
     """
 
     task: Task
@@ -67,6 +70,7 @@ class Federation:
     held_out: tuple[Samples | None, ...] = ()
     extra: tuple[tuple[str, Samples], ...] = ()
     notes: tuple[str, ...] = ()
+    preparation: Preparation | None = None
 
     @property
     def tasks(self) -> tuple[Task, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedsmall.data.folds import classes_of, fold_pool, fold_split, stratified_folds
 from fedsmall.data.partition import Shares, partition, read_spec
+from fedsmall.data.preparation import preparation_of
 from fedsmall.data.raw_site import RawSite, agreed, ready
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, join
 from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task
@@ -119,14 +120,16 @@ def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -
     sites, test, extra = _deal(plan, task, pool, common)
     scaling = agreed(sites)
     samples = [site.samples(scaling) for site in sites]
+    prepared = preparation_of(pool, plan.dtype).with_scaling(scaling)
     return Federation(
         task,
         names=tuple(site.name for site in sites),
         train=tuple(train for train, _ in samples),
-        test=ready(test, scaling, plan.dtype),
+        test=ready(test, prepared),
         held_out=tuple(held for _, held in samples),
-        extra=tuple((name, ready(part, scaling, plan.dtype)) for name, part in extra.items() if len(part)),
+        extra=tuple((name, ready(part, prepared)) for name, part in extra.items() if len(part)),
         notes=(*pool.notes, *_notes(sites)),
+        preparation=prepared,
     )
 
 
@@ -179,7 +182,7 @@ def _natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold:
         if plan.samples_per_site > len(part):
             raise PlanError(f"samples_per_site = {plan.samples_per_site} and site {name!r} has {len(part)} to train on")
         part = part[np.sort(rng_for(plan.seed, "subset", name).permutation(len(part))[: plan.samples_per_site])]
-    return RawSite(name, task_at(task, part.y), part, held, pool.standardise, COUNT_FLOOR, plan.dtype)
+    return RawSite(name, task_at(task, part.y), part, held, preparation_of(pool, plan.dtype), COUNT_FLOOR)
 
 
 def _split(part: Part, plan: Plan, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -205,10 +208,9 @@ def _dealt(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part, Ext
         extra[OFFICIAL] = official
     if not pool.keep_unused:
         extra.pop(UNUSED, None)
-    width = max(3, len(str(len(shares) - 1)))
+    width, prepared = max(3, len(str(len(shares) - 1))), preparation_of(pool, plan.dtype)
     sites = [
-        RawSite(f"site-{index:0{width}d}", task, train[share], None, pool.standardise, 1, plan.dtype)
-        for index, share in enumerate(shares)
+        RawSite(f"site-{index:0{width}d}", task, train[share], None, prepared, 1) for index, share in enumerate(shares)
     ]
     return sites, test, extra
 

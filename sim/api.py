@@ -11,11 +11,9 @@ import numpy as np
 from rich.console import Console
 
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.ensembles import members_of
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
-from fedsmall.models.registry import build_model
-from fedsmall.randomness import rng_for
+from fedsmall.package.record import Architecture
 from fedsmall.tasks import federation_from_arrays
 from sim.report.sentences import sentences
 from sim.report.tables import reference_of, table
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
     from torch.nn import Module
+
+    from fedsmall.package.predictor import Classifier, Regressor
 
 Sites = Mapping[str, tuple[np.ndarray, np.ndarray]]
 METHODS = ("Standalone", "FedAvg", "FedDC", "Central")
@@ -83,13 +83,43 @@ class Result:
     def model(self) -> "Module":
         """The common model of the run's main method (see :meth:`table`) with its first seed, in eval mode.
 
-        It takes samples as the sites saw them: features at mean 0 and spread 1 over the federation.
+        It takes samples as the sites saw them: features at mean 0 and spread 1 over the federation. :meth:`predict`
+        takes rows as they are.
         """
         main = self.run.scenario.reference or reference_of([one.plan.method for one in self.run.done])
         for one in sorted(self.run.done, key=lambda one: one.label != main):
             if self.run.model_of(one) is not None:
                 return module(self.run, one)
         raise PlanError("no method of this run ends with a common model")
+
+    def predictor(
+        self, method: str | None = None, seed: int | None = None, site: str | None = None
+    ) -> "Classifier | Regressor":
+        """The models of a method, by default of the main one, as an estimator in the sense of scikit-learn.
+
+        It takes rows as they were before training: a pandas table, an array, or a file. All seeds answer with their
+        mean, unless one is named; ``site`` asks for that site's own model, which ``keep="sites"`` keeps.
+        """
+        from fedsmall.package.predictor import together
+        from sim.runs.chosen import chosen
+
+        return together(chosen(self.run, method, seed, site))
+
+    def predict(self, rows: Any, method: str | None = None, seed: int | None = None) -> "DataFrame":
+        """The class and the probability of each class of new rows (or the numbers), in a table; see :meth:`predictor`.
+
+        "spread" is how far the models of several seeds are apart, "notes" what a reader should know of a row.
+        """
+        import pandas
+
+        answers = (model := self.predictor(method, seed)).answers(rows)
+        names = [f"p_{name}" for name in model.package.class_names]
+        table = pandas.DataFrame(answers.together.reshape(len(answers.together), -1), columns=names or None)
+        if names:
+            table.insert(0, "class", np.array(model.package.class_names)[answers.named])
+        if len(answers.each) > 1:
+            table["spread"] = answers.spread
+        return table.assign(notes=["; ".join(notes) for notes in answers.rows.notes])
 
     @property
     def summary(self) -> list[dict[str, Any]]:
@@ -153,23 +183,17 @@ def module(run: Run, one: PlanRun) -> "Module":
 
     The models of groups are one module that answers for them together.
     """
-    import torch
-
-    from fedsmall.models.ensemble import Ensemble
+    from fedsmall.package.network import build
 
     if has_own_models(one.plan):
         raise PlanError("sites have models of their own here; `models` holds the arrays of the layers that they share")
     fields: dict[str, Any] = {
         name: tuple(each) if isinstance(each, list) else each for name, each in run.about["task"].items()
     }
-    task = Task(**fields)
-    method, members = one.plan.method, []
-    for arrays in members_of(run.model_of(one) or {}, method.is_ensemble):
-        member = build_model(one.plan.model, task, one.plan.model_options, rng_for(one.plan.seed, "model"))
-        member.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
-        members.append(member)
-    built = Ensemble(members, task.loss, method.together) if method.is_ensemble else members[0]
-    return built.eval()
+    method, plan = one.plan.method, one.plan
+    design = Architecture(model=plan.model, options=plan.model_options, together=method.together)
+    design = design.model_copy(update={"members": 1 if method.is_ensemble else None})  # how many, the arrays say
+    return build(design, Task(**fields), run.model_of(one) or {}, plan.dtype)
 
 
 def _scenario(scenario: Scenario | Path | str, methods: Sequence[Any], settings: Mapping[str, Any]) -> Scenario:

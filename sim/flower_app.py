@@ -32,7 +32,7 @@ from sim.report.tables import PRIMARY
 from sim.report.terminal import print_run, terminal
 from sim.runs.federations import Federations
 from sim.runs.files import check_free, free_folder
-from sim.runs.folder import Run, model_name, start
+from sim.runs.folder import Run, start
 from sim.runs.progress import called
 from sim.runs.scenario import Scenario, build, load
 from sim.runs.shipped import find
@@ -54,8 +54,8 @@ def main(grid: Grid, context: Context) -> None:
     console.print(f"\nRun: {run.folder}", markup=False)
     console.print(f"Report: {report_of(run)}", markup=False)
     for one in run.done:
-        if run.model_of(one) is not None:
-            console.print(f"Model: {Path(str(run.folder)) / 'models' / model_name(one)}", markup=False)
+        if (weights := run.weights_of(one)) is not None:
+            console.print(f"Model: {weights}", markup=False)
 
 
 def report_of(run: Run) -> str:

@@ -6,31 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.data.sources.pool import Part, Pool
+from fedsmall.data.sources.pool import Pool
 from fedsmall.errors import PlanError
 
 YES_OR_NO = "="  # in the name of a feature made of a category, "sex=f": its range is 0 to 1
 
 
 def within_ranges(pool: Pool, ranges: Mapping[str, Sequence[float]] | Sequence[float]) -> Pool:
-    """``pool`` with every feature scaled by its range, and nothing left to agree on between sites.
+    """``pool`` whose features are to be scaled by their ranges, with nothing left to agree on between sites.
 
     ``ranges`` gives [lowest, highest] by the feature's name, or one such pair for all features. A value outside counts
-    as the nearest end. What spreads evenly over its range has mean 0 and spread 1 then.
+    as the nearest end (:class:`fedsmall.data.preparation.Ranges`).
 
     Raises PlanError for a feature without a range, a range of no such feature, and one that is none.
     """
     if not pool.standardise:
         raise PlanError("ranges are for features that are scaled; this task's are not. Leave ranges out")
     shape = next(iter(pool.train.values())).x.shape[1:]
-    low, high = _ends(pool.feature_names, shape, ranges)
-    middle, spread = (low + high) / 2, (high - low) / np.sqrt(12)
-
-    def scaled(part: Part) -> Part:
-        return Part((np.clip(part.x, low, high) - middle) / spread, part.y)
-
-    train, test = ({site: scaled(part) for site, part in parts.items()} for parts in (pool.train, pool.test))
-    return replace(pool, train=train, test=test, standardise=False)
+    return replace(pool, ranges=_ends(pool.feature_names, shape, ranges), standardise=False)
 
 
 def _ends(names: Sequence[str], shape: tuple[int, ...], ranges: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsmall.data import standardise
+from fedsmall.data.preparation import Preparation
 from fedsmall.data.sources.pool import Part
 from fedsmall.data.standardise import Scaling, Sums
 from fedsmall.federation import Samples, Task
@@ -19,17 +20,21 @@ from fedsmall.federation import Samples, Task
 class RawSite:
     """The samples of one site as they were read, split into those to train on and those held out.
 
-    ``floor`` is the least number of values of which a sum is told; ``scaled`` says whether the task's features are
-    scaled at all, ``dtype`` what the samples become.
+    ``preparation`` says what they go through on their way into a model; ``floor`` is the least number of values of
+    which a sum is told.
     """
 
     name: str
     task: Task
     train: Part
     held_out: Part | None
-    scaled: bool
+    preparation: Preparation
     floor: int = standardise.COUNT_FLOOR
-    dtype: str = "float32"
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the task's features are scaled by what the sites agree on."""
+        return self.preparation.scaled
 
     def sums(self) -> Sums | None:
         """What this site tells of its training samples for the scaling; ``None`` where nothing is scaled."""
@@ -44,8 +49,8 @@ class RawSite:
 
     def samples(self, scaling: Scaling | None) -> tuple[Samples, Samples | None]:
         """The samples to train on and those held out, as a model takes them."""
-        held = None if self.held_out is None else ready(self.held_out, scaling, self.dtype)
-        return ready(self.train, scaling, self.dtype), held
+        prepared = self.preparation.with_scaling(scaling)
+        return ready(self.train, prepared), None if self.held_out is None else ready(self.held_out, prepared)
 
 
 def agreed(sites: Sequence[RawSite]) -> Scaling | None:
@@ -55,12 +60,7 @@ def agreed(sites: Sequence[RawSite]) -> Scaling | None:
     return standardise.agree(known) if known else None
 
 
-def ready(part: Part, scaling: Scaling | None, dtype: str) -> Samples:
-    """Samples as a model takes them: images from -1 to 1, features scaled, classes as 64-bit integers."""
-    if part.x.dtype == np.uint8:
-        x = (part.x / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
-    else:
-        # scaled by ranges: a missing value is the middle of its range
-        x = np.where(np.isnan(part.x), 0.0, part.x) if scaling is None else standardise.apply(scaling, part.x)
-    y = part.y.astype(np.int64 if part.y.dtype.kind in "iub" else dtype)
-    return Samples(np.ascontiguousarray(x, dtype=dtype), y)
+def ready(part: Part, preparation: Preparation) -> Samples:
+    """Samples as a model takes them, classes as 64-bit integers."""
+    y = part.y.astype(np.int64 if part.y.dtype.kind in "iub" else preparation.dtype)
+    return Samples(preparation.inputs(part.x), y)

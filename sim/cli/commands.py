@@ -20,6 +20,8 @@ COMMANDS: dict[str, Entry] = {
     "run": Entry("sim.cli.run:run", "Run a scenario and write its report.", RUN),
     "compare": Entry("sim.cli.compare:compare", "Put finished runs side by side, with paired differences.", RUN),
     "report": Entry("sim.cli.run:report", "Make the report of a run anew, from its folder.", RUN),
+    "predict": Entry("sim.cli.predict:predict", "What saved models say of new rows: probabilities and a class.", RUN),
+    "export": Entry("sim.cli.predict:export", "A saved model as one file: ONNX, TorchScript, or a .zip.", RUN),
     "plan": Entry("sim.cli.plan:plan", "How many rounds between aggregations, by the papers' bounds.", RUN),
     "list": Entry("sim.cli.listing:app", "The methods, tasks and scenarios that come along.", RUN),
     "audit": Entry(

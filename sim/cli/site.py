@@ -94,6 +94,41 @@ def audit(
         say(line)
 
 
+@app.command("package")
+def package(
+    run: Annotated[str, typer.Argument(help="the run's name; `fedsmall site log` shows it")],
+    kit: Kit = HERE,
+    home: Home = None,
+    own: Annotated[
+        bool, typer.Option("--own", help="the model that this site trained last, not the common one")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="the folder to write; RUN-common or RUN-own if not given")] = None,
+) -> None:
+    """A model of a finished run, ready to use: from what the site keeps, without the coordinator."""
+    from clients.kept import kept
+    from clients.memory import run_folder
+    from fedsmall.errors import PlanError
+    from fedsmall.methods import nearest
+    from fedsmall.package.record import COMMON
+    from fedsmall.package.store import save
+    from sim.runs.files import check_free
+
+    site = _site(kit, home)
+    stored = kept(run_folder(site.home / "runs", run), site.card.site if own else COMMON)
+    if stored is None:
+        runs = list(dict.fromkeys(str(entry["run"]) for entry in SiteLog(site.home, site.card.site).entries()))
+        if run not in runs:
+            raise PlanError(f"this site was in no run {run!r}. {nearest(run, runs) if runs else 'It was in none yet.'}")
+        raise PlanError(
+            f"of {run!r} this site keeps no such model: the run is not over, or the site was away at its end"
+        )
+    folder = out or Path(f"{run}-{'own' if own else 'common'}")
+    check_free(folder)
+    save(folder, *stored)
+    say(f"{folder}: {'the model that this site trained last' if own else 'the common model'}, {stored.package.label}")
+    say(f"Use it: fedsmall predict {folder} NEW.csv. It is no medical device; {folder / 'README.md'} says what it is.")
+
+
 @app.command("down")
 def down(kit: Kit = HERE, home: Home = None) -> None:
     """Stop the site's programs."""

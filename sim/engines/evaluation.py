@@ -1,7 +1,7 @@
 """What the models of a simulation are worth: the common one, and the sites' own, each judged on the same samples."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from clients.site_data import site_in
 from fedsmall.evaluation.ensembles import answer, spread
 from fedsmall.evaluation.metrics import evaluate, evaluate_many
 from fedsmall.evaluation.out_of_fold import told_of
+from fedsmall.evaluation.probabilities import probabilities
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.routes import folds_of
@@ -25,12 +26,35 @@ from strategies.server.validation import Told
 ON_THE_WAY = ("accuracy", "mae", "loss")
 
 
+@dataclass
+class LastRound:
+    """What is kept of a run's last round.
+
+    ``outputs`` (samples, outputs) are those of the one model on the common test set, if there is one, by round: of
+    every round that is judged, where a run may end early and the best round counts. Where they are ``wanted``, ``own``
+    are the models that the sites trained last, by site; that of all pooled data is "central".
+    """
+
+    wanted: bool = False
+    outputs: dict[int, np.ndarray] = field(default_factory=dict)
+    own: dict[str, Arrays] = field(default_factory=dict)
+
+
 class CentralEvaluator:
-    """Judges models where all test samples are at hand, as only a simulation can; K models go through at once."""
+    """Judges models where all test samples are at hand, as only a simulation can; K models go through at once.
+
+    What it sees in the last round is written into ``last``.
+    """
 
     def __init__(
-        self, plan: Plan, federation: Federation, trainer: OneModelTrainer, visitors: Visitors | None = None
+        self,
+        plan: Plan,
+        federation: Federation,
+        trainer: OneModelTrainer,
+        visitors: Visitors | None = None,
+        last: LastRound | None = None,
     ) -> None:
+        self.last = last or LastRound()
         self.plan = plan
         self.visitors = visitors
         self.federation = federation
@@ -39,18 +63,21 @@ class CentralEvaluator:
     def __call__(self, moment: Moment) -> Evaluation:
         """The evaluation after a moment: of the common model if there is one, and of what the sites have trained."""
         t, common, models = moment.contact.t, moment.common, moment.models()
+        if t == self.plan.rounds and (self.last.wanted or self.plan.method.family == "central"):
+            rows = [{name: np.array(array[row]) for name, array in models.items()} for row in range(len(moment.sites))]
+            self.last.own = dict(zip(moment.sites, rows, strict=True))
         if self.plan.method.family == "central":
             return self._of_one(t, models)
         task = self.federation.task
-        validation = self.plan.method.validation
-        ends_early = validation is not None and validation.patience is not None
         # on the way the sites' own models are judged by what a curve shows, at the end by all
-        if t < self.plan.rounds and not ends_early:
+        if t < self.plan.rounds and not self._ends_early():
             task = replace(task, metrics=tuple(name for name in task.metrics if name in ON_THE_WAY))
-        of_common, of_sites = self._judge(common, models, self.federation.test, task)
+        of_common = self._judge_common(t, common) if common is not None else None
+        of_sites = self._judge_sites(models, self.federation.test, task)
         extra = {}
         for name, samples in self.federation.extra:
-            extra[name] = dict(zip(("common", "sites"), self._judge(common, models, samples, task), strict=True))
+            of_extra = self._metrics(common, samples) if common is not None else None
+            extra[name] = {"common": of_extra, "sites": self._judge_sites(models, samples, task)}
         of_sites["names"] = list(moment.sites)
         of_held_out = self._held_out(common)
         kept = self._kept() if t == self.plan.rounds else {}
@@ -88,23 +115,38 @@ class CentralEvaluator:
         extra = {
             name: {"common": self._metrics(model, samples), "sites": {}} for name, samples in self.federation.extra
         }
-        return Evaluation(t, self._metrics(model, self.federation.test), {}, extra)
+        return Evaluation(t, self._judge_common(t, model), {}, extra)
 
-    def _judge(
-        self, common: Arrays | None, models: Arrays, samples: Samples, task: Task
-    ) -> tuple[dict[str, float] | None, dict[str, Any]]:
-        of_common = self._metrics(common, samples) if common is not None else None
-        outputs = self._predict(models, samples.x)
-        return of_common, _spread(evaluate_many(outputs, samples.y, task))
+    def _ends_early(self) -> bool:
+        validation = self.plan.method.validation
+        return validation is not None and validation.patience is not None
+
+    def _judge_common(self, t: int, model: Arrays) -> dict[str, float]:
+        """The metrics of the one model on the common test set; at the end what it says there is kept."""
+        outputs = self._answer(model, self.federation.test.x)
+        if t == self.plan.rounds or self._ends_early():
+            self.last.outputs[t] = outputs
+        return self._worth(outputs, self.federation.test)
+
+    def _judge_sites(self, models: Arrays, samples: Samples, task: Task) -> dict[str, Any]:
+        return _spread(evaluate_many(self._predict(models, samples.x), samples.y, task))
 
     def _metrics(self, model: Arrays, samples: Samples) -> dict[str, float]:
-        return self._together(model if self.plan.method.is_ensemble else stack_of_one(model), samples)
+        return self._worth(self._answer(model, samples.x), samples)
 
     def _together(self, members: Arrays, samples: Samples) -> dict[str, float]:
-        method, task = self.plan.method, self.federation.task
-        outputs = answer(self._predict(members, samples.x), task.loss, method.together)
-        metrics = evaluate(outputs, samples.y, task)
+        outputs = answer(self._predict(members, samples.x), self.federation.task.loss, self.plan.method.together)
+        return self._worth(outputs, samples)
+
+    def _worth(self, outputs: np.ndarray, samples: Samples) -> dict[str, float]:
+        metrics = evaluate(outputs, samples.y, self.federation.task)
         return {name: value for name, value in metrics.items() if not np.isnan(value)}
+
+    def _answer(self, model: Arrays, x: np.ndarray) -> np.ndarray:
+        """Outputs, (samples, outputs), of one model, or of several that answer together."""
+        method = self.plan.method
+        members = model if method.is_ensemble else stack_of_one(model)
+        return answer(self._predict(members, x), self.federation.task.loss, method.together)
 
     def _predict(self, models: Arrays, x: np.ndarray) -> np.ndarray:
         """Outputs, (models, samples, outputs), of stacked models."""
@@ -120,6 +162,23 @@ class CentralEvaluator:
             for site, held_out in zip(self.federation.names, self.federation.held_out, strict=True)
             if held_out is not None and len(held_out)
         }
+
+
+def said_of(outputs: np.ndarray, federation: Federation) -> Arrays:
+    """What a model's ``outputs`` (samples, outputs) say of the common test set, beside the truth, as a run keeps it.
+
+    "probabilities" (samples, classes) and "labels" (samples,), or for regression "predictions" and "labels"; "sites"
+    names the site that held each sample out, where the test set is what the sites held out.
+    """
+    loss = federation.task.loss
+    said = {"predictions": outputs} if loss == "l1" else {"probabilities": probabilities(outputs, loss)}
+    homes = [
+        (site, held) for site, held in zip(federation.names, federation.held_out, strict=False) if held is not None
+    ]
+    counts = [len(held) for _, held in homes]
+    if sum(counts) == len(outputs):
+        said["sites"] = np.repeat([site for site, _ in homes], counts)
+    return {**said, "labels": federation.test.y}
 
 
 class LocalJudges:

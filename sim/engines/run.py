@@ -10,11 +10,13 @@ import torch
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
+from fedsmall.data.preparation import Preparation
 from fedsmall.distillation import check_at_hand
 from fedsmall.errors import PlanError
-from fedsmall.federation import Federation
+from fedsmall.federation import Federation, Task
 from fedsmall.methods import nearest
 from fedsmall.models.registry import initial_model
+from fedsmall.package.record import TrainedOn, counted
 from fedsmall.plan import Plan
 from fedsmall.privacy.exposure import Exposure
 from fedsmall.privacy.patient_level import is_patient_level
@@ -28,7 +30,7 @@ from fedsmall.validation import check_run
 from fedsmall.visitors import Visitors
 from fedsmall.wire import Arrays
 from sim.engines.distil import Distilled, distilled
-from sim.engines.evaluation import CentralEvaluator, LocalJudges, LocalRoutes
+from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalRoutes, said_of
 from strategies.build import strategy_for
 from strategies.server.remote import Ask, Judges, OwnModelsEvaluator
 from strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, RunLoop, Stop
@@ -44,7 +46,10 @@ class RunRecord:
     ``seconds`` is the wall time of the rounds, without building data or starting an engine; ``model`` is the common
     model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained;
     ``read`` is who could be read by whom, where that was counted; ``distilled`` is the one model that sites made of
-    several; ``chosen`` is the round whose model it is, where that is the best by out-of-fold loss and not the last.
+    several. ``chosen`` is the round whose model it is, where that is the best by out-of-fold loss, not the last.
+    ``predictions`` are what that model says of the test samples (:func:`sim.engines.evaluation.said_of`), empty where
+    there is none or it was cut short. ``own`` are the models that sites trained last, where they were asked for, and
+    Central's. ``task``, ``preparation`` and ``trained_on`` are what packages of these models need to know of the data.
     """
 
     plan: Plan
@@ -63,6 +68,11 @@ class RunRecord:
     device: str = ""
     privacy: dict[str, float] = field(default_factory=dict)
     read: dict[str, Any] = field(default_factory=dict)
+    predictions: Arrays = field(default_factory=dict)
+    own: dict[str, Arrays] = field(default_factory=dict)
+    task: Task | None = None
+    preparation: Preparation | None = None
+    trained_on: dict[str, TrainedOn] = field(default_factory=dict)
     distilled: Distilled | None = None
     chosen: int = 0
 
@@ -76,8 +86,9 @@ def run_plan(
     stop: Stop | None = None,
     options: dict[str, Any] | None = None,
     exposed: bool = False,
+    own_models: bool = False,
 ) -> RunRecord:
-    """Run one plan over the sites of ``federation``.
+    """Run one plan over the sites of ``federation``; with ``own_models`` those that sites trained last are kept.
 
     Where it is ``exposed``, the patients are counted that each party could read (:mod:`fedsmall.privacy.exposure`).
 
@@ -86,14 +97,14 @@ def run_plan(
     """
     check_engine(engine, options or ())
     check_run(plan, federation)
-    if plan.method.family == "central":
-        federation = federation.pooled()
+    trained_on = federation.pooled() if plan.method.family == "central" else federation
     own = {"device": "cpu"} | (options or {})
-    work = _Work(plan, federation, progress, stop, own.pop("device"), visitors=_visitors(plan, federation))
+    last, visitors = LastRound(own_models), _visitors(plan, trained_on)
+    work = _Work(plan, trained_on, progress, stop, own.pop("device"), visitors=visitors, last=last)
     work = work.exposed() if exposed else work
     outcome, path, device = ENGINES[engine](work, own)
     record = _record(plan, engine, work.with_patients(outcome), path, device)
-    return replace(record, read=work.read(), distilled=work.distilled(outcome))
+    return replace(_with_end(record, work, federation), distilled=work.distilled(outcome))
 
 
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -106,7 +117,16 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     work = _Work(plan, federation, None, None, "cpu", visitors=_visitors(plan, federation)).exposed()
     outcome = work.with_patients(work.on(grid, tell, in_pieces=False))
     record = _record(plan, "flower", outcome, "loop", torch.device("cpu"))
-    return replace(record, read=work.read())
+    return _with_end(record, work, federation)
+
+
+def _with_end(record: RunRecord, work: "_Work", federation: Federation) -> RunRecord:
+    """The record with what was counted, and with what was seen in the last round."""
+    outputs = work.last.outputs.get(record.chosen or record.rounds)
+    predictions = said_of(outputs, federation) if outputs is not None and len(outputs) else {}
+    end: dict[str, Any] = {"predictions": predictions, "own": work.last.own, "task": federation.task}
+    end["preparation"] = federation.preparation
+    return replace(record, read=work.read(), trained_on=counted(federation), **end)
 
 
 def _visitors(plan: Plan, federation: Federation) -> Visitors | None:
@@ -146,6 +166,7 @@ class _Work:
     device: str | torch.device
     exposure: Exposure | None = None
     visitors: Visitors | None = None
+    last: LastRound = field(default_factory=LastRound)
 
     @property
     def watchers(self) -> tuple[Watcher, ...]:
@@ -223,7 +244,7 @@ class _Work:
 
     def evaluator(self, trainer: Trainer, judges: Ask | None = None) -> Evaluator:
         if isinstance(trainer, OneModelTrainer):
-            return CentralEvaluator(self.plan, self.federation, trainer, self.visitors)
+            return CentralEvaluator(self.plan, self.federation, trainer, self.visitors, self.last)
         # part of a site's model is at the site alone
         return OwnModelsEvaluator(judges or LocalJudges(self.plan, self.federation, trainer))
 

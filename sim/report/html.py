@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from sim.report import figures
+from sim.report.cards import model_card
 from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
 from sim.report.sentences import named, sentences, short, value, with_interval
 from sim.report.tables import Table, by_label, metrics_of, table
@@ -137,6 +138,7 @@ USED: tuple[Callable[..., Any], ...] = (
         further_samples,
         has_own_models,
         leaves_a_site,
+        model_card,
         metrics_of,
         named,
     ),

@@ -59,12 +59,13 @@ def execute(
     for plan in plans[: len(scenario.method)]:
         check_run(plan, first)
     processes = processes or processes_for(plans, engine, options["device"])
+    own = scenario.keep == "sites"
     with interruptible() as interrupted, watcher:
         run = start(folder, scenario, first, engine)
         if processes > 1:
-            records = run_side_by_side(plans, build, engine, options, processes, watcher.moved, interrupted)
+            records = run_side_by_side(plans, build, engine, options, processes, watcher.moved, interrupted, own)
         else:
-            records = _one_by_one(plans, federations, engine, options, watcher, interrupted)
+            records = _one_by_one(plans, federations, engine, options, watcher, interrupted, own)
         for index, record, constant in records:
             run.add(index, record, constant)
             watcher.end(plans[index])
@@ -80,6 +81,7 @@ def _one_by_one(
     options: dict[str, Any],
     watcher: Watcher,
     interrupted: Callable[[], bool],
+    own_models: bool,
 ) -> Iterator[tuple[int, RunRecord, dict[str, Any]]]:
     before = 0
     for index, plan in enumerate(plans):
@@ -90,10 +92,8 @@ def _one_by_one(
             watcher.moved(before + t)
 
         federation = federations.of(plan)
-        exposed = is_first(plan, plans[0])
-        record = run_plan(
-            plan, federation, engine, progress=progress, stop=interrupted, options=options, exposed=exposed
-        )
+        told = {"exposed": is_first(plan, plans[0]), "own_models": own_models}
+        record = run_plan(plan, federation, engine, progress=progress, stop=interrupted, options=options, **told)
         yield index, record, trivial(federation, has_own_models(plan))
         before += plan.rounds
 

@@ -4,10 +4,13 @@ import csv
 import io
 import json
 import re
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedsmall import files
 from fedsmall.errors import PlanError
@@ -37,17 +40,38 @@ def write(path: Path, content: bytes) -> None:
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a CSV file whole; a cell that is missing is empty, and what a cell holds is quoted where it must be."""
+    """Write a CSV file whole."""
+    write(path, csv_text(columns, rows).encode())
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows as CSV; a cell that is missing is empty, and what a cell holds is quoted where it must be."""
     text = io.StringIO()
     table = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
-    write(path, text.getvalue().encode())
+    return text.getvalue()
 
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file whole."""
     write(path, (json.dumps(content, indent=1, default=float) + "\n").encode())
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write named arrays whole, as an .npz that nothing need be unpickled from."""
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **arrays)
+    write(path, content.getvalue())
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz; PlanError where it cannot be read. Nothing is unpickled."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file}
+    except (OSError, ValueError, zipfile.BadZipFile):
+        raise PlanError(f"{path} cannot be read: it is no .npz of plain arrays") from None
 
 
 def read_json(path: Path) -> Any:

@@ -7,7 +7,10 @@
     plans.json       every plan, in the order in which they are run
     summary.json     one row per finished plan, and what the trivial predictor gets beside it
     rounds.json      every evaluation; rounds.csv holds the numbers of them
-    models/          the common model of each plan at its end, as safetensors; distilled-... what was made of several
+    packages/        the model of each plan at its end, with everything needed to use it (:mod:`fedsmall.package.store`)
+    models/          what cannot be packaged, as safetensors, and distilled-..., what was made of several models; older
+                     runs have all of theirs here
+    predictions.npz  what each of them says of the test samples, beside the truth (:func:`prediction_key`)
     report.html      made from the rest by `fedsmall report RUN`
 """
 
@@ -25,17 +28,23 @@ from safetensors.numpy import load_file, save
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
+from fedsmall.package.record import CENTRAL, COMMON
+from fedsmall.package.store import WEIGHTS, Stored
+from fedsmall.package.store import read as read_package
+from fedsmall.package.store import save as save_package
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import idle
 from fedsmall.wire import Arrays
 from sim.runs.cores import cores
-from sim.runs.files import check_free, read_json, write, write_csv, write_json
+from sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
+from sim.runs.packages import packages_of
 from sim.runs.scenario import Scenario, load
 
 if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
     from sim.engines.run import RunRecord
 
 SINGLE = "per_site"
+PREDICTIONS, PACKAGES = "predictions.npz", "packages"
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,8 @@ class Run:
     done: list[PlanRun] = field(default_factory=list)
     about: dict[str, Any] = field(default_factory=dict)
     models: dict[int, Arrays] = field(default_factory=dict)
+    predictions: Arrays = field(default_factory=dict)
+    packages: dict[int, list[Stored]] = field(default_factory=dict)
 
     @property
     def not_run(self) -> list[Plan]:
@@ -79,8 +90,10 @@ class Run:
         self.about |= {"path": record.path, "device": record.device}
         if record.model is not None:
             self.models[one.index] = record.model
-            if self.folder is not None:
-                write(self.folder / "models" / model_name(one), save(record.model))
+        self._keep(one, record)
+        self.predictions |= {f"{prediction_key(one)}/{name}": array for name, array in record.predictions.items()}
+        if record.predictions and self.folder is not None:
+            write_arrays(self.folder / PREDICTIONS, self.predictions)
         if record.distilled is not None and self.folder is not None:
             path = self.folder / "models" / f"distilled-{model_name(one)}"
             write(path, save(record.distilled.model))
@@ -90,10 +103,47 @@ class Run:
     def model_of(self, one: PlanRun) -> Arrays | None:
         """The common model at the end of a plan, or None where there was none."""
         if one.index not in self.models and self.folder is not None:
-            path = self.folder / "models" / model_name(one)
-            if path.exists():
+            path = self.weights_of(one)
+            if path is not None and one.plan.method.family == "federated":
                 self.models[one.index] = load_file(path)
         return self.models.get(one.index)
+
+    def weights_of(self, one: PlanRun) -> Path | None:
+        """The file with the weights of a plan's model, or None where none was kept."""
+        folder = self.folder or Path()
+        places = folder / PACKAGES / stem(one) / WEIGHTS, folder / "models" / model_name(one)
+        return next((place for place in places if place.exists()), None) if self.folder is not None else None
+
+    def _keep(self, one: PlanRun, record: "RunRecord") -> None:
+        """Keep the models of a plan: as packages, or as arrays where they are not enough to predict with."""
+        notes = tuple(self.about.get("notes", ()))
+        self.packages[one.index] = packages_of(record, one.row, notes)
+        if self.folder is None:
+            return
+        for stored in self.packages[one.index]:
+            save_package(self.folder / PACKAGES / stem(one, stored.package.whose), *stored)
+        if record.model is not None and not self.packages[one.index]:
+            write(self.folder / "models" / model_name(one), save(record.model))
+
+    def has_packages(self, one: PlanRun) -> bool:
+        """Whether there are packages of a plan."""
+        inside = (self.folder / PACKAGES).glob(f"{stem(one)}*") if self.folder is not None else iter(())
+        return bool(self.packages.get(one.index)) or any(inside)
+
+    def packages_of(self, one: PlanRun) -> list[Stored]:
+        """The packages of a plan: the common model's or Central's first, then the sites' own where they were kept."""
+        if one.index not in self.packages and self.folder is not None:
+            first, own = self.folder / PACKAGES / stem(one), sorted((self.folder / PACKAGES).glob(f"{stem(one)}-of-*"))
+            self.packages[one.index] = [read_package(path) for path in (first, *own) if path.is_dir()]
+        return self.packages.get(one.index, [])
+
+    def predictions_of(self, one: PlanRun) -> Arrays:
+        """What the one model at the end of a plan says of the test samples, beside the truth; empty if it is not kept.
+
+        "probabilities" (samples, classes) or for regression "predictions"; "labels"; and "sites" where those are known.
+        """
+        key = f"{prediction_key(one)}/"
+        return {name.removeprefix(key): array for name, array in self.predictions.items() if name.startswith(key)}
 
     def save(self) -> None:
         """Write what is known so far into the run's folder, where it has one; every file is replaced whole."""
@@ -152,7 +202,8 @@ def read(folder: Path | str) -> Run:
         PlanRun(entry["index"], plans[entry["index"]], row, entry["evaluations"], entry["events"])
         for row, entry in zip(rows, rounds, strict=True)
     ]
-    return Run(load(folder / "scenario.toml"), plans, folder, done, about)
+    told = read_arrays(folder / PREDICTIONS) if (folder / PREDICTIONS).is_file() else {}  # older runs kept none
+    return Run(load(folder / "scenario.toml"), plans, folder, done, about, predictions=told)
 
 
 def read_all(folder: Path) -> list[Run]:
@@ -169,10 +220,21 @@ def engine_of(about: Mapping[str, Any]) -> str:
     return f"{about.get('engine')}" + (f" ({path})" if path else "") + (f" on {device}" if device != "cpu" else "")
 
 
-def model_name(one: PlanRun) -> str:
-    """The name of the file that keeps the common model of a plan."""
+def prediction_key(one: PlanRun) -> str:
+    """Under what predictions.npz keeps a plan's arrays: method/seed, and for cross-validation method/seed/fold0."""
+    return f"{one.label}/{one.plan.seed}" + (f"/fold{one.plan.fold}" if one.plan.folds else "")
+
+
+def stem(one: PlanRun, whose: str = COMMON) -> str:
+    """The name of what is kept of a plan's model, or of that of the site ``whose`` it is."""
     words = [f"{one.index:03d}", one.label, f"seed{one.plan.seed}"] + ([f"fold{one.plan.fold}"] * bool(one.plan.folds))
-    return re.sub(r"[^A-Za-z0-9]+", "-", " ".join(words)).strip("-") + ".safetensors"
+    words += [] if whose in (COMMON, CENTRAL) else ["of", whose]
+    return re.sub(r"[^A-Za-z0-9]+", "-", " ".join(words)).strip("-")
+
+
+def model_name(one: PlanRun) -> str:
+    """The name of the file that keeps the arrays of a plan's common model, where they are no package."""
+    return f"{stem(one)}.safetensors"
 
 
 def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = None) -> PlanRun:

@@ -51,6 +51,7 @@ def run_side_by_side(
     processes: int,
     moved: Callable[[int], None],
     interrupted: Callable[[], bool],
+    own_models: bool = False,
 ) -> Iterator[tuple[int, "RunRecord", dict[str, Any]]]:
     """The place of each plan, its record, and its trivial predictor, as they are done.
 
@@ -64,7 +65,7 @@ def run_side_by_side(
     try:
         with _deaf_to_ctrl_c():
             waiting = {
-                pool.submit(_work, index, plan, engine, options, is_first(plan, plans[0])): index
+                pool.submit(_work, index, plan, engine, options, is_first(plan, plans[0]), own_models): index
                 for index, plan in enumerate(plans)
             }
         while waiting:
@@ -115,7 +116,9 @@ def _prepare(build: Build, rounds: Any, stop: Any) -> None:
     _Worker.build, _Worker.rounds, _Worker.stop = Federations(build).of, rounds, stop
 
 
-def _work(index: int, plan: Plan, engine: str, options: dict[str, Any] | None, exposed: bool) -> "Ended | None":
+def _work(
+    index: int, plan: Plan, engine: str, options: dict[str, Any] | None, exposed: bool, own_models: bool
+) -> "Ended | None":
     from sim.engines.run import run_plan
 
     def progress(t: int, _: int) -> None:
@@ -124,6 +127,6 @@ def _work(index: int, plan: Plan, engine: str, options: dict[str, Any] | None, e
     if _Worker.stop.is_set():
         return None
     federation = _Worker.build(plan)
-    told = {"progress": progress, "stop": _Worker.stop.is_set, "exposed": exposed}
+    told = {"progress": progress, "stop": _Worker.stop.is_set, "exposed": exposed, "own_models": own_models}
     record = run_plan(plan, federation, engine, options=options, **told)
     return record, trivial(federation, has_own_models(plan))

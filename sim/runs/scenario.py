@@ -25,7 +25,8 @@ class Scenario(Frozen):
     A method's table holds its name, its settings, and a ``recipe`` of its own where it departs from the common one
     (every method has its own best learning rate). ``folds`` asks for cross-validation; ``about`` is one
     sentence; ``reference`` is the label of the method that tables measure the others against. ``engine`` and ``device``
-    say on what a simulation runs, and are no part of a plan: at real sites a device is the site's own matter.
+    say on what a simulation runs, and are no part of a plan: at real sites a device is the site's own matter. ``keep``
+    says which models are saved at the end: the common ones and Central's, or beside them the sites' own.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Scenario(Frozen):
     test: Test = None
     engine: str | None = None
     device: Device = "cpu"
+    keep: Literal["common", "sites"] = "common"
     reference: str | None = None
     recipe: Recipe = Recipe()
     method: tuple[dict[str, Any], ...]
@@ -77,7 +79,9 @@ class Scenario(Frozen):
     def plan(self, index: int, seed: int, fold: int = 0) -> Plan:
         """The plan of the method at ``index`` with one seed (and one fold)."""
         named, recipe = self._resolved(index)
-        shared = self.model_dump(exclude={"about", "seeds", "engine", "device", "reference", "recipe", "method"})
+        shared = self.model_dump(
+            exclude={"about", "seeds", "engine", "device", "keep", "reference", "recipe", "method"}
+        )
         return Plan(**shared, seed=seed, fold=fold, recipe=recipe, method=named)
 
     def plans(self) -> list[Plan]:

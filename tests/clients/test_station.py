@@ -7,15 +7,19 @@ import os
 import numpy as np
 import pytest
 
-from clients.memory import KEEP, RoundMemory
+from clients.kept import kept
+from clients.memory import KEEP, RoundMemory, run_folder
 from clients.station import Station
 from fedsmall.audit_log import verify
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
+from fedsmall.package.predictor import together
+from fedsmall.package.record import COMMON
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, SITES
-from fedsmall.wire import COMMON, PLAN, ROUND, ROUNDS
+from fedsmall.wire import COMMON as IS_COMMON
+from fedsmall.wire import PLAN, ROUND, ROUNDS, split
 from sim.consortium import sample_data
 from tests.fedsmall.training.second_device import second_device
 
@@ -59,7 +63,7 @@ def config(the_plan, run="r", **more):
 
 
 def order(t, rounds=1, run="r", the_plan=None, common=True):
-    return config(the_plan or plan(), run, **{ROUND: t, ROUNDS: rounds, COMMON: common})
+    return config(the_plan or plan(), run, **{ROUND: t, ROUNDS: rounds, IS_COMMON: common})
 
 
 def scaled(station, the_plan=None, run="r"):
@@ -306,3 +310,33 @@ def test_a_full_disk_is_told_as_one_and_nothing_leaves(station, monkeypatch, at)
 
     assert "disk is full" in words["error"]
     assert leaving == {}
+
+
+def test_the_site_keeps_the_common_model_and_its_own_and_can_use_both_alone(station, files):
+    model = scaled(station)
+    station.answer("train", order(4), model)
+    words, _ = station.answer("evaluate", order(4), model)
+    folder = run_folder(station.home / "runs", "r")
+    raw = station._samples(plan())[0]
+    rows = raw.held_out.x
+
+    common, own = kept(folder, COMMON), kept(folder, "essen")
+
+    said = together([common]).answers(rows)
+    assert (said.named == raw.held_out.y).mean() == pytest.approx(words["metrics"]["accuracy"])
+    assert same(common.weights, split(model, "arrays"))
+    assert not same(own.weights, common.weights)
+    assert common.package.performance["held out at essen"]["accuracy"] == words["metrics"]["accuracy"]
+    assert (common.package.trained_on.sites, common.package.trained_on.samples) == (3, None)
+    assert "stays at this site" in own.package.notes[1]
+
+
+def test_a_model_on_the_way_is_not_kept_as_the_common_one_and_an_odd_one_is_refused(station):
+    model = scaled(station)
+
+    station.answer("evaluate", order(2), model)
+    station.policy_file.write_text(AS_IT_IS + "count_floor = 1000\n")  # nothing is judged, so nothing is checked there
+    odd = refused(station, "evaluate", order(4), {"arrays/0.weight": np.zeros((1, 1), np.float32)})
+
+    assert kept(run_folder(station.home / "runs", "r"), COMMON) is None
+    assert "the model that came is not that of the plan" in odd

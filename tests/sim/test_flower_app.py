@@ -69,7 +69,7 @@ def test_what_a_grid_in_this_process_learns_flowers_clients_learn_to_the_bit(tmp
     run_app(3, rounds=4, out=str(tmp_path / "flower"))
 
     again = execute(read(tmp_path / "flower").scenario, tmp_path / "again", engine="inprocess")
-    names = [next((tmp_path / run / "models").iterdir()) for run in ("flower", "again")]
+    names = [next((tmp_path / run / "packages").glob("*/model.safetensors")) for run in ("flower", "again")]
     assert names[0].read_bytes() == names[1].read_bytes()
     assert again.done[0].row["common"] == read(tmp_path / "flower").done[0].row["common"]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.data.forms import Columns
 from fedsmall.data.sources.files import as_classes, class_names, locate, needed_root, site_files
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
@@ -37,13 +38,9 @@ def from_arrays(sites: Mapping[str, Sequence[np.ndarray]], classes: Sequence[obj
     test = {name: make_part(arrays[2], arrays[3], names) for name, arrays in sites.items() if len(arrays) > 2}
     table = next(iter(train.values())).x.ndim == 2
     width = next(iter(train.values())).x.shape[1]
-    return Pool(
-        train,
-        names,
-        test,
-        feature_names=tuple(f"x{index}" for index in range(width)) if table else (),
-        standardise=table,
-    )
+    features = tuple(f"x{index}" for index in range(width)) if table else ()
+    form = Columns(columns=features, missing=False) if table else None
+    return Pool(train, names, test, feature_names=features, standardise=table, form=form)
 
 
 def read_npz(path: Path) -> list[np.ndarray]:
@@ -67,7 +64,7 @@ def make_part(x: np.ndarray, y: np.ndarray, classes: Sequence[str]) -> Part:
     x, labels = np.asarray(x), _labels(np.asarray(y))
     if len(x) != len(labels):
         raise DataError(f"there are {len(x)} samples and {len(labels)} labels; there must be one label for each sample")
-    return Part(_inputs(x), as_classes(labels.tolist(), classes))
+    return Part(as_inputs(x), as_classes(labels.tolist(), classes))
 
 
 def _labels(y: np.ndarray) -> np.ndarray:
@@ -81,7 +78,8 @@ def _labels(y: np.ndarray) -> np.ndarray:
     return y
 
 
-def _inputs(x: np.ndarray) -> np.ndarray:
+def as_inputs(x: np.ndarray) -> np.ndarray:
+    """Samples as users have them, (samples, features) or images, with channels first; DataError for what is neither."""
     if x.dtype.kind not in "fiub" or x.ndim < 2:
         raise DataError(f"samples are numbers of shape (samples, features) or images; these are {x.dtype} {x.shape}")
     if x.dtype == np.uint8 and x.ndim >= 3:

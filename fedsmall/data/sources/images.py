@@ -3,18 +3,15 @@
 An official test set is a folder of the same shape beside it.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
+from fedsmall.data.forms import ENDINGS, Pixels
 from fedsmall.data.sources.files import as_classes, class_names, locate
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
 
 LONGEST_SIDE = 10_000
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 
 
 def images(
@@ -37,15 +34,16 @@ def images(
     Raises PlanError for a size or number of channels that no image has, and DataError where there are no images, where
     one cannot be read, or where they differ in size and none is given.
     """
-    read = partial(read_image, size=_shape(size), colour=_in_colour(channels, colour))
+    form = Pixels(channels=3 if _in_colour(channels, colour) else 1, size=_shape(size), resize=size is not None)
     folders = _by_site(locate(path, root), by_site)
     tests = {} if test is None else _by_site(locate(test, root), by_site)
     if by_site and tests and tests.keys() != folders.keys():
         raise DataError(f"{len(folders)} sites have images to train on and {len(tests)} have test images")
     held = {child.name for folder in (*folders.values(), *tests.values()) for child in _folders(folder)}
     names = class_names(held, classes)
-    train, official = ({name: _part(each, names, read) for name, each in side.items()} for side in (folders, tests))
-    return Pool(train, names, official)
+    train, official = ({name: _part(each, names, form) for name, each in side.items()} for side in (folders, tests))
+    shape = next(iter(train.values())).x.shape
+    return Pool(train, names, official, form=form.model_copy(update={"size": (shape[2], shape[3])}))
 
 
 def _shape(size: int | Sequence[int] | None) -> tuple[int, int] | None:
@@ -80,29 +78,8 @@ def _folders(folder: Path) -> list[Path]:
     return found
 
 
-def _part(folder: Path, names: Sequence[str], read: Callable[[Path], np.ndarray]) -> Part:
+def _part(folder: Path, names: Sequence[str], form: Pixels) -> Part:
     files = [(path, child.name) for child in _folders(folder) for path in image_files(child)]
     if not files:
         raise DataError(f"the class folders hold no image ({', '.join(ENDINGS)})")
-    arrays = [read(path) for path, _ in files]
-    shapes = sorted({array.shape[1:] for array in arrays})
-    if len(shapes) > 1:
-        raise DataError(
-            f"the images have {len(shapes)} sizes, from {shapes[0]} to {shapes[-1]}; give one: size = [28, 28]"
-        )
-    return Part(np.stack(arrays), as_classes([label for _, label in files], names))
-
-
-def read_image(path: Path, size: tuple[int, int] | None, colour: bool) -> np.ndarray:
-    """One image as (channels, height, width) in uint8; DataError where the file is not an image."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(path) as image:
-            picture = image.convert("RGB" if colour else "L")
-    except (UnidentifiedImageError, OSError) as wrong:
-        raise DataError("a file with the ending of an image is none, or is damaged") from wrong
-    if size is not None:
-        picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    pixels = np.asarray(picture)
-    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(np.moveaxis(pixels, -1, 0))
+    return Part(form.numbers([path for path, _ in files]), as_classes([label for _, label in files], names))

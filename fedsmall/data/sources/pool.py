@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedsmall.data.forms import Columns, Numbers, Pixels
 from fedsmall.errors import DataError
 
 NOWHERE = ""  # the key of a source that has no sites of its own
@@ -37,7 +38,8 @@ class Pool:
     ``train`` and ``test`` hold samples by the name of their site, under the empty name where the source has no sites of
     its own; where ``test`` has no entry, samples are held out of the training ones. ``standardise`` says whether the
     features are brought to mean 0 and spread 1 over the sites (images never are). ``keep_unused`` asks that official
-    training samples which no site was given be kept as a further test set.
+    training samples which no site was given be kept as a further test set. ``form`` says what a row was before it was a
+    sample, where the samples do not say it themselves; ``ranges`` are public ends of every feature, (low, high).
     """
 
     train: dict[str, Part]
@@ -48,6 +50,8 @@ class Pool:
     keep_unused: bool = False
     loss: str = "cross_entropy"
     notes: tuple[str, ...] = ()
+    form: Columns | Pixels | Numbers | None = None
+    ranges: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def natural(self) -> bool:

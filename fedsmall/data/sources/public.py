@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedsmall.data.forms import as_numbers
 from fedsmall.data.sources.arrays import from_arrays, read_npz
 from fedsmall.data.sources.files import needed_root
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
-from fedsmall.data.sources.tables import Schema, as_numbers, read_table
+from fedsmall.data.sources.tables import Schema, read_table
 from fedsmall.errors import DataError, PlanError
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -36,19 +37,19 @@ def heart_disease(root: Path | None, seed: int, *, file: str | Path | None = Non
         if not path.is_file():
             raise DataError("heart disease needs heart_disease/processed.{cleveland,hungarian,switzerland,va}.data")
     frames = {name: _heart_table(path) for name, path in files.items()}
-    schema = Schema.of(frames, "disease", classes=(0, 1), categorical=HEART_CATEGORIES)
+    reading = {"never_zero": NEVER_ZERO, "header": HEART_COLUMNS}
+    schema = Schema.of(frames, "disease", classes=(0, 1), categorical=HEART_CATEGORIES, **reading)
     return Pool(
         {name: schema.part(frame) for name, frame in frames.items()},
         class_names=("healthy", "disease"),
-        feature_names=schema.feature_names,
+        feature_names=schema.form.feature_names,
         standardise=True,
+        form=schema.form,
     )
 
 
 def _heart_table(path: Path) -> Any:
     frame = read_table(path, names=HEART_COLUMNS)
-    for column in NEVER_ZERO:
-        frame[column] = frame[column].where(~frame[column].isin(["0", "0.0"]), "?")
     grade = as_numbers(frame["disease"])
     frame["disease"] = np.where(np.isnan(grade), "?", np.where(grade > 0, "1", "0"))
     return frame

@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from fedsmall.data.forms import MISSING, Columns, is_missing, need
 from fedsmall.data.sources.files import as_classes, class_names, locate, plain, site_files
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError
-from fedsmall.methods import nearest
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
-MISSING = {"", "?", "na", "n/a", "nan", "null", "none"}
 Categorical = Sequence[str] | Mapping[str, Sequence[object]]
 
 
@@ -53,12 +50,16 @@ def csv(
     if site_column is not None and NOWHERE in frames:
         frames = _by_site(frames[NOWHERE], site_column)
     left_out = [*drop, *([site_column] if site_column else [])]
-    schema = Schema.of(frames, label, features=features, drop=left_out, classes=classes, categorical=categorical)
+    reading = {"separator": separator, "decimal": decimal}
+    schema = Schema.of(
+        frames, label, features=features, drop=left_out, classes=classes, categorical=categorical, **reading
+    )
     return Pool(
         {name: schema.part(frame) for name, frame in frames.items()},
         schema.classes,
-        feature_names=schema.feature_names,
+        feature_names=schema.form.feature_names,
         standardise=True,
+        form=schema.form,
     )
 
 
@@ -94,17 +95,11 @@ def _separator(path: Path, encoding: str) -> str:
 
 
 def _by_site(frame: "DataFrame", column: str) -> dict[str, "DataFrame"]:
-    _need(frame, [column], "the partition's")
+    need(frame, [column], "the partition's")
     sites = frame[column].map(plain)
     if (missing := sites.str.lower().isin(MISSING)).any():
         raise DataError(f"column {column!r} names no site in {missing.sum()} of {len(frame)} rows")
     return {name: frame[sites == name] for name in sorted(set(sites))}
-
-
-def _need(frame: "DataFrame", columns: Sequence[str], whose: str) -> None:
-    for column in columns:
-        if column not in frame.columns:
-            raise DataError(f"there is no column {column!r} ({whose}). {nearest(column, list(frame.columns))}")
 
 
 @dataclass(frozen=True)
@@ -112,9 +107,8 @@ class Schema:
     """What the columns of a table are, the same at all sites."""
 
     label: str
-    features: tuple[str, ...]
     classes: tuple[str, ...]
-    categories: dict[str, tuple[str, ...]]
+    form: Columns
 
     @classmethod
     def of(
@@ -126,49 +120,35 @@ class Schema:
         drop: Sequence[str] = (),
         classes: Sequence[object] | None = None,
         categorical: Categorical = (),
+        **reading: Any,
     ) -> "Schema":
-        """The schema that all ``frames`` share: what the scenario says, else what they hold together."""
+        """The schema that all ``frames`` share: what the scenario says, else what they hold together.
+
+        ``reading`` are further fields of :class:`~fedsmall.data.forms.Columns`.
+        """
         first = next(iter(frames.values()))
         left_out = {label, *drop}
         chosen = tuple(features or (column for column in first.columns if column not in left_out))
         for name, frame in frames.items():
-            _need(frame, [label], "the label")
-            _need(frame, [*chosen, *categorical], f"a feature; site {name!r}" if name else "a feature")
+            need(frame, [label], "the label")
+            need(frame, [*chosen, *categorical], f"a feature; site {name!r}" if name else "a feature")
         if not chosen:
             raise DataError("the table has no column besides the label; there is nothing to learn from")
         labels = {value for frame in frames.values() for value in frame[label].unique()}
         names = class_names((value for value in labels if str(value).strip().lower() not in MISSING), classes)
-        return cls(label, chosen, names, _categories(frames, categorical))
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """One name for each number of a sample."""
-        names: list[str] = []
-        for column in self.features:
-            names += (
-                [f"{column}={value}" for value in self.categories[column]] if column in self.categories else [column]
-            )
-        return tuple(names)
+        fixed = isinstance(categorical, Mapping)
+        categories = {name: values for name, values in _categories(frames, categorical).items() if name in chosen}
+        form = Columns(columns=chosen, categories=categories, unlisted="none" if fixed else "refuse", **reading)
+        return cls(label, names, form)
 
     def part(self, frame: "DataFrame") -> Part:
         """The samples of one table; DataError for text among numbers and for rows without a label."""
-        unlabelled = _missing(frame[self.label])
+        unlabelled = is_missing(frame[self.label])
         if unlabelled.any():
             raise DataError(
                 f"column {self.label!r} is empty in {unlabelled.sum()} of {len(frame)} rows; drop those rows"
             )
-        _no_text(frame, [column for column in self.features if column not in self.categories])
-        columns = [self._numbers(frame[column], column) for column in self.features]
-        return Part(np.concatenate(columns, axis=1), as_classes(list(frame[self.label]), self.classes))
-
-    def _numbers(self, cells: "Series", column: str) -> np.ndarray:
-        """One column as (rows, features) in float64; a category that is not listed is 0 everywhere."""
-        if column not in self.categories:
-            return as_numbers(cells)[:, None]
-        values = cells.map(plain).to_numpy()
-        hot: np.ndarray = (values[:, None] == np.array(self.categories[column])[None, :]).astype(np.float64)
-        hot[_missing(cells).to_numpy()] = np.nan
-        return hot
+        return Part(self.form.numbers(frame), as_classes(list(frame[self.label]), self.classes))
 
 
 def _categories(frames: Mapping[str, "DataFrame"], categorical: Categorical) -> dict[str, tuple[str, ...]]:
@@ -178,35 +158,4 @@ def _categories(frames: Mapping[str, "DataFrame"], categorical: Categorical) -> 
 
 
 def _present(frames: Mapping[str, "DataFrame"], column: str) -> list[str]:
-    return [value for frame in frames.values() for value in frame.loc[~_missing(frame[column]), column].unique()]
-
-
-def _missing(cells: "Series") -> "Series":
-    return cells.str.strip().str.lower().isin(MISSING)
-
-
-def as_numbers(cells: "Series") -> np.ndarray:
-    """Numbers in float64, NaN where a cell is missing or is no finite number."""
-    import pandas
-
-    values = pandas.to_numeric(cells.where(~_missing(cells)), errors="coerce").to_numpy(dtype=np.float64)
-    return np.where(np.isfinite(values), values, np.nan)
-
-
-def text_cells(frame: "DataFrame", columns: Sequence[str]) -> dict[str, int]:
-    """How many cells of each column are neither missing nor a finite number, for the columns that have any."""
-    counts = {
-        column: int((np.isnan(as_numbers(frame[column])) & ~_missing(frame[column]).to_numpy()).sum())
-        for column in columns
-    }
-    return {column: count for column, count in counts.items() if count}
-
-
-def _no_text(frame: "DataFrame", columns: Sequence[str]) -> None:
-    counts = text_cells(frame, columns)
-    if counts:
-        found = ", ".join(f"{column!r} ({count} of {len(frame)} rows)" for column, count in counts.items())
-        raise DataError(
-            f"text where numbers are expected, in column {found}. Make it numbers, or name the column in "
-            "categorical = [...] or in drop = [...]"
-        )
+    return [value for frame in frames.values() for value in frame.loc[~is_missing(frame[column]), column].unique()]

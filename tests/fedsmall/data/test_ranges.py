@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedsmall.data.preparation import preparation_of
 from fedsmall.data.ranges import within_ranges
 from fedsmall.data.sources.pool import Part, Pool
 from fedsmall.errors import PlanError
@@ -20,11 +21,13 @@ AGES = Pool(
 
 
 def test_a_range_becomes_mean_0_and_spread_1_of_what_fills_it_and_values_outside_are_cut() -> None:
-    x = within_ranges(AGES, {"age": [0, 120]}).train["a"].x
+    prepared = preparation_of(within_ranges(AGES, {"age": [0, 120]}), "float64")
+
+    x = prepared.inputs(AGES.train["a"].x)
 
     np.testing.assert_allclose(x[:, 0], [-np.sqrt(3), 0, np.sqrt(3)])
     np.testing.assert_allclose(x[:2, 1], [np.sqrt(3), -np.sqrt(3)])
-    assert np.isnan(x[2, 1]), "missing stays missing until samples are made of it"
+    assert x[2, 1] == 0, "a missing value is the middle of its range"
 
 
 def test_nothing_is_left_to_agree_on() -> None:

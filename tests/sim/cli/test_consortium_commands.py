@@ -199,3 +199,26 @@ def test_a_plan_that_sites_would_refuse_is_refused_at_the_start_in_a_line_that_s
 
     assert "\n" not in str(told.value)
     assert not (folder / "runs" / "bare").exists()
+
+
+def test_a_site_gets_its_package_by_the_runs_name_and_is_told_why_where_there_is_none(fedsmall, essen, tmp_path):
+    from clients.kept import FOLDER
+    from clients.memory import run_folder
+    from fedsmall.package.store import save
+    from tests.fedsmall.test_package import made
+
+    none = fedsmall("site", "package", "trial", "--kit", essen.kit)
+    SiteLog(essen.home, "essen").write("sent", run="trial", kind="train")
+    early = fedsmall("site", "package", "trial", "--kit", essen.kit)
+    misspelt = fedsmall("site", "package", "trail", "--kit", essen.kit)
+    save(run_folder(essen.home / "runs", "trial") / FOLDER / "common", *made())
+    there = fedsmall("site", "package", "trial", "--kit", essen.kit)
+    again = fedsmall("site", "package", "trial", "--kit", essen.kit)
+
+    assert "this site was in no run 'trial'. It was in none yet." in none[2]
+    assert "keeps no such model: the run is not over, or the site was away" in early[2]
+    assert "Did you mean 'trial'" in misspelt[2]
+    assert "the folder trial-common holds files already" in again[2]
+    assert [call[0] for call in (none, early, misspelt, there, again)] == [2, 2, 2, 0, 2]
+    assert "fedsmall predict trial-common" in there[1]
+    assert (tmp_path / "trial-common" / "package.json").is_file()

@@ -7,11 +7,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from ssl import create_default_context
 
 import numpy as np
+import pandas
 import pytest
 from safetensors.numpy import load_file
 
@@ -20,7 +22,8 @@ from examples import endurance
 from examples.loopback import LoopbackConsortium, free_ports
 from fedsmall.audit_log import AuditLog, verify
 from fedsmall.errors import PlanError
-from fedsmall.tasks import build_federation
+from fedsmall.randomness import rng_for
+from fedsmall.tasks import build_federation, hold_out
 from sim.consortium import flower_cli, keys, members, runs, sample_data, server, site, supervisor
 from sim.engines.run import run_plan
 from sim.runs import scenario
@@ -82,6 +85,36 @@ def test_real_sites_give_the_bits_of_the_engine_in_this_process(loopback, finish
 
     assert same(model, in_process(loopback, plan_of()))
     assert not any(event["kind"] for event in json.loads((finished / "outcome.json").read_text())["events"])
+
+
+def test_a_hospital_uses_the_models_of_a_finished_run_without_the_coordinator(
+    loopback, finished, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    plan = plan_of()
+    folder = next(iter(loopback.data.values())).parent
+    here = plan.model_copy(update={"task": {**plan.task, "csv": str(folder)}})
+    record = run_plan(here, build_federation(here), "inprocess")
+    frame = pandas.read_csv(loopback.data["essen"], dtype=str, keep_default_na=False)
+    y = (frame["diagnosis"] == "benign").to_numpy().astype(int)
+    frame.iloc[hold_out(y, 0.25, rng_for(plan.seed, "held-out", "essen"))[1]].drop(columns="diagnosis").to_csv(
+        "new.csv"
+    )
+
+    for words in (
+        ["site", "package", "first", "--kit", str(loopback.kit("essen").kit)],
+        ["site", "package", "first", "--own", "--kit", str(loopback.kit("essen").kit)],
+        ["predict", "first-common", "new.csv", "--out", "out.csv"],
+    ):
+        command = [sys.executable, "-m", "sim.cli.app", *words]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+
+    said = pandas.read_csv("out.csv")[["p_malignant", "p_benign"]].to_numpy()
+    told = record.predictions["probabilities"][record.predictions["sites"] == "essen"]
+    assert np.abs(said - told).max() < 1e-6
+    assert (tmp_path / "first-own" / "SHA256SUMS").is_file()
 
 
 def test_the_scenario_that_comes_along_runs_under_the_default_policy_with_noise_that_nobody_can_draw_again(loopback):

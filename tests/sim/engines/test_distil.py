@@ -122,7 +122,7 @@ def test_a_run_keeps_the_one_model_and_says_what_it_is_worth(tmp_path) -> None:
     run = execute(build(table | {"method": [{"name": "TravellingGroups", **GROUPS}]}), tmp_path / "run")
 
     (path,) = (tmp_path / "run" / "models").glob("distilled-*")
-    whole = load_file(path.parent / path.name.removeprefix("distilled-"))
+    whole = run.model_of(run.done[0])
     one = load_file(path)
     assert {name: array.shape[1:] for name, array in whole.items()} == {n: array.shape for n, array in one.items()}
     assert 0 < run.done[0].row["distilled"]["common"]["accuracy"] <= 1

@@ -1,0 +1,179 @@
+"""What a row is before it is a sample: columns of a table, the pixels of an image, or numbers as they are.
+
+A form turns rows as they were read into numbers, (rows, *shape), for training and for every prediction after it; it is
+kept with a model. What cannot be used is said by column and count, never by value.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedsmall.data.sources.files import plain
+from fedsmall.errors import DataError
+from fedsmall.methods import nearest
+from fedsmall.parts import Frozen
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+MISSING = {"", "?", "na", "n/a", "nan", "null", "none"}
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+
+
+class Columns(Frozen):
+    """Columns of a table by their names, in the order in which a model takes them.
+
+    A column of ``categories`` becomes one feature of 0 and 1 for each of its values. A value that is not listed is none
+    of them, 0 everywhere, where ``unlisted`` is "none"; else it is refused. A cell may be ``missing``, or is refused.
+    ``never_zero`` are columns where 0 stands for a missing value. ``header`` names the columns of files that have no
+    header; ``separator`` is found from the header unless given.
+    """
+
+    kind: Literal["table"] = "table"
+    columns: tuple[str, ...]
+    categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    unlisted: Literal["none", "refuse"] = "none"
+    missing: bool = True
+    never_zero: tuple[str, ...] = ()
+    header: tuple[str, ...] = ()
+    separator: str | None = None
+    decimal: str = "."
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """One name for each number of a sample."""
+        names: list[str] = []
+        for column in self.columns:
+            values = self.categories.get(column)
+            names += [column] if values is None else [f"{column}={value}" for value in values]
+        return tuple(names)
+
+    def numbers(self, frame: "DataFrame") -> np.ndarray:
+        """The rows of a table, (rows, features) in float64, NaN where a value is missing; other columns are left alone.
+
+        Raises DataError for a column that is not there, for text among numbers, and for what is refused.
+        """
+        need(frame, self.columns, "a feature")
+        _no_text(frame, [column for column in self.columns if column not in self.categories])
+        for column, count in self.unlisted_cells(frame).items() if self.unlisted == "refuse" else ():
+            raise DataError(
+                f"column {column!r} holds a value that the model was not trained with, in {count} of {len(frame)} "
+                f"rows; known: {', '.join(self.categories[column])}"
+            )
+        x = np.concatenate([self._feature(frame[column], column) for column in self.columns], axis=1)
+        if not self.missing and np.isnan(x).any():
+            raise DataError(f"{np.isnan(x).any(axis=1).sum()} of {len(x)} samples hold NaN or Inf")
+        return x
+
+    def unlisted_cells(self, frame: "DataFrame") -> dict[str, int]:
+        """How many cells hold a category that is not listed, for the columns that have any."""
+        counts = {column: int(self.is_unlisted(frame[column], column).sum()) for column in self.categories}
+        return {column: count for column, count in counts.items() if count}
+
+    def is_unlisted(self, cells: "Series", column: str) -> np.ndarray:
+        """Which cells of a column hold a category that is not listed."""
+        known = cells.map(plain).isin(self.categories[column]) | is_missing(cells)
+        return np.asarray(~known.to_numpy(dtype=bool))
+
+    def _feature(self, cells: "Series", column: str) -> np.ndarray:
+        """One column as (rows, features) in float64."""
+        if column not in self.categories:
+            values = as_numbers(cells)
+            return (np.where(values == 0, np.nan, values) if column in self.never_zero else values)[:, None]
+        names = cells.map(plain).to_numpy()
+        hot: np.ndarray = (names[:, None] == np.array(self.categories[column])[None, :]).astype(np.float64)
+        hot[is_missing(cells).to_numpy()] = np.nan
+        return hot
+
+
+class Pixels(Frozen):
+    """Images of ``channels`` (1 is grey, 3 colour) and of one ``size``, (height, width).
+
+    Others are brought to it where ``resize`` says so, and else refused; ``size`` is None until images have been read.
+    """
+
+    kind: Literal["images"] = "images"
+    channels: int
+    size: tuple[int, int] | None = None
+    resize: bool = False
+
+    def read(self, path: Path) -> np.ndarray:
+        """One image as (channels, height, width) in uint8; DataError where the file is not an image."""
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            with Image.open(path) as image:
+                picture = image.convert("RGB" if self.channels == 3 else "L")
+        except (UnidentifiedImageError, OSError) as wrong:
+            raise DataError("a file with the ending of an image is none, or is damaged") from wrong
+        if self.size is not None and self.resize:
+            picture = picture.resize((self.size[1], self.size[0]), Image.Resampling.BILINEAR)
+        pixels = np.asarray(picture)
+        return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(np.moveaxis(pixels, -1, 0))
+
+    def numbers(self, files: Sequence[Path]) -> np.ndarray:
+        """The images in ``files``, (images, channels, height, width); DataError where they are not all of one size."""
+        arrays = [self.read(path) for path in files]
+        shapes = sorted({array.shape[1:] for array in arrays})
+        if self.size is not None and shapes != [self.size]:
+            odd = next(shape for shape in shapes if shape != self.size)
+            raise DataError(f"the images are {odd[0]} x {odd[1]}, and the model takes {self.size[0]} x {self.size[1]}")
+        if len(shapes) > 1:
+            raise DataError(
+                f"the images have {len(shapes)} sizes, from {shapes[0]} to {shapes[-1]}; give one: size = [28, 28]"
+            )
+        return np.stack(arrays)
+
+
+class Numbers(Frozen):
+    """Arrays of numbers that are samples already."""
+
+    kind: Literal["arrays"] = "arrays"
+
+
+Form = Annotated[Columns | Pixels | Numbers, Field(discriminator="kind")]
+
+
+def need(frame: "DataFrame", columns: Sequence[str], whose: str) -> None:
+    """Raise DataError, with the nearest name, where a column is not in a table."""
+    for column in columns:
+        if column not in frame.columns:
+            raise DataError(f"there is no column {column!r} ({whose}). {nearest(column, list(frame.columns))}")
+
+
+def is_missing(cells: "Series") -> "Series":
+    """Which cells hold no value: empty ones, "?" and "NA" in a file, NaN and None in Python."""
+    if cells.dtype.kind in "fiub":
+        return cells.isna()
+    return cells.isna() | cells.astype(str).str.strip().str.lower().isin(MISSING)
+
+
+def as_numbers(cells: "Series") -> np.ndarray:
+    """Numbers in float64, NaN where a cell is missing or is no finite number."""
+    import pandas
+
+    values: Any = pandas.to_numeric(cells.where(~is_missing(cells)), errors="coerce")
+    array = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(np.isfinite(array), array, np.nan)
+
+
+def text_cells(frame: "DataFrame", columns: Sequence[str]) -> dict[str, int]:
+    """How many cells of each column are neither missing nor a finite number, for the columns that have any."""
+    counts = {
+        column: int((np.isnan(as_numbers(frame[column])) & ~is_missing(frame[column]).to_numpy()).sum())
+        for column in columns
+    }
+    return {column: count for column, count in counts.items() if count}
+
+
+def _no_text(frame: "DataFrame", columns: Sequence[str]) -> None:
+    counts = text_cells(frame, columns)
+    if counts:
+        found = ", ".join(f"{column!r} ({count} of {len(frame)} rows)" for column, count in counts.items())
+        raise DataError(
+            f"text where numbers are expected, in column {found}. Make it numbers, or name the column in "
+            "categorical = [...] or in drop = [...]"
+        )

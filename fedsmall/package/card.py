@@ -1,0 +1,160 @@
+"""The model card: what a package says of itself in words, with the header that the Hugging Face hub reads."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedsmall.data.preparation import FAR
+from fedsmall.package.record import Package
+
+KINDS = {"table": "tabular", "images": "image", "arrays": "tabular"}
+SHOWN = 40  # columns that are listed by name
+USE = """## Use
+
+```bash
+fedsmall predict . new-patients.csv
+```
+
+```python
+import fedsmall
+
+model = fedsmall.load(".")
+"""
+
+
+def card(package: Package, weights: Mapping[str, np.ndarray]) -> str:
+    """The card as Markdown, made from the record alone, with the hub's header."""
+    return f"{_header(package)}\n\n{words(package, weights)}"
+
+
+def words(package: Package, weights: Mapping[str, np.ndarray]) -> str:
+    """The card without the header."""
+    size = sum(int(array.size) for array in weights.values())
+    parts = [f"# {package.name}: {package.label}", _what(package, size), _use(package)]
+    parts += [_takes(package), _trained(package), _performance(package), _limits(package), _made(package)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _header(package: Package) -> str:
+    kind = KINDS[package.preparation.form.kind]
+    aim = f"{kind}-{'regression' if package.numbers else 'classification'}"
+    lines = ["---", "library_name: fedsmall", f"pipeline_tag: {aim}", "tags:", "- fedsmall", "- federated-learning"]
+    lines += [f"- {_word(package.method)}", "model-index:", f"- name: {_quoted(f'{package.name} {package.label}')}"]
+    lines += ["  results:"]
+    for where, metrics in package.performance.items():
+        lines += [
+            "  - task:",
+            f"      type: {aim}",
+            "    dataset:",
+            f"      name: {_quoted(f'{package.task}, {where}')}",
+        ]
+        lines += [f"      type: {_quoted(package.task)}", "    metrics:"]
+        for name, value in metrics.items():
+            lines += [f"    - type: {name}", f"      value: {value:.6g}"]
+    if not package.performance:
+        lines[-1] = "  results: []"
+    return "\n".join([*lines, "---"])
+
+
+def _what(package: Package, size: int) -> str:
+    told = {"common": "The common model of all sites", "central": "A model of all data pooled"}
+    who = told.get(package.whose, f"The model that {package.whose} trained last")
+    design = package.architecture
+    several = f", {design.members} networks that answer together" if design.members else ""
+    aim = (
+        f"It predicts {package.outputs} numbers"
+        if package.numbers
+        else f"It tells {' from '.join(package.class_names)}"
+    )
+    positive = f"; **{package.positive}** is the positive class" if package.positive else ""
+    return (
+        f"{who}, trained by {package.label} over {package.trained_on.sites} sites (seed {package.seed}). "
+        f"{aim}{positive}. "
+        f"Network: `{design.model}`{several}, {size:,} numbers."
+    )
+
+
+def _use(package: Package) -> str:
+    rule = "The class is the likeliest one."
+    if package.positive:
+        rule = (
+            f"The class is {package.positive} where its probability is above {package.threshold:g} "
+            f"({package.threshold_from})."
+        )
+    if package.numbers:
+        return USE + "model.predict(rows)\n```"
+    return USE + f"model.predict_proba(rows)  # one column for each of model.classes_\n```\n\n{rule}"
+
+
+def _takes(package: Package) -> str:
+    prepared, lines = package.preparation, []
+    form = prepared.form
+    if form.kind == "table":
+        shown = ", ".join(f"`{column}`" for column in form.columns[:SHOWN])
+        more = len(form.columns) - SHOWN
+        lines.append(
+            f"A table with the columns {shown}" + (f" and {more} more, all in package.json." if more > 0 else ".")
+        )
+        lines += [f"`{column}` is one of: {', '.join(values)}." for column, values in form.categories.items()]
+        lines += [f"In `{column}`, 0 stands for a missing value." for column in form.never_zero]
+    elif form.kind == "images" and form.size:
+        how = "brought to" if form.resize else "of"
+        colour = "grey" if form.channels == 1 else "colour"
+        lines.append(
+            f"Images, {colour}, {how} {form.size[0]} x {form.size[1]} pixels; 8-bit values 0 to 255 become -1 to 1."
+        )
+    else:
+        lines.append(f"Arrays of shape {prepared.shape}, prepared as those of training were.")
+    if prepared.agreed:
+        lines.append(
+            "Features are scaled by the mean and the standard deviation on which the training sites agreed; values "
+            f"more than {FAR:g} standard deviations from the mean are noted."
+        )
+    if prepared.ranges:
+        lines.append("Features are scaled by public ranges; a value outside counts as the nearest end, and is noted.")
+    return "## What it takes\n\n" + "\n".join(f"- {line}" for line in lines)
+
+
+def _trained(package: Package) -> str:
+    on = package.trained_on
+    lines = [f"{on.sites} sites" + (f", {on.samples} samples in all" if on.samples is not None else "")]
+    lines += [f"{name}: {count}" for name, count in (on.classes or {}).items()]
+    lines.append(f"{package.rounds} rounds, models travelled after {package.contacts} of them")
+    return "## What it was trained on\n\nCounts only; no value of a patient is in this package.\n\n" + _list(lines)
+
+
+def _performance(package: Package) -> str:
+    if not package.performance:
+        return "## Performance\n\nNot measured: nothing was held out."
+    rows = ["| measured on | metric | value |", "|---|---|---|"]
+    rows += [
+        f"| {where} | {name} | {value:.4g} |"
+        for where, metrics in package.performance.items()
+        for name, value in metrics.items()
+    ]
+    return "## Performance\n\n" + "\n".join(rows)
+
+
+def _limits(package: Package) -> str:
+    return "## Limits\n\n" + _list([*package.limits, *package.notes])
+
+
+def _made(package: Package) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in package.versions.items())
+    when = package.created or "At an unknown time"
+    return f"## Made\n\n{when}, with {versions}. `SHA256SUMS` has the digest of every file."
+
+
+def _list(lines: Any) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _word(text: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in text).strip("-").lower() or "method"
+
+
+def _quoted(text: str) -> str:
+    """A text as YAML takes it whatever is in it."""
+    safe = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{safe}"'

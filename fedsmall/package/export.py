@@ -1,0 +1,181 @@
+"""A package as one file for programs that know nothing of fedsmall: ONNX or TorchScript, with the scaling inside.
+
+Its input "x" are rows as numbers, (rows, *shape): for a table one number for each of its feature names, in float64, NaN
+where a value is missing, categories as 0 and 1; for images 8-bit pixels, channels first. Its output is "probabilities",
+(rows, classes) in float64, or "numbers". What the names of both are is written in the file.
+"""
+
+import json
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsmall import files
+from fedsmall.data.preparation import Agreed, Preparation, Ranges
+from fedsmall.errors import PlanError
+from fedsmall.evaluation.probabilities import probabilities
+from fedsmall.methods import nearest
+from fedsmall.package.network import network
+from fedsmall.package.predictor import outputs_of
+from fedsmall.package.record import Package
+from fedsmall.package.store import Stored, save_zip
+from fedsmall.randomness import rng_for
+
+CLOSE = 1e-6  # how far an exported file may be from the package on the rows that it is checked with
+CHECKED = 64  # rows
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+META = "fedsmall"  # under what the file says what its numbers mean
+
+
+class WithPreparation(nn.Module):
+    """A package's network with what rows go through before it, and what its outputs go through after it."""
+
+    def __init__(self, stored: Stored) -> None:
+        super().__init__()
+        prepared, self.loss = stored.package.preparation, stored.package.loss
+        self.network = network(*stored)
+        self.pixels, self.dtype = prepared.form.kind == "images", getattr(torch, prepared.dtype)
+        self.ranged, self.scaled = prepared.ranges is not None, prepared.agreed is not None
+        self.mean, self.scale = _ends(prepared, prepared.agreed)
+        self.low, self.high = _ends(prepared, prepared.ranges)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, classes) or (rows, numbers) in float64."""
+        outputs: Tensor = self.network(self._inputs(x)).to(torch.float64)
+        if self.loss == "l1":
+            return outputs
+        if outputs.shape[-1] > 1:
+            return torch.softmax(outputs, dim=-1)
+        return torch.cat([torch.sigmoid(-outputs), torch.sigmoid(outputs)], dim=-1)
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        if self.pixels:
+            return ((x.to(torch.float32) / 255 - 0.5) / 0.5).to(self.dtype)
+        ready = x
+        if self.ranged:
+            cut = torch.minimum(torch.maximum(x, self.low), self.high)
+            ready = (cut - (self.low + self.high) / 2) / ((self.high - self.low) / 12**0.5)
+        if self.scaled:
+            ready = (ready - self.mean) / self.scale
+        return torch.where(torch.isnan(x), torch.zeros_like(x), ready).to(self.dtype)
+
+
+def _ends(prepared: Preparation, pair: Agreed | Ranges | None) -> tuple[Tensor, Tensor]:
+    """A record's two rows of numbers as tensors of a sample's shape, which the graph holds as constants."""
+    told = pair.model_dump().values() if pair is not None else ()
+    rows = [torch.tensor(row, dtype=torch.float64).reshape(prepared.shape) for row in told]
+    return (rows[0], rows[1]) if rows else (torch.zeros(0), torch.zeros(0))
+
+
+def export(stored: Stored, path: Path, form: str) -> None:
+    """Write a package as one file: "onnx", "torchscript" or "zip"; it is run, and held against the package, before.
+
+    Raises PlanError for another word, where what writes ONNX is not installed, and where the file says something else
+    than the package; then there is no file.
+    """
+    if form not in FORMATS:
+        raise PlanError(f"There is no format {form!r}. {nearest(form, list(FORMATS))}")
+    FORMATS[form](stored, path)
+
+
+def meaning(package: Package) -> dict[str, str]:
+    """What the numbers of an exported file mean."""
+    form = package.preparation.form
+    return {
+        "input": json.dumps(form.feature_names if form.kind == "table" else list(package.preparation.shape)),
+        "classes": json.dumps(package.class_names),
+        "positive": package.positive or "",
+        "threshold": repr(package.threshold),
+        "model": f"{package.name}, {package.label}, seed {package.seed}",
+    }
+
+
+def _onnx(stored: Stored, path: Path) -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise PlanError(f"writing ONNX needs {', '.join(missing)}, not installed here: pip install 'fedsmall[export]'")
+    import onnx
+    import onnxruntime
+
+    rows = _rows(stored.package.preparation)
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own
+        file = Path(folder) / "model.onnx"
+        name = "numbers" if stored.package.numbers else "probabilities"
+        torch.onnx.export(
+            WithPreparation(stored).eval().requires_grad_(False),
+            (torch.from_numpy(rows),),
+            str(file),
+            input_names=["x"],
+            output_names=[name],
+            dynamic_shapes={"x": {0: torch.export.Dim("rows")}},
+            external_data=False,
+            verbose=False,
+        )
+        model = onnx.load(str(file))
+    onnx.helper.set_model_props(model, meaning(stored.package))
+    content = model.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    for some in (rows, rows[:1]):
+        _check(stored, some, session.run(None, {"x": some})[0])
+    files.write(path, content)
+
+
+def _torchscript(stored: Stored, path: Path) -> None:
+    rows = _rows(stored.package.preparation)
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls its own format old
+        file = Path(folder) / "model.pt"
+        told = {META: json.dumps(meaning(stored.package)).encode()}
+        jit: Any = torch.jit
+        jit.save(
+            jit.trace(WithPreparation(stored).eval().requires_grad_(False), torch.from_numpy(rows)),
+            str(file),
+            _extra_files=told,
+        )
+        model = jit.load(str(file))
+        for some in (rows, rows[:1]):
+            with torch.no_grad():
+                _check(stored, some, model(torch.from_numpy(some)).numpy())
+        content = file.read_bytes()
+    files.write(path, content)
+
+
+def _zip(stored: Stored, path: Path) -> None:
+    save_zip(path, stored)
+
+
+FORMATS = {"onnx": _onnx, "torchscript": _torchscript, "zip": _zip}
+ENDINGS = {"onnx": ".onnx", "torchscript": ".pt", "zip": ".zip"}
+
+
+def _rows(prepared: Preparation) -> np.ndarray:
+    """Rows to check a file with: like those of training in scale, some values missing where some may be."""
+    rng = rng_for(0, "export")
+    if prepared.form.kind == "images":
+        return rng.integers(0, 256, (CHECKED, *prepared.shape), dtype=np.uint8)
+    x = rng.normal(size=(CHECKED, *prepared.shape))
+    if prepared.agreed is not None:
+        scaling = prepared.agreed.scaling(prepared.shape)
+        x = scaling.mean + 2 * scaling.scale * x
+    if prepared.ranges is not None:
+        low, high = (np.array(end).reshape(prepared.shape) for end in (prepared.ranges.low, prepared.ranges.high))
+        x = low + (high - low) * (0.5 + x)
+    if prepared.form.kind == "table" and prepared.form.missing:
+        x[rng.random(x.shape) < 0.2] = np.nan
+    return x
+
+
+def _check(stored: Stored, rows: np.ndarray, said: np.ndarray) -> None:
+    package = stored.package
+    outputs = outputs_of(network(*stored), package.preparation.inputs(rows))
+    expected = outputs if package.numbers else probabilities(outputs, package.loss)
+    off = float(np.abs(said - expected).max()) if said.shape == expected.shape else np.inf
+    if not off <= CLOSE * max(1.0, float(np.abs(expected).max())):
+        raise PlanError(f"the exported file is off by {off:.2g} from the package, so it was not written")

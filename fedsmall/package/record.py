@@ -1,0 +1,164 @@
+"""What package.json holds: everything but the weights that is needed from a raw row to a probability."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedsmall.data.preparation import Preparation
+from fedsmall.errors import PlanError
+from fedsmall.federation import Federation, Task
+from fedsmall.models.own_models import has_own_models
+from fedsmall.parts import Frozen
+from fedsmall.plan import Plan
+
+COMMON, CENTRAL = "common", "central"  # whose a model is, beside the names of sites
+FORMAT = 1  # of this record; a later one that an older release could not read gets another number
+
+
+class Architecture(Frozen):
+    """The network: its name among the models, or "module:function", and its options; ``members`` answer together.
+
+    ``members`` is None for one network; else the arrays of the weights have a leading axis of so many.
+    """
+
+    model: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    members: int | None = None
+    together: Literal["probability", "logit"] = "probability"
+
+
+class TrainedOn(Frozen):
+    """On what a model was trained, in counts: sites, samples at all of them together, and samples of each class.
+
+    A count that is None is not known, as at a hospital, which knows its own alone.
+    """
+
+    sites: int
+    samples: int | None = None
+    classes: dict[str, int] | None = None
+
+
+class Package(Frozen):
+    """One model: ``whose`` it is is "common", "central" or the name of the site that trained it last.
+
+    ``positive`` is the class of which probabilities are thresholded, None where there are more than two, or numbers.
+    ``performance`` has metrics under the name of the samples that they were measured on, ``limits`` are sentences.
+    """
+
+    format: int = FORMAT
+    name: str
+    task: str
+    method: str
+    label: str
+    seed: int
+    fold: int | None = None
+    whose: str = COMMON
+    architecture: Architecture
+    preparation: Preparation
+    loss: str
+    class_names: tuple[str, ...] = ()
+    outputs: int
+    positive: str | None = None
+    threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    threshold_from: str = "the default: the likelier class"
+    trained_on: TrainedOn
+    performance: dict[str, dict[str, float]] = Field(default_factory=dict)
+    limits: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    rounds: int = 0
+    contacts: int = 0
+    created: str = ""
+    versions: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def learns(self) -> Task:
+        """The task, as a network's function is given it."""
+        form = self.preparation.form
+        names = form.feature_names if form.kind == "table" else ()
+        return Task(
+            self.task,
+            self.preparation.shape,
+            len(self.class_names) or self.outputs,
+            self.loss,
+            class_names=self.class_names,
+            feature_names=names,
+        )
+
+    @property
+    def numbers(self) -> bool:
+        """Whether numbers are predicted, and no classes."""
+        return self.loss == "l1"
+
+
+def describe(
+    plan: Plan, task: Task, preparation: Preparation, trained_on: TrainedOn, members: int | None, **more: Any
+) -> Package:
+    """The package of a plan's model; ``more`` are further fields.
+
+    Raises PlanError where sites have models of their own, of which nobody else has all.
+    """
+    if has_own_models(plan):
+        raise PlanError(
+            "sites have models of their own here, of which only a part is common: that part predicts nothing"
+        )
+    two = task.loss != "l1" and len(task.class_names) == 2
+    fields: dict[str, Any] = {
+        "name": plan.name,
+        "task": task.name,
+        "method": plan.method.name,
+        "label": plan.method.label,
+        "seed": plan.seed,
+        "fold": plan.fold if plan.folds else None,
+        "loss": task.loss,
+        "class_names": task.class_names,
+        "outputs": task.outputs,
+        "positive": task.class_names[1] if two else None,
+        "architecture": Architecture(
+            model=plan.model, options=plan.model_options, members=members, together=plan.method.together
+        ),
+        "preparation": preparation,
+        "trained_on": trained_on,
+        "limits": limits_of(task, preparation),
+    }
+    return Package(**fields | more)
+
+
+def counted(federation: Federation) -> dict[str, TrainedOn]:
+    """On what the models of a federation are trained, in counts, by whose they are."""
+    task, train = federation.task, federation.train
+    together = counted_at(task, [label for samples in train for label in samples.y.ravel()], len(train))
+    of_all = together.model_copy(update={"samples": sum(map(len, train))})
+    alone = {site: counted_at(task, here.y, 1) for site, here in zip(federation.names, train, strict=True)}
+    return {COMMON: of_all, CENTRAL: of_all, **alone}
+
+
+def counted_at(task: Task, y: Sequence[int] | np.ndarray, sites: int) -> TrainedOn:
+    """The counts of samples with the targets ``y`` (samples, ...)."""
+    if task.loss == "l1":
+        return TrainedOn(sites=sites, samples=len(y))
+    counts = np.bincount(np.asarray(y), minlength=len(task.class_names)).tolist()
+    return TrainedOn(sites=sites, samples=len(y), classes=dict(zip(task.class_names, counts, strict=True)))
+
+
+def limits_of(task: Task, preparation: Preparation) -> tuple[str, ...]:
+    """What a user must know of how far such a model reaches."""
+    told = ["It is a research model and no medical device: nobody has shown that its use helps a patient."]
+    told.append(
+        "It was trained on few patients of few sites; other populations, devices and times may differ from them."
+    )
+    form = preparation.form
+    if form.kind == "table" and form.categories:
+        rule = {"none": "counts as none of those that are listed", "refuse": "is refused"}[form.unlisted]
+        told.append(f"A category that it was not trained with {rule}.")
+    if form.kind == "table" and form.missing:
+        middle = "the middle of its public range" if preparation.ranges else "the mean over the training sites"
+        told.append(f"A missing value becomes {middle if preparation.ranges or preparation.scaled else '0'}.")
+    if preparation.scaled or preparation.ranges:
+        told.append("A value far outside those of training is used and noted; the prediction is then a guess.")
+    if task.loss == "hinge":
+        told.append("It was trained with the hinge loss: its probabilities rank samples, and are not calibrated.")
+    elif task.loss != "l1":
+        told.append("Its probabilities were not calibrated after training.")
+    return tuple(told)

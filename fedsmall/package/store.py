@@ -1,0 +1,144 @@
+"""A package on disk: a folder, or a .zip of one, whose every file is in a list of digests.
+
+::
+
+    README.md           the model card, for people and for the Hugging Face hub
+    package.json        the record (:class:`fedsmall.package.record.Package`)
+    model.safetensors   the weights
+    SHA256SUMS          the digest of each of the others; `sha256sum -c SHA256SUMS` checks them
+"""
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from fedsmall import __version__, files
+from fedsmall.errors import PlanError
+from fedsmall.package.card import card
+from fedsmall.package.record import FORMAT, Package
+from fedsmall.wire import Arrays
+
+CARD, RECORD, WEIGHTS, DIGESTS = "README.md", "package.json", "model.safetensors", "SHA256SUMS"
+
+
+class Stored(NamedTuple):
+    """A package as it was read: its record and its weights, checked against its digests."""
+
+    package: Package
+    weights: Arrays
+
+
+def contents(package: Package, weights: Mapping[str, np.ndarray]) -> dict[str, bytes]:
+    """The files of a package by name."""
+    told = {"format": "pt", "fedsmall": __version__, "method": package.label, "model": package.architecture.model}
+    held = {
+        CARD: card(package, weights).encode(),
+        RECORD: (package.model_dump_json(indent=1) + "\n").encode(),
+        WEIGHTS: _same_bytes(save_arrays({name: np.ascontiguousarray(a) for name, a in weights.items()}, told)),
+    }
+    lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in held.items()]
+    return {**held, DIGESTS: "".join(lines).encode()}
+
+
+def save(folder: Path, package: Package, weights: Mapping[str, np.ndarray]) -> None:
+    """Write a package into ``folder``; its digests come last, so that half a package is never taken for a whole one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents(package, weights).items():
+        files.write(folder / name, content)
+
+
+def save_zip(path: Path, stored: Stored) -> None:
+    """Write a package as one .zip, the same bytes every time."""
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents(*stored).items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    files.write(path, held.getvalue())
+
+
+def is_package(path: Path) -> bool:
+    """Whether something at ``path`` looks like a package."""
+    return (path / RECORD).is_file() or path.suffix == ".zip"
+
+
+def read(path: Path | str) -> Stored:
+    """The package in a folder or a .zip. Nothing is unpickled, and no code comes with it.
+
+    Raises PlanError, in one line, where there is none, where a file is not what the digests say, and where a later
+    release has written it.
+    """
+    path = Path(path)
+    held = _of_zip(path) if path.suffix == ".zip" else _of_folder(path)
+    _check_digests(path, held)
+    try:
+        told = json.loads(held[RECORD])
+        if told["format"] > FORMAT:
+            raise PlanError(f"{path} is of a later fedsmall than this one, {__version__}; install that")
+        record = Package.model_validate(told)
+    except ValidationError as error:
+        raise PlanError(f"{path}: {RECORD} is not one that fedsmall {__version__} reads: {_first(error)}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, PlanError):
+            raise
+        raise PlanError(f"{path}: {RECORD} is no record of a package") from None
+    try:
+        return Stored(record, load_arrays(held[WEIGHTS]))
+    except SafetensorError:
+        raise PlanError(f"{path}: {WEIGHTS} holds no weights that can be read") from None
+
+
+def _same_bytes(content: bytes) -> bytes:
+    """Safetensors whose metadata stand in order: the library writes them in another one each time."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the numbers begin at a multiple of eight
+    return len(text).to_bytes(8, "little") + text + content[end:]
+
+
+def _of_folder(path: Path) -> dict[str, bytes]:
+    if (path / "run.json").is_file():
+        raise PlanError(f"{path} is a run, of several models; choose a package in {path / 'packages'}")
+    if not (path / RECORD).is_file():
+        raise PlanError(f"{path} holds no package: it has no {RECORD}")
+    return {name: (path / name).read_bytes() for name in (CARD, RECORD, WEIGHTS, DIGESTS) if (path / name).is_file()}
+
+
+def _of_zip(path: Path) -> dict[str, bytes]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            known = {name for name in (CARD, RECORD, WEIGHTS, DIGESTS) if name in archive.namelist()}
+            return {name: archive.read(name) for name in sorted(known)}
+    except FileNotFoundError:
+        raise PlanError(f"there is no package {path}") from None
+    except (OSError, zipfile.BadZipFile):
+        raise PlanError(f"{path} is no .zip that can be read") from None
+
+
+def _check_digests(path: Path, held: Mapping[str, bytes]) -> None:
+    for name in (RECORD, WEIGHTS, DIGESTS):
+        if name not in held:
+            raise PlanError(f"{path} is no whole package: it has no {name}")
+    lines = held[DIGESTS].decode(errors="replace").splitlines()
+    told = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    for name, content in held.items():
+        if name != DIGESTS and told.get(name) != hashlib.sha256(content).hexdigest():
+            raise PlanError(
+                f"{path}: {name} is not what {DIGESTS} says; it was changed or damaged since it was written"
+            )
+
+
+def _first(error: ValidationError) -> str:
+    fault = error.errors()[0]
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"

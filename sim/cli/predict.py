@@ -1,0 +1,145 @@
+"""``fedsmall predict`` and ``fedsmall export``: what saved models say of new rows, and a model as one file."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedsmall.package.record import CENTRAL, COMMON
+from sim.cli.terminal import say
+
+MODEL = typer.Argument(help="the folder of a run, or a package: a folder or .zip", show_default=False)
+METHOD = typer.Option(help="of a run: the method, by its label; its main one if not given", show_default=False)
+SITE = typer.Option(help="of a run: this site's own model instead of the common one", show_default=False)
+
+
+def predict(
+    model: Annotated[Path, MODEL],
+    new: Annotated[Path, typer.Argument(help="a CSV, a folder of images, or an .npz", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="a CSV to write; shown if not given. Never written over", show_default=False)
+    ] = None,
+    method: Annotated[str | None, METHOD] = None,
+    seed: Annotated[int | None, typer.Option(help="of a run: one seed; all if not given", show_default=False)] = None,
+    site: Annotated[str | None, SITE] = None,
+    column: Annotated[
+        str | None, typer.Option("--id", help="a column of the CSV that names its rows", show_default=False)
+    ] = None,
+    array: Annotated[str, typer.Option(help="the array of an .npz")] = "x",
+) -> None:
+    """Probabilities and a class for every row: columns are found by name, and no label is needed.
+
+    Several seeds answer with their mean, and say how far they are apart.
+    """
+    if out is not None and out.exists():
+        raise ValueError(f"{out} is there already; it is not written over")
+    sys.path[:0] = [str(Path.cwd())]  # where a model of one's own is found
+    from fedsmall.package.predictor import together
+    from fedsmall.package.rows import summary
+
+    stored = packages(model, method, seed, site)
+    answers = together(stored).answers(new, array)
+    columns, rows = _table(stored, answers, column)
+    _write(out, columns, rows)
+    for line in (_who(stored), *summary(answers.rows.notes)):
+        typer.echo(f"fedsmall: {line}", err=True)
+    if out is not None:
+        say(f"{len(rows)} rows: {out}")
+
+
+def export(
+    model: Annotated[Path, MODEL],
+    form: Annotated[str, typer.Option("--format", help="onnx, torchscript or zip")] = "onnx",
+    out: Annotated[
+        Path | None, typer.Option(help="the file; named after the model if not given. Never written over")
+    ] = None,
+    method: Annotated[str | None, METHOD] = None,
+    seed: Annotated[int | None, typer.Option(help="of a run: the seed", show_default=False)] = None,
+    site: Annotated[str | None, SITE] = None,
+) -> None:
+    """Write one model as ONNX or TorchScript, its scaling inside, or as a package in one .zip.
+
+    The file is run and held against the package before it is kept.
+    """
+    sys.path[:0] = [str(Path.cwd())]  # where a model of one's own is found
+    from fedsmall.package import export as exporting
+
+    found = packages(model, method, seed, site)
+    if len(found) > 1:
+        seeds = ", ".join(str(one.package.seed) for one in found)
+        raise ValueError(f"a file holds one model, and this run has several of {found[0].package.label}: seeds {seeds}")
+    ending = exporting.ENDINGS.get(form, "")
+    path = out or Path(model.resolve().name.removesuffix(".zip") + ending)
+    if path.exists():
+        raise ValueError(f"{path} is there already; it is not written over")
+    exporting.export(found[0], path, form)
+    say(f"{path}: {found[0].package.name}, {found[0].package.label}, seed {found[0].package.seed}")
+    form_of = found[0].package.preparation.form
+    if form != "zip" and form_of.kind == "table":
+        say(f"its rows are {len(form_of.feature_names)} numbers, in this order: {json.dumps(form_of.feature_names)}")
+
+
+def packages(model: Path, method: str | None, seed: int | None, site: str | None) -> list[Any]:
+    """The package at ``model``, or those of a run that are meant."""
+    from fedsmall.package.store import is_package, read
+    from sim.runs.chosen import chosen
+    from sim.runs.folder import read as read_run
+
+    if is_package(model):
+        if method or site or seed is not None:
+            raise ValueError("a package is one model; --method, --seed and --site choose among those of a run")
+        return [read(model)]
+    return chosen(read_run(model), method, seed, site)
+
+
+def _who(stored: list[Any]) -> str:
+    """In one line whose answers these are."""
+    package = stored[0].package
+    seeds = ", ".join(dict.fromkeys(str(one.package.seed) for one in stored))
+    whose = "" if package.whose in (COMMON, CENTRAL) else f", the model of {package.whose}"
+    rule = f"; {package.positive} above {package.threshold:g}" if package.positive else ""
+    several = f" seeds {seeds}, their mean" if len(stored) > 1 else f" seed {seeds}"
+    return f"{package.name}, {package.label}{whose},{several}{rule}. No medical device"
+
+
+def _table(stored: list[Any], answers: Any, column: str | None) -> tuple[list[str], list[dict[str, Any]]]:
+    """The columns and rows of what is written."""
+    package, rows = stored[0].package, answers.rows
+    first = column or ("image" if package.preparation.form.kind == "images" and rows.names[0] != "1" else "row")
+    names = rows.names if column is None else _named(rows.table, column)
+    if package.numbers:
+        numbers = answers.together.reshape(len(names), -1)
+        said = [{f"y{place}": repr(float(value)) for place, value in enumerate(row)} for row in numbers]
+    else:
+        said = [
+            {"class": package.class_names[place]}
+            | {f"p_{name}": repr(float(p)) for name, p in zip(package.class_names, row, strict=True)}
+            for place, row in zip(answers.named, answers.together, strict=True)
+        ]
+    more: list[dict[str, Any]] = [{"notes": "; ".join(notes)} for notes in rows.notes]
+    if len(answers.each) > 1:
+        more = [{"spread": repr(float(far))} | note for far, note in zip(answers.spread, more, strict=True)]
+    table = [{first: name} | one | other for name, one, other in zip(names, said, more, strict=True)]
+    return list(table[0]), table
+
+
+def _named(table: Any, column: str) -> list[str]:
+    from fedsmall.data.forms import need
+    from fedsmall.errors import DataError
+
+    if table is None:
+        raise DataError("--id is for tables: these rows have no columns")
+    need(table, [column], "--id")
+    return [str(name) for name in table[column]]
+
+
+def _write(out: Path | None, columns: list[str], rows: list[dict[str, Any]]) -> None:
+    from sim.runs.files import csv_text, write
+
+    text = csv_text(columns, rows)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        write(out, text.encode())

@@ -1,0 +1,61 @@
+"""The packages of a plan that an engine has run: what its models need to be used, made from its record."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from fedsmall.models.own_models import has_own_models
+from fedsmall.package.record import CENTRAL, COMMON, describe
+from fedsmall.package.store import Stored
+from fedsmall.wire import Arrays
+
+if TYPE_CHECKING:
+    from sim.engines.run import RunRecord
+
+
+def packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str] = ()) -> list[Stored]:
+    """The common model or Central's, then the sites' own where they were kept; ``row`` is the plan's in the summary.
+
+    Empty where sites have models of their own that nobody else has whole, or nothing is known of the data.
+    """
+    if record.preparation is None or record.task is None or has_own_models(record.plan):
+        return []
+    models: dict[str, Arrays] = {} if record.model is None else {COMMON: record.model}
+    return [_stored(record, row, whose, model, notes) for whose, model in (models | record.own).items()]
+
+
+def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays, notes: Sequence[str]) -> Stored:
+    assert record.preparation is not None
+    assert record.task is not None
+    several = record.plan.method.is_ensemble and whose == COMMON
+    more = {
+        "whose": whose,
+        "performance": _performance(row) if whose in (COMMON, CENTRAL) else {},
+        "notes": (*_notes(record), *notes),
+        "rounds": record.rounds,
+        "contacts": record.contacts,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": record.versions,
+    }
+    members = len(next(iter(model.values()))) if several else None
+    package = describe(record.plan, record.task, record.preparation, record.trained_on[whose], members, **more)
+    return Stored(package, model)
+
+
+def _performance(row: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The metrics at the end, and what a prediction without looking gets on the same samples."""
+    trivial = row.get("trivial") or {}
+    measured = {"test samples": row.get("common"), str(trivial.get("label")): trivial.get("common")}
+    return {
+        where: {name: float(value) for name, value in metrics.items()} for where, metrics in measured.items() if metrics
+    }
+
+
+def _notes(record: "RunRecord") -> list[str]:
+    """What happened in this run that a user of its model should know."""
+    told = []
+    if record.stopped:
+        told.append(f"The run was cut short after round {record.rounds} of {record.plan.rounds}.")
+    if "epsilon" in record.privacy:
+        told.append(f"Trained under differential privacy, epsilon {record.privacy['epsilon']:.3g}.")
+    return told
