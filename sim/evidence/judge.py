@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from fedsmall.evaluation.intervals import interval
 from fedsmall.evaluation.statistics import (
     holm,
-    interval,
     paired,
     runs_to_decide,
     seeds_for_width,

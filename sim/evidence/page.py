@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.evaluation.statistics import ENOUGH, Interval
+from fedsmall.evaluation.intervals import Interval
+from fedsmall.evaluation.statistics import ENOUGH
 from sim.evidence.items import Item, published_by_hospital
 from sim.evidence.judge import MARGIN, cannot_decide, nothing_learnt
 from sim.evidence.result import EvidenceRow, ItemResult

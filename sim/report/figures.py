@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
-from fedsmall.evaluation.statistics import interval
+from fedsmall.evaluation.intervals import interval
 from fedsmall.journey import journey
 from fedsmall.plan import Plan
 from fedsmall.schedule import Action, contacts_of

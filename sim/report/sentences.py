@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from fedsmall.evaluation.statistics import ENOUGH, Comparison, Interval
+from fedsmall.evaluation.intervals import Interval
+from fedsmall.evaluation.statistics import ENOUGH, Comparison
 from sim.report.tables import Table, TableRow, by_label, difference, sites_values, table, values_of
 from sim.runs.folder import PlanRun, Run
 

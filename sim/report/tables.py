@@ -6,7 +6,8 @@ The common model and the sites' own models are different things; they have a col
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedsmall.evaluation.statistics import Comparison, Interval, interval, paired
+from fedsmall.evaluation.intervals import Interval, interval
+from fedsmall.evaluation.statistics import Comparison, paired
 from fedsmall.plan import Method
 from sim.report.style import in_order
 from sim.runs.folder import PlanRun, Run
