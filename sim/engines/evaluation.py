@@ -1,7 +1,7 @@
 """What the models of a simulation are worth: the common one, and the sites' own, each judged on the same samples."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,9 @@ import torch
 
 from clients.site_data import site_in
 from fedsmall.evaluation.ensembles import answer
-from fedsmall.evaluation.metrics import evaluate, evaluate_many
+from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
+from fedsmall.evaluation.probabilities import probabilities
+from fedsmall.evaluation.thresholds import thresholds_of
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import OneModelTrainer, Trainer
@@ -18,13 +20,34 @@ from fedsmall.wire import EXAMPLES, Arrays, stack_of_one
 from strategies.server.remote import Answers
 from strategies.server.run_loop import Evaluation
 
+MOST_SAMPLES = 100_000  # of more training samples no threshold is found
 ON_THE_WAY = ("accuracy", "mae", "loss")
 
 
-class CentralEvaluator:
-    """Judges models where all test samples are at hand, as only a simulation can; K models go through at once."""
+@dataclass
+class LastRound:
+    """What is kept of a run's last round.
 
-    def __init__(self, plan: Plan, federation: Federation, trainer: OneModelTrainer) -> None:
+    ``outputs`` (samples, outputs) are those of the one model on the common test set, if there is one; ``own`` are the
+    models that the sites trained last, by site, and under "central" that of all data. ``thresholds`` are those that the
+    one model has by the training samples of all sites (:func:`fedsmall.evaluation.thresholds.thresholds_of`).
+    """
+
+    outputs: np.ndarray | None = None
+    thresholds: dict[str, float] = field(default_factory=dict)
+    own: dict[str, Arrays] = field(default_factory=dict)
+
+
+class CentralEvaluator:
+    """Judges models where all test samples are at hand, as only a simulation can; K models go through at once.
+
+    What it sees in the last round is written into ``last``.
+    """
+
+    def __init__(
+        self, plan: Plan, federation: Federation, trainer: OneModelTrainer, last: "LastRound | None" = None
+    ) -> None:
+        self.last = last or LastRound()
         self.plan = plan
         self.federation = federation
         self.trainer = trainer
@@ -32,15 +55,22 @@ class CentralEvaluator:
     def __call__(self, moment: Moment) -> Evaluation:
         """The evaluation after a moment: of the common model if there is one, and of what the sites have trained."""
         t, common, models = moment.contact.t, moment.common, moment.models()
+        if t == self.plan.rounds:
+            self.last.own = {
+                site: {name: np.array(a[row]) for name, a in models.items()} for row, site in enumerate(moment.sites)
+            }
         if self.plan.method.family == "central":
             return self._of_one(t, models)
         task = self.federation.task
         if t < self.plan.rounds:  # on the way the sites' own models are judged by what a curve shows, at the end by all
-            task = replace(task, metrics=tuple(name for name in task.metrics if name in ON_THE_WAY))
-        of_common, of_sites = self._judge(common, models, self.federation.test, task)
+            shown = {*ON_THE_WAY, OTHER_NAMES.get(self.plan.metric or "", self.plan.metric)}
+            task = replace(task, metrics=tuple(name for name in task.metrics if name in shown))
+        of_common = self._judge_common(t, common) if common is not None else None
+        of_sites = self._judge_sites(models, self.federation.test, task)
         extra = {}
         for name, samples in self.federation.extra:
-            extra[name] = dict(zip(("common", "sites"), self._judge(common, models, samples, task), strict=True))
+            of_extra = self._metrics(common, samples) if common is not None else None
+            extra[name] = {"common": of_extra, "sites": self._judge_sites(models, samples, task)}
         of_sites["names"] = list(moment.sites)
         of_held_out = self._held_out(common)
         return Evaluation(t, of_common, of_sites, extra | ({"held_out": of_held_out} if of_held_out else {}))
@@ -50,21 +80,39 @@ class CentralEvaluator:
         extra = {
             name: {"common": self._metrics(model, samples), "sites": {}} for name, samples in self.federation.extra
         }
-        return Evaluation(t, self._metrics(model, self.federation.test), {}, extra)
+        return Evaluation(t, self._judge_common(t, model), {}, extra)
 
-    def _judge(
-        self, common: Arrays | None, models: Arrays, samples: Samples, task: Task
-    ) -> tuple[dict[str, float] | None, dict[str, Any]]:
-        of_common = self._metrics(common, samples) if common is not None else None
-        outputs = self._predict(models, samples.x)
-        return of_common, _spread(evaluate_many(outputs, samples.y, task))
+    def _judge_common(self, t: int, model: Arrays) -> dict[str, float]:
+        """The metrics of the one model on the common test set; at the end what it says there is kept."""
+        outputs = self._answer(model, self.federation.test.x)
+        if t == self.plan.rounds:
+            self.last.outputs = outputs
+            self.last.thresholds = self._thresholds(model)
+        return self._worth(outputs, self.federation.test)
+
+    def _thresholds(self, model: Arrays) -> dict[str, float]:
+        """Where the model's thresholds lie by the training samples; none where classes are not two, or samples many."""
+        train, task = self.federation.train, self.federation.task
+        if task.classes != 2 or task.loss == "l1" or sum(map(len, train)) > MOST_SAMPLES:
+            return {}
+        p = np.concatenate([probabilities(self._answer(model, samples.x), task.loss) for samples in train])
+        return thresholds_of(self.plan, p[:, 1], np.concatenate([samples.y for samples in train]) == 1)
+
+    def _judge_sites(self, models: Arrays, samples: Samples, task: Task) -> dict[str, Any]:
+        return _spread(evaluate_many(self._predict(models, samples.x), samples.y, task))
 
     def _metrics(self, model: Arrays, samples: Samples) -> dict[str, float]:
-        method, task = self.plan.method, self.federation.task
-        members = model if method.is_ensemble else stack_of_one(model)
-        outputs = answer(self._predict(members, samples.x), task.loss, method.together)
-        metrics = evaluate(outputs, samples.y, task)
+        return self._worth(self._answer(model, samples.x), samples)
+
+    def _worth(self, outputs: np.ndarray, samples: Samples) -> dict[str, float]:
+        metrics = evaluate(outputs, samples.y, self.federation.task)
         return {name: value for name, value in metrics.items() if not np.isnan(value)}
+
+    def _answer(self, model: Arrays, x: np.ndarray) -> np.ndarray:
+        """Outputs, (samples, outputs), of one model, or of several that answer together."""
+        method = self.plan.method
+        members = model if method.is_ensemble else stack_of_one(model)
+        return answer(self._predict(members, x), self.federation.task.loss, method.together)
 
     def _predict(self, models: Arrays, x: np.ndarray) -> np.ndarray:
         """Outputs, (models, samples, outputs), of stacked models."""
@@ -80,6 +128,23 @@ class CentralEvaluator:
             for site, held_out in zip(self.federation.names, self.federation.held_out, strict=True)
             if held_out is not None and len(held_out)
         }
+
+
+def said_of(outputs: np.ndarray, federation: Federation) -> Arrays:
+    """What a model's ``outputs`` (samples, outputs) say of the common test set, beside the truth, as a run keeps it.
+
+    "probabilities" (samples, classes) and "labels" (samples,), or for regression "predictions" and "labels"; "sites"
+    names the site that held each sample out, where the test set is what the sites held out.
+    """
+    loss = federation.task.loss
+    said = {"predictions": outputs} if loss == "l1" else {"probabilities": probabilities(outputs, loss)}
+    homes = [
+        (site, held) for site, held in zip(federation.names, federation.held_out, strict=False) if held is not None
+    ]
+    counts = [len(held) for _, held in homes]
+    if sum(counts) == len(outputs):
+        said["sites"] = np.repeat([site for site, _ in homes], counts)
+    return {**said, "labels": federation.test.y}
 
 
 class LocalJudges:

@@ -25,7 +25,7 @@ from fedsmall.training.trees import cohort_for
 from fedsmall.travellers import Moment
 from fedsmall.validation import check_run
 from fedsmall.wire import Arrays
-from sim.engines.evaluation import CentralEvaluator, LocalJudges
+from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, said_of
 from strategies.build import strategy_for
 from strategies.server.remote import Ask, Judges, OwnModelsEvaluator
 from strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, RunLoop, Stop
@@ -39,7 +39,9 @@ class RunRecord:
 
     ``seconds`` is the wall time of the rounds, without building data or starting an engine; ``model`` is the common
     model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained;
-    ``read`` is who could be read by whom, where that was counted.
+    ``read`` is who could be read by whom, where that was counted; ``predictions`` are what the one model at the end
+    says of the test samples (:func:`sim.engines.evaluation.said_of`), empty where there is none or it was cut short,
+    and ``thresholds`` those that it has by the training samples.
     """
 
     plan: Plan
@@ -58,6 +60,8 @@ class RunRecord:
     device: str = ""
     privacy: dict[str, float] = field(default_factory=dict)
     read: dict[str, Any] = field(default_factory=dict)
+    predictions: Arrays = field(default_factory=dict)
+    thresholds: dict[str, float] = field(default_factory=dict)
 
 
 def run_plan(
@@ -79,14 +83,13 @@ def run_plan(
     """
     check_engine(engine, options or ())
     check_run(plan, federation)
-    if plan.method.family == "central":
-        federation = federation.pooled()
+    trained_on = federation.pooled() if plan.method.family == "central" else federation
     own = {"device": "cpu"} | (options or {})
-    work = _Work(plan, federation, progress, stop, own.pop("device"))
+    work = _Work(plan, trained_on, progress, stop, own.pop("device"))
     work = work.exposed() if exposed else work
     outcome, path, device = ENGINES[engine](work, own)
     record = _record(plan, engine, work.with_patients(outcome), path, device)
-    return replace(record, read=work.read())
+    return _with_end(record, work, federation)
 
 
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -98,7 +101,14 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     work = _Work(plan, federation, None, None, "cpu").exposed()
     outcome = work.with_patients(work.on(grid, tell, in_pieces=False))
     record = _record(plan, "flower", outcome, "loop", torch.device("cpu"))
-    return replace(record, read=work.read())
+    return _with_end(record, work, federation)
+
+
+def _with_end(record: RunRecord, work: "_Work", federation: Federation) -> RunRecord:
+    """The record with what was counted, and with what was seen in the last round."""
+    outputs = work.last.outputs
+    predictions = said_of(outputs, federation) if outputs is not None and len(outputs) else {}
+    return replace(record, read=work.read(), predictions=predictions, thresholds=work.last.thresholds)
 
 
 def _record(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.device) -> RunRecord:
@@ -131,6 +141,7 @@ class _Work:
     stop: Stop | None
     device: str | torch.device
     exposure: Exposure | None = None
+    last: LastRound = field(default_factory=LastRound)
 
     def exposed(self) -> "_Work":
         """The same, with somebody who counts the patients that can be read, where models leave sites at all."""
@@ -187,7 +198,7 @@ class _Work:
 
     def evaluator(self, trainer: Trainer, judges: Ask | None = None) -> Evaluator:
         if isinstance(trainer, OneModelTrainer):
-            return CentralEvaluator(self.plan, self.federation, trainer)
+            return CentralEvaluator(self.plan, self.federation, trainer, self.last)
         # part of a site's model is at the site alone
         return OwnModelsEvaluator(judges or LocalJudges(self.plan, self.federation, trainer))
 

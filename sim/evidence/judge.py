@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.evaluation.statistics import (
     holm,
     paired,
@@ -22,7 +23,6 @@ from fedsmall.evaluation.statistics import (
 )
 from sim.evidence.items import Item, published
 from sim.evidence.result import EvidenceRow
-from sim.report.tables import LOWER_IS_BETTER
 
 MARGIN = 0.02  # two points: what is called agreement with a published accuracy
 

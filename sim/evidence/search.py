@@ -18,6 +18,7 @@ import numpy as np
 
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.intervals import Interval, interval
+from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.federation import Federation, Samples
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import has_own_models
@@ -27,7 +28,6 @@ from fedsmall.tasks import build_federation
 from fedsmall.training.device import check_device
 from sim.engines.run import DEFAULT_ENGINE, run_plan
 from sim.evidence.items import SEARCHES, Item
-from sim.report.tables import LOWER_IS_BETTER
 from sim.runs.files import write_csv
 from sim.runs.scenario import Scenario, assign, build
 

@@ -11,13 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.intervals import Scale, interval
+from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.journey import journey
 from fedsmall.plan import Plan
 from fedsmall.schedule import Action, contacts_of
 from sim.report.sentences import named
 from sim.report.style import LOOKS, Style, looks
-from sim.report.tables import LOWER_IS_BETTER, by_label, primary, table
+from sim.report.tables import by_label, primary, scale_of, table
 from sim.report.traffic import amount
 from sim.runs.folder import PlanRun, Run
 
@@ -82,16 +83,16 @@ def overview(run: Run) -> Figure:
 
 def curves(run: Run) -> Figure:
     """The course of a run: the common model by rounds and by bytes sent, and the sites' own models by rounds."""
-    groups, metric = by_label(run.done), primary(run.done)
-    drawn = looks([group[0].plan.method for group in groups.values()])
+    groups, metric = by_label(run.done), primary(run)
+    drawn, scale = looks([group[0].plan.method for group in groups.values()]), scale_of(metric)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10.2, 3.5), layout="constrained")
         common, sites, by_bytes = figure.subplots(1, 3, sharey=True)
         for label, group in groups.items():
-            _curve(common, _points(group, "common", metric, _round), drawn[label], label)
-            _curve(sites, _points(group, "sites", f"{metric}_mean", _round), drawn[label], label)
+            _curve(common, _points(group, "common", metric, _round), drawn[label], label, scale)
+            _curve(sites, _points(group, "sites", f"{metric}_mean", _round), drawn[label], label, scale)
             if any(one.row["bytes_sent"] for one in group):
-                _curve(by_bytes, _points(group, "common", metric, _bytes), drawn[label], label)
+                _curve(by_bytes, _points(group, "common", metric, _bytes), drawn[label], label, scale)
         common.set(title="common model", xlabel="rounds", ylabel=named(metric))
         sites.set(title="sites' own models, mean over sites", xlabel="rounds")
         by_bytes.set(title="common model, by traffic", xlabel="bytes sent, all sites together")
@@ -187,18 +188,18 @@ def svg(figure: Figure, title: str) -> str:
     return body
 
 
-def _curve(axes: Axes, points: Points, look: Style, label: str) -> None:
+def _curve(axes: Axes, points: Points, look: Style, label: str, scale: Scale) -> None:
     if not points:
         return
     x = [at for at, _ in points]
-    means = [interval(values) for _, values in points]
+    means = [interval(values, scale=scale) for _, values in points]
     middle = [mean.mean for mean in means]
     every = max(1, len(x) // 8)
     axes.plot(
         x, middle, color=look.colour, ls=look.dashes, marker=look.marker, ms=4.5, lw=1.6, markevery=every, label=label
     )
     if all(mean.n > 1 for mean in means):
-        low, high = [max(mean.low, 0.0) for mean in means], [mean.high for mean in means]
+        low, high = [mean.low for mean in means], [mean.high for mean in means]
         axes.fill_between(x, low, high, color=look.colour, alpha=0.15, lw=0)
 
 

@@ -14,7 +14,7 @@ from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from sim.report import figures
 from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
-from sim.report.sentences import named, sentences, short, value, with_interval
+from sim.report.sentences import named, p_of, sentences, short, value, with_interval
 from sim.report.tables import Table, by_label, metrics_of, table
 from sim.report.traffic import amount, leaves_a_site
 from sim.runs.files import write
@@ -141,6 +141,7 @@ USED: tuple[Callable[..., Any], ...] = (
     *(
         looked_at,
         names_of,
+        p_of,
         place_of,
         readers,
         sentences,

@@ -9,7 +9,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
+from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.evaluation.trivial import trivial
+from fedsmall.federation import Federation
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
@@ -56,6 +60,8 @@ def execute(
     build = data or partial(build_federation, data_root=data_root)
     federations = Federations(build)
     first = federations.of(plans[0])
+    scenario = judged_by(scenario, first)
+    plans = scenario.plans()
     for plan in plans[: len(scenario.method)]:
         check_run(plan, first)
     processes = processes or processes_for(plans, engine, options["device"])
@@ -71,6 +77,15 @@ def execute(
     run.about |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted()}
     run.save()
     return run
+
+
+def judged_by(scenario: Scenario, federation: Federation) -> Scenario:
+    """The scenario with the metric by which its methods are judged, where it leaves that open."""
+    if scenario.metric is not None:
+        name = known_metric(scenario.metric, federation.task.loss)
+    else:
+        name = default_metric(np.concatenate([samples.y for samples in federation.train]), federation.task)
+    return scenario.model_copy(update={"metric": name})
 
 
 def _one_by_one(

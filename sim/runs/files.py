@@ -4,10 +4,13 @@ import csv
 import io
 import json
 import re
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedsmall import files
 from fedsmall.errors import PlanError
@@ -48,6 +51,22 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, An
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file whole."""
     write(path, (json.dumps(content, indent=1, default=float) + "\n").encode())
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write named arrays whole, as an .npz that nothing need be unpickled from."""
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **arrays)
+    write(path, content.getvalue())
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz; PlanError where it cannot be read. Nothing is unpickled."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file}
+    except (OSError, ValueError, zipfile.BadZipFile):
+        raise PlanError(f"{path} cannot be read: it is no .npz of plain arrays") from None
 
 
 def read_json(path: Path) -> Any:

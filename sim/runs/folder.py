@@ -8,6 +8,7 @@
     summary.json     one row per finished plan, and what the trivial predictor gets beside it
     rounds.json      every evaluation; rounds.csv holds the numbers of them
     models/          the common model of each plan at its end, as safetensors
+    predictions.npz  what each of them says of the test samples, beside the truth (:func:`prediction_key`)
     report.html      made from the rest by `fedsmall report RUN`
 """
 
@@ -20,22 +21,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tomli_w
 from safetensors.numpy import load_file, save
 
 from fedsmall.errors import PlanError
-from fedsmall.federation import Federation
+from fedsmall.federation import Federation, Samples
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import idle
 from fedsmall.wire import Arrays
 from sim.runs.cores import cores
-from sim.runs.files import check_free, read_json, write, write_csv, write_json
+from sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
 from sim.runs.scenario import Scenario, load
 
 if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
     from sim.engines.run import RunRecord
 
 SINGLE = "per_site"
+MANY_SITES = 500  # of more, nobody reads how many of each class they have
+PREDICTIONS = "predictions.npz"
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Run:
     done: list[PlanRun] = field(default_factory=list)
     about: dict[str, Any] = field(default_factory=dict)
     models: dict[int, Arrays] = field(default_factory=dict)
+    predictions: Arrays = field(default_factory=dict)
 
     @property
     def not_run(self) -> list[Plan]:
@@ -81,6 +86,9 @@ class Run:
             self.models[one.index] = record.model
             if self.folder is not None:
                 write(self.folder / "models" / model_name(one), save(record.model))
+        self.predictions |= {f"{prediction_key(one)}/{name}": array for name, array in record.predictions.items()}
+        if record.predictions and self.folder is not None:
+            write_arrays(self.folder / PREDICTIONS, self.predictions)
         self.save()
         return one
 
@@ -91,6 +99,14 @@ class Run:
             if path.exists():
                 self.models[one.index] = load_file(path)
         return self.models.get(one.index)
+
+    def predictions_of(self, one: PlanRun) -> Arrays:
+        """What the one model at the end of a plan says of the test samples, beside the truth; empty if it is not kept.
+
+        "probabilities" (samples, classes) or for regression "predictions"; "labels"; and "sites" where those are known.
+        """
+        key = f"{prediction_key(one)}/"
+        return {name.removeprefix(key): array for name, array in self.predictions.items() if name.startswith(key)}
 
     def save(self) -> None:
         """Write what is known so far into the run's folder, where it has one; every file is replaced whole."""
@@ -149,7 +165,8 @@ def read(folder: Path | str) -> Run:
         PlanRun(entry["index"], plans[entry["index"]], row, entry["evaluations"], entry["events"])
         for row, entry in zip(rows, rounds, strict=True)
     ]
-    return Run(load(folder / "scenario.toml"), plans, folder, done, about)
+    told = read_arrays(folder / PREDICTIONS) if (folder / PREDICTIONS).is_file() else {}  # older runs kept none
+    return Run(load(folder / "scenario.toml"), plans, folder, done, about, predictions=told)
 
 
 def read_all(folder: Path) -> list[Run]:
@@ -164,6 +181,11 @@ def engine_of(about: Mapping[str, Any]) -> str:
     """On what a run was made, by its run.json: "cohort (mlp)", and the device where it is not the CPU."""
     path, device = about.get("path"), about.get("device") or "cpu"
     return f"{about.get('engine')}" + (f" ({path})" if path else "") + (f" on {device}" if device != "cpu" else "")
+
+
+def prediction_key(one: PlanRun) -> str:
+    """Under what predictions.npz keeps a plan's arrays: method/seed, and for cross-validation method/seed/fold0."""
+    return f"{one.label}/{one.plan.seed}" + (f"/fold{one.plan.fold}" if one.plan.folds else "")
 
 
 def model_name(one: PlanRun) -> str:
@@ -197,6 +219,8 @@ def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = N
         row["privacy"] = record.privacy
     if record.read:
         row["read"] = record.read
+    if record.thresholds:
+        row["thresholds"] = record.thresholds
     if trivial is not None:
         row["trivial"] = trivial
     return PlanRun(index, record.plan, row, evaluations, list(record.events))
@@ -213,8 +237,24 @@ def _about(federation: Federation, engine: str) -> dict[str, Any]:
         "sites": len(sizes),
         "samples_per_site": [min(sizes), max(sizes)],
         "test_samples": federation.test_samples,
+        "class_counts": _class_counts(federation),
         "notes": list(federation.notes),
     }
+
+
+def _class_counts(federation: Federation) -> dict[str, dict[str, list[int]]]:
+    """How many of each class every site trains on and holds out; nothing for numbers, or for very many sites."""
+    task, held = federation.task, federation.held_out or (None,) * len(federation.names)
+    if task.loss == "l1" or len(federation.names) > MANY_SITES:
+        return {}
+    return {
+        name: {"train": _counted(train, task.classes), "held_out": _counted(out, task.classes)}
+        for name, train, out in zip(federation.names, federation.train, held, strict=True)
+    }
+
+
+def _counted(samples: Samples | None, classes: int) -> list[int]:
+    return [] if samples is None else np.bincount(samples.y, minlength=classes).tolist()
 
 
 def _notes(plans: Sequence[Plan], federation: Federation) -> list[str]:

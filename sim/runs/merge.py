@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
-from sim.runs.folder import PlanRun, Run
+from fedsmall.wire import Arrays
+from sim.runs.folder import PlanRun, Run, prediction_key
 
 
 def merge(runs: Sequence[Run]) -> list[Run]:
@@ -30,18 +31,21 @@ def _merged(group: Sequence[Run]) -> Run:
     labels = [{plan.method.label for plan in run.plans} for run in group]
     shared = {label for own in labels for label in own if sum(label in each for each in labels) > 1}
     done: list[PlanRun] = []
+    predictions: Arrays = {}
     for run in group:
         for one in run.done:
             label = f"{one.label} ({_name(run)})" if one.label in shared else one.label
             method = one.plan.method.model_copy(update={"label": label})
             plan = one.plan.model_copy(update={"method": method})
             done.append(PlanRun(len(done), plan, {**one.row, "label": label}, one.evaluations, one.events))
+            told = run.predictions_of(one).items()
+            predictions |= {f"{prediction_key(done[-1])}/{name}": array for name, array in told}
             if (model := run.model_of(one)) is not None:
                 first.models[len(done) - 1] = model
     name = first.scenario.name if len(group) == 1 else " and ".join(dict.fromkeys(map(_name, group)))
     scenario = first.scenario.model_copy(update={"name": name})
     about = {**first.about, "sources": [_name(run) for run in group]}
-    return Run(scenario, [one.plan for one in done], None, done, about, dict(first.models))
+    return Run(scenario, [one.plan for one in done], None, done, about, dict(first.models), predictions)
 
 
 def _name(run: Run) -> str:

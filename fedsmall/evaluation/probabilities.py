@@ -1,0 +1,33 @@
+"""From a model's outputs to probabilities and to the class that is named, for runs and for saved models alike."""
+
+import numpy as np
+from scipy.special import expit, softmax
+
+
+def probabilities(outputs: np.ndarray, loss: str) -> np.ndarray:
+    """The probability of each class, (..., samples, classes) in float64, from ``outputs``, (..., samples, outputs).
+
+    One output for two classes is the log-odds of class 1. A margin (the loss is "hinge") is no log-odds, and is
+    treated as one: its "probabilities" rank as margins do, and are not calibrated.
+
+    Raises ValueError for a loss that is not of classes.
+    """
+    outputs = np.asarray(outputs, dtype=np.float64)
+    if loss == "l1":
+        raise ValueError("numbers are predicted here, not classes, so there are no probabilities")
+    if outputs.shape[-1] > 1:
+        return np.asarray(softmax(outputs, axis=-1))
+    return np.concatenate([expit(-outputs), expit(outputs)], axis=-1)
+
+
+def named_classes(outputs: np.ndarray, threshold: float = 0.5) -> np.ndarray:
+    """The class that each row of ``outputs`` names: (..., outputs) -> (...); a tie goes to the lower class.
+
+    Of two classes it is class 1 where its probability is above ``threshold``, compared as log-odds, in which nothing is
+    rounded; of more it is the likeliest.
+    """
+    outputs = np.asarray(outputs, dtype=np.float64)
+    if outputs.shape[-1] > 2:
+        return np.asarray(outputs.argmax(axis=-1))
+    odds = outputs[..., -1] - (outputs[..., 0] if outputs.shape[-1] == 2 else 0.0)
+    return np.asarray((odds > np.log(threshold) - np.log1p(-threshold)).astype(np.int64))
