@@ -276,6 +276,6 @@ def _values(group: Sequence[PlanRun], whose: str, name: str, where: str | None) 
     for one in group:
         row = one.row if where is None else one.row["extra"].get(where, {})
         value = (row.get(whose) or {}).get(name)
-        if value is not None:
+        if value is not None and np.isfinite(value):  # one site's own model may have diverged
             values[one.plan.seed, one.plan.fold] = float(value)
     return values

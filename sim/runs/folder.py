@@ -31,6 +31,7 @@ from fedsmall.plan import Plan
 from fedsmall.replicas.tree import idle
 from fedsmall.wire import Arrays
 from sim.runs.cores import cores
+from sim.runs.failures import Failed
 from sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
 from sim.runs.scenario import Scenario, load
 
@@ -72,9 +73,19 @@ class Run:
 
     @property
     def not_run(self) -> list[Plan]:
-        """The plans that were never finished."""
-        finished = {one.index for one in self.done if not one.row["stopped"]}
-        return [plan for index, plan in enumerate(self.plans) if index not in finished]
+        """The plans that were never finished, and did not fail either."""
+        ended = {one.index for one in self.done if not one.row["stopped"]} | {each["index"] for each in self.failed}
+        return [plan for index, plan in enumerate(self.plans) if index not in ended]
+
+    @property
+    def failed(self) -> list[dict[str, Any]]:
+        """The plans that failed: index, label, seed, fold and reason, in the order of the plans."""
+        return sorted(self.about.get("failed", ()), key=lambda each: each["index"])
+
+    def fail(self, index: int, failed: Failed) -> None:
+        """Write down that the plan at ``index`` failed, and why."""
+        self.about["failed"] = [*self.about.get("failed", ()), failed.row(index, self.plans[index])]
+        self.save()
 
     def add(self, index: int, record: "RunRecord", trivial: dict[str, Any] | None = None) -> PlanRun:
         """Take in what an engine made of the plan at ``index``, and the trivial predictor beside; write it down."""
@@ -114,7 +125,7 @@ class Run:
             return
         about = self.about | {
             "planned": len(self.plans),
-            "finished": len(self.plans) - len(self.not_run),
+            "finished": len(self.plans) - len(self.not_run) - len(self.failed),
             "not_run": [{"label": p.method.label, "seed": p.seed, "fold": p.fold} for p in self.not_run],
         }
         rounds = [
