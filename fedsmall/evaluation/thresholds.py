@@ -22,7 +22,7 @@ def best_threshold(p: np.ndarray, positive: np.ndarray) -> float:
     ``p`` (samples,) are probabilities of the positive class, ``positive`` (samples,) says who was so.
     Source: Youden 1950, "Index for rating diagnostic tests".
     """
-    values, hits, false = _counts(p, positive)
+    values, hits, false = counts_from_above(p, positive)
     gains = hits / max(hits[-1], 1) - false / max(false[-1], 1)
     best = np.flatnonzero(gains >= gains.max() - 1e-12)[-1]
     return _middle(values, int(best))
@@ -30,12 +30,12 @@ def best_threshold(p: np.ndarray, positive: np.ndarray) -> float:
 
 def least_sensitivity(p: np.ndarray, positive: np.ndarray, wanted: float) -> float:
     """The highest threshold at which at least the share ``wanted`` of the positive samples is called positive."""
-    values, hits, _ = _counts(p, positive)
+    values, hits, _ = counts_from_above(p, positive)
     enough = np.flatnonzero(hits >= wanted * hits[-1] - 1e-9)
     return _middle(values, int(enough[0]))
 
 
-def _counts(p: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def counts_from_above(p: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The values of ``p`` from high to low, and how many positive and other samples are at or above each."""
     order = np.argsort(-p, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(p[order])), len(p) - 1)
