@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedsmall.data.standardise import Sums
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -57,6 +59,7 @@ class Federation:
     ``held_out`` holds each site's own test samples where the task has such (a natural partition), else ``None``;
     ``test`` is the common test set: for a natural partition the sites' held-out samples together, and no sample where
     the sites' targets differ in length.
+    ``class_sums`` are what the sites tell of their classes (:mod:`fedsmall.data.class_weights`).
     ``extra`` holds further test sets by name (for example the unused official training images).
     """
 
@@ -67,6 +70,7 @@ class Federation:
     held_out: tuple[Samples | None, ...] = ()
     extra: tuple[tuple[str, Samples], ...] = ()
     notes: tuple[str, ...] = ()
+    class_sums: tuple[Sums, ...] = ()
 
     @property
     def tasks(self) -> tuple[Task, ...]:

@@ -128,6 +128,7 @@ def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -
         held_out=tuple(held for _, held in samples),
         extra=tuple((name, ready(part, scaling, plan.dtype)) for name, part in extra.items() if len(part)),
         notes=(*pool.notes, *_notes(sites)),
+        class_sums=() if task.loss == "l1" else tuple(site.class_sums() for site in sites),
     )
 
 

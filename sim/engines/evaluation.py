@@ -95,8 +95,11 @@ class CentralEvaluator:
         train, task = self.federation.train, self.federation.task
         if task.classes != 2 or task.loss == "l1" or sum(map(len, train)) > MOST_SAMPLES:
             return {}
-        p = np.concatenate([probabilities(self._answer(model, samples.x), task.loss) for samples in train])
-        return thresholds_of(self.plan, p[:, 1], np.concatenate([samples.y for samples in train]) == 1)
+        outputs = np.concatenate([self._answer(model, samples.x) for samples in train])
+        if not np.isfinite(outputs).all():
+            return {}
+        p = probabilities(outputs, task.loss)[:, 1]
+        return thresholds_of(self.plan, p, np.concatenate([samples.y for samples in train]) == 1)
 
     def _judge_sites(self, models: Arrays, samples: Samples, task: Task) -> dict[str, Any]:
         return _spread(evaluate_many(self._predict(models, samples.x), samples.y, task))

@@ -10,6 +10,7 @@ import torch
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
+from fedsmall.data.class_weights import BALANCED, agreed_weights, with_weights
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.methods import nearest
@@ -85,7 +86,7 @@ def run_plan(
     check_run(plan, federation)
     trained_on = federation.pooled() if plan.method.family == "central" else federation
     own = {"device": "cpu"} | (options or {})
-    work = _Work(plan, trained_on, progress, stop, own.pop("device"))
+    work = _Work(_weighted(plan, federation), trained_on, progress, stop, own.pop("device"))
     work = work.exposed() if exposed else work
     outcome, path, device = ENGINES[engine](work, own)
     record = _record(plan, engine, work.with_patients(outcome), path, device)
@@ -98,10 +99,17 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     ``tell`` is called with each contact at which models are judged and what they are worth.
     """
     check_run(plan, federation)
-    work = _Work(plan, federation, None, None, "cpu").exposed()
+    work = _Work(_weighted(plan, federation), federation, None, None, "cpu").exposed()
     outcome = work.with_patients(work.on(grid, tell, in_pieces=False))
     record = _record(plan, "flower", outcome, "loop", torch.device("cpu"))
     return _with_end(record, work, federation)
+
+
+def _weighted(plan: Plan, federation: Federation) -> Plan:
+    """The plan with the class weights on which the sites agree, where it asks for such."""
+    if plan.recipe.class_weights != BALANCED:
+        return plan
+    return with_weights(plan, agreed_weights(federation.class_sums, federation.task))
 
 
 def _with_end(record: RunRecord, work: "_Work", federation: Federation) -> RunRecord:

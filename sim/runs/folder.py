@@ -21,15 +21,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tomli_w
 from safetensors.numpy import load_file, save
 
 from fedsmall.errors import PlanError
-from fedsmall.federation import Federation, Samples
+from fedsmall.federation import Federation
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import idle
 from fedsmall.wire import Arrays
+from sim.runs.class_counts import class_counts, weights_told
 from sim.runs.cores import cores
 from sim.runs.failures import Failed
 from sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
@@ -39,7 +39,6 @@ if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder 
     from sim.engines.run import RunRecord
 
 SINGLE = "per_site"
-MANY_SITES = 500  # of more, nobody reads how many of each class they have
 PREDICTIONS = "predictions.npz"
 
 
@@ -248,24 +247,9 @@ def _about(federation: Federation, engine: str) -> dict[str, Any]:
         "sites": len(sizes),
         "samples_per_site": [min(sizes), max(sizes)],
         "test_samples": federation.test_samples,
-        "class_counts": _class_counts(federation),
+        "class_counts": class_counts(federation),
         "notes": list(federation.notes),
     }
-
-
-def _class_counts(federation: Federation) -> dict[str, dict[str, list[int]]]:
-    """How many of each class every site trains on and holds out; nothing for numbers, or for very many sites."""
-    task, held = federation.task, federation.held_out or (None,) * len(federation.names)
-    if task.loss == "l1" or len(federation.names) > MANY_SITES:
-        return {}
-    return {
-        name: {"train": _counted(train, task.classes), "held_out": _counted(out, task.classes)}
-        for name, train, out in zip(federation.names, federation.train, held, strict=True)
-    }
-
-
-def _counted(samples: Samples | None, classes: int) -> list[int]:
-    return [] if samples is None else np.bincount(samples.y, minlength=classes).tolist()
 
 
 def _notes(plans: Sequence[Plan], federation: Federation) -> list[str]:
@@ -273,6 +257,7 @@ def _notes(plans: Sequence[Plan], federation: Federation) -> list[str]:
     sizes = [len(samples) for samples in federation.train]
     trees = [(plan.method.label, plan.method.tree) for plan in plans]
     told = [f"{label}: {line}" for label, tree in trees if tree and (line := idle(tree, sizes))]
+    told += weights_told(plans, federation)
     return list(dict.fromkeys(told))
 
 
