@@ -4,6 +4,7 @@ import pytest
 
 from sim.cli.app import main
 from sim.evidence.search import FOLDS, choose, load
+from sim.runs.scenario import load as load_scenario
 
 SCENARIO = """
 name = "small"
@@ -75,6 +76,21 @@ def test_a_search_is_written_down_whole_and_every_method_had_the_same_budget(cap
         assert sum(row["label"] == label for row in rows) == 2 * 2 * FOLDS
     assert set(choose(load(search)[""])) == {"FedDC", "FedAvg"}
     assert (tmp_path / "lr-search.svg").is_file()
+
+
+def test_a_search_can_be_written_as_a_scenario_with_the_chosen_rates(capsys, tmp_path):
+    (tmp_path / "small.toml").write_text(SCENARIO)
+    asked = ("tune", str(tmp_path / "small.toml"), "--rates", "0.1,0.01", "--seeds", "1")
+    files = ("--out", str(tmp_path / "search.csv"), "--write", str(tmp_path / "tuned.toml"))
+
+    _, _, code = told(capsys, *asked, *files)
+
+    assert code == 0
+    chosen = {label: choice.lr for label, choice in choose(load(tmp_path / "search.csv")[""]).items()}
+    plans = load_scenario(tmp_path / "tuned.toml").plans()
+    assert {plan.method.label: plan.recipe.lr for plan in plans} == chosen
+    _, err, code = told(capsys, *asked, *files)
+    assert (code, "exists already" in err) == (2, True)
 
 
 @pytest.mark.parametrize(("rates", "message"), [("0.1,fast", "numbers separated by commas"), ("0,0.1", "positive")])
