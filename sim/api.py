@@ -98,16 +98,18 @@ class Result:
         return [one.row for one in self.run.done]
 
     def __str__(self) -> str:
-        from sim.report.terminal import grid
+        from sim.report.terminal import failures, grid
 
         console = Console(record=True, width=120, file=StringIO())
         console.print(grid(table(self.run), self.run.scenario.name))
-        return console.export_text() + "\n".join(sentences(self.run))
+        return console.export_text() + "\n".join([*sentences(self.run), *failures(self.run)])
 
     def _repr_html_(self) -> str:
         from sim.report.html import table_of
+        from sim.report.terminal import failures
 
-        return table_of(table(self.run)) + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences(self.run))
+        said = [*sentences(self.run), *failures(self.run)]
+        return table_of(table(self.run)) + "".join(f"<p>{escape(sentence)}</p>" for sentence in said)
 
 
 def run(

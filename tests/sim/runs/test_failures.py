@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fedsmall.files import DiskFullError
+from sim import Result
 from sim.report.html import page
 from sim.report.terminal import failures
 from sim.runs.execute import execute
@@ -71,6 +72,13 @@ def test_a_method_that_diverges_is_a_row_and_the_others_are_reported(wild, small
     assert "This run is partial" not in text
     assert failures(run)[0].startswith("Wild failed (seeds 0, 1): ")
     assert [each["label"] for each in merge([run])[0].failed] == ["Wild", "Wild"]
+
+
+def test_a_notebook_is_told_too(wild):
+    result = Result(read(wild.folder))
+
+    assert "Wild failed (seeds 0, 1)" in str(result)
+    assert "Wild failed (seeds 0, 1)" in result._repr_html_()
 
 
 def test_the_others_have_the_numbers_that_they_have_alone(wild, tmp_path):
