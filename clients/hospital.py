@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import asdict
 from hashlib import blake2b
 
@@ -14,6 +15,7 @@ from clients.site_data import SiteData
 from fedsmall.audit_log import digest_of
 from fedsmall.evaluation.ensembles import answer, members_of
 from fedsmall.evaluation.metrics import evaluate
+from fedsmall.federation import Samples
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import told_samples
@@ -109,13 +111,15 @@ class HospitalClient(NumPyClient):
         if held_out is None or len(held_out) == 0:
             return 0.0, 0, {}
         received = dict(zip(_names(config), parameters, strict=True))
-        site = self.trainer.names.index(self.home.site)
-        method, memory = self.plan.method, self.memory.read()
-        members = members_of(split(received, MODEL), method.is_ensemble)
-        outputs = [self.trainer.predict_at(site, member, held_out.x, memory) for member in members]
-        together = answer(np.stack(outputs), self.home.task.loss, method.together)
-        metrics = evaluate(together, held_out.y, self.home.task)
-        return float(metrics["loss"]), len(held_out), {name: float(value) for name, value in metrics.items()}
+        metrics = self.judged(members_of(split(received, MODEL), self.plan.method.is_ensemble), held_out)
+        return metrics["loss"], len(held_out), dict(metrics)
+
+    def judged(self, members: Sequence[Arrays], samples: Samples) -> dict[str, float]:
+        """The metrics of models that answer together, on samples of the site."""
+        site, memory = self.trainer.names.index(self.home.site), self.memory.read()
+        outputs = [self.trainer.predict_at(site, member, samples.x, memory) for member in members]
+        together = answer(np.stack(outputs), self.home.task.loss, self.plan.method.together)
+        return {name: float(value) for name, value in evaluate(together, samples.y, self.home.task).items()}
 
 
 def keyed(key: bytes, arrays: Arrays) -> int:

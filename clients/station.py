@@ -26,6 +26,7 @@ from clients.self_check import check_released, guarded
 from clients.site_data import SiteData, stamp
 from clients.site_log import SiteLog
 from clients.told_sums import ToldSums, told_classes
+from clients.visitors import keep_visitor, worth_of_visitors
 from fedsmall import __version__
 from fedsmall.audit_log import digest_of, manifest
 from fedsmall.data.raw_site import RawSite
@@ -152,6 +153,7 @@ class Station:
         counted = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
         sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
         sent, kappa = self._guarded(order, sent, client, int(metrics[STEPS]))
+        keep_visitor(self._run_folder(order.config), order.config, order.plan, sent)
         return {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}, sent
 
     def _guarded(self, order: SiteRequest, sent: Arrays, client: HospitalClient, steps: int) -> tuple[Arrays, float]:
@@ -167,8 +169,10 @@ class Station:
         samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
         if samples < order.policy.count_floor:  # a share of three patients is as good as their labels
             return {"metrics": {EXAMPLES: 0}}, {}
-        _, examples, metrics = self._client(order, after=True).evaluate(list(order.arrays.values()), _named(order))
-        return {"metrics": {EXAMPLES: examples, **metrics}}, {}
+        client = self._client(order, after=True)
+        _, examples, metrics = client.evaluate(list(order.arrays.values()), _named(order))
+        kept = worth_of_visitors(self._run_folder(order.config), order.config, client)
+        return {"metrics": {EXAMPLES: examples, **metrics, **kept}}, {}
 
     def _client(self, order: SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:
         """Who trains and judges here; with the memory that the site has before the order's round, or ``after`` it."""

@@ -44,7 +44,7 @@ class Task:
     @property
     def outputs(self) -> int:
         """The width of the model's last layer."""
-        return 1 if self.loss in ("logistic", "hinge") else self.classes
+        return 1 if self.loss in ("logistic", "soft_logistic", "hinge") else self.classes
 
 
 def task_at(task: Task, y: np.ndarray) -> Task:

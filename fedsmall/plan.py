@@ -45,6 +45,10 @@ class Method(Frozen):
 
     A run may have ``phases``, each with sites and a schedule of its own. Every phase ends with an aggregation, and the
     next sets out from what that made, without optimizer state.
+
+    Where they ``keep_last``, so many of the last models that have trained at a site stay there, as they left it, and
+    answer together for that site. In ``distil`` rounds after the run the sites make one model of several
+    (:mod:`fedsmall.distillation`).
     """
 
     name: str
@@ -74,6 +78,8 @@ class Method(Frozen):
     snapshots: Positive = 1
     together: Literal["probability", "logit"] = "probability"
     phases: tuple[Phase, ...] = ()
+    keep_last: Positive | None = None
+    distil: Positive | None = None
 
     @model_validator(mode="after")
     def _label(self) -> Self:
@@ -87,8 +93,10 @@ class Method(Frozen):
             raise ValueError("models and fraction both say how many sites take part in a contact; remove one of them")
         if self.turns and self.groups in (1, "each"):
             raise ValueError("turns are taken by groups; say how many: groups = 5")
-        if self.family != "federated" and (self.models or self.is_ensemble or self.ema):
-            raise ValueError(f"models, groups, ema and snapshots are for models that travel; this is {self.family}")
+        if self.family != "federated" and (self.models or self.is_ensemble or self.ema or self.keep_last):
+            raise ValueError(
+                f"models, groups, ema, snapshots and keep_last are for models that travel; this is {self.family}"
+            )
         return self
 
     @model_validator(mode="after")

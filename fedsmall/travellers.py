@@ -1,7 +1,7 @@
 """The models on their way through a federation, as rows of one stack: where they are, and what a contact does."""
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -42,6 +42,24 @@ class Moment(NamedTuple):
     events: list[dict[str, Any]]
     memory: Arrays
     commons: tuple[Arrays, ...] = ()
+
+
+class Watcher(Protocol):
+    """Somebody who looks at the moments of a run and changes nothing."""
+
+    def needs(self, contact: Contact) -> bool:
+        """Whether the models must be seen as they leave at this contact."""
+
+    def see(self, moment: Moment) -> None:
+        """Take in a moment."""
+
+
+def watching(moments: Iterable[Moment], watchers: Sequence[Watcher]) -> Iterator[Moment]:
+    """The moments of a run, each shown to the ``watchers`` before anybody else sees it."""
+    for moment in moments:
+        for watcher in watchers:
+            watcher.see(moment)
+        yield moment
 
 
 def starting(plan: Plan, sites: int, initial: Initial) -> list[Arrays]:

@@ -4,6 +4,7 @@ import numpy as np
 
 from fedsmall.aggregation.aggregate import check_aggregator, is_buffer
 from fedsmall.aggregation.combiners import combiner_for
+from fedsmall.distillation import check_distil
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Task
 from fedsmall.models.own_models import SHARED_PART, check_own_models, has_own_models
@@ -24,6 +25,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     check_own_models(plan, sites)
     _check_phases(plan, sites)
     _check_weights(plan, task)
+    check_distil(plan, task.loss)
     if is_patient_level(plan):
         check_patient_level(plan, _buffers(plan, task))
     if method.family != "federated":
@@ -126,6 +128,8 @@ def _check_groups(plan: Plan, sites: int) -> None:
         )
     if method.is_ensemble and has_own_models(plan):
         raise PlanError("Groups and snapshots answer together, which models of the sites' own cannot. Use groups = 1.")
+    if method.keep_last and has_own_models(plan):
+        raise PlanError("Visitors answer together, which models of the sites' own cannot. Leave keep_last out.")
     if method.groups == 1:
         return
     for part in (method.rule, method.server):

@@ -32,6 +32,7 @@ EXAMPLES = "num-examples"
 LOSS = "train-loss"
 STEPS = "steps"
 BLURRED = "blurred"  # how much noise a site added of its own accord, for patients could be read from its update
+KEPT = "kept-"  # begins the names of what the site's last visitors are worth together there
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.special import log_expit, log_softmax, logsumexp
+from scipy.special import entr, expit, log_expit, log_softmax, logsumexp, softmax
 
 from fedsmall.wire import Arrays
 
@@ -35,3 +35,25 @@ def answer(outputs: np.ndarray, loss: str, together: str = "probability") -> np.
         # the log-odds of the mean, from the logarithms of both classes' probabilities
         return np.asarray(logsumexp(log_expit(outputs), axis=0) - logsumexp(log_expit(-outputs), axis=0))
     return np.asarray(outputs.mean(axis=0))
+
+
+def spread(outputs: np.ndarray, loss: str) -> tuple[np.ndarray, np.ndarray]:
+    """How far the members of an ensemble differ on each sample: two arrays, (samples,) each.
+
+    ``outputs`` has shape (members, samples, outputs). The first is the standard deviation, over the members, of the
+    probability of the class that they predict together; of margins and numbers, that of the outputs. The second is the
+    mutual information of the class and the member in nats: 0 where all say the same, at most the logarithm of the
+    number of members; NaN where outputs are no probabilities.
+    Source: Smith & Gal 2018, "Understanding measures of uncertainty for adversarial example detection".
+    """
+    outputs = np.asarray(outputs, dtype=np.float64)
+    if loss == "logistic":
+        shares = np.concatenate([expit(-outputs), expit(outputs)], axis=-1)  # (members, samples, 2)
+    elif loss == "cross_entropy":
+        shares = softmax(outputs, axis=-1)
+    else:
+        return outputs.std(axis=0).mean(axis=-1), np.full(outputs.shape[1], np.nan)
+    mean = shares.mean(axis=0)  # (samples, classes)
+    deviation = np.take_along_axis(shares.std(axis=0), mean.argmax(axis=-1)[:, None], axis=-1)[:, 0]
+    information = entr(mean).sum(axis=-1) - entr(shares).sum(axis=-1).mean(axis=0)
+    return deviation, np.maximum(information, 0)

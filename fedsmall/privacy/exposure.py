@@ -11,7 +11,7 @@ Only a simulation can count them, for nobody else holds all updates and all pati
 A lower bound: other attacks find more, and of a long run some contacts are looked at, not all.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,14 +161,6 @@ def _layers(plan: Plan, train: tuple[Samples, ...], model: Arrays) -> list[str]:
     if plan.method.family != "federated" or len(widths) != 1:
         return []
     return layers_read(model, widths.pop())
-
-
-def watching(moments: Iterable[Moment], exposure: Exposure | None) -> Iterator[Moment]:
-    """The moments of a run, each shown to ``exposure``, where there is one, before anybody else sees it."""
-    for moment in moments:
-        if exposure is not None:
-            exposure.see(moment)
-        yield moment
 
 
 class _Step(NamedTuple):

@@ -13,6 +13,7 @@ from fedsmall.theory.bounds import (
     samples_for,
     sites_to_visit,
 )
+from fedsmall.theory.groups import GroupAdvice, advise_groups
 from fedsmall.theory.patients import PatientAdvice, advise_patients
 from fedsmall.theory.visits import (
     Visits,
@@ -25,10 +26,12 @@ from fedsmall.theory.visits import (
 
 __all__ = [
     "Advice",
+    "GroupAdvice",
     "PatientAdvice",
     "RadonAdvice",
     "Visits",
     "advise",
+    "advise_groups",
     "advise_patients",
     "advise_radon",
     "expected_draws",

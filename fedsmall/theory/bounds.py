@@ -16,7 +16,9 @@ from fedsmall.randomness import rng_for
 from fedsmall.theory.visits import check_chance, expected_draws, simulate_visits
 
 
-def rounds_to_visit(sites: int, visits: int, permute_every: int = 1, failure: float = 0.01) -> float:
+def rounds_to_visit(
+    sites: int, visits: int, permute_every: int = 1, failure: float = 0.01, models: int | None = None
+) -> float:
     """The bound on the rounds in which a model visits ``visits`` sites: d * m / rho^(1/m) * (H_m - H_(m - k)).
 
     ``failure`` is rho. Mind what it bounds. By Markov's inequality a given model has not got so far with a chance of at
@@ -25,10 +27,13 @@ def rounds_to_visit(sites: int, visits: int, permute_every: int = 1, failure: fl
     either takes. The proof multiplies m chances as if models walked apart, but they share their permutations: two
     models at two sites always fall short together. The bound is so slack that rho holds all the same for up to three
     sites, reckoned exactly, and in every simulation of more.
+
+    Of ``models`` of them, a group's, the same holds with rho^(1/models): the fewer they are, the longer it takes until
+    they hardly ever fall short all together. Of one model it is Markov's inequality, and promises what it says.
     Source: Kamp et al. 2023, Lemma 5.
     """
     check_chance("failure", failure)
-    slack: float = failure ** (1 / sites)
+    slack: float = failure ** (1 / (models or sites))
     return permute_every * expected_draws(sites, visits) / slack
 
 
@@ -43,15 +48,18 @@ def samples_for(error: float, failure: float) -> float:
     return log(1 / failure) / error
 
 
-def rounds_between_aggregations(sites: int, visits: int, permute_every: int = 1, failure: float = 0.01) -> float:
+def rounds_between_aggregations(
+    sites: int, visits: int, permute_every: int = 1, failure: float = 0.01, models: int | None = None
+) -> float:
     """The bound on the aggregation period b: d * m / delta^(1/(2 m)) * (H_m - H_(m - K)).
 
-    ``failure`` is delta, of which the visits get the square root: it is :func:`rounds_to_visit` at sqrt(delta). The
-    sites to visit, K = ceil(n0(epsilon, sqrt(delta)) / n), come from :func:`sites_to_visit`.
+    ``failure`` is delta, of which the visits get the square root: it is :func:`rounds_to_visit` at sqrt(delta), of all
+    models or of so many ``models`` as a group has. The sites to visit,
+    K = ceil(n0(epsilon, sqrt(delta)) / n), come from :func:`sites_to_visit`.
     Source: Kamp et al. 2023, Proposition 4.
     """
     check_chance("failure", failure)
-    return rounds_to_visit(sites, visits, permute_every, sqrt(failure))
+    return rounds_to_visit(sites, visits, permute_every, sqrt(failure), models)
 
 
 def sites_to_visit(samples_needed: float, samples_per_site: int) -> int:

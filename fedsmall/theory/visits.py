@@ -46,16 +46,21 @@ def sites_seen_of_fraction(sites: int, contacts: int, fraction: float) -> float:
     return sites_seen(sites, contacts, max(1, round(fraction * sites)))
 
 
-def sites_seen_in_groups(sites: int, contacts: int, groups: int) -> float:
-    """The different sites whose data a group's model has seen after so many contacts: m * (1 - (1 - 1/G)**T).
+def sites_seen_in_groups(sites: int, contacts: int, groups: int, models: int | None = None) -> float:
+    """The different sites whose data a group's model has seen after so many contacts: m * (1 - (1 - M/(G m))**T).
 
-    At every contact the sites are dealt to the groups at random, m / G to each; where that is no whole number, the
-    larger parts go to random groups. One group sees all sites at once; as many groups as sites are travellers.
+    At every contact M ``models`` (one a site if not given) sit at different sites, drawn uniformly anew, M / G of each
+    group; where that is no whole number, the larger parts go to random groups. It counts what the members of a group
+    have seen together, so it holds of their next average, however often they average. One group of a model a site sees
+    all sites at once; a model by itself is a traveller.
 
-    Raises PlanError unless every group can have a site.
+    Raises PlanError unless every model can have a site, and every group a model.
     """
-    _check_range("groups", groups, sites)
-    return _seen(sites, contacts, 1 / groups)
+    models = sites if models is None else models
+    _check_range("models", models, sites)
+    if not 1 <= groups <= models:
+        raise PlanError(f"groups is 1 to the number of models, {models}; got {groups}")
+    return _seen(sites, contacts, models / (groups * sites))
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,14 @@ class Visits:
     def chance_of_all(self, rounds: float) -> float:
         """How likely every model is through after so many rounds."""
         return float((self.rounds.max(axis=1) <= rounds).mean())
+
+    def of(self, models: int) -> "Visits":
+        """The same of so many of the models; of any as many, for none is like no other."""
+        return Visits(self.rounds[:, :models])
+
+    def chance_of_none(self, rounds: float) -> float:
+        """How likely all models fall short together after so many rounds."""
+        return float((self.rounds > rounds).all(axis=1).mean())
 
 
 def simulate_visits(

@@ -7,7 +7,16 @@ import typer
 from rich.table import Table
 
 from fedsmall.errors import PlanError
-from fedsmall.theory import Advice, PatientAdvice, RadonAdvice, advise, advise_patients, advise_radon
+from fedsmall.theory import (
+    Advice,
+    GroupAdvice,
+    PatientAdvice,
+    RadonAdvice,
+    advise,
+    advise_groups,
+    advise_patients,
+    advise_radon,
+)
 from sim.report.terminal import terminal
 
 console = terminal()
@@ -27,6 +36,15 @@ def plan(
         int | None,
         typer.Option(min=1, help="h of the Radon point; as large as sites allow if not given", show_default=False),
     ] = None,
+    groups: Annotated[
+        int | None,
+        typer.Option(min=1, help="G, groups of models that never merge: adds what they change", show_default=False),
+    ] = None,
+    models: Annotated[
+        int | None,
+        typer.Option(min=1, help="M, how many models travel; one a site if not given", show_default=False),
+    ] = None,
+    contacts: Annotated[int, typer.Option(min=0, help="T, contacts after which sites seen are counted")] = 30,
     patients: Annotated[float, typer.Option(help="the epsilon that privacy may cost a patient in the whole run")] = 3.0,
     out: Annotated[
         Path | None,
@@ -43,6 +61,8 @@ def plan(
         raise PlanError(f"--patients is an epsilon above 0; got {patients:g}")
     radon = advise_radon(sites, parameters, height, error, failure) if parameters else None
     advice = advise(sites, samples, permute_every, error, failure)
+    asked = (groups or 1, models, contacts, permute_every, error, failure)
+    of_groups = advise_groups(sites, samples, *asked, parameters=parameters) if groups or models else None
     figure = _figure(advice, out) if out else None
     console.print(
         f"For an error of {error:g} but for a chance of {failure:g}, a model has to see about "
@@ -54,6 +74,9 @@ def plan(
     if radon:
         console.print()
         console.print(_radon(radon, advice))
+    if of_groups:
+        console.print()
+        console.print(_groups(of_groups, advice))
     if figure:
         console.print(f"\nFigure: {figure}", markup=False)
 
@@ -103,6 +126,24 @@ def _radon(radon: RadonAdvice, advice: Advice) -> Table:
     short = "too few" if advice.samples_per_site < radon.samples_alone else "enough"
     needed = f"{radon.samples_alone:.0f}; {advice.samples_per_site} are {short}"
     table.add_row("samples a site takes without daisy-chaining, n0(epsilon, 1/r), Corollary 3", needed)
+    return table
+
+
+def _groups(of: GroupAdvice, advice: Advice) -> Table:
+    after = f"after {of.contacts} contacts, of {advice.sites}"
+    chance = _chance(1 - advice.failure**0.5)
+    table = _columns(f"groups that never merge, {of.groups} of {of.members} models", "")
+    table.add_row(f"sites that a model has been at on average, {after}", f"{of.traveller_sees:.1f}")
+    table.add_row(f"sites that a group's models have been at together, {after}", f"{of.group_sees:.1f}")
+    table.add_row(f"rounds, simulated: every model of a group is through ({chance})", f"{of.all_members}")
+    table.add_row("rounds, bound of Proposition 4 of a group's models", f"{of.bound:.3f}")
+    table.add_row("chance that all of them fall short at that bound, simulated", _chance(of.short_together))
+    table.add_row("noise of a group's average, over that of a model a site", f"{of.noise:.2f} times")
+    if of.radon:
+        held = f"{of.radon.failure_at_most:.3g}"
+        table.add_row(f"Radon points of a group, height {of.radon.height}: chance of failure at most", held)
+    elif of.radon_refused:
+        table.add_row(f"Radon points of a group: {of.radon_refused}", "none")
     return table
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsmall.audit_log import AuditLog
+from fedsmall.distillation import check_at_hand
 from fedsmall.errors import PlanError
 from fedsmall.files import write
 from fedsmall.methods import nearest
@@ -48,6 +49,7 @@ def prepare(folder: Path, run: str, plan: Plan, sites: tuple[str, ...], **patien
     PlanError where there is a run of that name, and for a plan that sites refuse: it hands models on as they are.
     """
     check_handed_on(plan)
+    check_at_hand(plan)
     home = folder / "runs" / run
     if home.exists():
         raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")

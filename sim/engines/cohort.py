@@ -1,12 +1,13 @@
 """The engine ``cohort``: all sites of a contact train as one batched computation, here and without a message."""
 
+from collections.abc import Sequence
+
 from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.daisy_chain import daisy_chain
 from fedsmall.plan import Plan
-from fedsmall.privacy.exposure import Exposure, watching
 from fedsmall.schedule import Contact, contacts_of
 from fedsmall.training.trainer import Trainer
-from fedsmall.travellers import Initial
+from fedsmall.travellers import Initial, Watcher, watching
 from sim.engines.allocator import keep_freed_memory
 from strategies.server.run_loop import Evaluator, Outcome, Progress, Stop, charged, due, follow, ledger_of
 
@@ -18,7 +19,7 @@ def run_cohort(
     evaluator: Evaluator | None = None,
     progress: Progress | None = None,
     stop: Stop | None = None,
-    exposure: Exposure | None = None,
+    watchers: Sequence[Watcher] = (),
 ) -> Outcome:
     """Run a plan over the sites of ``trainer``; ``initial`` gives each site its own model, or all one under None."""
     keep_freed_memory()
@@ -26,9 +27,9 @@ def run_cohort(
     contacts = charged(contacts_of(plan, in_pieces=evaluator is not None), ledger)
 
     def seen(contact: Contact) -> bool:
-        looked_at = exposure is not None and exposure.needs(contact)
+        looked_at = any(watcher.needs(contact) for watcher in watchers)
         return looked_at or (evaluator is not None and due(plan, contact))
 
     moments = daisy_chain(plan, trainer, combiner_for(plan), contacts, initial, seen)
-    watched = watching(moments, exposure)
+    watched = watching(moments, watchers)
     return follow(watched, plan, Outcome(), ledger=ledger, evaluator=evaluator, progress=progress, stop=stop)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from clients.site_data import site_in
-from fedsmall.evaluation.ensembles import answer
+from fedsmall.evaluation.ensembles import answer, spread
 from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
 from fedsmall.evaluation.probabilities import probabilities
 from fedsmall.evaluation.thresholds import thresholds_of
@@ -16,6 +16,7 @@ from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.travellers import Moment
+from fedsmall.visitors import Visitors
 from fedsmall.wire import EXAMPLES, Arrays, stack_of_one
 from strategies.server.remote import Answers
 from strategies.server.run_loop import Evaluation
@@ -45,10 +46,16 @@ class CentralEvaluator:
     """
 
     def __init__(
-        self, plan: Plan, federation: Federation, trainer: OneModelTrainer, last: "LastRound | None" = None
+        self,
+        plan: Plan,
+        federation: Federation,
+        trainer: OneModelTrainer,
+        visitors: Visitors | None = None,
+        last: "LastRound | None" = None,
     ) -> None:
         self.last = last or LastRound()
         self.plan = plan
+        self.visitors = visitors
         self.federation = federation
         self.trainer = trainer
 
@@ -73,7 +80,35 @@ class CentralEvaluator:
             extra[name] = {"common": of_extra, "sites": self._judge_sites(models, samples, task)}
         of_sites["names"] = list(moment.sites)
         of_held_out = self._held_out(common)
-        return Evaluation(t, of_common, of_sites, extra | ({"held_out": of_held_out} if of_held_out else {}))
+        kept = self._kept() if t == self.plan.rounds else {}
+        several = common is not None and self.plan.method.is_ensemble
+        differ = self._spread_of(common, self.federation.test) if common is not None and several else {}
+        extra |= {"held_out": of_held_out} if of_held_out else {}
+        return Evaluation(t, of_common, of_sites, extra, kept, differ)
+
+    def _spread_of(self, members: Arrays, samples: Samples) -> dict[str, float]:
+        """The mean over the samples of how far members differ."""
+        found = spread(self._predict(members, samples.x), self.federation.task.loss)
+        means = dict(zip(("deviation", "information"), (float(values.mean()) for values in found), strict=True))
+        return {name: value for name, value in means.items() if not np.isnan(value)}
+
+    def _kept(self) -> dict[str, Any]:
+        """What each site's visitors are worth together: on the common test set, and on its own held-out samples."""
+        members = self.visitors.members() if self.visitors is not None else {}
+        if not members:
+            return {}
+        each = [self._together(models, self.federation.test) for models in members.values()]
+        known = [name for name in each[0] if all(name in metrics for metrics in each)]
+        summary = _spread({name: np.array([metrics[name] for metrics in each]) for name in known})
+        held_out = dict(zip(self.federation.names, self.federation.held_out, strict=False))
+        own = {
+            site: self._together(members[site], samples)
+            for site, samples in held_out.items()
+            if site in members and samples is not None and len(samples)
+        }
+        differ = [self._spread_of(models, self.federation.test) for models in members.values()]
+        summary["spread"] = {name: float(np.mean([each[name] for each in differ])) for name in differ[0]}
+        return {**summary, "names": list(members)} | ({"held_out": own} if own else {})
 
     def _of_one(self, t: int, models: Arrays) -> Evaluation:
         model = {name: array[0] for name, array in models.items()}
@@ -106,6 +141,10 @@ class CentralEvaluator:
 
     def _metrics(self, model: Arrays, samples: Samples) -> dict[str, float]:
         return self._worth(self._answer(model, samples.x), samples)
+
+    def _together(self, members: Arrays, samples: Samples) -> dict[str, float]:
+        method, task = self.plan.method, self.federation.task
+        return self._worth(answer(self._predict(members, samples.x), task.loss, method.together), samples)
 
     def _worth(self, outputs: np.ndarray, samples: Samples) -> dict[str, float]:
         metrics = evaluate(outputs, samples.y, self.federation.task)

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from fedsmall import __version__
 from fedsmall.data.class_weights import BALANCED, agreed_weights, with_weights
+from fedsmall.distillation import check_at_hand
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.methods import nearest
@@ -23,9 +24,11 @@ from fedsmall.training.device import chosen, described
 from fedsmall.training.lots import spent
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
-from fedsmall.travellers import Moment
+from fedsmall.travellers import Moment, Watcher
 from fedsmall.validation import check_run
+from fedsmall.visitors import Visitors
 from fedsmall.wire import Arrays
+from sim.engines.distil import Distilled, distilled
 from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, said_of
 from strategies.build import strategy_for
 from strategies.server.remote import Ask, Judges, OwnModelsEvaluator
@@ -40,9 +43,10 @@ class RunRecord:
 
     ``seconds`` is the wall time of the rounds, without building data or starting an engine; ``model`` is the common
     model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained;
-    ``read`` is who could be read by whom, where that was counted; ``predictions`` are what the one model at the end
-    says of the test samples (:func:`sim.engines.evaluation.said_of`), empty where there is none or it was cut short,
-    and ``thresholds`` those that it has by the training samples.
+    ``read`` is who could be read by whom, where that was counted; ``distilled`` is the one model that
+    sites made of several; ``predictions`` are what the one model at the end says of the test samples
+    (:func:`sim.engines.evaluation.said_of`), empty where there is none or it was cut short, and ``thresholds`` those
+    that it has by the training samples.
     """
 
     plan: Plan
@@ -61,6 +65,7 @@ class RunRecord:
     device: str = ""
     privacy: dict[str, float] = field(default_factory=dict)
     read: dict[str, Any] = field(default_factory=dict)
+    distilled: Distilled | None = None
     predictions: Arrays = field(default_factory=dict)
     thresholds: dict[str, float] = field(default_factory=dict)
 
@@ -86,11 +91,12 @@ def run_plan(
     check_run(plan, federation)
     trained_on = federation.pooled() if plan.method.family == "central" else federation
     own = {"device": "cpu"} | (options or {})
-    work = _Work(_weighted(plan, federation), trained_on, progress, stop, own.pop("device"))
+    weighted = _weighted(plan, federation)
+    work = _Work(weighted, trained_on, progress, stop, own.pop("device"), visitors=_visitors(weighted, trained_on))
     work = work.exposed() if exposed else work
     outcome, path, device = ENGINES[engine](work, own)
     record = _record(plan, engine, work.with_patients(outcome), path, device)
-    return _with_end(record, work, federation)
+    return replace(_with_end(record, work, federation), distilled=work.distilled(outcome))
 
 
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -99,7 +105,9 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     ``tell`` is called with each contact at which models are judged and what they are worth.
     """
     check_run(plan, federation)
-    work = _Work(_weighted(plan, federation), federation, None, None, "cpu").exposed()
+    check_at_hand(plan)
+    weighted = _weighted(plan, federation)
+    work = _Work(weighted, federation, None, None, "cpu", visitors=_visitors(weighted, federation)).exposed()
     outcome = work.with_patients(work.on(grid, tell, in_pieces=False))
     record = _record(plan, "flower", outcome, "loop", torch.device("cpu"))
     return _with_end(record, work, federation)
@@ -117,6 +125,11 @@ def _with_end(record: RunRecord, work: "_Work", federation: Federation) -> RunRe
     outputs = work.last.outputs
     predictions = said_of(outputs, federation) if outputs is not None and len(outputs) else {}
     return replace(record, read=work.read(), predictions=predictions, thresholds=work.last.thresholds)
+
+
+def _visitors(plan: Plan, federation: Federation) -> Visitors | None:
+    samples = [len(site) for site in federation.train]
+    return Visitors(plan, federation.names, samples) if plan.method.keep_last else None
 
 
 def _record(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.device) -> RunRecord:
@@ -150,6 +163,12 @@ class _Work:
     device: str | torch.device
     exposure: Exposure | None = None
     last: LastRound = field(default_factory=LastRound)
+    visitors: Visitors | None = None
+
+    @property
+    def watchers(self) -> tuple[Watcher, ...]:
+        """Those who look at every moment of the run."""
+        return tuple(watcher for watcher in (self.exposure, self.visitors) if watcher is not None)
 
     def exposed(self) -> "_Work":
         """The same, with somebody who counts the patients that can be read, where models leave sites at all."""
@@ -160,6 +179,14 @@ class _Work:
     def read(self) -> dict[str, Any]:
         """What was counted; empty where nothing was."""
         return self.exposure.result() if self.exposure is not None else {}
+
+    def distilled(self, outcome: Outcome) -> Distilled | None:
+        """One model that the sites make of several after a run that was not cut short, where the plan asks for it."""
+        method = self.plan.method
+        if not method.distil or outcome.stopped:
+            return None
+        kept = self.visitors.members() if self.visitors is not None else {}
+        return distilled(self.plan, self.federation, outcome.model if method.is_ensemble else None, kept)
 
     def trainer(self) -> Trainer:
         federation = self.federation
@@ -201,12 +228,12 @@ class _Work:
             progress=self.progress,
             stop=self.stop,
             in_pieces=in_pieces,
-            exposure=self.exposure,
+            watchers=self.watchers,
         ).run()
 
     def evaluator(self, trainer: Trainer, judges: Ask | None = None) -> Evaluator:
         if isinstance(trainer, OneModelTrainer):
-            return CentralEvaluator(self.plan, self.federation, trainer, self.last)
+            return CentralEvaluator(self.plan, self.federation, trainer, self.visitors, self.last)
         # part of a site's model is at the site alone
         return OwnModelsEvaluator(judges or LocalJudges(self.plan, self.federation, trainer))
 
@@ -222,7 +249,7 @@ def _batched(work: _Work, options: dict[str, Any]) -> Ran:
     with shared_out(whole, work.federation, **options) as trainer:
         evaluator = work.evaluator(whole)
         outcome = run_cohort(
-            work.plan, trainer, work.initial, evaluator, work.progress, work.stop, exposure=work.exposure
+            work.plan, trainer, work.initial, evaluator, work.progress, work.stop, watchers=work.watchers
         )
         return outcome, whole.path, whole.device
 

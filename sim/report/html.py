@@ -22,6 +22,7 @@ from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
 from sim.report.sentences import named, p_of, sentences, short, value, with_interval
 from sim.report.style import Style
 from sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
+from sim.report.together import together
 from sim.report.traffic import amount, leaves_a_site
 from sim.report.tripod import tripod
 from sim.runs.files import as_csv, write
@@ -239,6 +240,7 @@ USED: tuple[Callable[..., Any], ...] = (
         site_by_site,
         svg,
         table,
+        together,
         value,
         with_interval,
     ),

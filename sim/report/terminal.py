@@ -7,6 +7,7 @@ from sim.report.promises import promises
 from sim.report.readers import read_sentences
 from sim.report.sentences import named, sentences, short, with_interval
 from sim.report.tables import Table, by_label, table
+from sim.report.together import together
 from sim.report.traffic import amount, outside
 from sim.runs.folder import Run
 
@@ -24,7 +25,7 @@ def print_run(console: Console, run: Run) -> None:
         console.print(
             grid(shown, f"{run.scenario.name}: {run.scenario.about}" if run.scenario.about else run.scenario.name)
         )
-        for sentence in (*sentences(run), *read_sentences(run), *promises(run), *outside(run)):
+        for sentence in (*sentences(run), *together(run), *read_sentences(run), *promises(run), *outside(run)):
             console.print(sentence, markup=False)
     for note in run.about.get("notes", ()):
         console.print(f"Note: {note}", markup=False)

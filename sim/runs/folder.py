@@ -7,7 +7,7 @@
     plans.json       every plan, in the order in which they are run
     summary.json     one row per finished plan, and what the trivial predictor gets beside it
     rounds.json      every evaluation; rounds.csv holds the numbers of them
-    models/          the common model of each plan at its end, as safetensors
+    models/          the common model of each plan at its end, as safetensors; distilled-... what was made of several
     predictions.npz  what each of them says of the test samples, beside the truth (:func:`prediction_key`)
     report.html      made from the rest by `fedsmall report RUN`
 """
@@ -99,6 +99,9 @@ class Run:
         self.predictions |= {f"{prediction_key(one)}/{name}": array for name, array in record.predictions.items()}
         if record.predictions and self.folder is not None:
             write_arrays(self.folder / PREDICTIONS, self.predictions)
+        if record.distilled is not None and self.folder is not None:
+            path = self.folder / "models" / f"distilled-{model_name(one)}"
+            write(path, save(record.distilled.model))
         self.save()
         return one
 
@@ -225,6 +228,12 @@ def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = N
         "stopped": record.stopped,
         "extra": _without_singles(last["extra"]),
     }
+    for word in ("kept", "spread"):
+        if last.get(word):
+            row[word] = _without_singles({word: last[word]})[word]
+    if record.distilled is not None:
+        told = record.distilled
+        row["distilled"] = {"common": told.metrics, "rounds": told.rounds, "bytes_sent": told.bytes_sent}
     if record.privacy:
         row["privacy"] = record.privacy
     if record.read:

@@ -15,7 +15,7 @@ from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.travellers import Moment
-from fedsmall.wire import CONFIG, EXAMPLES, METRICS, MODEL, PLAN, ROUND, Arrays
+from fedsmall.wire import CONFIG, EXAMPLES, KEPT, METRICS, MODEL, PLAN, ROUND, Arrays
 from strategies.checks import check_metrics
 from strategies.daisy_chain import DaisyChain
 from strategies.records import to_record
@@ -142,7 +142,7 @@ class Judges:
 
 def _summary(t: int, answers: Answers) -> Evaluation:
     weights = np.array([float(metrics[EXAMPLES]) for metrics in answers.values()])
-    names = list(_metrics(next(iter(answers.values()))))
+    names = [name for name in _metrics(next(iter(answers.values()))) if not name.startswith(KEPT)]
     common = {
         name: float(np.average([float(metrics.get(name, np.nan)) for metrics in answers.values()], weights=weights))
         for name in names
@@ -150,7 +150,17 @@ def _summary(t: int, answers: Answers) -> Evaluation:
     held_out = {
         site: {name: float(metrics[name]) for name in names if name in metrics} for site, metrics in answers.items()
     }
-    return Evaluation(t, common, {}, {"held_out": held_out})
+    return Evaluation(t, common, {}, {"held_out": held_out}, _kept(answers))
+
+
+def _kept(answers: Answers) -> dict[str, Any]:
+    """What sites say of their last visitors together, each on its own held-out samples; of those that keep any."""
+    told = {
+        site: {name.removeprefix(KEPT): value for name, value in answer.items() if name.startswith(KEPT)}
+        for site, answer in answers.items()
+    }
+    told = {site: metrics for site, metrics in told.items() if metrics}
+    return _spread(told) | {"held_out": told} if told else {}
 
 
 def _spread(answers: Answers) -> dict[str, Any]:

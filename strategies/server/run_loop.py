@@ -6,7 +6,7 @@ the same two hooks as ``Strategy.start``; the batched engine's come from :func:`
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -15,10 +15,9 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from fedsmall.plan import Plan
-from fedsmall.privacy.exposure import Exposure, watching
 from fedsmall.privacy.site_level import Ledger, at_contacts
 from fedsmall.schedule import Action, Contact, contacts_of, piece_length
-from fedsmall.travellers import Moment, starting
+from fedsmall.travellers import Moment, Watcher, starting, watching
 from fedsmall.wire import PLAN, Arrays
 from strategies.daisy_chain import DaisyChain
 from strategies.records import stacked, to_record
@@ -33,12 +32,17 @@ class Evaluation:
     ``common`` are the metrics of the common model, or None where there is none at that time. ``sites`` are the metrics
     of the sites' own models after their local training: means and spreads under "accuracy_mean", "accuracy_sd" and the
     like, and under "per_site" the metrics of each. ``extra`` holds the same two for further test sets by name.
+    ``kept``, at the end of a run whose sites keep visitors, is of each site's visitors together: what ``sites`` has,
+    and under "held_out" the metrics on the site's own held-out samples. ``spread`` is how far the members of an
+    ensemble differ (:func:`fedsmall.evaluation.ensembles.spread`), empty for one model.
     """
 
     t: int
     common: dict[str, float] | None
     sites: dict[str, Any]
     extra: dict[str, Any] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
+    spread: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -151,7 +155,7 @@ class RunLoop:
     journal: Journal | None = None
     timeout_s: float = 3600.0
     in_pieces: bool = True
-    exposure: Exposure | None = None
+    watchers: Sequence[Watcher] = ()
 
     def run(self) -> Outcome:
         """Walk all contacts (from the journal's last one on, where there is one) and say what came of them."""
@@ -165,7 +169,7 @@ class RunLoop:
         keep = partial(self._keep, outcome) if self.journal else None
         moments = self._moments(charged(contacts[self._done :], ledger), config)
         follow(
-            watching(moments, self.exposure),
+            watching(moments, self.watchers),
             self.plan,
             outcome,
             ledger=ledger,

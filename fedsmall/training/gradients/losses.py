@@ -9,7 +9,9 @@ from torch import Tensor
 
 
 class Loss(NamedTuple):
-    """Of outputs (..., samples, width) and targets (..., samples): values (..., samples), slopes as the outputs."""
+    """Of outputs (..., samples, width) and targets (..., samples), or as wide: values (..., samples), and slopes as the
+    outputs.
+    """
 
     value: Callable[[Tensor, Tensor], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]
@@ -47,6 +49,22 @@ def _hinge_slope(outputs: Tensor, targets: Tensor) -> Tensor:
     return torch.where(margin < 1, -sign, torch.zeros_like(sign))[..., None]
 
 
+def _soft_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return torch.logsumexp(outputs, -1) - (targets * outputs).sum(-1)  # targets sum to one
+
+
+def _soft_cross_entropy_slope(outputs: Tensor, targets: Tensor) -> Tensor:
+    return torch.softmax(outputs, -1) - targets
+
+
+def _soft_logistic(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (F.softplus(outputs) - targets * outputs)[..., 0]
+
+
+def _soft_logistic_slope(outputs: Tensor, targets: Tensor) -> Tensor:
+    return torch.sigmoid(outputs) - targets
+
+
 def _l1(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets.reshape(outputs.shape)).abs().mean(-1)
 
@@ -75,4 +93,7 @@ LOSSES: dict[str, Loss] = {
     "logistic": Loss(_logistic, _logistic_slope),
     "hinge": Loss(_hinge, _hinge_slope),
     "l1": Loss(_l1, _l1_slope),
+    # of probabilities in place of classes, (..., samples, outputs): what a model is distilled with
+    "soft_cross_entropy": Loss(_soft_cross_entropy, _soft_cross_entropy_slope),
+    "soft_logistic": Loss(_soft_logistic, _soft_logistic_slope),
 }

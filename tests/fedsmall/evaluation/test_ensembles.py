@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.special import expit, softmax
 from torch import nn
 
-from fedsmall.evaluation.ensembles import answer, members_of
+from fedsmall.evaluation.ensembles import answer, members_of, spread
 from fedsmall.models.ensemble import Ensemble
 
 RNG = np.random.default_rng(0)
@@ -76,3 +78,48 @@ def test_members_are_the_rows_of_the_leading_axis(count: int) -> None:
     assert len(members) == count
     np.testing.assert_array_equal(members[-1]["w"], stacked["w"][-1])
     assert members_of(stacked, False)[0].keys() == stacked.keys()
+
+
+def test_members_that_agree_do_not_differ_and_members_that_contradict_differ_most() -> None:
+    one = np.array([[2.0, -1.0, 0.5]])
+    sure = np.array([[[60.0, 0.0]], [[0.0, 60.0]]])
+
+    deviation, information = spread(np.stack([one] * 4), "cross_entropy")
+    assert deviation == pytest.approx([0], abs=1e-12)
+    assert information == pytest.approx([0], abs=1e-12)
+
+    deviation, information = spread(sure, "cross_entropy")
+    assert deviation == pytest.approx([0.5])
+    assert information == pytest.approx([np.log(2)])
+
+
+def test_the_spread_is_that_of_the_probability_of_the_class_they_predict_together() -> None:
+    shares = np.array([[0.7, 0.2, 0.1], [0.4, 0.5, 0.1], [0.9, 0.05, 0.05]])  # (members, classes) of one sample
+
+    deviation, information = spread(np.log(shares)[:, None] + 3.0, "cross_entropy")
+
+    mean = shares.mean(axis=0)
+    kl = (shares * np.log(shares / mean)).sum(axis=1).mean()  # another way to the mutual information
+    assert deviation[0] == pytest.approx(np.std([0.7, 0.4, 0.9]))
+    assert information[0] == pytest.approx(kl)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 2**31))
+def test_mutual_information_lies_between_nothing_and_the_logarithm_of_the_members(count: int, seed: int) -> None:
+    logits = np.random.default_rng(seed).standard_normal((count, 20, 1)) * 8
+
+    deviation, information = spread(logits, "logistic")
+    both = spread(np.concatenate([-logits / 2, logits / 2], axis=-1), "cross_entropy")
+
+    assert (information >= 0).all()
+    assert (information <= np.log(count) + 1e-12).all()
+    np.testing.assert_allclose(deviation, both[0], atol=1e-12)
+    np.testing.assert_allclose(information, both[1], atol=1e-12)
+
+
+def test_outputs_that_are_no_probabilities_have_a_spread_and_no_information() -> None:
+    deviation, information = spread(np.array([[[1.0, 5.0]], [[3.0, 5.0]]]), "l1")
+
+    assert deviation.tolist() == [0.5]
+    assert np.isnan(information).all()

@@ -186,7 +186,9 @@ def test_sites_seen_are_the_mean_of_the_markov_chain(sites, data):
     [
         (lambda: sites_seen(3, 1, 4), "travellers is 1 to the number of sites, 3; got 4"),
         (lambda: sites_seen(3, -1), "contacts is at least 0; got -1"),
-        (lambda: sites_seen_in_groups(3, 1, 0), "groups is 1 to the number of sites, 3; got 0"),
+        (lambda: sites_seen_in_groups(3, 1, 0), "groups is 1 to the number of models, 3; got 0"),
+        (lambda: sites_seen_in_groups(3, 1, 2, models=1), "groups is 1 to the number of models, 1; got 2"),
+        (lambda: sites_seen_in_groups(3, 1, 2, models=4), "models is 1 to the number of sites, 3; got 4"),
         (lambda: sites_seen_of_fraction(3, 1, 0), "fraction is a number above 0 and at most 1; got 0"),
         (lambda: sites_seen_of_fraction(3, 1, 1.5), "fraction is a number above 0 and at most 1; got 1.5"),
     ],

@@ -30,7 +30,11 @@ ASKED |= {
     "weights": plan_of("FedAvg", {"weighted": True, "aggregate_every": 2}, dtype="float64"),
     "trees of several kinds": plan_of("RepFL", {"tree": {"fanout": [1, 2, 3, 1]}}, dtype="float64"),
 }
-ASKED = {name: plan for name, plan in ASKED.items() if name != "Central" and not plan.method.is_ensemble}
+ASKED = {
+    name: plan
+    for name, plan in ASKED.items()
+    if name != "Central" and not plan.method.is_ensemble and not plan.method.phases
+}
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -64,9 +64,13 @@ def finished(loopback):
 
 
 def in_process(loopback, plan):
+    return record_in_process(loopback, plan).model
+
+
+def record_in_process(loopback, plan):
     folder = next(iter(loopback.data.values())).parent
     plan = plan.model_copy(update={"task": {**plan.task, "csv": str(folder)}})
-    return run_plan(plan, build_federation(plan), "inprocess").model
+    return run_plan(plan, build_federation(plan), "inprocess")
 
 
 def same(one, other):
@@ -317,6 +321,27 @@ def test_a_killed_run_is_resumed_to_the_same_bits(loopback, finished):
     assert same(load_file(home / "model.safetensors"), in_process(loopback, plan))
     with pytest.raises(PlanError, match="is finished"):
         runs.resume(loopback.folder, "killed", print)
+
+
+def test_a_killed_run_in_phases_is_resumed_to_the_same_bits_and_the_same_visitors(loopback):
+    phases = "[{rounds = 3, sites = 2, aggregate_every = 1}, {permute_every = 1, models = 1, route = 'cyclic'}]"
+    plan = plan_of(rounds=8, **{"method.0.phases": phases, "method.0.keep_last": 2})
+    number = loopback.start("phases", plan, **PATIENCE)
+    home = loopback.home("phases")
+    assert flower_cli.wait_until(lambda: (home / "journal" / "000004.json").exists(), 600)
+    os.kill(dict(endurance.victims(loopback))["ServerApp"], signal.SIGKILL)
+    assert flower_cli.wait_until(lambda: not runs.is_running(home), 30)
+
+    loopback.finish("phases", runs.resume(loopback.folder, "phases", print))
+
+    here = record_in_process(loopback, plan)
+    assert number
+    assert same(load_file(home / "model.safetensors"), here.model)
+    told = json.loads((home / "outcome.json").read_text())["evaluations"][-1]["kept"]["held_out"]
+    expected = here.evaluations[-1].kept["held_out"]
+    assert sorted(told) == sorted(expected) == list(NAMES)
+    for name in NAMES:
+        assert told[name]["loss"] == pytest.approx(expected[name]["loss"], abs=1e-6)
 
 
 def test_a_revoked_site_is_gone_at_once_and_nothing_is_left_behind(loopback):

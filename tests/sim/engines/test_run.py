@@ -111,7 +111,7 @@ def test_an_unknown_engine_is_named_with_the_nearest():
 
 @pytest.mark.slow
 @ON_RAY
-@pytest.mark.parametrize("name", ["FedDC", "FedAvg"])
+@pytest.mark.parametrize("name", ["FedDC", "FedAvg", "FedTM"])
 def test_ray_and_this_process_give_the_same_bits(name):
     plan = plan_of(name, recipe=Recipe(optimizer="adam", lr=0.01, batch=2, local_epochs=1))
     federation = build_federation(plan)

@@ -1,0 +1,85 @@
+"""One model out of several that answer together: sites train it on their answers to perturbed rows of their own.
+
+A plan and a federation for the ordinary loop: what a site learns from are answers, where it had labels, and nothing but
+the one model leaves it. Nobody has to hold rows that are public.
+Source: Hinton, Vinyals & Dean 2015, "Distilling the knowledge in a neural network"; the rows are mixed as in Zhang et
+al. 2018, "mixup", inside a site.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import expit, softmax
+
+from fedsmall.errors import PlanError
+from fedsmall.evaluation.ensembles import answer
+from fedsmall.federation import Federation, Samples
+from fedsmall.plan import Method, Plan
+from fedsmall.randomness import rng_for
+
+COPIES = 4  # mixed rows for every row of a site
+NOISE = 0.1  # of a feature's standard deviation at the site
+SOFT = {"cross_entropy": "soft_cross_entropy", "logistic": "soft_logistic"}
+
+# (site, x) -> (members, samples, outputs); None for no teacher
+Teacher = Callable[[str, np.ndarray], np.ndarray | None]
+
+
+def check_distil(plan: Plan, loss: str) -> None:
+    """Raise PlanError where a plan cannot end in one model that is distilled of several."""
+    method = plan.method
+    if not method.distil:
+        return
+    if not (method.is_ensemble or method.keep_last):
+        raise PlanError("distil makes one model of several that answer together; give groups, snapshots or keep_last")
+    if loss not in SOFT:
+        raise PlanError(f"distil learns probabilities, and this task's loss is {loss!r}. Leave distil out.")
+    if method.privacy is not None and (method.privacy.counted or method.privacy.level == "patient"):
+        raise PlanError(
+            "distil trains on the patients again, which the epsilon of the run does not count; leave it out"
+        )
+
+
+def check_at_hand(plan: Plan) -> None:
+    """Raise PlanError where a plan that is to run outside of a simulation asks for what only that can do."""
+    if plan.method.distil:
+        raise PlanError("distil needs the whole federation at hand, as `fedsmall run` has it. Leave it out here.")
+
+
+def distillation(plan: Plan, federation: Federation, teacher: Teacher) -> tuple[Plan, Federation]:
+    """The plan, by federated averaging, and the federation of the sites that have a ``teacher``, with its answers."""
+    rounds = plan.method.distil
+    assert rounds is not None
+    method = Method(name="FedAvg", aggregate_every=1, privacy=plan.method.privacy)
+    loss, names, train = federation.task.loss, [], []
+    for name, samples in zip(federation.names, federation.train, strict=True):
+        x = perturbed(samples.x, rng_for(plan.seed, "distil", name))
+        outputs = teacher(name, x)
+        if outputs is not None:
+            names.append(name)
+            train.append(Samples(x, soft_answers(outputs, loss, plan.method.together).astype(x.dtype)))
+    student = plan.model_copy(update={"method": method, "rounds": rounds, "initial_models": "common"})
+    task = replace(federation.task, loss=SOFT[loss])
+    return student, replace(federation, task=task, names=tuple(names), train=tuple(train), held_out=())
+
+
+def perturbed(x: np.ndarray, rng: np.random.Generator, copies: int = COPIES, noise: float = NOISE) -> np.ndarray:
+    """A site's rows, (samples, ...), and behind them ``copies`` for each: mixed with another row, and noised.
+
+    The noise is ``noise`` times the standard deviation of each feature over the site's rows.
+    """
+    count = len(x) * copies
+    share = rng.uniform(size=(count,) + (1,) * (x.ndim - 1))
+    mixed = share * np.tile(x, (copies,) + (1,) * (x.ndim - 1)) + (1 - share) * x[rng.integers(len(x), size=count)]
+    noised = mixed + noise * x.std(axis=0) * rng.standard_normal(mixed.shape)
+    return np.concatenate([x, noised.astype(x.dtype)])
+
+
+def soft_answers(outputs: np.ndarray, loss: str, together: str = "probability") -> np.ndarray:
+    """The probabilities that members with these ``outputs``, (members, samples, outputs), give together.
+
+    (samples, classes); of one output, (samples, 1), those of its second class.
+    """
+    said = answer(outputs, loss, together)
+    return np.asarray(expit(said) if loss == "logistic" else softmax(said, axis=-1))

@@ -1,0 +1,63 @@
+"""What a report says of models that answer together."""
+
+import pytest
+
+from sim.report.html import page
+from sim.report.terminal import print_run, terminal
+from sim.report.together import together
+from sim.runs.execute import execute
+from sim.runs.folder import Run, read
+from sim.runs.scenario import build
+
+TABLE = {
+    "name": "together",
+    "task": "breast_cancer",
+    "model_options": {"hidden": [8]},
+    "sites": 4,
+    "samples_per_site": 6,
+    "rounds": 4,
+    "seeds": [3, 4],
+    "method": [
+        {"name": "FedAvg"},
+        {"name": "FedDC", "aggregate_every": 4, "keep_last": 2},
+        {"name": "TravellingGroups", "groups": 2},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return execute(build(TABLE), tmp_path_factory.mktemp("r") / "run")
+
+
+def test_a_line_says_what_a_sites_last_visitors_are_worth_and_how_far_they_differ(run: Run) -> None:
+    lines = {line.partition(":")[0]: line for line in together(run)}
+
+    kept = [one.row["kept"] for one in run.done if one.label == "FedDC"]
+    mean = sum(row["accuracy_mean"] for row in kept) / 2
+    apart = sum(row["spread"]["deviation"] for row in kept) / 2
+    assert set(lines) == {"FedDC", "TravellingGroups"}
+    assert (
+        f"the last 2 visitors of a site together reach accuracy {100 * mean:.1f}% (mean of the sites" in lines["FedDC"]
+    )
+    assert f"differ by {100 * apart:.1f} points of probability" in lines["FedDC"]
+
+
+def test_an_ensemble_says_how_far_its_members_differ(run: Run) -> None:
+    spreads = [one.row["spread"] for one in run.done if one.label == "TravellingGroups"]
+
+    line = next(line for line in together(run) if line.startswith("TravellingGroups"))
+
+    assert f"they differ by {50 * sum(row['deviation'] for row in spreads):.1f} points" in line
+    assert all(row["information"] > 0 for row in spreads)
+
+
+def test_the_lines_are_on_the_page_and_on_the_terminal_of_a_run_that_was_read_again(run: Run, capsys) -> None:
+    again = read(run.folder)
+
+    print_run(terminal(), again)
+
+    said = " ".join(capsys.readouterr().out.split())
+    for line in together(again):
+        assert line in page([again], "t").replace("&#39;", "'")
+        assert line in said
