@@ -35,6 +35,12 @@ def sums(message: Message, context: Context) -> Message:
     return relay("sums", message)
 
 
+@app.query("classes")
+def classes(message: Message, context: Context) -> Message:
+    """What this site tells of the classes of its samples."""
+    return relay("classes", message)
+
+
 @app.query("scaling")
 def scaling(message: Message, context: Context) -> Message:
     """The scaling that all sites agreed on."""

@@ -27,7 +27,7 @@ from clients.self_check import check_released, guarded
 from clients.site_data import SiteData, stamp
 from clients.site_log import SiteLog
 from clients.told_patients import ToldPatients
-from clients.told_sums import ToldSums
+from clients.told_sums import ToldSums, told_classes
 from clients.visitors import keep_visitor, worth_of_visitors
 from fedsmall import __version__
 from fedsmall.audit_log import digest_of, manifest
@@ -114,7 +114,7 @@ class Station:
         return header, leaving
 
     def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
-        handlers = {"roll": self._roll, "sums": self._sums, "scaling": self._take_scaling}
+        handlers = {"roll": self._roll, "sums": self._sums, "scaling": self._take_scaling, "classes": self._classes}
         handlers |= {"train": self._train, "evaluate": self._evaluate, VALIDATE: self._validate}
         if kind not in handlers:
             raise PlanError("this site was asked for something that it does not know")
@@ -135,6 +135,10 @@ class Station:
         properties[EXAMPLES] = max(int(properties[EXAMPLES]), order.policy.count_floor)
         return {"config": {**properties, "version": __version__, "scaled": order.raw.scaled}}, {}
 
+    def _classes(self, order: SiteRequest) -> Answer:
+        told = told_classes(order.raw, order.plan, order.policy.count_floor, self.home / "told_sums.json")
+        return {"config": {}}, {f"{SUMS}/{name}": array for name, array in vars(told).items()}
+
     def _sums(self, order: SiteRequest) -> Answer:
         raw = replace(order.raw, floor=max(order.raw.floor, order.policy.count_floor))
         sums = raw.sums()
@@ -145,8 +149,7 @@ class Station:
         if again:
             reason = f"fewer than {raw.floor} new values of {again} features since sums were told: told as before"
             self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
-        arrays = {"count": sums.count, "total": sums.total, "squares": sums.squares}
-        return {"config": {}}, {f"{SUMS}/{name}": array for name, array in arrays.items()}
+        return {"config": {}}, {f"{SUMS}/{name}": array for name, array in vars(sums).items()}
 
     def _take_scaling(self, order: SiteRequest) -> Answer:
         agreed = {name: order.arrays[f"{SCALING}/{name}"] for name in ("mean", "scale")}
@@ -248,8 +251,7 @@ class Station:
         return self._read[1], self._read[2]
 
     def _scaling(self, config: Mapping[str, Any]) -> Scaling:
-        path = self._run_folder(config) / "scaling"
-        if not path.exists():
+        if not (path := self._run_folder(config) / "scaling").exists():
             raise PlanError("this site was never told the scaling of this run")
         return Scaling(**load(path.read_bytes()))
 

@@ -18,7 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from clients.memory import put
+from fedsmall.data.class_weights import BALANCED, class_sums, one_hot
+from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Sums
+from fedsmall.errors import PlanError
+from fedsmall.plan import Plan
+from fedsmall.privacy.patient_level import is_patient_level
 
 
 class Told(NamedTuple):
@@ -58,6 +63,22 @@ class ToldSums:
         put(self.path, json.dumps(known).encode())
         shape = sums.count.shape
         return Told(Sums(*(row.reshape(shape) for row in flat)), again)
+
+
+def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
+    """What a site may tell of its classes, each a feature called "class NAME", for weights that a plan asks for.
+
+    Raises PlanError where the plan asks for none, or for a privacy that such counts would break.
+    """
+    task = raw.task
+    if plan.recipe.class_weights != BALANCED or task.loss == "l1":
+        raise PlanError("this plan balances no classes; the site tells no counts of them")
+    if is_patient_level(plan):
+        raise PlanError("the plan's privacy does not cover exact counts of classes; give numbers as class_weights")
+    names = tuple(f"class {name}" for name in task.class_names or range(task.classes))
+    floor = max(floor, raw.floor)
+    sums = class_sums(raw.train.y, task.classes, floor)
+    return ToldSums(path).answer(sums, one_hot(raw.train.y, task.classes), names, floor).sums
 
 
 def _digests(values: np.ndarray, key: bytes) -> Counter[str]:

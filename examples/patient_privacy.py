@@ -12,7 +12,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedsmall.evaluation.statistics import interval
+from fedsmall.evaluation.intervals import interval
 from sim.evidence.run import DOCS
 from sim.evidence.search import choose, search, with_rates
 from sim.evidence.tables import fill

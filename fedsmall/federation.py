@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedsmall.data.preparation import Preparation
+from fedsmall.data.standardise import Sums
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Federation:
     ``held_out`` holds each site's own test samples where the task has such (a natural partition), else ``None``;
     ``test`` is the common test set: for a natural partition the sites' held-out samples together, and no sample where
     the sites' targets differ in length.
+    ``class_sums`` are what the sites tell of their classes (:mod:`fedsmall.data.class_weights`).
     ``extra`` holds further test sets by name (for example the unused official training images). ``preparation`` is what
     rows went through to become these samples, where that is known.
     """
@@ -71,6 +73,7 @@ class Federation:
     extra: tuple[tuple[str, Samples], ...] = ()
     notes: tuple[str, ...] = ()
     preparation: Preparation | None = None
+    class_sums: tuple[Sums, ...] = ()
 
     @property
     def tasks(self) -> tuple[Task, ...]:

@@ -23,6 +23,9 @@ class Recipe(Frozen):
     every epoch draws a fresh order and cuts it into consecutive batches, the last of which may be smaller. With steps,
     a round takes the first ``local_steps`` batches of such epochs. Where a batch holds the whole site nothing is drawn
     and the samples keep their order.
+
+    ``class_weights`` says how much a sample of each class counts in the loss, a number for each, or "balanced" for
+    1 / (classes * the share of the class over all sites), which the sites agree on.
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -38,6 +41,7 @@ class Recipe(Frozen):
     lr_step_rounds: Positive = 1
     lr_decay: Fraction = 1.0
     optimizer_state: Literal["travel", "reset", "stay"] = "travel"
+    class_weights: Literal["balanced"] | tuple[Annotated[float, Field(gt=0)], ...] | None = None
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:

@@ -195,6 +195,18 @@ def _a_test(value: Any) -> Any:
     raise ValueError(f'test is a number of samples (53), a share (0.2) or "official"; got {value!r}')
 
 
+def _a_threshold(value: Any) -> Any:
+    """``value`` if it says from which probability of the positive class on a sample is called positive."""
+    share = isinstance(value, float) and 0 < value < 1
+    if value is None or value == "youden" or share:
+        return value
+    asked = value.get("sensitivity") if isinstance(value, dict) and len(value) == 1 else None
+    if isinstance(asked, float) and 0 < asked <= 1:
+        return value
+    raise ValueError(f'threshold is a probability (0.5), "youden" or {{sensitivity = 0.9}}; got {value!r}')
+
+
+Threshold = Annotated[float | str | dict[str, float] | None, BeforeValidator(_a_threshold)]
 Test = Annotated[int | float | str | None, BeforeValidator(_a_test)]
 
 
@@ -205,6 +217,10 @@ class Plan(Frozen):
     ``fedsmall.data.partition`` read them. ``initial_models`` is "common" or "independent" (every site its own).
     ``test`` is how many samples are held out for all models to be judged on, what share of them, or "official" for the
     source's own test set; ``None`` is that test set where there is one, else a quarter.
+
+    ``metric`` is what methods are judged by beside what every task is judged by. ``threshold`` is from which
+    probability on a sample is called positive: a number, or how it is chosen on the training samples, "youden" (the
+    largest sensitivity + specificity) or {"sensitivity": 0.9} (the highest that reaches it); ``None`` is 0.5.
     """
 
     name: str
@@ -219,6 +235,8 @@ class Plan(Frozen):
     evaluate_every: Positive | None = None
     initial_models: Literal["common", "independent"] = "common"
     dtype: Literal["float32", "float64"] = "float32"
+    metric: str | None = None
+    threshold: Threshold = None
     folds: Annotated[int, Field(ge=2)] | None = None
     fold: Annotated[int, Field(ge=0)] = 0
     test: Test = None

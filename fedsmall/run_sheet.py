@@ -15,6 +15,7 @@ SITES = "sites"  # the names of the sites that the run is for
 # Names of arrays in the exchange that fixes the scaling.
 SUMS = "sums"
 SCALING = "scaling"
+CLASSES = "classes"  # the question for sums of classes, for weights
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -20,6 +20,7 @@ from fedsmall.data.sources.pool import NOWHERE, Part, Pool, join
 from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task
 from fedsmall.data.standardise import COUNT_FLOOR
 from fedsmall.errors import DataError, PlanError
+from fedsmall.evaluation.metrics import OF_CLASSES, OF_NUMBERS, known_metric
 from fedsmall.federation import Federation, Task, task_at
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
@@ -28,7 +29,7 @@ from fedsmall.randomness import rng_for
 __all__ = ["TASKS", "build_federation", "federation_from_arrays", "hold_out", "load_site"]
 
 HELD_OUT = 0.25
-CLASS_METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "sensitivity", "specificity", "auc", "loss")
+CLASS_METRICS = tuple(name for name in OF_CLASSES if name not in ("average_precision", "brier"))  # always told
 UNUSED, OFFICIAL = "unused training samples", "official test"
 NO_OFFICIAL = "these data have no test set of their own; say how much to hold out, as in test = 0.2"
 
@@ -79,9 +80,9 @@ def load_site(plan: Plan, site: str, path: Path | None = None) -> RawSite:
     source, by = read_task(plan.task), read_spec(plan.partition)
     pool = read_own(source, by, plan.seed, path) if path is not None else None
     if pool is not None:
-        return _natural_site(plan, _task(source.name, pool), pool, site, NOWHERE)
+        return _natural_site(plan, _task(source.name, pool, plan.metric), pool, site, NOWHERE)
     pool = read_pool(source, by, plan.seed, path)
-    sites = {raw.name: raw for raw in _deal(plan, _task(source.name, pool), pool)[0]}
+    sites = {raw.name: raw for raw in _deal(plan, _task(source.name, pool, plan.metric), pool)[0]}
     if site not in sites:
         raise PlanError(f"There is no site {site!r}. {nearest(site, list(sites))}")
     return sites[site]
@@ -116,7 +117,7 @@ Extra = dict[str, Part]
 
 def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -> Federation:
     """Deal, agree on the scaling, and apply it; ``common`` is a test set beside those the sites hold out."""
-    task = _task(name, pool)
+    task = _task(name, pool, plan.metric)
     sites, test, extra = _deal(plan, task, pool, common)
     scaling = agreed(sites)
     samples = [site.samples(scaling) for site in sites]
@@ -130,10 +131,12 @@ def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -
         extra=tuple((name, ready(part, prepared)) for name, part in extra.items() if len(part)),
         notes=(*pool.notes, *_notes(sites)),
         preparation=prepared,
+        class_sums=() if task.loss == "l1" else tuple(site.class_sums() for site in sites),
     )
 
 
-def _task(name: str, pool: Pool) -> Task:
+def _task(name: str, pool: Pool, metric: str | None) -> Task:
+    asked = [known_metric(metric, pool.loss)] if metric is not None else []
     part = pool.train[min(pool.train)]
     regression = pool.loss == "l1"
     return Task(
@@ -141,7 +144,7 @@ def _task(name: str, pool: Pool) -> Task:
         input_shape=part.x.shape[1:],
         classes=int(np.prod(part.y.shape[1:])) if regression else len(pool.class_names),
         loss=pool.loss,
-        metrics=("mae", "loss") if regression else CLASS_METRICS,
+        metrics=tuple(dict.fromkeys([*(OF_NUMBERS if regression else CLASS_METRICS), *asked])),
         class_names=pool.class_names,
         feature_names=pool.feature_names,
     )

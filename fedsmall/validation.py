@@ -25,6 +25,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     check_own_models(plan, sites)
     check_told(method)
     _check_phases(plan, sites)
+    _check_weights(plan, task)
     check_distil(plan, task.loss)
     if is_patient_level(plan):
         check_patient_level(plan, _buffers(plan, task))
@@ -103,6 +104,15 @@ def _check_phases(plan: Plan, sites: int) -> None:
                 "Patient-level privacy keeps back how many samples a site has, so nobody knows which are the largest. "
                 f'Give phase {number} sites = "all".'
             )
+
+
+def _check_weights(plan: Plan, task: Task) -> None:
+    """Raise PlanError where class weights are not one for each class."""
+    weights = plan.recipe.class_weights
+    if weights is not None and task.loss == "l1":
+        raise PlanError("class_weights are for classes, and this task predicts numbers. Leave them out.")
+    if isinstance(weights, tuple) and len(weights) != task.classes:
+        raise PlanError(f"class_weights has {len(weights)} numbers and the task {task.classes} classes; give one each.")
 
 
 def _check_groups(plan: Plan, sites: int) -> None:

@@ -60,11 +60,12 @@ class Result:
     def figure(self, kind: str = "curves") -> "Figure":
         """A matplotlib figure: "curves" (the course of the run), "overview" (its end), or "chain" (who went where)."""
         from sim.report import figures
+        from sim.report.chain import chain
 
         known: dict[str, Callable[[Run], Figure | None]] = {
             "curves": figures.curves,
             "overview": figures.overview,
-            "chain": figures.chain,
+            "chain": chain,
         }
         if kind not in known:
             raise PlanError(f"There is no figure {kind!r}. Known: {', '.join(known)}.")
@@ -127,16 +128,18 @@ class Result:
         return [one.row for one in self.run.done]
 
     def __str__(self) -> str:
-        from sim.report.terminal import grid
+        from sim.report.terminal import failures, grid
 
         console = Console(record=True, width=120, file=StringIO())
         console.print(grid(table(self.run), self.run.scenario.name))
-        return console.export_text() + "\n".join(sentences(self.run))
+        return console.export_text() + "\n".join([*sentences(self.run), *failures(self.run)])
 
     def _repr_html_(self) -> str:
         from sim.report.html import table_of
+        from sim.report.terminal import failures
 
-        return table_of(table(self.run)) + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences(self.run))
+        said = [*sentences(self.run), *failures(self.run)]
+        return table_of(table(self.run)) + "".join(f"<p>{escape(sentence)}</p>" for sentence in said)
 
 
 def run(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsmall.data import standardise
+from fedsmall.data.class_weights import class_sums
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.sources.pool import Part
 from fedsmall.data.standardise import Scaling, Sums
@@ -39,6 +40,10 @@ class RawSite:
     def sums(self) -> Sums | None:
         """What this site tells of its training samples for the scaling; ``None`` where nothing is scaled."""
         return standardise.sums(self.train.x, self.floor) if self.scaled else None
+
+    def class_sums(self) -> Sums:
+        """What this site tells of the classes of its training samples, for weights."""
+        return class_sums(self.train.y, self.task.classes, self.floor)
 
     def withheld(self) -> tuple[str, ...]:
         """The features of which this site tells nothing, because fewer than ``floor`` of its values are there."""

@@ -10,7 +10,50 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import rankdata
 
+from fedsmall.errors import PlanError
+from fedsmall.evaluation.probabilities import probabilities
 from fedsmall.federation import Task
+from fedsmall.methods import nearest
+
+OF_CLASSES = (
+    "accuracy",
+    "balanced_accuracy",
+    "macro_f1",
+    "sensitivity",
+    "specificity",
+    "auc",
+    "average_precision",
+    "brier",
+    "loss",
+)
+OF_NUMBERS = ("mae", "loss")
+OTHER_NAMES = {"nll": "loss", "roc_auc": "auc", "f1": "macro_f1"}
+LOWER_IS_BETTER = ("loss", "mae", "mse", "brier", "ece")
+UNEQUAL = 0.1  # how far above an equal share the commonest class may be, for accuracy to be what methods are judged by
+
+
+def known_metric(name: str, loss: str) -> str:
+    """The metric that ``name`` means for a task of this ``loss``; PlanError where there is none of that name."""
+    able = OF_NUMBERS if loss == "l1" else OF_CLASSES
+    name = OTHER_NAMES.get(name, name)
+    if name not in able:
+        raise PlanError(f"metric: there is no {name!r} for this task. {nearest(name, list(able))}")
+    if name == "brier" and loss == "hinge":
+        raise PlanError('metric: a margin is no probability, so "brier" says nothing here; use loss = "logistic"')
+    return name
+
+
+def default_metric(y: np.ndarray, task: Task) -> str:
+    """What methods are judged by where nobody says: accuracy, or the AUC where accuracy would be fooled.
+
+    It would be where the commonest class of the training samples ``y`` holds ten points more than an equal share (60%
+    of two classes, 43% of three): then a prediction that looks at no sample already seems to be worth something.
+    Numbers are judged by their mean absolute error.
+    """
+    if task.loss == "l1":
+        return "mae"
+    shares = np.bincount(y, minlength=task.classes) / max(len(y), 1)
+    return "auc" if shares.max() > 1 / task.classes + UNEQUAL else "accuracy"
 
 
 def evaluate(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, float]:
@@ -25,18 +68,23 @@ def evaluate(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, float]
 def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
     """Every metric of ``task`` for each model on ``y``, (samples,) or (samples, *target_shape): (models,) by name.
 
-    "accuracy", "balanced_accuracy", "macro_f1", "sensitivity", "specificity", "auc" (one against the rest) and "loss"
-    (the mean); for regression "mae" and "loss". NaN where one is not defined for a model, and left out where it is
+    The names are those of :data:`OF_CLASSES` ("auc" and "average_precision" are of one class against the rest), for
+    regression those of :data:`OF_NUMBERS`. NaN where one is not defined for a model, and left out where it is
     defined for none.
     """
     outputs = np.asarray(outputs, dtype=np.float64)
     if not len(y):
         return {}
-    found = {"loss": _losses(outputs, y, task.loss)}
+    with np.errstate(invalid="ignore", over="ignore"):  # outputs of a model that has diverged; its loss tells
+        found = {"loss": _losses(outputs, y, task.loss)}
     if task.loss == "l1":
         found["mae"] = found["loss"]
     else:
         found |= _of_classes(outputs, y, task.classes, with_auc="auc" in task.metrics)
+        if "average_precision" in task.metrics:
+            found["average_precision"] = _average_precision(outputs, y, task.classes)
+        if "brier" in task.metrics:
+            found["brier"] = brier(probabilities(outputs, task.loss), y)
     return {name: found[name] for name in task.metrics if name in found and not np.isnan(found[name]).all()}
 
 
@@ -67,13 +115,45 @@ def _of_classes(outputs: np.ndarray, y: np.ndarray, classes: int, with_auc: bool
     return found | ({"auc": _auc(outputs, y, classes)} if with_auc else {})
 
 
+def brier(shares: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Half the mean squared distance of ``shares`` (..., samples, classes) from what was so: (...).
+
+    Of two classes it is the mean of (p - y)^2, with p the probability of class 1.
+    """
+    was = np.eye(shares.shape[-1])[y]  # (samples, classes)
+    return np.asarray(((shares - was) ** 2).sum(axis=-1).mean(axis=-1) / 2)
+
+
+def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
+    """The precision at every threshold, weighted by what recall gains there; ties share one threshold. NaN for none."""
+    total = int(positive.sum())
+    if not total or not np.isfinite(scores).all():
+        return float("nan")
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+    hits = np.cumsum(positive[order])[ends]
+    return float((np.diff(hits, prepend=0) / total * hits / (ends + 1)).sum())
+
+
+def _average_precision(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
+    each = [
+        [average_precision(scores[k], y == label) for label, scores in _scores(outputs, classes)]
+        for k in range(len(outputs))
+    ]
+    return _mean(np.array(each))
+
+
 def _auc(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
+    return _mean(np.stack([_area(scores, y == label) for label, scores in _scores(outputs, classes)], axis=1))
+
+
+def _scores(outputs: np.ndarray, classes: int) -> list[tuple[int, np.ndarray]]:
+    """How much each class is spoken for, (models, samples), by class; of two classes class 1 alone."""
     if outputs.shape[-1] == 1 or classes == 2:
-        scores = outputs[..., -1] - (outputs[..., 0] if outputs.shape[-1] > 1 else 0.0)
-        return _area(scores, y == 1)
+        return [(1, outputs[..., -1] - (outputs[..., 0] if outputs.shape[-1] > 1 else 0.0))]
     with np.errstate(invalid="ignore", over="ignore"):
         shares = np.exp(outputs - logsumexp(outputs, axis=-1, keepdims=True))
-    return _mean(np.stack([_area(shares[..., label], y == label) for label in range(classes)], axis=1))
+    return [(label, shares[..., label]) for label in range(classes)]
 
 
 def _area(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 Runs of one seed share data, partition and initial model across methods, so methods are compared by their differences
 seed by seed (paired). The unit is the seed: the interval speaks of further seeds of the same experiment, nothing wider.
+What the finite number of test samples adds is in :mod:`fedsmall.evaluation.test_samples`.
 """
 
 from collections.abc import Sequence
@@ -12,57 +13,43 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
+from fedsmall.evaluation.intervals import CHANCE, LINKS, Interval, Scale, finite, interval, no_spread, t_quantile
+
 EXACT_UP_TO = 16  # 2**16 sign patterns of the paired differences are still listed one by one
 SIGN_DRAWS = 20_000
 ENOUGH = 5  # fewer seeds have no verdict: their spread is known to a factor of three at best
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A mean over ``n`` runs and the two ends of its confidence interval, NaN where one run shows no spread."""
-
-    mean: float
-    low: float
-    high: float
-    n: int
-
-    @property
-    def width(self) -> float:
-        """The distance between the two ends."""
-        return self.high - self.low
-
-    @property
-    def flat(self) -> bool:
-        """Whether all of several runs had the same value, but for rounding: there is no spread to speak of."""
-        return self.width <= 1e-12 * max(1.0, abs(self.mean))
-
-    def corrected(self, comparisons: int) -> "Interval":
-        """This 95% interval, widened so that ``comparisons`` of its kind err anywhere in at most 5% (Bonferroni)."""
-        if comparisons <= 1 or np.isnan(self.width):
-            return self
-        reach = self.width / 2 * _t_quantile(1 - 0.05 / comparisons, self.n) / _t_quantile(0.95, self.n)
-        return Interval(self.mean, self.mean - reach, self.mean + reach, self.n)
-
-    def contains(self, value: float) -> bool:
-        """Whether ``value`` lies between the ends; an interval of unknown width contains nothing."""
-        return self.low <= value <= self.high
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """Method a minus method b over common seeds: the mean difference, its interval, and the p-value of ``test``."""
+    """Method a minus method b over common seeds: the mean difference, its interval, and the p-value of ``test``.
+
+    ``of_samples`` is the p-value of the same difference by the finite number of test samples, where that was asked for.
+    """
 
     difference: Interval
     p_value: float
     test: str
+    of_samples: float | None = None
+
+    def corrected_p(self, comparisons: int = 1) -> float:
+        """The p-value as one of ``comparisons`` (Bonferroni): the larger of the seeds' and the test samples'."""
+        return min(1.0, comparisons * max(self.p_value, self.of_samples or 0.0))
+
+    @property
+    def can_decide(self) -> bool:
+        """Whether these seeds allow of a verdict: there are ``ENOUGH`` of them, and they differ."""
+        return self.difference.n >= ENOUGH and not self.difference.flat
 
     def decides(self, comparisons: int = 1) -> bool:
         """Whether one method is the better one: the interval, corrected for ``comparisons``, leaves out zero.
 
-        Fewer than ``ENOUGH`` seeds, and differences without any spread, decide nothing.
+        With the test "t" that is the same as a corrected p below .05. Fewer than ``ENOUGH`` seeds, and differences
+        without any spread, decide nothing; nor do too few test samples, where they were asked.
         """
         corrected = self.difference.corrected(comparisons)
-        return self.difference.n >= ENOUGH and not corrected.flat and not corrected.contains(0.0)
+        enough = self.of_samples is None or comparisons * self.of_samples < CHANCE
+        return self.can_decide and enough and not corrected.contains(0.0)
 
 
 @dataclass(frozen=True)
@@ -73,37 +60,29 @@ class Verdict:
     why: str
 
 
-def interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> Interval:
-    """The mean and its Student-t interval at ``level``: exact for normal runs, and close from about ten runs otherwise.
-
-    Raises ValueError without a value, or when one is not finite: a diverged run must not vanish in an average.
-    """
-    sample = _finite(values)
-    n, mean = len(sample), float(sample.mean())
-    if n == 1:
-        return Interval(mean, float("nan"), float("nan"), 1)
-    reach = _t_quantile(level, n) * float(sample.std(ddof=1)) / np.sqrt(n)
-    return Interval(mean, float(mean - reach), float(mean + reach), n)
-
-
 def paired(
     a: Sequence[float] | np.ndarray,
     b: Sequence[float] | np.ndarray,
     level: float = 0.95,
-    test: Literal["permutation", "wilcoxon"] = "permutation",
+    test: Literal["permutation", "wilcoxon", "t"] = "permutation",
     rng: np.random.Generator | None = None,
+    scale: Scale = "plain",
 ) -> Comparison:
     """Method ``a`` minus method ``b``, run by run: row i of both must come from the same seed.
 
-    The smallest p-value that either test can give over n seeds is 2 / 2**n (:func:`smallest_p`): below six seeds no
+    The p-value of the test "t" is that of the interval: below .05 where, and only where, the interval leaves zero out.
+    The smallest one that either other test can give over n seeds is 2 / 2**n (:func:`smallest_p`): below six seeds no
     difference, however clear, reaches .05. Raises ValueError when the two do not have the same number of values.
     """
-    first, second = _finite(a), _finite(b)
+    first, second = finite(a), finite(b)
     if len(first) != len(second):
         raise ValueError(f"paired runs need equal numbers of seeds; a has {len(first)}, b has {len(second)}")
     differences = first - second
-    p_value = _sign_flips(differences, rng) if test == "permutation" else _signed_ranks(differences)
-    return Comparison(interval(differences, level), p_value, test)
+    if test == "t":
+        p_value = _student(differences, scale)
+    else:
+        p_value = _sign_flips(differences, rng) if test == "permutation" else _signed_ranks(differences)
+    return Comparison(interval(differences, level, scale), p_value, test)
 
 
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -140,7 +119,7 @@ def seeds_for_width(sd: float, width: float, level: float = 0.95, most: int = 10
     if width <= 0:
         raise ValueError(f"an interval cannot be narrower than {width}; give a positive width")
     for n in range(2, most + 1):
-        if 2 * _t_quantile(level, n) * sd / np.sqrt(n) < width:
+        if 2 * t_quantile(level, n) * sd / np.sqrt(n) < width:
             return n
     raise ValueError(f"more than {most} seeds would be needed for an interval narrower than {width} at sd {sd}")
 
@@ -164,7 +143,7 @@ def verdict(
         return Verdict("undecided", "one run shows no spread")
     reach = measured.corrected(comparisons).width / 2
     if spread is not None:
-        factor = _t_quantile(1 - 0.05 / comparisons, published_runs)
+        factor = t_quantile(1 - 0.05 / comparisons, published_runs)
         reach = float(np.hypot(reach, factor * spread / np.sqrt(published_runs)))
     off = measured.mean - published
     low, high = off - reach, off + reach
@@ -193,18 +172,16 @@ def verdict_on_difference(difference: Interval, claimed: float) -> Verdict:
     return Verdict("differs", f"the sign holds, the difference is {size}")
 
 
-def _finite(values: Sequence[float] | np.ndarray) -> np.ndarray:
-    sample = np.asarray(values, dtype=np.float64).ravel()
-    if sample.size == 0:
-        raise ValueError("no value to average; a mean takes at least one run")
-    if not np.all(np.isfinite(sample)):
-        raise ValueError(f"{int(np.sum(~np.isfinite(sample)))} of {sample.size} values are not finite; say so instead")
-    return sample
-
-
-def _t_quantile(level: float, n: int) -> float:
-    """The two-sided Student-t factor for the mean of ``n`` values."""
-    return float(stats.t.ppf((1 + level) / 2, n - 1))
+def _student(differences: np.ndarray, scale: Scale) -> float:
+    """The chance at which the interval of the differences, on its scale, begins to hold zero; 1 for one difference."""
+    n, mean = len(differences), float(differences.mean())
+    error = float(differences.std(ddof=1)) / np.sqrt(n) if n > 1 else 0.0
+    if n == 1 or mean == 0:
+        return 1.0
+    if no_spread(error, mean):
+        return 0.0
+    link = LINKS[scale]
+    return float(2 * stats.t.sf(abs(link.there(mean)) / (error * link.slope(mean)), n - 1))
 
 
 def _sign_flips(differences: np.ndarray, rng: np.random.Generator | None) -> float:

@@ -30,7 +30,13 @@ def trivial(federation: Federation, own_models: bool = False) -> dict[str, Any]:
     }
     held_out = {name: _judged(y, samples, federation.task) for name, samples in homes}
     common = _judged(y, federation.test, federation.task)
-    return {"label": label, "common": common, "sites": {}, "extra": extra | ({"held_out": held_out} if homes else {})}
+    named = {} if federation.task.loss == "l1" else {"class": int(np.bincount(y).argmax())}
+    return named | {
+        "label": label,
+        "common": common,
+        "sites": {},
+        "extra": extra | ({"held_out": held_out} if homes else {}),
+    }
 
 
 def constant(y: np.ndarray, task: Task) -> np.ndarray:

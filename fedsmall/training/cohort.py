@@ -13,7 +13,7 @@ from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.randomness import rng_for
 from fedsmall.training.batches import Batches
 from fedsmall.training.device import chosen, widest
-from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients, choose, clipped, mean_loss
+from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients, choose, clipped, mean_loss, weighted
 from fedsmall.training.gradients.prepare import MaskedDropout, dropout_shapes, prepared
 from fedsmall.training.local_rules import pulled
 from fedsmall.training.lots import Lots
@@ -58,6 +58,8 @@ class Cohort(OneModelTrainer):
         self._names = tuple(model.state_dict())
         self._parameters = tuple(name for name, _ in model.named_parameters())
         self._loss = LOSSES[task.loss]
+        if isinstance(plan.recipe.class_weights, tuple):
+            self._loss = weighted(self._loss, plan.recipe.class_weights)
         self._gradients, self.reason = choose(model, self._loss, path)
         if is_patient_level(plan):
             privacy = plan.method.privacy

@@ -3,6 +3,7 @@
 A command's module is imported when the command is called, so that help is there at once.
 """
 
+import errno
 import sys
 import traceback
 from importlib import import_module
@@ -122,6 +123,8 @@ def _of_the_system(error: OSError) -> str:
 
     if error.errno in FULL:
         return str(error) if error.filename is None else f"the disk is full: {error.filename}"
+    if error.errno == errno.EROFS:
+        return f"the disk is read-only: {error.filename or error.strerror}"
     named = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
     if not isinstance(error, named) or error.filename is None:
         raise error

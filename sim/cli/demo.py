@@ -61,3 +61,5 @@ def demo(
     console.print(f"{time.monotonic() - started:.0f} seconds. The report, to open in a browser: {path}")
     if any(run.not_run for run in done):
         raise typer.Exit(130)
+    if any(run.failed for run in done):
+        raise typer.Exit(1)

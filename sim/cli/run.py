@@ -27,7 +27,8 @@ def run(
 ) -> None:
     """Run a scenario: every method with every seed. Prints the table and writes a folder with report.html.
 
-    Ctrl-C ends the run after the next contact; what was run until then is kept and reported.
+    Ctrl-C ends the run after the next contact; what was run until then is kept and reported. A plan that fails is a
+    line with its reason, all others are run, and the exit code is 1.
     """
     from sim.runs.scenario import load
     from sim.runs.shipped import find
@@ -59,6 +60,8 @@ def run(
     console.print(f"\nReport: {path}")
     if done.not_run:
         raise typer.Exit(130)
+    if done.failed:
+        raise typer.Exit(1)
 
 
 def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]) -> None:

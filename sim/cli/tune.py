@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import tomli_w
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedsmall.errors import PlanError
 from sim.cli.options import DATA_ROOT, DEVICE, ENGINE, SET
 
 if TYPE_CHECKING:
@@ -40,20 +42,28 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(help="where the search is written (CSV, and a figure beside it)", show_default=False)
     ] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="write the scenario with the chosen rates to this .toml", show_default=False)
+    ] = None,
 ) -> None:
     """Choose a learning rate for every method of a scenario, by validation on training sites; test data are not read.
 
     Every method gets the same rates, seeds and folds; ties go to the smaller rate. For an item of `fedsmall reproduce`
     the search is kept beside its scenario and used when the item is run.
     """
+    from fedsmall.evaluation.metrics import LOWER_IS_BETTER
     from sim.evidence.items import SEARCHES, items
     from sim.evidence.search import Try, choose, save, search, spaced_rates
     from sim.evidence.search_by_routes import ROUTES, judged_by
-    from sim.report.tables import LOWER_IS_BETTER
+    from sim.runs.files import write as put
     from sim.runs.scenario import load
     from sim.runs.shipped import find
 
     item = items().get(scenario)
+    if write is not None and item is not None:
+        raise PlanError("--write is for a scenario; the search of an item of `reproduce list` is used where it is kept")
+    if write is not None and write.exists():
+        raise PlanError(f"{write} exists already; choose another with --write, or remove it")
     asked = item.scenarios("quick") if item else {"": load(find(Path(scenario)), setting or [])}
     tried = item.search if item and item.search else numbers(rates)
     if draws is not None:
@@ -83,6 +93,19 @@ def tune(
     save(path, tries)
     _draw(tries, asked, path, item.name if item else None, beside=item is None or out is not None)
     console.print(f"\nSearch: {path}")
+    if write is not None:
+        put(write, tomli_w.dumps(with_rates(asked[""], choose(tries[""]))).encode())
+        console.print(f"Scenario: {write}")
+
+
+def with_rates(scenario: "Scenario", choices: "Mapping[str, RateChoice]") -> dict[str, object]:
+    """The keys of a scenario, each method with the rate that was chosen for it."""
+    table = scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    labels = [scenario.plan(index, scenario.seeds[0]).method.label for index in range(len(scenario.method))]
+    for entry, label in zip(table["method"], labels, strict=True):
+        if label in choices:
+            entry["recipe"] = {**entry.get("recipe", {}), "lr": choices[label].lr}
+    return table
 
 
 def _draw(

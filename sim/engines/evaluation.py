@@ -9,9 +9,10 @@ import torch
 
 from clients.site_data import site_in
 from fedsmall.evaluation.ensembles import answer, spread
-from fedsmall.evaluation.metrics import evaluate, evaluate_many
+from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
 from fedsmall.evaluation.out_of_fold import told_of
 from fedsmall.evaluation.probabilities import probabilities
+from fedsmall.evaluation.thresholds import thresholds_of
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.routes import folds_of
@@ -23,6 +24,7 @@ from strategies.server.remote import Answers
 from strategies.server.run_loop import Evaluation
 from strategies.server.validation import Told
 
+MOST_SAMPLES = 100_000  # of more training samples no threshold is found
 ON_THE_WAY = ("accuracy", "mae", "loss")
 
 
@@ -31,12 +33,15 @@ class LastRound:
     """What is kept of a run's last round.
 
     ``outputs`` (samples, outputs) are those of the one model on the common test set, if there is one, by round: of
-    every round that is judged, where a run may end early and the best round counts. Where they are ``wanted``, ``own``
-    are the models that the sites trained last, by site; that of all pooled data is "central".
+    every round that is judged, where a run may end early and the best round counts. ``thresholds``, by round too, are
+    those that it has by the training samples of all sites (:func:`fedsmall.evaluation.thresholds.thresholds_of`). Where
+    they are ``wanted``, ``own`` are the models that the sites trained last, by site; that of all pooled data is
+    "central".
     """
 
     wanted: bool = False
     outputs: dict[int, np.ndarray] = field(default_factory=dict)
+    thresholds: dict[int, dict[str, float]] = field(default_factory=dict)
     own: dict[str, Arrays] = field(default_factory=dict)
 
 
@@ -71,7 +76,8 @@ class CentralEvaluator:
         task = self.federation.task
         # on the way the sites' own models are judged by what a curve shows, at the end by all
         if t < self.plan.rounds and not self._ends_early():
-            task = replace(task, metrics=tuple(name for name in task.metrics if name in ON_THE_WAY))
+            shown = {*ON_THE_WAY, OTHER_NAMES.get(self.plan.metric or "", self.plan.metric)}
+            task = replace(task, metrics=tuple(name for name in task.metrics if name in shown))
         of_common = self._judge_common(t, common) if common is not None else None
         of_sites = self._judge_sites(models, self.federation.test, task)
         extra = {}
@@ -125,8 +131,19 @@ class CentralEvaluator:
         """The metrics of the one model on the common test set; at the end what it says there is kept."""
         outputs = self._answer(model, self.federation.test.x)
         if t == self.plan.rounds or self._ends_early():
-            self.last.outputs[t] = outputs
+            self.last.outputs[t], self.last.thresholds[t] = outputs, self._thresholds(model)
         return self._worth(outputs, self.federation.test)
+
+    def _thresholds(self, model: Arrays) -> dict[str, float]:
+        """Where the model's thresholds lie by the training samples; none where classes are not two, or samples many."""
+        train, task = self.federation.train, self.federation.task
+        if task.classes != 2 or task.loss == "l1" or sum(map(len, train)) > MOST_SAMPLES:
+            return {}
+        outputs = np.concatenate([self._answer(model, samples.x) for samples in train])
+        if not np.isfinite(outputs).all():
+            return {}
+        p = probabilities(outputs, task.loss)[:, 1]
+        return thresholds_of(self.plan, p, np.concatenate([samples.y for samples in train]) == 1)
 
     def _judge_sites(self, models: Arrays, samples: Samples, task: Task) -> dict[str, Any]:
         return _spread(evaluate_many(self._predict(models, samples.x), samples.y, task))

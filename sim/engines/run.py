@@ -10,6 +10,7 @@ import torch
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
+from fedsmall.data.class_weights import BALANCED, agreed_weights, with_weights
 from fedsmall.data.preparation import Preparation
 from fedsmall.distillation import check_at_hand
 from fedsmall.errors import PlanError
@@ -48,8 +49,9 @@ class RunRecord:
     ``read`` is who could be read by whom, where that was counted; ``distilled`` is the one model that sites made of
     several. ``chosen`` is the round whose model it is, where that is the best by out-of-fold loss, not the last.
     ``predictions`` are what that model says of the test samples (:func:`sim.engines.evaluation.said_of`), empty where
-    there is none or it was cut short. ``own`` are the models that sites trained last, where they were asked for, and
-    Central's. ``task``, ``preparation`` and ``trained_on`` are what packages of these models need to know of the data.
+    there is none or it was cut short, and ``thresholds`` those that it has by the training samples. ``own`` are the
+    models that sites trained last, where they were asked for, and Central's. ``task``, ``preparation`` and
+    ``trained_on`` are what packages of these models need to know of the data.
     """
 
     plan: Plan
@@ -75,6 +77,7 @@ class RunRecord:
     trained_on: dict[str, TrainedOn] = field(default_factory=dict)
     distilled: Distilled | None = None
     chosen: int = 0
+    thresholds: dict[str, float] = field(default_factory=dict)
 
 
 def run_plan(
@@ -99,8 +102,9 @@ def run_plan(
     check_run(plan, federation)
     trained_on = federation.pooled() if plan.method.family == "central" else federation
     own = {"device": "cpu"} | (options or {})
-    last, visitors = LastRound(own_models), _visitors(plan, trained_on)
-    work = _Work(plan, trained_on, progress, stop, own.pop("device"), visitors=visitors, last=last)
+    weighted = _weighted(plan, federation)
+    last, visitors = LastRound(own_models), _visitors(weighted, trained_on)
+    work = _Work(weighted, trained_on, progress, stop, own.pop("device"), visitors=visitors, last=last)
     work = work.exposed() if exposed else work
     outcome, path, device = ENGINES[engine](work, own)
     record = _record(plan, engine, work.with_patients(outcome), path, device)
@@ -114,18 +118,27 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     """
     check_run(plan, federation)
     check_at_hand(plan)
-    work = _Work(plan, federation, None, None, "cpu", visitors=_visitors(plan, federation)).exposed()
+    weighted = _weighted(plan, federation)
+    work = _Work(weighted, federation, None, None, "cpu", visitors=_visitors(weighted, federation)).exposed()
     outcome = work.with_patients(work.on(grid, tell, in_pieces=False))
     record = _record(plan, "flower", outcome, "loop", torch.device("cpu"))
     return _with_end(record, work, federation)
 
 
+def _weighted(plan: Plan, federation: Federation) -> Plan:
+    """The plan with the class weights on which the sites agree, where it asks for such."""
+    if plan.recipe.class_weights != BALANCED:
+        return plan
+    return with_weights(plan, agreed_weights(federation.class_sums, federation.task))
+
+
 def _with_end(record: RunRecord, work: "_Work", federation: Federation) -> RunRecord:
     """The record with what was counted, and with what was seen in the last round."""
-    outputs = work.last.outputs.get(record.chosen or record.rounds)
+    t = record.chosen or record.rounds
+    outputs, thresholds = work.last.outputs.get(t), work.last.thresholds.get(t, {})
     predictions = said_of(outputs, federation) if outputs is not None and len(outputs) else {}
     end: dict[str, Any] = {"predictions": predictions, "own": work.last.own, "task": federation.task}
-    end["preparation"] = federation.preparation
+    end |= {"preparation": federation.preparation, "thresholds": thresholds}
     return replace(record, read=work.read(), trained_on=counted(federation), **end)
 
 
@@ -165,8 +178,8 @@ class _Work:
     stop: Stop | None
     device: str | torch.device
     exposure: Exposure | None = None
-    visitors: Visitors | None = None
     last: LastRound = field(default_factory=LastRound)
+    visitors: Visitors | None = None
 
     @property
     def watchers(self) -> tuple[Watcher, ...]:

@@ -8,7 +8,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedsmall.evaluation.statistics import interval
+from fedsmall.evaluation.intervals import interval
 from fedsmall.plan import Method
 from sim.evidence.items import Item
 from sim.evidence.result import EvidenceRow, ItemResult

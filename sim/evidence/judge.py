@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.evaluation.statistics import (
     holm,
-    interval,
     paired,
     runs_to_decide,
     seeds_for_width,
@@ -22,7 +23,6 @@ from fedsmall.evaluation.statistics import (
 )
 from sim.evidence.items import Item, published
 from sim.evidence.result import EvidenceRow
-from sim.report.tables import LOWER_IS_BETTER
 
 MARGIN = 0.02  # two points: what is called agreement with a published accuracy
 

@@ -68,6 +68,10 @@ def reproduce(
         )
         if runs[variant].about.get("interrupted"):
             raise KeyboardInterrupt  # what was run stays in its folder; the page keeps what it held
+        if failed := runs[variant].failed:  # evidence rests on all that was asked for, or on nothing
+            raise PlanError(
+                f"{item.name}: {failed[0]['label']}, seed {failed[0]['seed']} failed: {failed[0]['reason']}"
+            )
     return conclude(item, profile, runs, rates, time.perf_counter() - started, data_root, docs)
 
 

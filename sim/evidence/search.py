@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.statistics import Interval, interval
+from fedsmall.evaluation.intervals import Interval, interval
+from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.federation import Federation, Samples
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import has_own_models
@@ -30,7 +31,6 @@ from fedsmall.training.device import check_device
 from sim.engines.run import DEFAULT_ENGINE, run_plan
 from sim.evidence.items import SEARCHES, Item
 from sim.evidence.search_by_routes import ROUTES, by_routes, judged_by
-from sim.report.tables import LOWER_IS_BETTER
 from sim.runs.files import write_csv
 from sim.runs.scenario import Scenario, assign, build
 from strategies.server.run_loop import Evaluation

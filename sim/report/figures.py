@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -11,13 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
-from fedsmall.evaluation.statistics import interval
-from fedsmall.journey import journey
-from fedsmall.plan import Plan
-from fedsmall.schedule import Action, contacts_of
+from fedsmall.evaluation.intervals import Scale, interval
+from fedsmall.evaluation.metrics import LOWER_IS_BETTER
+from fedsmall.schedule import contacts_of
 from sim.report.sentences import named
-from sim.report.style import LOOKS, Style, looks
-from sim.report.tables import LOWER_IS_BETTER, by_label, primary, table
+from sim.report.style import Style, looks
+from sim.report.tables import by_label, primary, scale_of, table
 from sim.report.traffic import amount
 from sim.runs.folder import PlanRun, Run
 
@@ -46,7 +45,7 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "fedsmall",
 }
 
-MODELS = ("FedDC", "FedAvg", "FedDC+Radon")  # looks for models that are followed
+LARGE: dict[Any, Any] = {"font.size": 11, "axes.labelsize": 11}  # of figures that a telephone shows small
 
 Points = list[tuple[float, list[float]]]  # x, and the values of all seeds there
 
@@ -56,8 +55,8 @@ def overview(run: Run) -> Figure:
     shown, groups = table(run), by_label(run.done)
     rows = shown.of_methods
     drawn = looks([row.method for row in rows if row.method])
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.6, 0.9 + 0.42 * len(rows)), layout="constrained")
+    with mpl.rc_context(STYLE | LARGE):
+        figure = Figure(figsize=(5.2, 1.0 + 0.46 * len(rows)), layout="constrained")
         axes = figure.subplots()
         for height, row in enumerate(reversed(rows)):
             look = drawn[row.label]
@@ -73,103 +72,85 @@ def overview(run: Run) -> Figure:
         if shown.trivial and (least := shown.main(shown.trivial)):
             axes.axvline(least.mean, color=INK, lw=1.0, ls=(0, (1, 2)), zorder=1)
             axes.set_title(f"dotted: {shown.trivial.label}", loc="right", fontsize=8.5)
+        axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(f"{named(shown.metric)} on the test samples")
         _as_shares(axes.xaxis, shown.metric)
+        _within(axes, shown.metric)
     return figure
+
+
+class Panel(NamedTuple):
+    """A part of the course of a run: whose models, along what, and how that is called."""
+
+    title: str
+    whose: str
+    along: str
+    x: str
+
+
+PANELS = {
+    "common": Panel("common model, by rounds", "common", "rounds", "rounds"),
+    "sites": Panel("sites' own models, mean over sites", "sites", "rounds", "rounds"),
+    "bytes": Panel("common model, by traffic", "common", "bytes", "bytes sent, all sites together"),
+}
 
 
 def curves(run: Run) -> Figure:
     """The course of a run: the common model by rounds and by bytes sent, and the sites' own models by rounds."""
-    groups, metric = by_label(run.done), primary(run.done)
-    drawn = looks([group[0].plan.method for group in groups.values()])
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10.2, 3.5), layout="constrained")
-        common, sites, by_bytes = figure.subplots(1, 3, sharey=True)
-        for label, group in groups.items():
-            _curve(common, _points(group, "common", metric, _round), drawn[label], label)
-            _curve(sites, _points(group, "sites", f"{metric}_mean", _round), drawn[label], label)
-            if any(one.row["bytes_sent"] for one in group):
-                _curve(by_bytes, _points(group, "common", metric, _bytes), drawn[label], label)
-        common.set(title="common model", xlabel="rounds", ylabel=named(metric))
-        sites.set(title="sites' own models, mean over sites", xlabel="rounds")
-        by_bytes.set(title="common model, by traffic", xlabel="bytes sent, all sites together")
-        _as_amounts(by_bytes)
-        _as_shares(common.yaxis, metric)
-        if metric not in LOWER_IS_BETTER:
-            common.set_ylim(top=min(common.get_ylim()[1], 1.02))
-        for axes in (common, sites):
-            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        _legend(figure, (common, sites, by_bytes), list(drawn))
+        parts = figure.subplots(1, 3, sharey=True)
+        for axes, (name, panel) in zip(parts, PANELS.items(), strict=True):
+            _panel(axes, run, name)
+            axes.set(title=panel.title)
+        parts[0].set(ylabel=named(primary(run)))
+        _legend(figure, parts, [label for label, _ in course_looks(run)])
     return figure
 
 
-def chain(run: Run, followed: int = 3) -> Figure | None:
-    """Where some models were after each contact, and how many sites a model has seen; None where nothing is chained."""
-    plans = [plan for plan in run.plans if plan.method.permute_every and plan.method.validation is None]
-    plans = [plan for plan in plans if not plan.method.phases]  # whose models do not all set out at once
-    plan = next((plan for plan in plans if plan.method.aggregate_every), None)
-    plan = plan or next(iter(plans), None)
-    sites = run.about.get("sites", 0)
-    if plan is None or sites < 2:
-        return None
-    rounds, places, averages = journeys(plan, sites)
-    # up to a little beyond the first average, where that is not too much to look at
-    contacts = next((index + 3 for index, t in enumerate(rounds) if t in averages and index < 30), 25)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(10.2, 3.1), layout="constrained")
-        paths, seen = figure.subplots(1, 2, width_ratios=(2.2, 1))
-        _paths(paths, rounds[:contacts], places[:contacts], sites, followed)
-        shown = [t for t in averages if t <= rounds[:contacts][-1]]
-        for t in shown:
-            paths.axvline(t, color=INK, lw=1.1, ls=(0, (4, 2)))
-        paths.set_xlabel("round" + " (dashed upright line: all models are averaged)" * bool(shown))
-        paths.set_title(f"{plan.method.label}, seed {plan.seed}: where {min(followed, sites)} of {sites} models were")
-        _seen(seen, rounds, places, sites)
+def course(run: Run, name: str) -> Figure:
+    """One panel of :func:`curves` by itself, as large as a telephone is wide."""
+    with mpl.rc_context(STYLE | LARGE):
+        figure = Figure(figsize=(4.1, 3.4), layout="constrained")
+        axes = figure.subplots()
+        _panel(axes, run, name)
+        axes.set(ylabel=named(primary(run)))
     return figure
 
 
-def journeys(plan: Plan, sites: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Where each model is after each contact: rounds (contacts,), sites (contacts, models), and rounds of averaging.
-
-    Sites stand for their names in order. Replays the run's own routes; a silent site's wait is not in it.
-    """
-    contacts, places = zip(*journey(plan, sites), strict=True)
-    averages = [contact.t for contact in contacts if contact.action is Action.AGGREGATE]
-    return np.array([0, *(contact.t for contact in contacts)]), np.array([*places, places[-1]]), averages
+def course_looks(run: Run) -> list[tuple[str, Style]]:
+    """How each method is drawn, in the order of tables."""
+    return list(looks([group[0].plan.method for group in by_label(run.done).values()]).items())
 
 
-def _paths(axes: Axes, rounds: np.ndarray, places: np.ndarray, sites: int, followed: int) -> None:
-    models = places.shape[1]
-    grid_x, grid_y = np.meshgrid(rounds, np.arange(sites))
-    axes.scatter(grid_x, grid_y, s=2.5, color=RULE, linewidths=0)
-    chosen = np.linspace(0, models - 1, min(followed, models)).astype(int)
-    for look, model in zip((LOOKS[name] for name in MODELS), chosen, strict=False):
-        path = places[:, model]
-        axes.plot(rounds, path, color=look.colour, ls=look.dashes, marker=look.marker, ms=5, lw=1.6)
-    axes.set_ylabel("site")
-    axes.grid(visible=False)
-    axes.margins(x=0.01)
-    axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+def course_points(run: Run, name: str) -> dict[str, Points]:
+    """What a panel draws, by method: x, and the values of all seeds there."""
+    panel, metric = PANELS[name], primary(run)
+    key = metric if panel.whose == "common" else f"{metric}_mean"
+    along = _round if panel.along == "rounds" else _bytes
+    return {
+        label: _points(group, panel.whose, key, along)
+        for label, group in by_label(run.done).items()
+        if panel.along == "rounds" or any(one.row["bytes_sent"] for one in group)
+    }
 
 
-def _seen(axes: Axes, rounds: np.ndarray, places: np.ndarray, sites: int) -> None:
-    """Sites that a model has trained at, over the models: the fewest, the mean, the most."""
-    models = places.shape[1]
-    been = np.zeros((models, sites), bool)
-    counts = []
-    for at in places[:-1]:
-        been[np.arange(models), at] = True
-        counts.append(been.sum(axis=1))
-    seen = np.array(counts)  # (contacts, models)
-    look = LOOKS["FedDC"]
-    axes.plot(rounds[1:], seen.mean(axis=1), color=look.colour, lw=1.8)
-    axes.fill_between(rounds[1:], seen.min(axis=1), seen.max(axis=1), color=look.colour, alpha=0.15, lw=0)
-    axes.axhline(sites, color=INK, lw=0.8, ls=(0, (1, 2)))
-    axes.set_title("sites that a model has seen")
-    axes.set(xlabel="round", ylim=(0, sites * 1.06))
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+def _panel(axes: Axes, run: Run, name: str) -> None:
+    metric, drawn, shown = primary(run), dict(course_looks(run)), table(run)
+    for label, points in course_points(run, name).items():
+        _curve(axes, points, drawn[label], label, scale_of(metric))
+    axes.set(xlabel=PANELS[name].x)
+    if PANELS[name].along == "bytes":
+        _as_amounts(axes)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    if shown.trivial and (least := shown.main(shown.trivial)):
+        axes.axhline(least.mean, color=INK, lw=1.0, ls=(0, (1, 2)), zorder=1)
+    _as_shares(axes.yaxis, metric)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, 0.0), high if metric in LOWER_IS_BETTER else min(high, 1.0))
 
 
 def svg(figure: Figure, title: str) -> str:
@@ -188,18 +169,18 @@ def svg(figure: Figure, title: str) -> str:
     return body
 
 
-def _curve(axes: Axes, points: Points, look: Style, label: str) -> None:
+def _curve(axes: Axes, points: Points, look: Style, label: str, scale: Scale) -> None:
     if not points:
         return
     x = [at for at, _ in points]
-    means = [interval(values) for _, values in points]
+    means = [interval(values, scale=scale) for _, values in points]
     middle = [mean.mean for mean in means]
     every = max(1, len(x) // 8)
     axes.plot(
         x, middle, color=look.colour, ls=look.dashes, marker=look.marker, ms=4.5, lw=1.6, markevery=every, label=label
     )
     if all(mean.n > 1 for mean in means):
-        low, high = [max(mean.low, 0.0) for mean in means], [mean.high for mean in means]
+        low, high = [mean.low for mean in means], [mean.high for mean in means]
         axes.fill_between(x, low, high, color=look.colour, alpha=0.15, lw=0)
 
 
@@ -256,6 +237,12 @@ def _as_amounts(axes: Axes) -> None:
     few = high / low < 15
     axes.xaxis.set_minor_locator(LogLocator(10, subs=(2.0, 5.0) if few else ()))
     axes.xaxis.set_minor_formatter(FuncFormatter(lambda size, _: amount(size)))
+
+
+def _within(axes: Axes, metric: str) -> None:
+    """No axis goes beyond what its numbers can be."""
+    low, high = axes.get_xlim()
+    axes.set_xlim(max(low, -0.01), high if metric in LOWER_IS_BETTER else min(high, 1.01))
 
 
 def _as_shares(axis: Any, metric: str) -> None:

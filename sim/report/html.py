@@ -1,5 +1,6 @@
 """report.html: one file that needs nothing else, made from a run's folder alone by the templates beside this module."""
 
+import base64
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -10,17 +11,23 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
+from fedsmall.evaluation.clinical import precision_recall, roc
+from fedsmall.evaluation.intervals import interval
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from sim.report import figures
+from sim.report import clinical_figures, figures
 from sim.report.cards import model_card
+from sim.report.chain import chain
+from sim.report.clinical import Clinical, class_names, clinical, participants
 from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
-from sim.report.sentences import named, sentences, short, value, with_interval
-from sim.report.tables import Table, by_label, metrics_of, table
+from sim.report.sentences import named, p_of, sentences, short, value, with_interval
+from sim.report.style import Style
+from sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
 from sim.report.together import together
 from sim.report.traffic import amount, leaves_a_site
+from sim.report.tripod import tripod
 from sim.report.unseen import unseen_heads, unseen_rows, unseen_sentences
-from sim.runs.files import write
+from sim.runs.files import as_csv, write
 from sim.runs.folder import PlanRun, Run, engine_of
 from sim.runs.scenario import FILES
 
@@ -118,6 +125,76 @@ def svg(figure: Figure, title: str) -> Markup:
     return Markup(figures.svg(figure, str(escape(title))))
 
 
+def contents(run: Run, shown: Clinical | None) -> Markup:
+    """Links to the parts of a run's section."""
+    parts = {"question": "question", "who": "who took part" if participants(run) else ""}
+    if shown:
+        parts |= {"model": "model", "thresholds": "thresholds" if shown.two else "", "ranking": "ranking, calibration"}
+        parts |= {"hospitals": "hospitals" if shown.sites else ""}
+    parts |= {"methods": "methods", "traffic": "traffic", "events": "events", "plan": "plan", "tripod": "TRIPOD+AI"}
+    links = [f'<a href="#{anchor(run)}-{part}">{words}</a>' for part, words in parts.items() if words]
+    return Markup("<nav>{}</nav>").format(Markup(" ".join(links)))
+
+
+def data_link(text: str, name: str) -> Markup:
+    """A link to the numbers behind a figure, which are in the page itself."""
+    content = base64.b64encode(text.encode()).decode()
+    return Markup('<a download="{}" href="data:text/csv;base64,{}">data (CSV)</a>').format(name, content)
+
+
+def overview_data(run: Run) -> str:
+    """What every method came to, by seed and fold, as CSV."""
+    metric = primary(run)
+    rows = [["method", "seed", "fold", f"common_{metric}", f"sites_{metric}_mean"]]
+    for label, group in by_label(run.done).items():
+        for one in group:
+            ends = (one.row["common"] or {}).get(metric), one.row["sites"].get(f"{metric}_mean")
+            rows.append(
+                [label, str(one.plan.seed), str(one.plan.fold), *("" if v is None else f"{v:.6g}" for v in ends)]
+            )
+    return as_csv(rows)
+
+
+def course_data(run: Run) -> str:
+    """The points of the course of a run, as CSV."""
+    rows = [["panel", "method", "x", "mean", "low", "high", "seeds"]]
+    for panel in figures.PANELS:
+        for label, points in figures.course_points(run, panel).items():
+            for x, values in points:
+                mean = interval(values, scale=scale_of(primary(run)))
+                rows.append(
+                    [panel, label, f"{x:g}", *(f"{v:.6g}" for v in (mean.mean, mean.low, mean.high)), str(mean.n)]
+                )
+    return as_csv(rows)
+
+
+def dashes_of(look: Style) -> str:
+    """A line style as SVG writes it; empty for a whole line."""
+    return "" if isinstance(look.dashes, str) else " ".join(f"{2 * length:g}" for length in look.dashes[1])
+
+
+def curves_of(shown: Clinical) -> list[tuple[Figure, str, str, str, str]]:
+    """The figures of the clinical half: figure, title, caption, data, and the name of the file of the data."""
+    band = "Band: 95% interval of the mean over seeds, point by point." if len(shown.of_seeds) > 1 and shown.two else ""
+    thick = "Thick: the model that is shown; thin: other methods, mean over seeds." if shown.two else ""
+    roc_points = clinical_figures.curve_data(shown, roc, ("false_positive_rate", "sensitivity"))
+    pr_points = clinical_figures.curve_data(shown, precision_recall, ("recall", "precision"))
+    bins = clinical_figures.calibration_data(shown)
+    bars = "Ten bins; upright: Wilson's interval of each." if shown.two else "Ten bins."
+    draw = clinical_figures
+    return [
+        (draw.roc_figure(shown), "ROC curve", f"ROC curve. {thick} {band}", roc_points, "roc.csv"),
+        (
+            clinical_figures.pr_figure(shown),
+            "precision and recall",
+            f"Precision and recall. {band}",
+            pr_points,
+            "pr.csv",
+        ),
+        (draw.calibration_figure(shown), "calibration", f"Calibration. {bars}", bins, "calibration.csv"),
+    ]
+
+
 def anchor(run: Run) -> str:
     """The name by which the page links to a run."""
     return "run-" + "".join(letter if letter.isalnum() else "-" for letter in run.scenario.name)
@@ -133,6 +210,16 @@ USED: tuple[Callable[..., Any], ...] = (
         audit_of,
         blind,
         by_label,
+        chain,
+        class_names,
+        clinical,
+        contents,
+        course_data,
+        dashes_of,
+        figures.course_looks,
+        overview_data,
+        curves_of,
+        data_link,
         events_of,
         facts,
         further_samples,
@@ -145,6 +232,9 @@ USED: tuple[Callable[..., Any], ...] = (
     *(
         looked_at,
         names_of,
+        p_of,
+        participants,
+        tripod,
         place_of,
         readers,
         sentences,

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from fedsmall.evaluation.statistics import ENOUGH, Comparison, Interval
-from sim.report.tables import Table, TableRow, by_label, difference, sites_values, table, values_of
+from fedsmall.evaluation.intervals import Interval
+from fedsmall.evaluation.statistics import ENOUGH, Comparison
+from sim.report.tables import AREAS, Table, TableRow, by_label, difference, sites_values, table, values_of
 from sim.runs.folder import PlanRun, Run
 
 NAMES = {
@@ -11,7 +12,10 @@ NAMES = {
     "macro_f1": "macro F1",
     "balanced_accuracy": "balanced accuracy",
     "mae": "mean absolute error",
+    "brier": "Brier score",
+    "average_precision": "average precision",
 }
+SAME_TRAFFIC = 0.05  # bytes may differ by this share where traffic is called the same
 
 
 def sentences(run: Run) -> list[str]:
@@ -20,12 +24,12 @@ def sentences(run: Run) -> list[str]:
     groups = by_label(run.done)
     if not groups:
         return ["No method was run to its end, so there is nothing to compare.", ""]
-    return [_federation(shown, groups) + _trivial(shown), _travelling(shown)]
+    return [_headline(shown, run) + _federation(shown, groups) + _trivial(shown), _travelling(shown)]
 
 
 def value(shown: Table, number: float) -> str:
     """A number of a table, as a reader wants it: 94.6% or 0.0213."""
-    return f"{100 * number:.1f}%" if shown.percent else f"{number:.4g}"
+    return f"{100 * number:.1f}%" if shown.percent else f"{number:.3f}" if shown.metric in AREAS else f"{number:.4g}"
 
 
 def named(metric: str) -> str:
@@ -34,8 +38,8 @@ def named(metric: str) -> str:
 
 
 def with_interval(shown: Table, mean: Interval) -> str:
-    """A mean and its 95% interval; without one where a single run shows no spread."""
-    if mean.n == 1:
+    """A mean and its 95% interval; without one where a single run, or equal ones, show no spread."""
+    if mean.n == 1 or mean.flat:
         return value(shown, mean.mean)
     return f"{value(shown, mean.mean)} ({_bare(shown, mean.low)} to {_bare(shown, mean.high)})"
 
@@ -61,8 +65,48 @@ def short(shown: Table, lead: Comparison) -> str:
     gap = lead.difference
     if _equal(gap):
         return "equal"
+    if gap.flat:
+        return f"{_signed(shown, gap.mean)} (each of {gap.n})"
     ends = f" ({_signed(shown, gap.low)} to {_signed(shown, gap.high)})" if gap.n > 1 else ""
     return _signed(shown, gap.mean) + ends
+
+
+def p_of(shown: Table, lead: Comparison) -> str:
+    """The p by which words go, corrected for the rows of the table; empty where seeds are too few for a verdict."""
+    return f"{lead.corrected_p(shown.comparisons):.2g}" if lead.can_decide else ""
+
+
+def _headline(shown: Table, run: Run) -> str:
+    """What comes first: whether anything was learnt that a prediction which looks at no sample does not know."""
+    least, rows = shown.trivial, [row for row in shown.of_methods if row.ahead]
+    mean = shown.main(least) if least else None
+    if least is None or mean is None or not rows:
+        return ""
+    constant = f"{_constant(least, run)}, which gives {named(shown.metric)} {value(shown, mean.mean)}"
+    seeds = max(row.ahead.difference.n for row in rows if row.ahead)
+    if seeds < ENOUGH:
+        few = "1 seed is" if seeds == 1 else f"{seeds} seeds are"
+        return f"{few} too few to say whether any method is better than {constant}; {ENOUGH} are the least. "
+    good = [row.label for row in rows if shown.beats_trivial(row)]
+    if not good:
+        return f"No method here is shown to be better than {constant}. "
+    if shown.reference in [row.label for row in rows] and shown.reference not in good:
+        others = good[0] if len(good) == 1 else f"{', '.join(good[:-1])} and {good[-1]}"
+        return f"{shown.reference} is not shown to be better than {constant}; {others} {_is(good)}. "
+    return ""
+
+
+def _is(labels: Sequence[str]) -> str:
+    return "is" if len(labels) == 1 else "are"
+
+
+def _constant(least: TableRow, run: Run) -> str:
+    """The trivial predictor, with the class that it names where that is known and always one."""
+    named_classes = {one.row.get("trivial", {}).get("class") for one in run.done}
+    names = run.about.get("task", {}).get("class_names") or ()
+    only = next(iter(named_classes)) if len(named_classes) == 1 else None
+    of = f" ({names[only]})" if only is not None and only < len(names) else ""
+    return f"predicting {least.label}{of}"
 
 
 def _federation(shown: Table, groups: dict[str, list[PlanRun]]) -> str:
@@ -85,6 +129,7 @@ def _federation(shown: Table, groups: dict[str, list[PlanRun]]) -> str:
     gap = difference(
         values_of(shown.whose, groups[reference.label], shown.metric),
         sites_values(groups[alone.label], shown.metric),
+        shown.metric,
     )
     gain = f" ({by(shown, gap)})" if gap else ""
     return (
@@ -135,7 +180,7 @@ def _role(reference: TableRow, other: TableRow) -> str:
         return ""
     if ours.permute_every and theirs.aggregate_every == ours.aggregate_every:
         return f"FedAvg with the same time between averages (b = {theirs.aggregate_every})"
-    if other.contacts == reference.contacts:
+    if abs(other.bytes_sent - reference.bytes_sent) <= SAME_TRAFFIC * reference.bytes_sent:
         return f"FedAvg with the same traffic (b = {theirs.aggregate_every})"
     return ""
 
@@ -143,15 +188,11 @@ def _role(reference: TableRow, other: TableRow) -> str:
 def _learnt(shown: Table) -> bool:
     """Whether the reference method is shown to beat the trivial predictor, or the run does not hold it."""
     lead = shown.trivial.lead if shown.trivial else None
-    return lead is None or (lead.decides(shown.comparisons) and _is_better(shown, lead))
+    return lead is None or (lead.decides(shown.comparisons) and shown.is_better(lead))
 
 
 def _equal(gap: Interval) -> bool:
     return gap.flat and abs(gap.mean) < 1e-12
-
-
-def _is_better(shown: Table, lead: Comparison) -> bool:
-    return (lead.difference.mean > 0) != shown.lower_is_better
 
 
 def _verb(shown: Table, lead: Comparison, learnt: bool = True) -> str:
@@ -161,7 +202,7 @@ def _verb(shown: Table, lead: Comparison, learnt: bool = True) -> str:
         return "does as well as"
     if not lead.decides(shown.comparisons):
         return "is not shown to differ from"
-    if not _is_better(shown, lead):
+    if not shown.is_better(lead):
         return "is worse than"
     return "is better than" if learnt else "is not shown to beat a constant, but is ahead of"
 
@@ -171,8 +212,8 @@ def _joined(clauses: Sequence[str]) -> str:
 
 
 def _bare(shown: Table, number: float) -> str:
-    return f"{100 * number:.1f}" if shown.percent else f"{number:.4g}"
+    return f"{100 * number:.1f}" if shown.percent else f"{number:.3f}" if shown.metric in AREAS else f"{number:.4g}"
 
 
 def _signed(shown: Table, number: float) -> str:
-    return f"{100 * number:+.1f}" if shown.percent else f"{number:+.4g}"
+    return f"{100 * number:+.1f}" if shown.percent else f"{number:+.3f}" if shown.metric in AREAS else f"{number:+.4g}"

@@ -6,14 +6,21 @@ The common model and the sites' own models are different things; they have a col
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedsmall.evaluation.statistics import Comparison, Interval, interval, paired
+import numpy as np
+
+from fedsmall.errors import PlanError
+from fedsmall.evaluation.intervals import Interval, Scale, interval
+from fedsmall.evaluation.metrics import LOWER_IS_BETTER, OTHER_NAMES
+from fedsmall.evaluation.sampling import error_over_constant, p_of_samples
+from fedsmall.evaluation.statistics import Comparison, paired
+from fedsmall.methods import nearest
 from fedsmall.plan import Method
 from sim.report.style import in_order
 from sim.runs.folder import PlanRun, Run
 
-LOWER_IS_BETTER = ("loss", "mae", "mse")
 NO_TRAFFIC = {"contacts": 0, "bytes_sent": 0, "stopped": False}
-PRIMARY = ("accuracy", "mae", "mse", "loss")
+PRIMARY = ("accuracy", "mae", "mse", "loss")  # of runs that do not say what they are judged by
+AREAS = ("auc", "average_precision")  # shown as 0.831
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ class TableRow:
     ``common`` and ``sites`` are over its runs, ``spread`` is the mean spread over sites.
 
     ``lead`` is the table's reference minus this method, run by run, :attr:`Table.whose` models both; None where one
-    has none.
+    has none. ``ahead`` is this method minus the trivial predictor; seeds and test samples must both bear it out.
     ``contacts`` and ``bytes_sent`` are those of one run.
     """
 
@@ -34,6 +41,7 @@ class TableRow:
     sites: Interval | None
     spread: float | None
     lead: Comparison | None
+    ahead: Comparison | None
     contacts: float
     bytes_sent: float
 
@@ -90,22 +98,46 @@ class Table:
     @property
     def percent(self) -> bool:
         """Whether values are shares, shown in per cent."""
-        return not self.lower_is_better
+        return not self.lower_is_better and self.metric not in AREAS
+
+    def beats_trivial(self, row: TableRow) -> bool:
+        """Whether a method is shown to be better than the trivial predictor, as one of the table's methods."""
+        ahead = row.ahead
+        return ahead is not None and ahead.decides(self.comparisons) and self.is_better(ahead)
+
+    def is_better(self, lead: Comparison) -> bool:
+        """Whether a difference is to the good."""
+        return (lead.difference.mean > 0) != self.lower_is_better
 
 
 def table(run: Run, metric: str | None = None, where: str | None = None) -> Table:
     """The table of a run; the metric is the task's first one where none is asked for."""
     groups = by_label(run.done)
-    metric = metric or primary(run.done)
+    metric = _known(run, metric) if metric is not None and where is None else metric or primary(run)
     asked = run.scenario.reference
     reference = asked if asked in groups else reference_of([group[0].plan.method for group in groups.values()])
     whose = "common" if any(common_values(group, metric, where) for group in groups.values()) else "sites"
-    held_against = (groups.get(reference or ""), metric, where, whose)
-    rows = [_row(label, group[0].plan.method, group, *held_against) for label, group in groups.items()]
     trivials = trivials_of(run.done)
+    held_against = (run, groups.get(reference or ""), trivials, metric, where, whose)
+    rows = [_row(label, group[0].plan.method, group, *held_against) for label, group in groups.items()]
     if any(_values(trivials, *name, where) for name in (("common", metric), ("sites", f"{metric}_mean"))):
-        rows.insert(0, _row(trivials[0].row["label"], None, trivials, *held_against))
+        least = _row(trivials[0].row["label"], None, trivials, *held_against)
+        ahead = next((row.ahead for row in rows if row.label == reference), None)
+        rows.insert(0, replace(least, lead=ahead or least.lead))
     return Table(metric, where, reference, tuple(rows), whose)
+
+
+def _known(run: Run, metric: str) -> str:
+    """A metric that the runs were judged by; PlanError names the nearest to another."""
+    known = metrics_of(run.done)
+    if known and metric not in known:
+        raise PlanError(f"this run was not judged by {metric!r}. {nearest(metric, known)}")
+    return metric
+
+
+def scale_of(metric: str) -> Scale:
+    """What the values of a metric cannot leave."""
+    return "positive" if metric in ("loss", "mae", "mse") else "share"
 
 
 def trivials_of(done: Sequence[PlanRun]) -> list[PlanRun]:
@@ -133,9 +165,11 @@ def metrics_of(done: Sequence[PlanRun]) -> list[str]:
     return list(names)
 
 
-def primary(done: Sequence[PlanRun]) -> str:
-    """The metric of tables and figures: accuracy where there is one."""
-    known = metrics_of(done)
+def primary(run: Run) -> str:
+    """The metric of tables and figures: that of the scenario, or accuracy where it names none."""
+    known, asked = metrics_of(run.done), run.scenario.metric
+    if asked is not None and (OTHER_NAMES.get(asked, asked) in known or not known):
+        return OTHER_NAMES.get(asked, asked)
     return next((name for name in PRIMARY if name in known), known[0] if known else PRIMARY[0])
 
 
@@ -168,17 +202,51 @@ def values_of(
     return (common_values if whose == "common" else sites_values)(group, metric, where)
 
 
-def difference(a: Mapping[tuple[int, int], float], b: Mapping[tuple[int, int], float]) -> Comparison | None:
-    """``a`` minus ``b`` over the seeds (and folds) that both have; None where they share none."""
+def difference(
+    a: Mapping[tuple[int, int], float], b: Mapping[tuple[int, int], float], metric: str
+) -> Comparison | None:
+    """``a`` minus ``b`` in ``metric`` over the seeds (and folds) that both have; None where they share none."""
     shared = sorted(set(a) & set(b))
-    return paired([a[key] for key in shared], [b[key] for key in shared]) if shared else None
+    scale: Scale = "gain" if scale_of(metric) == "share" else "plain"
+    return paired([a[key] for key in shared], [b[key] for key in shared], test="t", scale=scale) if shared else None
+
+
+def _ahead(
+    run: Run,
+    group: Sequence[PlanRun],
+    own: Mapping[tuple[int, int], float],
+    trivials: Sequence[PlanRun],
+    metric: str,
+    where: str | None,
+    whose: str,
+) -> Comparison | None:
+    """A method minus the trivial predictor, with what the test samples say of it where its predictions are kept."""
+    least = values_of(whose, trivials, metric, where) or common_values(trivials, metric, where)
+    ahead = difference(own, least, metric)
+    if ahead is None or where is not None or whose != "common":
+        return ahead
+    gains, errors = [], []
+    for one in group:
+        told, key = run.predictions_of(one), (one.plan.seed, one.plan.fold)
+        constant = one.row.get("trivial", {}).get("class")
+        error = error_over_constant(metric, told["probabilities"], told["labels"], constant) if _kept(told) else None
+        if error is not None and key in own and key in least:
+            gains.append(own[key] - least[key])
+            errors.append(error)
+    return replace(ahead, of_samples=p_of_samples(gains, errors)) if errors else ahead
+
+
+def _kept(told: Mapping[str, np.ndarray]) -> bool:
+    return "probabilities" in told and "labels" in told
 
 
 def _row(
     label: str,
     method: Method | None,
     group: Sequence[PlanRun],
+    run: Run,
     reference: Sequence[PlanRun] | None,
+    trivials: Sequence[PlanRun],
     metric: str,
     where: str | None,
     whose: str,
@@ -188,15 +256,16 @@ def _row(
     own = common if whose == "common" or (method is None and not sites) else sites
     lead = None
     if reference is not None and reference is not group:
-        lead = difference(values_of(whose, reference, metric, where), own)
+        lead = difference(values_of(whose, reference, metric, where), own, metric)
     return TableRow(
         label=label,
         method=method,
         runs=len(group),
-        common=interval(list(common.values())) if common else None,
-        sites=interval(list(sites.values())) if sites else None,
+        common=interval(list(common.values()), scale=scale_of(metric)) if common else None,
+        sites=interval(list(sites.values()), scale=scale_of(metric)) if sites else None,
         spread=sum(spread) / len(spread) if spread else None,
         lead=lead,
+        ahead=_ahead(run, group, own, trivials, metric, where, whose) if method is not None else None,
         contacts=sum(one.row["contacts"] for one in group) / len(group),
         bytes_sent=sum(one.row["bytes_sent"] for one in group) / len(group),
     )
@@ -207,6 +276,6 @@ def _values(group: Sequence[PlanRun], whose: str, name: str, where: str | None) 
     for one in group:
         row = one.row if where is None else one.row["extra"].get(where, {})
         value = (row.get(whose) or {}).get(name)
-        if value is not None:
+        if value is not None and np.isfinite(value):  # one site's own model may have diverged
             values[one.plan.seed, one.plan.fold] = float(value)
     return values

@@ -31,9 +31,22 @@ def print_run(console: Console, run: Run) -> None:
             console.print(sentence, markup=False)
     for note in run.about.get("notes", ()):
         console.print(f"Note: {note}", markup=False)
+    for line in failures(run):
+        console.print(line, markup=False)
     if run.not_run:
-        whole = len(run.plans) - len(run.not_run)
+        whole = len(run.plans) - len(run.not_run) - len(run.failed)
         console.print(f"[bold]This run is partial[/bold]: {whole} of {len(run.plans)} plans were run to their end.")
+
+
+def failures(run: Run) -> list[str]:
+    """A line for each reason for which plans failed, with the methods and seeds."""
+    by_reason: dict[tuple[str, str], list[int]] = {}
+    for each in run.failed:
+        by_reason.setdefault((each["label"], each["reason"]), []).append(each["seed"])
+    return [
+        f"{label} failed (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, dict.fromkeys(seeds)))}): {reason}"
+        for (label, reason), seeds in by_reason.items()
+    ]
 
 
 def grid(shown: Table, title: str) -> Grid:

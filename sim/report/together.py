@@ -5,15 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from sim.report.sentences import named
-from sim.report.tables import LOWER_IS_BETTER, by_label, primary
+from sim.report.tables import AREAS, by_label, primary
 from sim.report.traffic import amount
 from sim.runs.folder import PlanRun, Run
 
 
 def together(run: Run) -> list[str]:
     """A line for each method whose models answer together, and one where its sites keep visitors."""
-    metric = primary(run.done)
+    metric = primary(run)
     return [line for group in by_label(run.done).values() for line in _of_method(group, metric)]
 
 
@@ -51,7 +52,7 @@ def _differ(spreads: list[dict[str, float]]) -> str:
 
 
 def _value(metric: str, value: float) -> str:
-    return f"{value:.3f}" if metric in LOWER_IS_BETTER else f"{100 * value:.1f}%"
+    return f"{value:.3f}" if metric in (*LOWER_IS_BETTER, *AREAS) else f"{100 * value:.1f}%"
 
 
 def _mean(rows: list[dict[str, Any]], name: str) -> float:

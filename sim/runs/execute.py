@@ -9,17 +9,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedsmall.evaluation.trivial import trivial
-from fedsmall.models.own_models import has_own_models
+import numpy as np
+
+from fedsmall.evaluation.metrics import default_metric, known_metric
+from fedsmall.federation import Federation
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from fedsmall.training.device import check_device
 from fedsmall.validation import check_run
-from sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
+from sim.engines.run import DEFAULT_ENGINE, check_engine
+from sim.runs.failures import Failed, attempted
 from sim.runs.federations import Build, Federations
 from sim.runs.files import check_free
 from sim.runs.folder import Run, start
-from sim.runs.parallel import is_first, processes_for, run_side_by_side
+from sim.runs.parallel import Ended, is_first, processes_for, run_one, run_side_by_side
 from sim.runs.progress import Silent, Watcher
 from sim.runs.scenario import Scenario
 
@@ -38,8 +41,9 @@ def execute(
     """Run all plans of ``scenario``; the run is in ``folder``, where one is given, after each of them.
 
     Interrupted once (Ctrl-C), the plan that is running ends after its next contact and the rest is not run; the run
-    says so. ``data`` builds a plan's federation; without it, its task does. ``options`` are the engine's; the device is
-    the scenario's where they name none.
+    says so. A plan that fails is a row with its reason (:attr:`Run.failed`), and the others run. ``data`` builds a
+    plan's federation; without it, its task does. ``options`` are the engine's; the device is the scenario's where they
+    name none.
     ``processes`` share the plans; None is as many as pay. With more than one, a program's own lines must stand behind
     ``if __name__ == "__main__":``, for the processes import it anew.
 
@@ -56,6 +60,8 @@ def execute(
     build = data or partial(build_federation, data_root=data_root)
     federations = Federations(build)
     first = federations.of(plans[0])
+    scenario = judged_by(scenario, first)
+    plans = scenario.plans()
     for plan in plans[: len(scenario.method)]:
         check_run(plan, first)
     processes = processes or processes_for(plans, engine, options["device"])
@@ -66,12 +72,24 @@ def execute(
             records = run_side_by_side(plans, build, engine, options, processes, watcher.moved, interrupted, own)
         else:
             records = _one_by_one(plans, federations, engine, options, watcher, interrupted, own)
-        for index, record, constant in records:
-            run.add(index, record, constant)
+        for index, ended in records:
+            if isinstance(ended, Failed):
+                run.fail(index, ended)
+            else:
+                run.add(index, *ended)
             watcher.end(plans[index])
     run.about |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted()}
     run.save()
     return run
+
+
+def judged_by(scenario: Scenario, federation: Federation) -> Scenario:
+    """The scenario with the metric by which its methods are judged, where it leaves that open."""
+    if scenario.metric is not None:
+        name = known_metric(scenario.metric, federation.task.loss)
+    else:
+        name = default_metric(np.concatenate([samples.y for samples in federation.train]), federation.task)
+    return scenario.model_copy(update={"metric": name})
 
 
 def _one_by_one(
@@ -82,7 +100,7 @@ def _one_by_one(
     watcher: Watcher,
     interrupted: Callable[[], bool],
     own_models: bool,
-) -> Iterator[tuple[int, RunRecord, dict[str, Any]]]:
+) -> Iterator[tuple[int, Ended | Failed]]:
     before = 0
     for index, plan in enumerate(plans):
         if interrupted():
@@ -91,10 +109,9 @@ def _one_by_one(
         def progress(t: int, _: int, before: int = before) -> None:
             watcher.moved(before + t)
 
-        federation = federations.of(plan)
-        told = {"exposed": is_first(plan, plans[0]), "own_models": own_models}
-        record = run_plan(plan, federation, engine, progress=progress, stop=interrupted, options=options, **told)
-        yield index, record, trivial(federation, has_own_models(plan))
+        told = {"progress": progress, "stop": interrupted, "exposed": is_first(plan, plans[0])}
+        told |= {"own_models": own_models}
+        yield index, attempted(partial(run_one, plan, federations.of, engine, options, told))
         before += plan.rounds
 
 

@@ -39,6 +39,13 @@ def write(path: Path, content: bytes) -> None:
     files.write(path, content)
 
 
+def as_csv(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows, the first of which names the columns, as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a CSV file whole."""
     write(path, csv_text(columns, rows).encode())

@@ -35,7 +35,9 @@ from fedsmall.package.store import save as save_package
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import idle
 from fedsmall.wire import Arrays
+from sim.runs.class_counts import class_counts, weights_told
 from sim.runs.cores import cores
+from sim.runs.failures import Failed
 from sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
 from sim.runs.packages import packages_of
 from sim.runs.scenario import Scenario, load
@@ -78,9 +80,19 @@ class Run:
 
     @property
     def not_run(self) -> list[Plan]:
-        """The plans that were never finished."""
-        finished = {one.index for one in self.done if not one.row["stopped"]}
-        return [plan for index, plan in enumerate(self.plans) if index not in finished]
+        """The plans that were never finished, and did not fail either."""
+        ended = {one.index for one in self.done if not one.row["stopped"]} | {each["index"] for each in self.failed}
+        return [plan for index, plan in enumerate(self.plans) if index not in ended]
+
+    @property
+    def failed(self) -> list[dict[str, Any]]:
+        """The plans that failed: index, label, seed, fold and reason, in the order of the plans."""
+        return sorted(self.about.get("failed", ()), key=lambda each: each["index"])
+
+    def fail(self, index: int, failed: Failed) -> None:
+        """Write down that the plan at ``index`` failed, and why."""
+        self.about["failed"] = [*self.about.get("failed", ()), failed.row(index, self.plans[index])]
+        self.save()
 
     def add(self, index: int, record: "RunRecord", trivial: dict[str, Any] | None = None) -> PlanRun:
         """Take in what an engine made of the plan at ``index``, and the trivial predictor beside; write it down."""
@@ -151,7 +163,7 @@ class Run:
             return
         about = self.about | {
             "planned": len(self.plans),
-            "finished": len(self.plans) - len(self.not_run),
+            "finished": len(self.plans) - len(self.not_run) - len(self.failed),
             "not_run": [{"label": p.method.label, "seed": p.seed, "fold": p.fold} for p in self.not_run],
         }
         rounds = [
@@ -273,6 +285,8 @@ def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = N
         row["chosen"] = record.chosen
     if record.read:
         row["read"] = record.read
+    if record.thresholds:
+        row["thresholds"] = record.thresholds
     if trivial is not None:
         row["trivial"] = trivial
     return PlanRun(index, record.plan, row, evaluations, list(record.events))
@@ -289,6 +303,7 @@ def _about(federation: Federation, engine: str) -> dict[str, Any]:
         "sites": len(sizes),
         "samples_per_site": [min(sizes), max(sizes)],
         "test_samples": federation.test_samples,
+        "class_counts": class_counts(federation),
         "notes": list(federation.notes),
     }
 
@@ -298,6 +313,7 @@ def _notes(plans: Sequence[Plan], federation: Federation) -> list[str]:
     sizes = [len(samples) for samples in federation.train]
     trees = [(plan.method.label, plan.method.tree) for plan in plans]
     told = [f"{label}: {line}" for label, tree in trees if tree and (line := idle(tree, sizes))]
+    told += weights_told(plans, federation)
     return list(dict.fromkeys(told))
 
 

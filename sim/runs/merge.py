@@ -44,7 +44,8 @@ def _merged(group: Sequence[Run]) -> Run:
                 first.models[len(done) - 1] = model
     name = first.scenario.name if len(group) == 1 else " and ".join(dict.fromkeys(map(_name, group)))
     scenario = first.scenario.model_copy(update={"name": name})
-    about = {**first.about, "sources": [_name(run) for run in group]}
+    failed = [each for run in group for each in run.failed]
+    about = {**first.about, "failed": failed, "sources": [_name(run) for run in group]}
     return Run(scenario, [one.plan for one in done], None, done, about, dict(first.models), predictions)
 
 

@@ -7,21 +7,26 @@ of a machine. Results do not depend on it: every draw has its own stream.
 import multiprocessing
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fedsmall.evaluation.trivial import trivial
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from sim.runs.cores import cores
+from sim.runs.failures import DIVERGED, KILLED, Failed, attempted, has_diverged
 from sim.runs.federations import Build, Federations
 
 if TYPE_CHECKING:
     from sim.engines.run import RunRecord
 
-    Ended = tuple[RunRecord, dict[str, Any]]
+
+Ended = tuple["RunRecord", dict[str, Any]]  # what a plan came to, and its trivial predictor
+Work = Callable[[int, Plan], Ended | Failed | None]
 
 POLL_S = 0.2
 SHARED_BY = 4  # processes on one GPU: each takes half a GiB of it before its first model
@@ -52,22 +57,57 @@ def run_side_by_side(
     moved: Callable[[int], None],
     interrupted: Callable[[], bool],
     own_models: bool = False,
-) -> Iterator[tuple[int, "RunRecord", dict[str, Any]]]:
-    """The place of each plan, its record, and its trivial predictor, as they are done.
+) -> Iterator[tuple[int, Ended | Failed]]:
+    """The place of each plan and what came of it, as they are done.
 
     Plans that are not begun are left out once interrupted. ``moved`` is told how many rounds all plans have done so
-    far. ``build`` must be picklable.
+    far. ``build`` must be picklable. Where a process is killed from outside, as when memory runs out, the plans that
+    were not done are tried again one after the other, each in a process of its own: so the one that cannot be run is
+    found, and the others are run.
     """
+    left, done = dict(enumerate(plans)), 0
+    work = partial(_work, engine=engine, options=options, first=plans[0], own_models=own_models)
+    try:
+        for index, ended in _shared(left, processes, build, work, moved, interrupted):
+            done += left.pop(index).rounds
+            yield index, ended
+    except BrokenProcessPool:
+        for index, plan in list(left.items()):
+            yield from _alone(index, plan, build, work, partial(_add, moved, done), interrupted)
+            done += plan.rounds
+
+
+def _alone(
+    index: int, plan: Plan, build: Build, work: Work, moved: Callable[[int], None], interrupted: Callable[[], bool]
+) -> Iterator[tuple[int, Ended | Failed]]:
+    if interrupted():
+        return
+    try:
+        yield from _shared({index: plan}, 1, build, work, moved, interrupted)
+    except BrokenProcessPool:
+        yield index, Failed(KILLED)
+
+
+def _add(moved: Callable[[int], None], before: int, rounds: int) -> None:
+    moved(before + rounds)
+
+
+def _shared(
+    plans: Mapping[int, Plan],
+    processes: int,
+    build: Build,
+    work: Work,
+    moved: Callable[[int], None],
+    interrupted: Callable[[], bool],
+) -> Iterator[tuple[int, Ended | Failed]]:
+    """The plans over so many processes; BrokenProcessPool where one of them dies."""
     context = multiprocessing.get_context("spawn")
-    rounds = context.Array("l", len(plans), lock=False)
+    rounds = context.Array("l", max(plans) + 1, lock=False)
     stop = context.Event()
     pool = ProcessPoolExecutor(processes, context, _prepare, (build, rounds, stop))
     try:
         with _deaf_to_ctrl_c():
-            waiting = {
-                pool.submit(_work, index, plan, engine, options, is_first(plan, plans[0]), own_models): index
-                for index, plan in enumerate(plans)
-            }
+            waiting = {pool.submit(work, index, plan): index for index, plan in plans.items()}
         while waiting:
             ended, _ = wait(waiting, POLL_S, FIRST_COMPLETED)
             moved(sum(rounds))
@@ -76,7 +116,9 @@ def run_side_by_side(
                 for future in waiting:
                     future.cancel()
             for future in ended:
-                yield from _record(waiting.pop(future), future)
+                index, came = waiting.pop(future), None if future.cancelled() else future.result()
+                if came is not None:
+                    yield index, came
     finally:
         stop.set()
         pool.shutdown(cancel_futures=True)
@@ -95,12 +137,6 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _record(index: int, future: "Future[Ended | None]") -> Iterator[tuple[int, "RunRecord", dict[str, Any]]]:
-    ended = None if future.cancelled() else future.result()
-    if ended is not None:
-        yield index, *ended
-
-
 class _Worker:
     """What a process remembers from plan to plan: how to build data, where to count rounds, whether to stop."""
 
@@ -117,16 +153,30 @@ def _prepare(build: Build, rounds: Any, stop: Any) -> None:
 
 
 def _work(
-    index: int, plan: Plan, engine: str, options: dict[str, Any] | None, exposed: bool, own_models: bool
-) -> "Ended | None":
-    from sim.engines.run import run_plan
-
+    index: int, plan: Plan, *, engine: str, options: dict[str, Any] | None, first: Plan, own_models: bool
+) -> Ended | Failed | None:
     def progress(t: int, _: int) -> None:
         _Worker.rounds[index] = t
 
     if _Worker.stop.is_set():
         return None
-    federation = _Worker.build(plan)
-    told = {"progress": progress, "stop": _Worker.stop.is_set, "exposed": exposed, "own_models": own_models}
+    told = {
+        "progress": progress,
+        "stop": _Worker.stop.is_set,
+        "exposed": is_first(plan, first),
+        "own_models": own_models,
+    }
+    return attempted(partial(run_one, plan, _Worker.build, engine, options, told))
+
+
+def run_one(
+    plan: Plan, build: Build, engine: str, options: dict[str, Any] | None, told: dict[str, Any]
+) -> Ended | Failed:
+    """One plan on its federation: its record, and its trivial predictor's row; or that it diverged."""
+    from sim.engines.run import run_plan
+
+    federation = build(plan)
     record = run_plan(plan, federation, engine, options=options, **told)
+    if record.evaluations and has_diverged(record.evaluations[-1]):
+        return Failed(DIVERGED)
     return record, trivial(federation, has_own_models(plan))

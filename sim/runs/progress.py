@@ -10,6 +10,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from fedsmall.plan import Plan
 
+EVERY_S = 30.0  # the longest that a log is without a line
+
 
 class Watcher(Protocol):
     """Is told how far a run is. Used as a context: it is open while the run runs."""
@@ -80,26 +82,35 @@ class Bars:
 
 @final
 class Lines:
-    """A line for every plan that is done, with the time that is left: for logs and pipes."""
+    """A line for every plan that is done, with the time that is left: for logs and pipes.
+
+    Where none is done for ``EVERY_S`` seconds, a line says how many rounds are.
+    """
 
     def __init__(self, console: Console, plans: Sequence[Plan], title: str) -> None:
         self._console, self._title = console, title
         self._total = sum(plan.rounds for plan in plans)
         self._done = 0
-        self._started = time.monotonic()
+        self._started = self._said = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._started = time.monotonic()
+        self._started = self._said = time.monotonic()
         return self
 
     def __exit__(self, *error: object) -> None:
         return None
 
     def moved(self, rounds: int) -> None:
-        """Say nothing yet."""
+        """Say how many rounds are done, where nothing was said for a while."""
+        now = time.monotonic()
+        if now - self._said >= EVERY_S:
+            self._said = now
+            spent, share = now - self._started, 100 * rounds // self._total
+            self._console.print(f"{self._title}: {rounds} of {self._total} rounds, {share}%, {spent:.0f} s")
 
     def end(self, plan: Plan) -> None:
         """Say that the plan is done, and how long the rest will take."""
+        self._said = time.monotonic()
         self._done += plan.rounds
         spent = time.monotonic() - self._started
         left = spent * (self._total - self._done) / self._done

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from fedsmall.errors import PlanError
 from fedsmall.methods import METHODS, explain, method, nearest
 from fedsmall.parts import Frozen, Positive, Recipe
-from fedsmall.plan import Device, Method, Plan, Test
+from fedsmall.plan import Device, Method, Plan, Test, Threshold
 
 FILES = ("csv", "npz", "images", "test")  # keys of a task that name files, relative to the scenario's own folder
 
@@ -23,10 +23,12 @@ class Scenario(Frozen):
     """What is run: task, partition, methods, recipe, seeds. The fields are the keys of the file.
 
     A method's table holds its name, its settings, and a ``recipe`` of its own where it departs from the common one
-    (every method has its own best learning rate). ``folds`` asks for cross-validation; ``about`` is one
-    sentence; ``reference`` is the label of the method that tables measure the others against. ``engine`` and ``device``
-    say on what a simulation runs, and are no part of a plan: at real sites a device is the site's own matter. ``keep``
-    says which models are saved at the end: the common ones and Central's, or beside them the sites' own.
+    (every method has its own best learning rate). ``metric`` is what methods are judged by, such as "auc"; without it
+    accuracy, or the AUC where classes are unequal. ``threshold`` is from which probability on a sample is called
+    positive. ``folds`` asks for cross-validation; ``about`` is one sentence; ``reference`` is the label of the method
+    that tables measure the others against. ``engine`` and ``device`` say on what a simulation runs, and are no part of
+    a plan: at real sites a device is the site's own matter. ``keep`` says which models are saved at the end: the common
+    ones and Central's, or beside them the sites' own.
     """
 
     name: str
@@ -42,6 +44,8 @@ class Scenario(Frozen):
     evaluate_every: Positive | None = None
     initial_models: Literal["common", "independent"] = "common"
     dtype: Literal["float32", "float64"] = "float32"
+    metric: str | None = None
+    threshold: Threshold = None
     folds: Annotated[int, Field(ge=2)] | None = None
     test: Test = None
     engine: str | None = None

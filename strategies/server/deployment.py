@@ -19,11 +19,13 @@ from flwr.serverapp import Grid, ServerApp
 from safetensors.numpy import save
 
 from fedsmall.audit_log import AuditLog
+from fedsmall.data.class_weights import BALANCED, agreed_weights, with_weights
 from fedsmall.data.standardise import Scaling, Sums, agree
 from fedsmall.errors import PlanError, ReplyError
+from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN_NAME, SCALING, SUMS, RunSheet
+from fedsmall.run_sheet import CLASSES, RUN_NAME, SCALING, SUMS, RunSheet
 from fedsmall.validation import check_plan
 from fedsmall.wire import CONFIG, PLAN
 from strategies.build import strategy_for
@@ -71,6 +73,8 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
     greet(strategy, sheet, grid)
     agree_on_scaling(strategy, sheet, grid, folder)
     task = task_from_roll(strategy.roster, grid, plan)
+    sheet = agree_on_weights(sheet, grid, folder, task)
+    plan = sheet.plan
     check_plan(plan, task, len(sheet.sites))
     begun = time.time()
 
@@ -160,6 +164,21 @@ def agree_on_scaling(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, 
         put(path, json.dumps({name: values.tolist() for name, values in vars(scaling).items()}).encode())
     record = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
     _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", RecordDict({SCALING: record, CONFIG: config}))
+
+
+def agree_on_weights(sheet: RunSheet, grid: RetryingGrid, folder: Path, task: Task) -> RunSheet:
+    """The sheet with the class weights that follow from what the sites tell; kept, so that a resumed run has them."""
+    if sheet.plan.recipe.class_weights != BALANCED:
+        return sheet
+    path = folder / "class_weights.json"
+    if not path.exists():
+        config = ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
+        answers = _ask(sheet, grid, f"{MessageType.QUERY}.{CLASSES}", RecordDict({CONFIG: config}))
+        sums = [_sums(site, answers[site][1]) for site in sorted(answers)]
+        if any(len(told.count) != task.classes for told in sums):
+            raise PlanError(f"Not every site tells of {task.classes} classes. All must know the same.")
+        put(path, json.dumps(agreed_weights(sums, task)).encode())
+    return sheet.model_copy(update={"plan": with_weights(sheet.plan, json.loads(path.read_text()))})
 
 
 def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) -> dict[str, tuple[int, RecordDict]]:

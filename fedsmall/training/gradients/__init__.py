@@ -9,7 +9,7 @@ from torch import nn
 from fedsmall.errors import PlanError
 from fedsmall.training.gradients.batch import Batch, Gradients, mean_loss
 from fedsmall.training.gradients.loop import LoopGradients
-from fedsmall.training.gradients.losses import LOSSES, Loss
+from fedsmall.training.gradients.losses import LOSSES, Loss, weighted
 from fedsmall.training.gradients.mapped import LARGEST, SLOW, MappedGradients
 from fedsmall.training.gradients.mlp import MlpGradients
 from fedsmall.training.gradients.packed import PackedGradients
@@ -26,6 +26,7 @@ __all__ = [
     "choose",
     "clipped",
     "mean_loss",
+    "weighted",
 ]
 
 PATHS: dict[str, Callable[[nn.Module, Loss], Gradients]] = {

@@ -1,6 +1,6 @@
 """The losses of the tasks: the value for every sample, and its slope in the model's outputs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -71,6 +71,21 @@ def _l1(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _l1_slope(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets.reshape(outputs.shape)).sign() / outputs.shape[-1]
+
+
+def weighted(loss: Loss, weights: Sequence[float]) -> Loss:
+    """The loss with every sample's value and slope times the weight of its class."""
+
+    def of(targets: Tensor, like: Tensor) -> Tensor:
+        return torch.as_tensor(weights, dtype=like.dtype, device=like.device)[targets]
+
+    def value(outputs: Tensor, targets: Tensor) -> Tensor:
+        return loss.value(outputs, targets) * of(targets, outputs)
+
+    def slope(outputs: Tensor, targets: Tensor) -> Tensor:
+        return loss.slope(outputs, targets) * of(targets, outputs)[..., None]
+
+    return Loss(value, slope)
 
 
 LOSSES: dict[str, Loss] = {

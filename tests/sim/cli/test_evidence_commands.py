@@ -5,6 +5,7 @@ import pytest
 
 from sim.cli.app import main
 from sim.evidence.search import FOLDS, choose, load
+from sim.runs.scenario import load as load_scenario
 
 SCENARIO = """
 name = "small"
@@ -92,6 +93,21 @@ def test_a_search_by_routes_tells_losses_and_rounds(capsys, tmp_path):
     assert all(float(row["score"]) < 0 < int(row["rounds"]) for row in csv.DictReader(search.read_text().splitlines()))
     _, err, code = told(capsys, "tune", str(tmp_path / "small.toml"), "--by", "luck")
     assert (code, err.strip().count("\n")) == (2, 0)
+
+
+def test_a_search_can_be_written_as_a_scenario_with_the_chosen_rates(capsys, tmp_path):
+    (tmp_path / "small.toml").write_text(SCENARIO)
+    asked = ("tune", str(tmp_path / "small.toml"), "--rates", "0.1,0.01", "--seeds", "1")
+    files = ("--out", str(tmp_path / "search.csv"), "--write", str(tmp_path / "tuned.toml"))
+
+    _, _, code = told(capsys, *asked, *files)
+
+    assert code == 0
+    chosen = {label: choice.lr for label, choice in choose(load(tmp_path / "search.csv")[""]).items()}
+    plans = load_scenario(tmp_path / "tuned.toml").plans()
+    assert {plan.method.label: plan.recipe.lr for plan in plans} == chosen
+    _, err, code = told(capsys, *asked, *files)
+    assert (code, "exists already" in err) == (2, True)
 
 
 @pytest.mark.parametrize(("rates", "message"), [("0.1,fast", "numbers separated by commas"), ("0,0.1", "positive")])

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from fedsmall.evaluation.statistics import Interval, holm, paired, runs_to_decide
+from fedsmall.evaluation.intervals import Interval
+from fedsmall.evaluation.statistics import holm, paired, runs_to_decide
 from sim.evidence.items import Item
 from sim.evidence.judge import cannot_decide, judged, nothing_learnt
 from sim.evidence.page import page

@@ -4,7 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedsmall.evaluation.statistics import Interval, paired
+from fedsmall.evaluation.intervals import Interval
+from fedsmall.evaluation.statistics import paired
 from fedsmall.tasks import build_federation
 from sim.evidence.figures import FIGURES
 from sim.evidence.items import Item, Vary, items

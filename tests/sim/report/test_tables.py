@@ -54,7 +54,8 @@ def test_means_and_intervals_are_over_seeds():
     line = next(line for line in shown.rows if line.label == "rare")
 
     assert line.common.mean == pytest.approx(0.6)
-    assert line.common.low == pytest.approx(0.6 - 2.570582 * np.sqrt(4e-4 / 5) / np.sqrt(6), abs=1e-6)
+    reach = 2.570582 * np.sqrt(4e-4 / 5) / np.sqrt(6) / (0.6 * 0.4)  # on the scale of the logit
+    assert line.common.low == pytest.approx(1 / (1 + np.exp(reach) * 0.4 / 0.6), abs=1e-6)
     assert line.sites is None
 
 

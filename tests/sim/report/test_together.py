@@ -12,6 +12,7 @@ from sim.runs.scenario import build
 TABLE = {
     "name": "together",
     "task": "breast_cancer",
+    "metric": "accuracy",
     "model_options": {"hidden": [8]},
     "sites": 4,
     "samples_per_site": 6,

@@ -45,3 +45,21 @@ def test_plans_that_differ_in_their_method_share_their_federation(small_run):
 
     assert len(same) == 1
     assert [plan.seed for plan in built] == [0, 1]
+
+
+def test_a_long_plan_says_how_far_it_is_at_least_every_half_minute(small_run, monkeypatch):
+    console, clock = Console(file=StringIO(), width=120), [0.0]
+    monkeypatch.setattr("sim.runs.progress.time.monotonic", lambda: clock[0])
+
+    with Lines(console, small_run.plans[:2], "small") as lines:
+        for rounds in range(1, 9):
+            clock[0] += 10
+            lines.moved(rounds)
+            if rounds == 4:
+                lines.end(small_run.plans[0])
+
+    said = console.file.getvalue().splitlines()
+    assert said[0] == "small: 3 of 12 rounds, 25%, 30 s"
+    assert said[1].startswith("small: Standalone, seed 0 done")
+    assert said[2] == "small: 7 of 12 rounds, 58%, 70 s"
+    assert len(said) == 3

@@ -1,0 +1,167 @@
+"""What a clinician asks of predictions: errors at a threshold, ranking, calibration, each with its uncertainty.
+
+``p`` (samples,) are probabilities of the positive class and ``positive`` (samples,) says who was so. Intervals here are
+of the finite number of test samples, given the model; what other seeds would change is another matter. Everything is
+held to scikit-learn by tests.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special, stats
+
+from fedsmall.evaluation.metrics import average_precision
+from fedsmall.evaluation.thresholds import counts_from_above
+
+BINS = 10
+DRAWS = 500
+Z95 = float(stats.norm.ppf(0.975))
+
+
+class Estimate(NamedTuple):
+    """A number with its 95% interval, NaN where there is none; ``hits`` of ``of`` where it is a share of samples."""
+
+    value: float
+    low: float
+    high: float
+    hits: int = 0
+    of: int = 0
+
+
+class Curve(NamedTuple):
+    """Points of a curve: x and y at thresholds from high to low."""
+
+    x: np.ndarray
+    y: np.ndarray
+    thresholds: np.ndarray
+
+
+class AtThreshold(NamedTuple):
+    """Who is called what from a threshold on: counts, and the four shares with Wilson's intervals."""
+
+    threshold: float
+    true_positive: int
+    false_positive: int
+    false_negative: int
+    true_negative: int
+    sensitivity: Estimate
+    specificity: Estimate
+    ppv: Estimate
+    npv: Estimate
+
+
+class Bin(NamedTuple):
+    """A tenth of the scale of probabilities: how many samples are in it, what was predicted, and what was so."""
+
+    samples: int
+    predicted: float
+    observed: Estimate
+
+
+def wilson(hits: int, of: int) -> Estimate:
+    """A share and its interval, which stays between 0 and 1; NaN for a share of none. Source: Wilson 1927."""
+    if of == 0:
+        return Estimate(float("nan"), float("nan"), float("nan"), 0, 0)
+    share, square = hits / of, Z95**2
+    middle = (share + square / (2 * of)) / (1 + square / of)
+    reach = Z95 * float(np.sqrt(share * (1 - share) / of + square / (4 * of**2))) / (1 + square / of)
+    return Estimate(share, max(0.0, min(middle - reach, share)), min(1.0, max(middle + reach, share)), hits, of)
+
+
+def at_threshold(p: np.ndarray, positive: np.ndarray, threshold: float) -> AtThreshold:
+    """Counts and shares where everybody with a probability of ``threshold`` or more is called positive."""
+    called = p >= threshold
+    tp, fp = int((called & positive).sum()), int((called & ~positive).sum())
+    fn, tn = int((~called & positive).sum()), int((~called & ~positive).sum())
+    shares = wilson(tp, tp + fn), wilson(tn, tn + fp), wilson(tp, tp + fp), wilson(tn, tn + fn)
+    return AtThreshold(threshold, tp, fp, fn, tn, *shares)
+
+
+def roc(p: np.ndarray, positive: np.ndarray) -> Curve:
+    """False positive rate (x) and sensitivity (y) at every probability that occurs, from nobody to everybody."""
+    values, hits, false = counts_from_above(p, positive)
+    return Curve(
+        np.append(0.0, false / max(int((~positive).sum()), 1)),
+        np.append(0.0, hits / max(int(positive.sum()), 1)),
+        np.append(np.inf, values),
+    )
+
+
+def precision_recall(p: np.ndarray, positive: np.ndarray) -> Curve:
+    """Recall (x) and precision (y) at every probability that occurs, from the highest to everybody."""
+    values, hits, false = counts_from_above(p, positive)
+    return Curve(hits / max(int(positive.sum()), 1), hits / (hits + false), values)
+
+
+def auc(p: np.ndarray, positive: np.ndarray) -> Estimate:
+    """The area under the ROC curve with DeLong's standard error, its interval on the scale of the logit.
+
+    Where the two classes are wholly told apart that error is zero; then the interval is Wilson's, for as many samples
+    as the smaller class has. NaN where one class is missing. Source: DeLong et al. 1988.
+    """
+    good, bad = p[positive], p[~positive]
+    if not len(good) or not len(bad):
+        return Estimate(float("nan"), float("nan"), float("nan"))
+    rank_all, rank_good, rank_bad = stats.rankdata(p), stats.rankdata(good), stats.rankdata(bad)
+    of_good = (rank_all[positive] - rank_good) / len(bad)  # the share of the others below each positive sample
+    of_bad = 1 - (rank_all[~positive] - rank_bad) / len(good)
+    area = float(of_good.mean())
+    variances = [values.var(ddof=1) / len(values) if len(values) > 1 else 0.25 for values in (of_good, of_bad)]
+    error = float(np.sqrt(sum(variances)))
+    if area in (0.0, 1.0) or error == 0:
+        few = min(len(good), len(bad))
+        return Estimate(area, *wilson(round(area * few), few)[1:3])
+    reach = Z95 * error / (area * (1 - area))
+    middle = float(special.logit(area))
+    return Estimate(area, float(special.expit(middle - reach)), float(special.expit(middle + reach)))
+
+
+def brier(p: np.ndarray, positive: np.ndarray) -> float:
+    """The mean squared distance of the probabilities from what was so."""
+    return float(((p - positive) ** 2).mean())
+
+
+def calibration(p: np.ndarray, positive: np.ndarray, bins: int = BINS) -> list[Bin]:
+    """The bins of equal width that hold samples, from low to high probability; an edge belongs to the lower one."""
+    place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], p)
+    return [
+        Bin(int(mine.sum()), float(p[mine].mean()), wilson(int(positive[mine].sum()), int(mine.sum())))
+        for mine in (place == each for each in range(bins))
+        if mine.any()
+    ]
+
+
+def calibration_error(p: np.ndarray, positive: np.ndarray, bins: int = BINS) -> float:
+    """ECE: the mean distance of predicted from observed over the bins, by their samples (Naeini et al. 2015)."""
+    return sum(
+        each.samples * abs(each.predicted - each.observed.value) for each in calibration(p, positive, bins)
+    ) / len(p)
+
+
+def bootstrapped(
+    statistic: Callable[[np.ndarray, np.ndarray], float], p: np.ndarray, positive: np.ndarray, draws: int = DRAWS
+) -> Estimate:
+    """A statistic with its percentile interval over ``draws`` resamples of the test samples, each class by itself."""
+    rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
+    classes = [np.flatnonzero(positive), np.flatnonzero(~positive)]
+    found = []
+    for _ in range(draws):
+        drawn = np.concatenate([rng.choice(mine, len(mine)) for mine in classes if len(mine)])
+        found.append(statistic(p[drawn], positive[drawn]))
+    low, high = np.nanpercentile(found, [2.5, 97.5]) if not np.isnan(found).all() else (np.nan, np.nan)
+    return Estimate(statistic(p, positive), float(low), float(high))
+
+
+STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray], Estimate]] = {
+    "ROC-AUC": auc,
+    "average precision": lambda p, positive: bootstrapped(average_precision, p, positive),
+    "Brier score": lambda p, positive: bootstrapped(brier, p, positive),
+    "calibration error (ECE)": lambda p, positive: bootstrapped(calibration_error, p, positive),
+}
+VALUES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "ROC-AUC": lambda p, positive: auc(p, positive).value,
+    "average precision": average_precision,
+    "Brier score": brier,
+    "calibration error (ECE)": calibration_error,
+}

@@ -1,0 +1,101 @@
+"""What the finite number of test samples leaves open, beside what other seeds would change.
+
+An interval over seeds speaks of further runs on these same data. All of them may have met the same lucky test samples,
+so that a method is called better than a prediction that looks at no sample, the test samples must bear that out too.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy import stats
+
+from fedsmall.evaluation.metrics import average_precision
+
+DRAWS = 200
+
+Error = Callable[[np.ndarray, np.ndarray, int | None], float]
+
+
+def p_of_samples(gains: list[float], errors: list[float]) -> float:
+    """How probable a mean gain as large is where there is none, by the test samples of one run; two-sided.
+
+    ``gains`` and the standard ``errors`` of each are of one seed each. The error of their mean is taken to be that of
+    one of them: seeds share patients, so that more seeds are not more patients.
+    """
+    error = float(np.sqrt(np.mean(np.square(errors))))
+    return 1.0 if error == 0 else float(2 * stats.norm.sf(abs(np.mean(gains)) / error))
+
+
+def error_over_constant(metric: str, p: np.ndarray, y: np.ndarray, commonest: int | None) -> float | None:
+    """The standard error by the test samples of what a model is ahead of a constant prediction in ``metric``.
+
+    ``p`` (samples, classes) are probabilities, ``y`` (samples,) classes, ``commonest`` the class that the constant
+    names, where it is known. None for a metric for which there is no formula here.
+
+    The AUC's is that under chance (Mann and Whitney 1947), which is not zero for a handful that are told apart; of more
+    than two classes the mean over the classes, which is no less than that of their mean. Recalls are moved towards one
+    half as by two more samples (Agresti and Coull 1998), so that none is without error.
+    """
+    if metric not in ERRORS or len(y) < 2:
+        return None
+    return float(ERRORS[metric](p, y, commonest))
+
+
+def _of_accuracy(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
+    right = (p.argmax(axis=1) == y).astype(float)
+    ahead = right if commonest is None else right - (y == commonest)
+    return float(ahead.std(ddof=1)) / np.sqrt(len(y)) or _recall_error(right) or 0.0
+
+
+def _of_balanced_accuracy(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
+    guess, there = p.argmax(axis=1), np.unique(y)
+    return float(np.sqrt(sum(_recall_error(guess[y == label] == label) ** 2 for label in there)) / len(there))
+
+
+def _of_recall(label: int) -> Error:
+    def error(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
+        return _recall_error(p.argmax(axis=1)[y == label] == label)
+
+    return error
+
+
+def _recall_error(right: np.ndarray) -> float:
+    share = (right.sum() + 1) / (len(right) + 2)
+    return float(np.sqrt(share * (1 - share) / (len(right) + 2)))
+
+
+def _of_auc(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
+    labels = [1] if p.shape[1] == 2 else [label for label in range(p.shape[1]) if (y == label).any()]
+    counts = [(int((y == label).sum()), int((y != label).sum())) for label in labels]
+    return float(np.mean([np.sqrt((len(y) + 1) / (12 * good * bad)) if good and bad else 0.5 for good, bad in counts]))
+
+
+def _of_brier(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
+    return float((((p - np.eye(p.shape[1])[y]) ** 2).sum(axis=1) / 2).std(ddof=1) / np.sqrt(len(y)))
+
+
+def _of_loss(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
+    of_truth = np.maximum(p[np.arange(len(y)), y], 1e-300)
+    return float(np.log(of_truth).std(ddof=1) / np.sqrt(len(y)))
+
+
+def _of_average_precision(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
+    labels = [1] if p.shape[1] == 2 else list(range(p.shape[1]))
+    rng = np.random.default_rng(0)  # its own: the error of given predictions is one number, whoever asks
+    found = []
+    for _ in range(DRAWS):
+        drawn = rng.integers(len(y), size=len(y))
+        found.append(np.nanmean([average_precision(p[drawn, label], y[drawn] == label) for label in labels]))
+    return float(np.nanstd(found, ddof=1))
+
+
+ERRORS: dict[str, Error] = {
+    "accuracy": _of_accuracy,
+    "balanced_accuracy": _of_balanced_accuracy,
+    "sensitivity": _of_recall(1),
+    "specificity": _of_recall(0),
+    "auc": _of_auc,
+    "average_precision": _of_average_precision,
+    "brier": _of_brier,
+    "loss": _of_loss,
+}

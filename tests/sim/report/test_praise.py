@@ -1,0 +1,114 @@
+"""What a report may praise: nothing that a prediction which looks at no sample does as well."""
+
+import numpy as np
+import pytest
+
+from fedsmall.errors import PlanError
+from sim import run
+from sim.report.html import page
+from sim.report.sentences import p_of, sentences
+from sim.report.tables import table
+from tests.sim.report.test_tables import GOOD, beside_trivial, made
+
+PLAN = {"methods": ["FedAvg", "FedDC", "Central"], "model": "linear", "rounds": 10, "progress": False}
+
+
+def patients(seed: int, signal: float, sites: int = 4, each: int = 40) -> dict:
+    """Sites with 30% of class 1; the first feature is ``signal`` higher in them."""
+    rng = np.random.default_rng(seed)
+    made = {}
+    for number in range(sites):
+        y = np.arange(each) % 10 < 3
+        x = rng.normal(size=(each, 5))
+        x[:, 0] += signal * y
+        made[f"hospital-{number}"] = (x, y.astype(int))
+    return made
+
+
+def test_without_signal_nothing_is_praised_in_19_of_20_data_sets():
+    praised = 0
+    for seed in range(20):
+        result = run(sites=patients(seed, 0.0), seeds=list(range(5)), **PLAN)
+        first = sentences(result.run)[0]
+        assert result.run.scenario.metric == "auc"
+        praised += not first.startswith("No method here is shown to be better than predicting always the commonest")
+
+    assert praised <= 1
+
+
+def test_with_signal_the_methods_are_praised():
+    result = run(sites=patients(0, 2.5), seeds=list(range(5)), **PLAN)
+
+    first = sentences(result.run)[0]
+
+    assert "No method" not in first
+    assert "FedDC is better than that" in first
+    assert all(table(result.run).beats_trivial(row) for row in table(result.run).of_methods)
+
+
+def test_a_lucky_test_set_that_all_seeds_share_is_not_praised():
+    run_ = beside_trivial(made({**GOOD, "FedDC": [0.80, 0.81, 0.79] * 2}), [0.70] * 6)
+    told = np.array([[0.9, 0.1]] * 7 + [[0.1, 0.9]] * 3)  # ten patients, eight of them right
+    y = np.array([0] * 6 + [1] + [1, 1, 0])
+    label = "FedDC"
+
+    assert table(run_).beats_trivial(next(row for row in table(run_).rows if row.label == label))
+    for seed in range(6):
+        run_.predictions |= {f"{label}/{seed}/probabilities": told, f"{label}/{seed}/labels": y}
+    assert not table(run_).beats_trivial(next(row for row in table(run_).rows if row.label == label))
+
+
+def test_equal_classes_are_judged_by_accuracy_and_a_scenario_may_say_otherwise():
+    even = {name: (x, np.arange(len(x)) % 2) for name, (x, _) in patients(0, 0.0).items()}
+
+    assert run(sites=even, **PLAN).run.scenario.metric == "accuracy"
+    asked = run(sites=even, metric="average_precision", **PLAN)
+    assert table(asked.run).metric == "average_precision"
+    assert table(asked.run).rows[0].common.mean == pytest.approx(0.5)
+    assert "average precision" in page([asked.run], "asked")
+    assert run(sites=even, metric="nll", **PLAN).run.scenario.metric == "loss"
+
+
+def test_a_metric_that_there_is_not_is_refused_with_the_nearest():
+    with pytest.raises(PlanError, match=r"no 'acuracy' for this task.*accuracy"):
+        run(sites=patients(0, 0.0), metric="acuracy", **PLAN)
+    with pytest.raises(PlanError, match="not judged by 'recall'"):
+        run(sites=patients(0, 0.0), **PLAN).table("recall")
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 4])
+def test_few_seeds_give_no_verdict_and_say_so_first(seeds):
+    values = {label: [value - 0.1 * (label == "rare") for value in each[:seeds]] for label, each in GOOD.items()}
+    run_ = beside_trivial(made(values), [0.3] * seeds)
+
+    first = " ".join(sentences(run_))
+
+    assert "too few to say whether any method is better than predicting always the commonest class" in first
+    assert "is better than FedAvg" not in first
+    assert all(p_of(table(run_), row.lead) == "" for row in table(run_).rows if row.lead)
+
+
+def test_words_table_and_p_go_by_one_rule():
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        often = (np.array(GOOD["FedDC"]) - 0.02 * rng.normal(1, 1, 6)).tolist()
+        run_ = made({**GOOD, "often": often})
+        shown, lead = table(run_), next(row.lead for row in table(run_).rows if row.label == "often")
+        words = sentences(run_)[1]
+
+        significant = float(p_of(shown, lead)) < 0.05
+        corrected = lead.difference.corrected(shown.comparisons)
+
+        assert significant == (not corrected.contains(0.0))
+        assert significant == ("is not shown to differ from FedAvg with the same traffic" not in words)
+
+
+def test_traffic_is_the_same_by_bytes_not_by_contacts():
+    run_ = made(GOOD)
+    for one in run_.done:
+        if one.label == "often":
+            one.row["bytes_sent"] *= 6
+
+    _, travelling = sentences(run_)
+
+    assert "same traffic" not in travelling
