@@ -1,5 +1,7 @@
 """From which probability on a sample is called positive: found on training samples, never on those judged on."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from fedsmall.plan import Plan
@@ -14,6 +16,18 @@ def thresholds_of(plan: Plan, p: np.ndarray, positive: np.ndarray) -> dict[str, 
     asked = plan.threshold
     wanted = asked["sensitivity"] if isinstance(asked, dict) else SENSITIVITY
     return {"youden": best_threshold(p, positive), "sensitivity": least_sensitivity(p, positive, wanted)}
+
+
+def chosen_threshold(plan: Plan, found: Mapping[str, float]) -> tuple[float, str] | None:
+    """The threshold that a plan asks for and how it was found, of those ``found``; None where it leaves that open."""
+    asked = plan.threshold
+    if isinstance(asked, float):
+        return asked, "given in the scenario"
+    if asked is None or not found:
+        return None
+    if isinstance(asked, dict):
+        return found["sensitivity"], f"sensitivity {asked['sensitivity']:g} on the training samples"
+    return found["youden"], "Youden's index on the training samples"
 
 
 def best_threshold(p: np.ndarray, positive: np.ndarray) -> float:

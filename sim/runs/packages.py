@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from fedsmall.evaluation.thresholds import chosen_threshold
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import CENTRAL, COMMON, describe
 from fedsmall.package.store import Stored
@@ -37,6 +38,9 @@ def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": record.versions,
     }
+    chosen = chosen_threshold(record.plan, record.thresholds) if whose in (COMMON, CENTRAL) else None
+    if chosen is not None and record.task.classes == 2:
+        more |= {"threshold": chosen[0], "threshold_from": chosen[1]}
     members = len(next(iter(model.values()))) if several else None
     package = describe(record.plan, record.task, record.preparation, record.trained_on[whose], members, **more)
     return Stored(package, model)

@@ -187,6 +187,19 @@ def test_arrays_from_python_are_predicted_as_they_were_judged(tmp_path):
     assert np.abs(result.predict(frame)[["p_0", "p_1"]].to_numpy() - told).max() < 1e-6
 
 
+@pytest.mark.parametrize(("asked", "how"), [("'youden'", "Youden"), ("{sensitivity = 0.8}", "0.8"), ("0.3", "given")])
+def test_a_model_is_kept_with_the_threshold_that_its_scenario_asks_for(clinic, asked, how):
+    scenario = load(write(clinic.folder.parent, TABLE), [f"threshold={asked}", "seeds=[0]"])
+
+    run = execute(scenario)
+
+    for one in run.done[1:]:  # Standalone makes no common model
+        package, found = run.packages_of(one)[0].package, one.row["thresholds"]
+        assert how in package.threshold_from
+        assert package.threshold in (0.3, *found.values())
+        assert package.threshold != 0.5
+
+
 def test_each_site_s_own_model_is_kept_where_it_is_asked_for(clinic, fedsmall, tmp_path):
     scenario = load(clinic.folder / "scenario.toml", ["keep=sites", "seeds=[0]"])
     run = execute(scenario, tmp_path / "own")
