@@ -48,9 +48,9 @@ class RetryingGrid(Grid):
         self.names: dict[int, str] = {}
 
     def get_nodes(self) -> Iterable[Any]:
-        """The nodes that are connected now."""
-        nodes = list(self.grid.get_nodes())
-        self.names |= {node.node_id: node.name for node in nodes if node.name}
+        """The run's own nodes that are connected now; whoever else is admitted and online does not exist for it."""
+        nodes = [node for node in self.grid.get_nodes() if node.name in self.sheet.sites]
+        self.names |= {node.node_id: node.name for node in nodes}
         return nodes
 
     def get_node_ids(self) -> Iterable[int]:

@@ -72,11 +72,19 @@ def answer():
 
 def grid_of(tmp_path, monkeypatch, script, online=None, **settings):
     clock = Clock(monkeypatch)
-    sheet = RunSheet(run="r", plan=PLAN, sites=tuple(NAMES.values()), **{"round_deadline_s": 60, **settings})
+    sheet = RunSheet(**{"run": "r", "plan": PLAN, "sites": tuple(NAMES.values()), "round_deadline_s": 60, **settings})
     fleet = Fleet(clock, script, online or (lambda now: set(NAMES)))
     grid = RetryingGrid(fleet, sheet, AuditLog(tmp_path / "log.jsonl"), clock)
     grid.get_nodes()  # as every run does first: names come from Flower's register
     return grid, fleet
+
+
+def test_a_site_that_is_online_and_not_in_the_run_does_not_exist_for_it(tmp_path, monkeypatch):
+    grid, _ = grid_of(tmp_path, monkeypatch, lambda *_: answer(), sites=("bonn", "ulm"))
+
+    assert grid.get_node_ids() == [2, 4]
+    assert [node.name for node in grid.get_nodes()] == ["bonn", "ulm"]
+    assert "essen" not in grid.names.values()
 
 
 def orders(kind="train"):
