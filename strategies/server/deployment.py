@@ -32,6 +32,7 @@ from strategies.build import strategy_for
 from strategies.checks import read_array
 from strategies.daisy_chain import DaisyChain
 from strategies.server.journal import FileJournal, put
+from strategies.server.packed_grid import PackedGrid
 from strategies.server.remote import evaluator_for, task_from_roll
 from strategies.server.retrying_grid import RetryingGrid
 from strategies.server.run_loop import Outcome, RunLoop
@@ -55,7 +56,7 @@ def main(grid: Grid, context: Context) -> None:
     lock = (folder / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the death of this process lets it go
-        outcome = conduct(sheet, folder, RetryingGrid(grid, sheet, log), log)
+        outcome = conduct(sheet, folder, RetryingGrid(PackedGrid(grid), sheet, log), log)
     except Exception as error:
         line = " ".join(str(error).split())[:2000] or type(error).__name__
         log.write("failed", reason=line)

@@ -277,9 +277,9 @@ def test_a_site_that_is_let_in_is_told_so_and_of_what_expires(loopback, tmp_path
 def test_a_site_that_was_killed_is_let_in_again_within_the_minute_that_flower_counts_it_as_connected(loopback):
     essen = loopback.kit("essen")
     assert flower_cli.wait_until(lambda: server.registered(loopback.folder)["essen"].status == "online", 120)
-    supernode = supervisor.pids(essen.process_folder)["supernode"]
+    resident = supervisor.pids(essen.process_folder)["resident"]
     os.kill(supervisor.running(essen.process_folder), signal.SIGKILL)
-    os.kill(supernode, signal.SIGKILL)
+    os.kill(resident, signal.SIGKILL)
     site.down(essen)
 
     lines = []
@@ -343,7 +343,7 @@ def test_a_killed_run_is_resumed_to_the_same_bits(loopback, finished):
     home = loopback.home("killed")
     assert flower_cli.wait_until(lambda: (home / "journal" / "000002.json").exists(), 600)
     kinds = [kind for kind, _ in endurance.victims(loopback)]
-    assert all(kinds.count(f"site {name}") == 3 for name in ("station", "supernode", "superexec"))
+    assert all(kinds.count(f"site {name}") == 3 for name in ("station", "resident"))
     os.kill(dict(endurance.victims(loopback))["ServerApp"], signal.SIGKILL)
     assert flower_cli.wait_until(lambda: not runs.is_running(home), 30)
     assert not (home / "outcome.json").exists()

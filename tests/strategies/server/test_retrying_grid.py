@@ -49,6 +49,10 @@ class Fleet:
             self.waiting[message.metadata.message_id] = message
         return [m.metadata.message_id for m in messages]
 
+    def forget(self, ids):
+        for key in ids:
+            del self.waiting[key]
+
     def pull_messages(self, ids):
         replies = []
         for key in ids:
