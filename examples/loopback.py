@@ -20,8 +20,8 @@ def silent(_: str) -> None:
 class LoopbackConsortium:
     """A consortium in ``folder`` whose sites hold the given data; TLS, node authentication and the gate are all on.
 
-    ``policy`` is the text of every site's policy; the ``classic`` sites run Flower's own programs. Use it as a context:
-    whatever it started ends with it.
+    ``policy`` is the text of every site's policy; the ``classic`` sites run Flower's own programs, and a ``durable``
+    server keeps its state on the disk. Use it as a context: whatever it started ends with it.
     """
 
     def __init__(
@@ -31,8 +31,10 @@ class LoopbackConsortium:
         policy: str = "",
         say: Say = silent,
         classic: Collection[str] = (),
+        durable: bool = False,
     ) -> None:
         self.folder = folder / "consortium"
+        self.durable = durable
         self.classic = classic
         self.data = dict(data)
         self.say = say
@@ -61,7 +63,7 @@ class LoopbackConsortium:
     def __enter__(self) -> Self:
         """Start the server and all sites."""
         try:
-            server.up(self.folder, self.say)
+            server.up(self.folder, self.say, durable=self.durable)
             for name in self.data:
                 self.site_up(name)
         except BaseException:

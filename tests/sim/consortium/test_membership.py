@@ -22,12 +22,12 @@ OPEN = "least_sites = 3\nleast_blur = 0\nmost_read = 1000\n"
 
 @pytest.fixture(scope="module")
 def loopback(tmp_path_factory):
-    """Four sites and what a fifth would need; essen runs Flower's own programs, the others the resident."""
+    """Four sites and what a fifth would need; ulm runs Flower's own programs, the others the resident."""
     folder = tmp_path_factory.mktemp("m")
     data = {name: folder / "data" / f"{name}.csv" for name in (*FOUR, "wien")}
     sample_data.write(list(data.values()))
     del data["wien"]
-    with LoopbackConsortium(folder, data, OPEN, classic=("essen",)) as running:
+    with LoopbackConsortium(folder, data, OPEN, classic=("ulm",)) as running:
         yield running
 
 
