@@ -87,23 +87,35 @@ class Fleet:
     def connect(self) -> None:
         """Activate the site's node, or go on as it. NotAdmittedError where the server does not let the site in."""
         try:
-            order = ActivateNodeRequest(public_key=self.public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
-            number = int(_insisting(lambda: self.client.ActivateNode(order)).node_id)
+            _insisting(self.activate)
         except httpx.HTTPStatusError as error:
-            before = self._number_before()
-            if before is None:
-                raise NotAdmittedError(f"HTTP {error.response.status_code}") from None
-            number = before
-        self.node = Node(node_id=number)
-        self.note.write_text(str(number))
+            raise NotAdmittedError(f"HTTP {error.response.status_code}") from None
         if not self._beating.is_alive():
             self._beating.start()
 
-    def close(self) -> None:
+    def activate(self) -> bool:
+        """Ask once to be let in; True where the node was not connected yet. Raises httpx's errors."""
+        try:
+            order = ActivateNodeRequest(public_key=self.public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+            self.node = Node(node_id=self.client.ActivateNode(order).node_id)
+        except httpx.HTTPStatusError:
+            before = Node(node_id=int(self.note.read_text())) if self.note.exists() else None
+            if before is None or not self._alive(before):
+                raise
+            self.node = before
+            return False
+        self.note.write_text(str(self.node.node_id))
+        return True
+
+    def release(self) -> None:
         """Let go of the node, so that the server knows at once that the site is gone."""
+        self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
+
+    def close(self) -> None:
+        """Let go of the node and of the connection."""
         self._ends.set()
         with suppress(httpx.HTTPError, RuntimeError):
-            self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
+            self.release()
             self.note.unlink(missing_ok=True)
         self.client.close()
 
@@ -171,12 +183,6 @@ class Fleet:
             if error.response.status_code == httpx.codes.UNAUTHORIZED:
                 raise NotAdmittedError(f"HTTP {error.response.status_code}") from None
             raise GoneError(f"HTTP {error.response.status_code}") from None
-
-    def _number_before(self) -> int | None:
-        if not self.note.exists():
-            return None
-        node = Node(node_id=int(self.note.read_text()))
-        return node.node_id if self._alive(node) else None
 
     def _alive(self, node: Node) -> bool:
         beat = SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)

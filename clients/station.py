@@ -40,7 +40,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
-from fedsmall.run_sheet import RUN, SCALING, SITES, SUMS
+from fedsmall.run_sheet import RUN, RUN_ID, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
@@ -258,7 +258,8 @@ class Station:
     def _run_folder(self, config: Mapping[str, Any]) -> Path:
         if not config.get(RUN):
             raise PlanError("the order does not say of which run it is")
-        return run_folder(self.home / "runs", str(config[RUN]))
+        key = f"{config[RUN]} {config[RUN_ID]}" if config.get(RUN_ID) else str(config[RUN])
+        return run_folder(self.home / "runs", key)
 
     def _check_same_data(self, config: Mapping[str, Any], digest: str) -> None:
         """A run's data are those of its first contact: a file changed under way would mix two populations."""

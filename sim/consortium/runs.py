@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ def prepare(folder: Path, run: str, plan: Plan, sites: tuple[str, ...], **patien
     home = folder / "runs" / run
     if home.exists():
         raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
-    sheet = RunSheet(run=run, plan=_without_paths(plan), sites=sites, **patience)
+    sheet = RunSheet(run=run, id=secrets.token_hex(8), plan=_without_paths(plan), sites=sites, **patience)
     home.mkdir(parents=True, mode=0o700)
     write(home / "sheet.json", sheet.model_dump_json(exclude_defaults=True, indent=1).encode(), flush=True)
     AuditLog(home / "log.jsonl").write("prepared", sites=list(sites), method=plan.method.label, seed=plan.seed)

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.files import one_line
-from fedsmall.run_sheet import RUN, SITES, RunSheet
+from fedsmall.run_sheet import RUN, RUN_ID, SITES, RunSheet
 from fedsmall.wire import CONFIG, ROUND, join
 from strategies.records import described
 from strategies.server.packed_grid import PackedGrid
@@ -85,7 +85,7 @@ class RetryingGrid(Grid):
         orders = list(messages)
         for order in orders:
             config = order.content.config_records.setdefault(CONFIG, ConfigRecord())
-            config[RUN], config[SITES] = self.sheet.run, list(self.sheet.sites)
+            config[RUN], config[RUN_ID], config[SITES] = self.sheet.run, self.sheet.id, list(self.sheet.sites)
         replies = self._exchange(orders, self.clock() + self.sheet.round_deadline_s)
         answered = {reply.metadata.reply_to_message_id for reply in replies if not reply.has_error()}
         silent = {o.metadata.dst_node_id for o in orders if o.metadata.message_id not in answered}

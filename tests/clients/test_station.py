@@ -20,6 +20,8 @@ from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, SITES
 from fedsmall.wire import COMMON as IS_COMMON
 from fedsmall.wire import PLAN, ROUND, ROUNDS, split
+from fedsmall.run_sheet import RUN, RUN_ID, SITES
+from fedsmall.wire import COMMON, PLAN, ROUND, ROUNDS
 from sim.consortium import sample_data
 from tests.fedsmall.training.second_device import second_device
 
@@ -186,6 +188,18 @@ def test_the_policy_is_asked_before_every_answer(station, kind, policy, line):
     assert said.startswith("essen: ")
     assert line in said
     assert [entry["event"] for entry in station.log.entries()] == ["refused"]
+
+
+def test_a_run_begun_anew_under_an_old_name_meets_no_memory_of_the_old_one(station, files):
+    scaled(station)
+    text = files["essen"].read_text().splitlines(keepends=True)
+    files["essen"].write_text("".join(text[:-1]))
+
+    words, _ = station.answer("roll", config(plan(), **{RUN_ID: "another"}), {})
+    evaluated = refused(station, "train", {**order(1), RUN_ID: "another"})
+
+    assert words["config"]["site"] == "essen"
+    assert "never told the scaling of this run" in evaluated
 
 
 def test_data_changed_under_way_are_noticed(station, files):

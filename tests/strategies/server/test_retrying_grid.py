@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from fedsmall.audit_log import AuditLog, digest_of, verify
 from fedsmall.plan import Method, Plan
-from fedsmall.run_sheet import RUN, SITES, RunSheet
+from fedsmall.run_sheet import RUN, RUN_ID, SITES, RunSheet
 from fedsmall.wire import CONFIG, METRICS, MODEL, ROUND
 from strategies.server import retrying_grid
 from strategies.server.retrying_grid import QuorumError, RetryingGrid
@@ -106,12 +106,13 @@ def events(grid):
 
 
 def test_every_order_names_the_run_and_its_sites(tmp_path, monkeypatch):
-    grid, fleet = grid_of(tmp_path, monkeypatch, lambda *_: answer())
+    grid, fleet = grid_of(tmp_path, monkeypatch, lambda *_: answer(), id="0123")
 
     replies = grid.send_and_receive(orders())
 
     assert len(replies) == 3
     assert fleet.pushed[0].content[CONFIG][RUN] == "r"
+    assert fleet.pushed[0].content[CONFIG][RUN_ID] == "0123"
     assert fleet.pushed[0].content[CONFIG][SITES] == list(NAMES.values())
 
 
