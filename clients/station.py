@@ -20,7 +20,7 @@ from safetensors.numpy import load, save
 from clients import socket_frames
 from clients.hospital import HospitalClient
 from clients.kept import Place, keep
-from clients.memory import RoundMemory, put, run_folder, secret
+from clients.memory import RoundMemory, own_folder, put, secret
 from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
 from clients.self_check import check_released, guarded
@@ -258,8 +258,7 @@ class Station:
     def _run_folder(self, config: Mapping[str, Any]) -> Path:
         if not config.get(RUN):
             raise PlanError("the order does not say of which run it is")
-        key = f"{config[RUN]} {config[RUN_ID]}" if config.get(RUN_ID) else str(config[RUN])
-        return run_folder(self.home / "runs", key)
+        return own_folder(self.home / "runs", str(config[RUN]), one_line(config.get(RUN_ID, ""), 64))
 
     def _check_same_data(self, config: Mapping[str, Any], digest: str) -> None:
         """A run's data are those of its first contact: a file changed under way would mix two populations."""
