@@ -16,7 +16,7 @@ from ssl import create_default_context
 import httpx
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
-from clients.fleet import Fleet
+from clients.network.fleet import Fleet
 from sim.consortium import keys
 
 SAY_S = 20.0

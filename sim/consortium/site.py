@@ -82,7 +82,7 @@ def _station(site: Site, data: Path | None, device: str) -> Program:
 
 def _resident(site: Site) -> Program:
     authority, key = (site.kit / "ca.crt").absolute(), site.key.absolute()
-    command = [*(sys.executable, "-m", "clients.resident"), site.card.address, str(authority), str(key)]
+    command = [*(sys.executable, "-m", "clients.network.resident"), site.card.address, str(authority), str(key)]
     command += [str(site.socket_path.absolute()), str(site.home.absolute()), _approved(site)]
     return Program("resident", command, flower_cli.environment(site.home.absolute() / "flwr"))
 

@@ -6,10 +6,10 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
-from clients import fleet, resident
-from clients.fleet import Arrival, GoneError, NotAdmittedError
 from clients.launcher import bundle_digest
-from clients.resident import Resident
+from clients.network import fleet, resident
+from clients.network.fleet import Arrival, GoneError, NotAdmittedError
+from clients.network.resident import Resident
 from fedsmall.frames import from_frame, joined, pieces_of, to_frame
 from sim.engines.local_grid import act_as_server
 from tests.clients.test_relay import bundle, station

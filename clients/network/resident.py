@@ -1,8 +1,9 @@
 """The one program of a site that speaks to the network: takes orders, passes them to the station, sends its answers.
 
 It stands in place of Flower's SuperNode, its SuperExec and a fresh ClientApp for every message, and speaks the
-SuperNode's own protocol (:mod:`clients.fleet`). It opens no port, and unpacks, imports and runs nothing that the server
-sends; the bundle of a run is looked at once, and an app that the policy does not approve gets no order to the station.
+SuperNode's own protocol (:mod:`clients.network.fleet`). It opens no port, and unpacks, imports and runs nothing that the
+server sends; the bundle of a run is looked at once, and an app that the policy does not approve gets no order to the
+station.
 """
 
 import signal
@@ -18,8 +19,8 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.supercore.task_identity import TaskIdentity
 
-from clients.fleet import FIRST_WAIT_S, LONGEST_WAIT_S, Arrival, Fleet, GoneError, NotAdmittedError
 from clients.launcher import check_bundle
+from clients.network.fleet import FIRST_WAIT_S, LONGEST_WAIT_S, Arrival, Fleet, GoneError, NotAdmittedError
 from clients.relay import answer_of, refusal
 from fedsmall.errors import PolicyError
 from fedsmall.files import one_line, write
@@ -143,7 +144,7 @@ def piece_in(content: bytes) -> ConfigRecord:
 
 
 def main(arguments: list[str]) -> None:
-    """``python -m clients.resident ADDRESS CA KEY SOCKET HOME DIGESTS``: what `fedsmall site up` runs."""
+    """``python -m clients.network.resident ADDRESS CA KEY SOCKET HOME DIGESTS``: what `fedsmall site up` runs."""
     address, authority, key, station, home, approved = arguments
     fleet = Fleet(address, Path(authority).read_bytes(), Path(key), Path(home) / "node")
     resident = Resident(fleet, station, approved, Path(home) / "taken")
