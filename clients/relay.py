@@ -20,6 +20,7 @@ REFUSED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 KINDS = {
     "query": "roll",
     "query.sums": "sums",
+    "query.classes": "classes",
     "query.scaling": "scaling",
     "train": "train",
     "evaluate": "evaluate",
@@ -44,7 +45,7 @@ def sums(message: Message, context: Context) -> Message:
 @app.query("classes")
 def classes(message: Message, context: Context) -> Message:
     """What this site tells of the classes of its samples."""
-    return relay("classes", message)
+    return relay(message)
 
 
 @app.query("scaling")

@@ -83,6 +83,12 @@ def test_an_order_that_is_no_frame_or_of_no_kind_that_is_known_never_reaches_the
     assert not asked
 
 
+def test_every_question_that_the_app_answers_is_passed_on():
+    asked = {f"{category}.{action}" for category, actions in relay.app._registered_funcs.items() for action in actions}
+
+    assert {kind if "." in kind else f"{kind}.default" for kind in relay.KINDS} == asked
+
+
 def test_a_station_that_is_not_there_is_said_so_without_its_path(tmp_path, monkeypatch):
     monkeypatch.setenv(relay.SOCKET, str(tmp_path / "nothing"))
     monkeypatch.setattr(socket_frames.ask, "__defaults__", (0.1,))
