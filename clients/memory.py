@@ -78,6 +78,23 @@ def run_folder(home: Path, run: str) -> Path:
     return home / blake2b(run.encode(), digest_size=16).hexdigest()
 
 
+def own_folder(home: Path, run: str, ident: str) -> Path:
+    """The folder of the run ``ident``, by its name; what an earlier run of that name has left there is put aside."""
+    folder = run_folder(home, run)
+    mark = folder / "id"
+    if mark.exists() and mark.read_text() != ident:
+        folder.rename(_aside(folder, mark.read_text()))
+        if _aside(folder, ident).exists():
+            _aside(folder, ident).rename(folder)
+    if not mark.exists():
+        put(mark, ident.encode())
+    return folder
+
+
+def _aside(folder: Path, ident: str) -> Path:
+    return folder.with_name(f"{folder.name}-{blake2b(ident.encode(), digest_size=8).hexdigest()}")
+
+
 def put(path: Path, content: bytes) -> None:
     """Write a file of a run, in a folder that is the site's alone."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,28 +1,27 @@
-"""The line between a relay and its station: a Unix socket, JSON for words, safetensors for arrays, nothing pickled.
+"""The line between the program that speaks to the network and its station: a Unix socket that carries frames."""
 
-A frame is two lengths (unsigned, 8 bytes, big end first), a JSON object and a safetensors block. Lengths are checked
-before anything is read, so a broken frame costs no memory.
-"""
-
-import json
 import os
 import socket
 import stat
-import struct
+import time
 from pathlib import Path
-from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
-
+from fedsmall.frames import (
+    LENGTHS,
+    MOST_HEADER_BYTES,
+    FrameError,
+    Header,
+    arrays_of_block,
+    header_of,
+    lengths,
+    to_frame,
+)
 from fedsmall.wire import Arrays
 
-LENGTHS = struct.Struct(">QQ")
-MOST_HEADER_BYTES = 4 << 20
-MOST_ARRAYS_BYTES = 4 << 30
-LONGEST_PATH = 100  # the system's limit for a socket's path is 104 or 108
+__all__ = ["LENGTHS", "MOST_HEADER_BYTES", "Header", "LineError", "ask", "check_length", "listen", "receive", "send"]
 
-Header = dict[str, Any]
+LONGEST_PATH = 100  # the system's limit for a socket's path is 104 or 108
+STATION_START_S = 90.0  # a station that was restarted loads torch and the data first
 
 
 class LineError(ConnectionError):
@@ -31,25 +30,42 @@ class LineError(ConnectionError):
 
 def send(line: socket.socket, header: Header, arrays: Arrays) -> None:
     """Send one frame."""
-    text, block = json.dumps(header).encode(), save(arrays) if arrays else b""
-    line.sendall(LENGTHS.pack(len(text), len(block)))
-    line.sendall(text)
-    line.sendall(block)
+    line.sendall(to_frame(header, arrays))
 
 
 def receive(line: socket.socket) -> tuple[Header, Arrays]:
     """Receive one frame; raises LineError where it is none."""
-    header_bytes, arrays_bytes = LENGTHS.unpack(_exactly(line, LENGTHS.size))
-    if header_bytes > MOST_HEADER_BYTES or arrays_bytes > MOST_ARRAYS_BYTES:
-        raise LineError("a frame of this length is not taken")
     try:
-        header = json.loads(_exactly(line, header_bytes))
-        arrays = load(bytes(_exactly(line, arrays_bytes))) if arrays_bytes else {}
-    except (ValueError, SafetensorError):
-        raise LineError("the frame holds no JSON or no safetensors") from None
-    if not isinstance(header, dict):
-        raise LineError("the frame's header is no JSON object")
-    return header, arrays
+        words, arrays = lengths(_exactly(line, LENGTHS.size))
+        return header_of(_exactly(line, words)), arrays_of_block(_exactly(line, arrays))
+    except FrameError as error:
+        raise LineError(str(error)) from None
+
+
+def ask(path: str, frame: bytes, wait_s: float = STATION_START_S) -> bytes:
+    """Send a frame to the station at ``path`` and return the frame that it answers with.
+
+    Raises OSError where it cannot be reached within ``wait_s``, or goes away.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        _connect(line, path, wait_s)
+        line.sendall(frame)
+        start = _exactly(line, LENGTHS.size)
+        try:
+            return bytes(start + _exactly(line, sum(lengths(start))))
+        except FrameError as error:
+            raise LineError(str(error)) from None
+
+
+def _connect(line: socket.socket, path: str, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return line.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def check_length(path: Path) -> None:

@@ -20,7 +20,7 @@ from safetensors.numpy import load, save
 from clients import socket_frames
 from clients.hospital import HospitalClient
 from clients.kept import Place, keep
-from clients.memory import RoundMemory, put, run_folder, secret
+from clients.memory import RoundMemory, own_folder, put, secret
 from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
 from clients.self_check import check_released, guarded
@@ -40,7 +40,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
-from fedsmall.run_sheet import RUN, SCALING, SITES, SUMS
+from fedsmall.run_sheet import RUN, RUN_ID, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
@@ -258,7 +258,7 @@ class Station:
     def _run_folder(self, config: Mapping[str, Any]) -> Path:
         if not config.get(RUN):
             raise PlanError("the order does not say of which run it is")
-        return run_folder(self.home / "runs", str(config[RUN]))
+        return own_folder(self.home / "runs", str(config[RUN]), one_line(config.get(RUN_ID, ""), 64))
 
     def _check_same_data(self, config: Mapping[str, Any], digest: str) -> None:
         """A run's data are those of its first contact: a file changed under way would mix two populations."""

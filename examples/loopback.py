@@ -1,7 +1,7 @@
 """A whole consortium on the loopback of one machine, from real processes: for tests, measurements and first steps."""
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,11 +20,22 @@ def silent(_: str) -> None:
 class LoopbackConsortium:
     """A consortium in ``folder`` whose sites hold the given data; TLS, node authentication and the gate are all on.
 
-    ``policy`` is the text of every site's policy. Use it as a context: whatever it started ends with it.
+    ``policy`` is the text of every site's policy; the ``classic`` sites run Flower's own programs, and a ``durable``
+    server keeps its state on the disk. Use it as a context: whatever it started ends with it.
     """
 
-    def __init__(self, folder: Path, data: Mapping[str, Path], policy: str = "", say: Say = silent) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        data: Mapping[str, Path],
+        policy: str = "",
+        say: Say = silent,
+        classic: Collection[str] = (),
+        durable: bool = False,
+    ) -> None:
         self.folder = folder / "consortium"
+        self.durable = durable
+        self.classic = classic
         self.data = dict(data)
         self.say = say
         self.ports = dict(zip([*self.data, "gate", "superlink"], free_ports(len(self.data) + 2), strict=True))
@@ -52,7 +63,7 @@ class LoopbackConsortium:
     def __enter__(self) -> Self:
         """Start the server and all sites."""
         try:
-            server.up(self.folder, self.say)
+            server.up(self.folder, self.say, durable=self.durable)
             for name in self.data:
                 self.site_up(name)
         except BaseException:
@@ -68,11 +79,11 @@ class LoopbackConsortium:
 
     def site_up(self, name: str) -> None:
         """Start one site."""
-        site.up(self.kit(name), self.data[name], self.ports[name], self.say)
+        site.up(self.kit(name), self.data[name], self.ports[name], self.say, classic=name in self.classic)
 
-    def start(self, run: str, plan: Plan, **patience: Any) -> int:
-        """Start a run over all sites; returns Flower's number for it."""
-        runs.prepare(self.folder, run, plan, tuple(sorted(self.data)), **patience)
+    def start(self, run: str, plan: Plan, sites: Collection[str] = (), **patience: Any) -> int:
+        """Start a run over these sites, or over all; returns Flower's number for it."""
+        runs.prepare(self.folder, run, plan, tuple(sorted(sites or self.data)), **patience)
         return runs.launch(self.folder, run, self.say)
 
     def finish(self, run: str, number: int) -> dict[str, Any]:

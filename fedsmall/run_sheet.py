@@ -9,7 +9,8 @@ from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
 
 # Keys of an order's config, beside those of fedsmall.wire.
-RUN = "run"  # the run's name: what a site remembers is kept under it, and outlives Flower's own run
+RUN = "run"  # the run's name, as logs have it
+RUN_ID = "run-id"  # with the name: what a site remembers is kept under both, and outlives Flower's own run
 SITES = "sites"  # the names of the sites that the run is for
 
 # Names of arrays in the exchange that fixes the scaling.
@@ -25,10 +26,11 @@ class RunSheet(Frozen):
 
     ``sites`` are the names of all sites that must be there at the start. ``round_deadline_s`` is how long a contact
     waits for a site before it counts as silent, ``quorum`` how many sites must answer: with fewer the run stops, and
-    can be resumed. ``quorum`` None means more than half.
+    can be resumed. ``quorum`` None means more than half. ``id`` tells the run from another that had its name before.
     """
 
     run: str
+    id: str = ""
     plan: Plan
     sites: tuple[str, ...] = Field(min_length=1)
     round_deadline_s: Annotated[float, Field(gt=0)] = 600.0

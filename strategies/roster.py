@@ -17,11 +17,13 @@ POLL_S = 0.05
 class Roster:
     """The sites that have answered the roll call, by name; ``answers`` holds what each said of itself.
 
-    Node ids are Flower's and change when a program restarts without node authentication; names do not.
+    A refusal enrols nobody: ``refused`` holds its reason, and the node is asked again at the next call. Node ids are
+    Flower's and change when a program restarts without node authentication; names do not.
     """
 
     nodes: dict[str, int] = field(default_factory=dict)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
 
     @property
     def sites(self) -> list[str]:
@@ -40,9 +42,14 @@ class Roster:
         replies = list(grid.send_and_receive(asked, timeout=timeout))
         node_of = {order.metadata.message_id: order.metadata.dst_node_id for order in asked}
         answers: dict[int, dict[str, Any]] = {}
+        self.refused = {}
         for reply in replies:
             node = node_of.get(reply.metadata.reply_to_message_id)
-            if node is not None:  # else it answers no question of ours
+            if node is None:  # it answers no question of ours
+                continue
+            if reply.has_error():
+                self.refused[node] = reply.error.reason or "no reason given"
+            else:
                 answers.setdefault(node, _answer(reply))
         self._enter(grid, answers)
 
@@ -102,7 +109,7 @@ def _query(node: int, config: dict[str, Any]) -> Message:
 
 
 def _answer(reply: Message) -> dict[str, Any]:
-    if reply.has_error() or CONFIG not in reply.content.config_records:
+    if CONFIG not in reply.content.config_records:
         return {}
     return dict(reply.content.config_records[CONFIG])
 

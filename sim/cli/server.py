@@ -17,9 +17,13 @@ def up(
     folder: Folder = HERE,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="return when it is up; stop with `down`")] = False,
     only: Annotated[str, typer.Option(help="superlink, superexec or gate alone: a container each")] = "",
+    durable: Annotated[
+        bool,
+        typer.Option("--durable", help="the SuperLink's state on the disk: slower; a run survives its death"),
+    ] = False,
 ) -> None:
     """Start the server and bring its register of sites up to date; every command that is run is shown."""
-    server.up(folder, say, only)
+    server.up(folder, say, only, durable=durable)
     record = members.load(folder)
     say(f"The server is up: sites dial {record.address}; only this machine may command it.")
     if not detach:
@@ -39,7 +43,7 @@ def down(
 def status(folder: Folder = HERE) -> None:
     """Which programs run, and which sites are connected."""
     running = supervisor.pids(server.process_folder(folder))
-    for name in ("superlink", "superexec", "gate"):
+    for name in ("superlink", "superexec", "gate", "keeper"):
         say(f"{name}: {'runs' if name in running else 'does not run'}")
     if not running:
         raise typer.Exit(1)

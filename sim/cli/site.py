@@ -41,7 +41,10 @@ def up(
     kit: Kit = HERE,
     data: Annotated[Path | None, typer.Option(help="the site's file or folder of data")] = None,
     home: Home = None,
-    port: Annotated[int, typer.Option(help="the SuperNode's own port, on the loopback")] = 9094,
+    classic: Annotated[
+        bool, typer.Option("--classic", help="Flower's SuperNode and SuperExec in place of the one resident program")
+    ] = False,
+    port: Annotated[int, typer.Option(help="the SuperNode's own port, on the loopback (--classic)")] = 9094,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="return at once; stop with `fedsmall site down`")
     ] = False,
@@ -49,9 +52,9 @@ def up(
     device: Annotated[str, typer.Option(help="where the site trains: auto, cpu, cuda, cuda:1 or mps")] = "cpu",
     insecure: Annotated[bool, typer.Option(help="plain text; on the loopback only, for trials")] = False,
 ) -> None:
-    """Join the federation: start station, SuperNode and SuperExec; all connections go out."""
+    """Join the federation: start the station and the resident; all connections go out."""
     site = _site(kit, home)
-    sites.up(site, data, port, say, insecure=insecure, only=only, device=device)
+    sites.up(site, data, port, say, insecure=insecure, only=only, device=device, classic=classic)
     say(f"{site.card.site} is up; logs in {site.process_folder}. What leaves is in {site.home / 'log.jsonl'}")
     if not detach:
         stay(site.process_folder, say)
@@ -140,7 +143,8 @@ def status(kit: Kit = HERE, home: Home = None) -> None:
     """Which of the site's programs run."""
     site = _site(kit, home)
     running = supervisor.pids(site.process_folder)
-    for name in ("station", "supernode", "superexec"):
+    classic = "supernode" in running or "superexec" in running
+    for name in ("station", *sites.NETWORK[classic]):
         say(f"{name}: {'runs' if name in running else 'does not run'}")
     if not running:
         raise typer.Exit(1)

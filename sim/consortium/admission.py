@@ -1,7 +1,7 @@
 """Whether the server would let a site in: its clock, its key and its admission, asked once before anything starts.
 
-Flower's SuperNode would say no more than that it failed, and only in its own log. So the site dials once as the
-SuperNode will, activates its node, and lets go of it again.
+Flower's programs would say no more than that they failed, and only in their own log. So the site dials once as they
+will, activates its node, and lets go of it again.
 """
 
 import time
@@ -14,17 +14,9 @@ from pathlib import Path
 from ssl import create_default_context
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
+from clients.network.fleet import Fleet
 from sim.consortium import keys
 
 SAY_S = 20.0
@@ -75,24 +67,10 @@ def check_admission(address: str, authority: Path, key: Path, note: Path, expire
 
 
 def _activate(address: str, authority: Path, key: Path, note: Path) -> None:
-    private = load_ssh_private_key(key.read_bytes(), None)
-    if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise ValueError("the kit's key is none that `fedsmall site keygen` makes")
-    signing = NodeAuthHttpInterceptor(private, private.public_key())
-    speaking = RuntimeVersionHttpInterceptor(component_name="SuperNode")
-    with FleetHttpClient.from_server_address(address, False, authority.read_bytes(), [speaking, signing]) as client:
-        public = public_key_to_bytes(private.public_key())
-        try:
-            order = ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
-            number = client.ActivateNode(order).node_id
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code != httpx.codes.PRECONDITION_FAILED or not note.exists():
-                raise
-            node = Node(node_id=int(note.read_text()))  # connected still? then this is answered
-            client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL))
-            return
-        note.write_text(str(number))
-        client.DeactivateNode(DeactivateNodeRequest(node_id=number))
+    fleet = Fleet(address, authority.read_bytes(), key, note)
+    with fleet.client:
+        if fleet.activate():
+            fleet.release()
 
 
 def _explain(status: int, mark: str, expires: str) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +25,9 @@ from strategies.server.journal import FileJournal
 
 Say = Callable[[str], None]
 LOOK_S = 0.5
+LAUNCHED, STOPPED = "launched", "stopped"  # events in a run's log
+UNKNOWN = "unknown"  # Flower's state of a run that a SuperLink, killed and started again, has forgotten
+BACK_S = 300.0  # how long the server's keeper may take to resume such a run
 ASK_FLOWER_S = 20.0  # how often Flower is asked whether the ServerApp still lives: each time starts a program
 
 
@@ -53,7 +57,7 @@ def prepare(folder: Path, run: str, plan: Plan, sites: tuple[str, ...], **patien
     home = folder / "runs" / run
     if home.exists():
         raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
-    sheet = RunSheet(run=run, plan=_without_paths(plan), sites=sites, **patience)
+    sheet = RunSheet(run=run, id=secrets.token_hex(8), plan=_without_paths(plan), sites=sites, **patience)
     home.mkdir(parents=True, mode=0o700)
     write(home / "sheet.json", sheet.model_dump_json(exclude_defaults=True, indent=1).encode(), flush=True)
     AuditLog(home / "log.jsonl").write("prepared", sites=list(sites), method=plan.method.label, seed=plan.seed)
@@ -68,6 +72,7 @@ def launch(folder: Path, run: str, say: Say) -> int:
     number = int(flower_cli.call(folder / "flwr", *command, say=say)["run-id"])
     home = folder / "runs" / run
     write(home / "flower.json", json.dumps({"runs": [*numbers(home), number]}).encode(), flush=True)
+    AuditLog(home / "log.jsonl").write(LAUNCHED, flower=number)
     return number
 
 
@@ -85,7 +90,7 @@ def resume(folder: Path, run: str, say: Say, contact: int | None = None) -> int:
         _go_back(home, contact)
     (home / "failure.json").unlink(missing_ok=True)
     for number in numbers(home)[-1:]:
-        if not _state(folder, number).startswith("finished"):
+        if not _state(folder, number).startswith(("finished", UNKNOWN)):
             with contextlib.suppress(RuntimeError):  # nobody conducts it any more: the lock is free
                 flower_cli.call(folder / "flwr", "stop", str(number), flower_cli.CONNECTION, say=say)
     return launch(folder, run, say)
@@ -110,12 +115,13 @@ def stop(folder: Path, run: str, say: Say) -> None:
     if not known or not is_running(home):
         raise PlanError(f"{run!r} does not run now")
     flower_cli.call(folder / "flwr", "stop", str(known[-1]), flower_cli.CONNECTION, say=say)
-    AuditLog(home / "log.jsonl").write("stopped")
+    AuditLog(home / "log.jsonl").write(STOPPED)
 
 
 def watch(folder: Path, run: str, number: int, progress: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Wait for the end of a run and return its outcome. Raises RuntimeError with the one line that ended it early."""
     home, asked = run_home(folder, run), time.monotonic()
+    known = asked  # when Flower knew the run last, as this number or as that of its resumption
     while True:
         if (home / "outcome.json").exists():
             outcome: dict[str, Any] = json.loads((home / "outcome.json").read_text())
@@ -126,8 +132,11 @@ def watch(folder: Path, run: str, number: int, progress: Callable[[dict[str, Any
             progress(json.loads((home / "progress.json").read_text()))
         if time.monotonic() - asked > ASK_FLOWER_S:
             asked = time.monotonic()
+            number = numbers(home)[-1]
             state = _state(folder, number)
-            if state.startswith("finished") and not any((home / f).exists() for f in ("outcome.json", "failure.json")):
+            known = known if state == UNKNOWN else asked
+            ended = state.startswith("finished") or asked - known > BACK_S
+            if ended and not any((home / f).exists() for f in ("outcome.json", "failure.json")):
                 raise RuntimeError(f"the ServerApp ended early ({state}). `fedsmall resume {run}` goes on from here.")
         time.sleep(LOOK_S)
 
@@ -172,8 +181,11 @@ def is_running(home: Path) -> bool:
 
 
 def _state(folder: Path, number: int) -> str:
-    answer = flower_cli.call(folder / "flwr", "ls", flower_cli.CONNECTION, "--run-id", str(number))
-    return str(answer["runs"][0]["status"])
+    try:
+        answer = flower_cli.call(folder / "flwr", "ls", flower_cli.CONNECTION, "--run-id", str(number))
+        return str(answer["runs"][0]["status"])
+    except (RuntimeError, LookupError):
+        return UNKNOWN
 
 
 def numbers(home: Path) -> list[int]:

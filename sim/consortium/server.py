@@ -1,7 +1,9 @@
-"""The coordinator's side as processes: SuperLink, SuperExec and gate, and the sites that are registered there."""
+"""The coordinator's side as processes: SuperLink, SuperExec, gate and keeper, and the sites registered there."""
 
+import fcntl
 import json
 import secrets
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +15,8 @@ from sim.consortium.supervisor import Program
 
 RUNS = "FEDSMALL_RUNS"  # as strategies.server.deployment reads it; importing that would bring torch
 
+SEEN = "seen.json"  # the server as its keeper has seen it last
+KEPT = ("superexec", "keeper")  # where each program has a container, these two share one
 START_S = 300.0  # a busy machine takes its time to import Flower
 Say = Callable[[str], None]
 
@@ -22,8 +26,8 @@ def process_folder(folder: Path, only: str = "") -> Path:
     return folder / "log" / ("server" if not only else f"server-{only}")
 
 
-def programs(folder: Path, record: Consortium) -> list[Program]:
-    """The three programs of the server, as they would be typed."""
+def programs(folder: Path, record: Consortium, *, durable: bool = False) -> list[Program]:
+    """The four programs of the server, as they would be typed; a ``durable`` SuperLink keeps its state on the disk."""
     variables = flower_cli.environment(folder / "flwr")
     authority = folder / "ca" / "ca.crt"
     secret = ["--superexec-auth-secret-file", str((folder / "server" / "superexec.secret").absolute())]
@@ -34,8 +38,11 @@ def programs(folder: Path, record: Consortium) -> list[Program]:
         *("--ssl-certfile", str((folder / "server" / "server.crt").absolute())),
         *("--ssl-keyfile", str((folder / "server" / "server.key").absolute())),
         *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
-        *("--database", str((folder / "state" / "superlink.db").absolute()), *secret),
+        *(("--database", str((folder / "state" / "superlink.db").absolute())) if durable else ()),
+        *secret,
     ]
+    keeper = [*(sys.executable, "-m", "sim.consortium.keeper", str(folder.absolute())), *["--durable"][: int(durable)]]
+
     superexec = [
         flower_cli.tool("flower-superexec"),
         *("--root-certificates", str(authority.absolute()), "--runtime-api-address", record.inner_address, *secret),
@@ -44,13 +51,15 @@ def programs(folder: Path, record: Consortium) -> list[Program]:
         Program("superlink", superlink, variables),
         Program("superexec", superexec, variables | {RUNS: str((folder / "runs").absolute())}),
         Program("gate", gate.command(gate.write(record, folder))),
+        Program("keeper", keeper, variables),
     ]
 
 
-def up(folder: Path, say: Say, only: str = "") -> None:
+def up(folder: Path, say: Say, only: str = "", *, durable: bool = False) -> None:
     """Start the server's programs and wait until sites can dial in; ``say`` is told every command.
 
-    ``only`` starts one of them, for a container each; the SuperExec's brings the register of sites up to date.
+    ``only`` starts one of them, for a container each, and the state is then on the disk, as it is of a ``durable``
+    server; the SuperExec's container has the keeper too, and brings the register of sites up to date.
     Raises ValueError for what a coordinator can mend: an expired certificate, a name it does not hold, a busy port.
     """
     record = members.load(folder)
@@ -59,7 +68,9 @@ def up(folder: Path, say: Say, only: str = "") -> None:
     _check(folder, record, only)
     _write_secret(folder)
     flower_cli.write_connection(folder / "flwr", record.inner_address, folder / "ca" / "ca.crt")
-    commands = [program for program in programs(folder, record) if only in ("", program.name)]
+    (folder / "state" / SEEN).unlink(missing_ok=True)
+    every = programs(folder, record, durable=durable or bool(only))
+    commands = [program for program in every if only in ("", program.name) or (only, program.name) == KEPT]
     for program in commands:
         say(flower_cli.shown(program.command))
     supervisor.start(process_folder(folder, only), commands)
@@ -68,6 +79,7 @@ def up(folder: Path, say: Say, only: str = "") -> None:
             supervisor.stop(process_folder(folder, only))
             raise ValueError(f"the server did not come up within {START_S:.0f} s; see {process_folder(folder, only)}")
         register(folder, say)
+        note(folder, state(folder))
 
 
 def _check(folder: Path, record: Consortium, only: str) -> None:
@@ -83,6 +95,12 @@ def _check(folder: Path, record: Consortium, only: str) -> None:
 
 def register(folder: Path, say: Say) -> None:
     """Bring the SuperLink's register of node keys in line with the consortium: admit, and let go."""
+    with (folder / "state" / "register.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one at a time: a command of the coordinator's, or the keeper
+        _register(folder, say)
+
+
+def _register(folder: Path, say: Say) -> None:
     record, home = members.load(folder), folder / "flwr"
     present = registered(folder)
     for name, member in sorted(record.members.items()):
@@ -112,6 +130,18 @@ class Node(NamedTuple):
 
     node: int
     status: str
+
+
+def state(folder: Path) -> dict[str, object]:
+    """What the keeper goes by: which SuperLink runs, as a process, and how every site stands today."""
+    path, today = process_folder(folder) / "superlink.pid", members.today()
+    standing = {name: member.standing(today) for name, member in members.load(folder).members.items()}
+    return {"superlink": path.read_text() if path.exists() else "", "standing": standing}
+
+
+def note(folder: Path, seen: dict[str, object]) -> None:
+    """Write down what was seen, and acted upon, last."""
+    write(folder / "state" / SEEN, json.dumps(seen).encode())
 
 
 def down(folder: Path, only: str = "") -> bool:

@@ -1,4 +1,8 @@
-"""A site's side as processes: the station with the data, Flower's SuperNode, and the SuperExec that runs the relay."""
+"""A site's side as processes: the station with the data, and the resident that speaks to the network.
+
+The *classic* programs, Flower's SuperNode and SuperExec with a fresh ClientApp for every message, can take the
+resident's place; they give the same bits.
+"""
 
 import json
 import secrets
@@ -22,7 +26,7 @@ from sim.consortium.supervisor import Program
 
 Say = Callable[[str], None]
 DIAL_S = 10.0
-HALVES = {"station": ("station",), "network": ("supernode", "superexec")}
+NETWORK = {False: ("resident",), True: ("supernode", "superexec")}  # by whether the programs are the classic ones
 
 
 class KitInfo(Frozen):
@@ -64,20 +68,35 @@ class Site(NamedTuple):
         return self.home / "door" / "station"
 
 
-def programs(site: Site, data: Path | None, port: int, *, insecure: bool, device: str = "cpu") -> list[Program]:
-    """The three programs of a site; ``port`` is the SuperNode's own, on the loopback: no port is open to others."""
-    card, home = site.card, site.home.absolute()
+def programs(site: Site, data: Path | None, device: str = "cpu") -> list[Program]:
+    """The two programs of a site: no port is open, and nothing secret is on a command line."""
+    return [_station(site, data, device), _resident(site)]
+
+
+def _station(site: Site, data: Path | None, device: str) -> Program:
     policy = (site.kit / "policy.toml").absolute()
-    station = [
-        sys.executable,
-        "-m",
-        "clients.station",
-        card.site,
-        str(home),
-        str(policy),
-        str(site.socket_path.absolute()),
-        device,
-    ]
+    command = [*(sys.executable, "-m", "clients.station"), site.card.site, str(site.home.absolute())]
+    command += [str(policy), str(site.socket_path.absolute()), device]
+    return Program("station", [*command, *([str(data.absolute())] if data else [])])
+
+
+def _resident(site: Site) -> Program:
+    authority, key = (site.kit / "ca.crt").absolute(), site.key.absolute()
+    command = [*(sys.executable, "-m", "clients.network.resident"), site.card.address, str(authority), str(key)]
+    command += [str(site.socket_path.absolute()), str(site.home.absolute()), _approved(site)]
+    return Program("resident", command, flower_cli.environment(site.home.absolute() / "flwr"))
+
+
+def _approved(site: Site) -> str:
+    bundles = load_policy(site.kit / "policy.toml").bundles
+    return ",".join(own_digest() if word == OWN else word for word in bundles)
+
+
+def classic_programs(
+    site: Site, data: Path | None, port: int, *, insecure: bool = False, device: str = "cpu"
+) -> list[Program]:
+    """The three classic programs of a site; ``port`` is the SuperNode's own, on the loopback."""
+    card, home = site.card, site.home.absolute()
     secret = ["--superexec-auth-secret-file", str(home / "superexec.secret")]
     trust = ["--insecure"] if insecure else ["--root-certificates", str((site.kit / "ca.crt").absolute())]
     trust += [] if insecure else ["--auth-supernode-private-key", str(site.key.absolute())]
@@ -93,11 +112,10 @@ def programs(site: Site, data: Path | None, port: int, *, insecure: bool, device
         *secret,
     ]
     variables = flower_cli.environment(home / "flwr")
-    approved = ",".join(own_digest() if word == OWN else word for word in load_policy(policy).bundles)
-    relay = {SOCKET: str(site.socket_path.absolute()), APPROVED: approved}
+    relay = {SOCKET: str(site.socket_path.absolute()), APPROVED: _approved(site)}
     relay["PATH"] = f"{home / 'bin'}:{variables['PATH']}"  # our flwr-clientapp comes before Flower's
     return [
-        Program("station", [*station, *([str(data.absolute())] if data else [])]),
+        _station(site, data, device),
         Program("supernode", supernode, variables),
         Program("superexec", superexec, variables | relay),
     ]
@@ -112,8 +130,11 @@ def up(
     insecure: bool = False,
     only: str = "",
     device: str = "cpu",
+    classic: bool = False,
 ) -> None:
     """Start a site's programs; ``say`` is told every command, that the site is let in, and what expires soon.
+
+    The ``classic`` ones need a ``port`` of the loopback; in plain text (``insecure``) there are no others.
 
     ``only`` starts the "station", which needs the data and no network, or the "network" half, which needs no data. The
     station trains on ``device``.
@@ -143,10 +164,12 @@ def up(
     _prepare(site)
     if left is not None:
         _be_admitted(site, left, say)
-    names = HALVES.get(only, ("station", "supernode", "superexec"))
-    commands = [
-        program for program in programs(site, data, port, insecure=insecure, device=device) if program.name in names
-    ]
+    old = classic or insecure
+    every = programs(site, data, device)
+    if old:
+        every = classic_programs(site, data, port, insecure=insecure, device=device)
+    names = {"station": ("station",), "network": NETWORK[old]}.get(only, ("station", *NETWORK[old]))
+    commands = [program for program in every if program.name in names]
     for program in commands:
         say(flower_cli.shown(program.command))
     supervisor.start(site.process_folder, commands)

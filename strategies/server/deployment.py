@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.run import RunNotRunningException
 from safetensors.numpy import save
 
 from fedsmall.audit_log import AuditLog
@@ -32,6 +33,7 @@ from strategies.build import strategy_for
 from strategies.checks import read_array
 from strategies.daisy_chain import DaisyChain
 from strategies.server.journal import FileJournal, put
+from strategies.server.packed_grid import PackedGrid
 from strategies.server.remote import evaluator_for, task_from_roll
 from strategies.server.retrying_grid import RetryingGrid
 from strategies.server.run_loop import Outcome, RunLoop
@@ -49,13 +51,18 @@ def main(grid: Grid, context: Context) -> None:
     if not RUN_NAME.fullmatch(name):
         raise PlanError("this bundle runs what `fedsmall start` has prepared; use that")
     folder = Path(os.environ[RUNS]) / name
-    (folder / "failure.json").unlink(missing_ok=True)
     sheet = RunSheet.model_validate_json((folder / "sheet.json").read_text())
     log = AuditLog(folder / "log.jsonl")
     lock = (folder / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the death of this process lets it go
-        outcome = conduct(sheet, folder, RetryingGrid(grid, sheet, log), log)
+    except OSError:
+        raise PlanError("another ServerApp conducts this run") from None
+    (folder / "failure.json").unlink(missing_ok=True)
+    try:
+        outcome = conduct(sheet, folder, RetryingGrid(PackedGrid(grid), sheet, log), log)
+    except RunNotRunningException:
+        raise  # stopped, or forgotten with the SuperLink's memory: nothing is wrong with the run
     except Exception as error:
         line = " ".join(str(error).split())[:2000] or type(error).__name__
         log.write("failed", reason=line)

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from fedsmall import __version__
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Task
+from fedsmall.files import one_line
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.travellers import Moment
@@ -34,6 +35,8 @@ def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
     """
     roster.call(grid, {PLAN: plan.model_dump_json(exclude_defaults=True)})
     answers = {site: roster.answers[site] for site in roster.sites}
+    for node, reason in sorted(roster.refused.items()):
+        raise PlanError(f"Node {node} cannot take part: {one_line(reason, 300)}")
     if not answers:
         raise PlanError("No site is connected. Start the sites first; `status` shows who is there.")
     for site, answer in answers.items():

@@ -1,8 +1,9 @@
 """A grid that waits for sites, but not for ever: the deadline and the quorum of a contact, and its line in the log.
 
-It stands between a strategy and Flower's own grid. An order whose site went away before it answered is sent again when
-the site is back: training is a function of the order alone, so the answer has the same bits. What is still missing at
-the deadline is left out, and the strategy counts the site as silent; below the quorum the run stops and can be resumed.
+It stands between a strategy and a grid over Flower's own. An order whose site went away before it answered is sent
+again when the site is back: training is a function of the order alone, so the answer has the same bits. What is still
+missing at the deadline is left out, and the strategy counts the site as silent; below the quorum the run stops and can
+be resumed.
 """
 
 import hashlib
@@ -18,9 +19,10 @@ from google.protobuf.message import DecodeError
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.files import one_line
-from fedsmall.run_sheet import RUN, SITES, RunSheet
+from fedsmall.run_sheet import RUN, RUN_ID, SITES, RunSheet
 from fedsmall.wire import CONFIG, ROUND, join
 from strategies.records import described
+from strategies.server.packed_grid import PackedGrid
 
 # Flower's ErrorCode: the message or its reply was lost, the node went away, the ClientApp's process was killed
 LOST = {3: "its order was lost", 4: "its answer was lost", 5: "its program went away", 8: "its ClientApp was killed"}
@@ -30,6 +32,7 @@ REFUSED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 MOST_SENDINGS = 5
 RESEND_S = 2.0  # times the sendings so far: a site that comes up and falls over is given time
 POLL_S = 0.25
+ANSWER_S = 0.01  # between two looks for answers; the grid below asks the SuperLink no more often than pays
 
 
 class QuorumError(RuntimeError):
@@ -39,7 +42,9 @@ class QuorumError(RuntimeError):
 class RetryingGrid(Grid):
     """Flower's ``grid`` for one run; ``log`` gets a line for every order, every answer and every silence."""
 
-    def __init__(self, grid: Grid, sheet: RunSheet, log: AuditLog, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, grid: PackedGrid, sheet: RunSheet, log: AuditLog, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.grid = grid
         self.sheet = sheet
         self.log = log
@@ -48,9 +53,9 @@ class RetryingGrid(Grid):
         self.names: dict[int, str] = {}
 
     def get_nodes(self) -> Iterable[Any]:
-        """The nodes that are connected now."""
-        nodes = list(self.grid.get_nodes())
-        self.names |= {node.node_id: node.name for node in nodes if node.name}
+        """The run's own nodes that are connected now; whoever else is admitted and online does not exist for it."""
+        nodes = [node for node in self.grid.get_nodes() if node.name in self.sheet.sites]
+        self.names |= {node.node_id: node.name for node in nodes}
         return nodes
 
     def get_node_ids(self) -> Iterable[int]:
@@ -80,7 +85,7 @@ class RetryingGrid(Grid):
         orders = list(messages)
         for order in orders:
             config = order.content.config_records.setdefault(CONFIG, ConfigRecord())
-            config[RUN], config[SITES] = self.sheet.run, list(self.sheet.sites)
+            config[RUN], config[RUN_ID], config[SITES] = self.sheet.run, self.sheet.id, list(self.sheet.sites)
         replies = self._exchange(orders, self.clock() + self.sheet.round_deadline_s)
         answered = {reply.metadata.reply_to_message_id for reply in replies if not reply.has_error()}
         silent = {o.metadata.dst_node_id for o in orders if o.metadata.message_id not in answered}
@@ -113,7 +118,8 @@ class RetryingGrid(Grid):
                 sendings[id(order)] += 1
             waiting |= self._push_again(back)
             if waiting or again:
-                time.sleep(POLL_S)
+                time.sleep(ANSWER_S)
+        self.grid.forget(waiting)
         for order in [*waiting.values(), *(order for order, _ in again.values())]:
             self._note("silent", order)
             self.away.add(order.metadata.dst_node_id)

@@ -8,11 +8,12 @@ import zipfile
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from clients import launcher, relay, socket_frames
 from fedsmall.errors import PolicyError
-from fedsmall.wire import CONFIG, METRICS, MODEL
+from fedsmall.frames import from_frame, joined, pieces_of, to_frame
+from fedsmall.wire import CONFIG
 from sim.consortium.bundles import own_digest
 from sim.engines.local_grid import act_as_server
 
@@ -41,10 +42,11 @@ def station(tmp_path, monkeypatch):
     listening.close()
 
 
-def order():
+def order(kind="train"):
     act_as_server()
-    model = ArrayRecord({"b": Array(np.array([1.0, 2.0], np.float32)), "a": Array(np.array(3, np.int64))})
-    return Message(RecordDict({MODEL: model, CONFIG: ConfigRecord({"round": 2, "common": True})}), 5, "train")
+    model = {"arrays/b": np.array([1.0, 2.0], np.float32), "arrays/a": np.array(3, np.int64)}
+    frame = to_frame({CONFIG: {"round": 2, "common": True}}, model)
+    return Message(RecordDict({"frame-0": ConfigRecord(pieces_of(frame)[0])}), 5, kind)
 
 
 def test_a_message_goes_to_the_station_and_its_answer_comes_back_in_order(station):
@@ -52,30 +54,46 @@ def test_a_message_goes_to_the_station_and_its_answer_comes_back_in_order(statio
     sent = {"arrays/b": np.array([4.0, 5.0], np.float32), "arrays/a": np.array(6, np.int64)}
     answers.append(({"metrics": {"num-examples": 9}, "order": ["arrays/b", "arrays/a"]}, sent))
 
-    reply = relay.relay("train", order())
+    reply = relay.relay(order())
 
     words, arrays = asked[0]
     assert words == {"kind": "train", "config": {"round": 2, "common": True}}
     assert arrays["arrays/b"].tolist() == [1.0, 2.0]
-    assert list(reply.content[MODEL]) == ["b", "a"]
-    assert reply.content[MODEL]["a"].numpy().shape == ()
-    assert reply.content[METRICS]["num-examples"] == 9
+    told, came = from_frame(joined(reply.content.config_records.values()))
+    assert told == {"metrics": {"num-examples": 9}, "order": ["arrays/b", "arrays/a"]}
+    assert {name: array.tobytes() for name, array in came.items()} == {n: a.tobytes() for n, a in sent.items()}
+    assert came["arrays/a"].shape == ()
 
 
 def test_a_refusal_becomes_an_error_of_one_line(station):
     station[1].append(({"error": "essen: no"}, {}))
 
-    reply = relay.relay("train", order())
+    reply = relay.relay(order())
 
     assert reply.has_error()
     assert reply.error.reason == "essen: no"
 
 
+def test_an_order_that_is_no_frame_or_of_no_kind_that_is_known_never_reaches_the_station(station):
+    asked, _ = station
+    unframed = Message(RecordDict({"frame-0": ConfigRecord({"x": 1})}), 5, "train")
+
+    assert "cannot be read" in relay.relay(unframed).error.reason
+    assert "does not know" in relay.relay(order("train.replica")).error.reason
+    assert not asked
+
+
+def test_every_question_that_the_app_answers_is_passed_on():
+    answered = {name.removesuffix(".default") for name in relay.app._registered_funcs}
+
+    assert answered == set(relay.KINDS)
+
+
 def test_a_station_that_is_not_there_is_said_so_without_its_path(tmp_path, monkeypatch):
     monkeypatch.setenv(relay.SOCKET, str(tmp_path / "nothing"))
-    monkeypatch.setattr(relay, "STATION_START_S", 0.1)
+    monkeypatch.setattr(socket_frames.ask, "__defaults__", (0.1,))
 
-    reply = relay.relay("train", order())
+    reply = relay.relay(order())
 
     assert "cannot be reached" in reply.error.reason
     assert str(tmp_path) not in reply.error.reason

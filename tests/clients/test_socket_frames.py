@@ -3,7 +3,9 @@
 import os
 import socket
 import stat
+import tempfile
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,6 +80,41 @@ def test_only_its_own_user_reaches_the_socket(tmp_path):
     with socket_frames.listen(path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+NOBODY = 65534
+
+
+def reached_by(user, path):
+    """Whether a process of this user can connect to a socket; it is forked, for it may not be allowed to run Python."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    try:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+        socket.socket(socket.AF_UNIX).connect(str(path))
+    except PermissionError:
+        os._exit(1)
+    except BaseException:
+        os._exit(2)
+    os._exit(0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can try it as another user")
+def test_another_user_of_the_machine_cannot_reach_the_station():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = Path(folder) / "door" / "station"
+        with socket_frames.listen(path):
+            as_another = reached_by(NOBODY, path)
+            os.chmod(path.parent, 0o755)
+            os.chmod(path, 0o666)
+            were_it_open = reached_by(NOBODY, path)
+
+    assert were_it_open
+    assert not as_another
 
 
 def test_an_open_folder_or_a_long_path_is_refused(tmp_path):

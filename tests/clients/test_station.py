@@ -17,7 +17,7 @@ from fedsmall.package.predictor import together
 from fedsmall.package.record import COMMON
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN, SITES
+from fedsmall.run_sheet import RUN, RUN_ID, SITES
 from fedsmall.wire import COMMON as IS_COMMON
 from fedsmall.wire import PLAN, ROUND, ROUNDS, split
 from sim.consortium import sample_data
@@ -186,6 +186,20 @@ def test_the_policy_is_asked_before_every_answer(station, kind, policy, line):
     assert said.startswith("essen: ")
     assert line in said
     assert [entry["event"] for entry in station.log.entries()] == ["refused"]
+
+
+def test_a_run_begun_anew_under_an_old_name_meets_no_memory_of_the_old_one(station, files):
+    scaled(station)
+    text = files["essen"].read_text().splitlines(keepends=True)
+    files["essen"].write_text("".join(text[:-1]))
+
+    words, _ = station.answer("roll", config(plan(), **{RUN_ID: "another"}), {})
+    unscaled = refused(station, "train", {**order(1), RUN_ID: "another"})
+    old = refused(station, "roll", config(plan()))
+
+    assert words["config"]["site"] == "essen"
+    assert "never told the scaling of this run" in unscaled
+    assert "data have changed since this run began" in old  # it finds its own memory again
 
 
 def test_data_changed_under_way_are_noticed(station, files):

@@ -1,10 +1,13 @@
 """Who is there, and waiting for those who are not yet."""
 
 import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
 
-from fedsmall.errors import PlanError
+from fedsmall.errors import PlanError, PolicyError
+from fedsmall.wire import CONFIG
 from sim.engines.inprocess import InProcessGrid
-from strategies.roster import await_sites
+from strategies.roster import Roster, await_sites
 from tests.strategies.toy import append_digit, toy_app
 
 
@@ -31,3 +34,33 @@ def test_sites_that_do_not_come_are_counted():
 
     with pytest.raises(PlanError, match=r"3 sites were to take part and 2 are connected after 0\.1 s"):
         await_sites(grid, 3, timeout_s=0.1)
+
+
+def wayward_app(refusing):
+    """An app whose nodes say their names, but for those of ``refusing``, a set that may change."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message, context):
+        place = context.node_config["partition-id"]
+        if place in refusing:
+            raise PolicyError("not with us")
+        return Message(RecordDict({CONFIG: ConfigRecord({"site": f"site-{place}"})}), reply_to=message)
+
+    return app
+
+
+def test_a_refusal_never_enrols_and_whoever_changes_their_mind_is_asked_again():
+    refusing, roster = {1}, Roster()
+    grid = InProcessGrid(wayward_app(refusing), 3)
+
+    roster.call(grid, {})
+    first, told = roster.sites, list(roster.refused.values())
+    refusing.clear()
+    roster.call(grid, {})
+
+    assert first == ["site-0", "site-2"]
+    assert len(told) == 1
+    assert "not with us" in told[0]
+    assert roster.sites == ["site-0", "site-1", "site-2"]
+    assert not roster.refused

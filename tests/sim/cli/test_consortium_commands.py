@@ -13,7 +13,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.accountant import epsilon_of
 from fedsmall.privacy.patient_level import Charge
 from sim.consortium import keys, members, runs
-from sim.consortium.site import Site, programs
+from sim.consortium.site import Site, classic_programs, programs
 from strategies.server.journal import FileJournal
 
 HOSTILE = {
@@ -68,13 +68,9 @@ def test_a_site_whose_device_is_not_here_or_not_allowed_starts_nothing_and_says_
 
 
 def test_only_the_station_is_told_the_device(essen):
-    with_it = [
-        program.name
-        for program in programs(essen, None, 9094, insecure=False, device="cuda:1")
-        if "cuda:1" in program.command
-    ]
+    every = [*programs(essen, None, device="cuda:1"), *classic_programs(essen, None, 9094, device="cuda:1")]
 
-    assert with_it == ["station"]
+    assert [program.name for program in every if "cuda:1" in program.command] == ["station", "station"]
 
 
 @pytest.mark.parametrize("run", HOSTILE)

@@ -98,7 +98,7 @@ def test_a_daisy_chain_around_fedadam_runs_under_flowers_own_start(monkeypatch):
     assert all(np.all(after[name] > before[name].numpy() + 0.05) for name in after)
 
 
-PORTS = (8443, 18443, 9101, 9102, 9103)
+PORTS = (8443, 18443)
 
 
 @pytest.mark.slow

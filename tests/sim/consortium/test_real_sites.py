@@ -10,10 +10,13 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from datetime import datetime
+from itertools import pairwise
 from ssl import create_default_context
 
 import numpy as np
 import pandas
+import psutil
 import pytest
 from safetensors.numpy import load_file
 
@@ -277,9 +280,9 @@ def test_a_site_that_is_let_in_is_told_so_and_of_what_expires(loopback, tmp_path
 def test_a_site_that_was_killed_is_let_in_again_within_the_minute_that_flower_counts_it_as_connected(loopback):
     essen = loopback.kit("essen")
     assert flower_cli.wait_until(lambda: server.registered(loopback.folder)["essen"].status == "online", 120)
-    supernode = supervisor.pids(essen.process_folder)["supernode"]
+    resident = supervisor.pids(essen.process_folder)["resident"]
     os.kill(supervisor.running(essen.process_folder), signal.SIGKILL)
-    os.kill(supernode, signal.SIGKILL)
+    os.kill(resident, signal.SIGKILL)
     site.down(essen)
 
     lines = []
@@ -338,12 +341,12 @@ def test_a_bundle_that_nobody_approved_is_not_loaded(loopback, tmp_path, monkeyp
 
 
 def test_a_killed_run_is_resumed_to_the_same_bits(loopback, finished):
-    plan = plan_of(rounds=6)
+    plan = plan_of(rounds=40)
     number = loopback.start("killed", plan, **PATIENCE)
     home = loopback.home("killed")
     assert flower_cli.wait_until(lambda: (home / "journal" / "000002.json").exists(), 600)
     kinds = [kind for kind, _ in endurance.victims(loopback)]
-    assert all(kinds.count(f"site {name}") == 3 for name in ("station", "supernode", "superexec"))
+    assert all(kinds.count(f"site {name}") == 3 for name in ("station", "resident"))
     os.kill(dict(endurance.victims(loopback))["ServerApp"], signal.SIGKILL)
     assert flower_cli.wait_until(lambda: not runs.is_running(home), 30)
     assert not (home / "outcome.json").exists()
@@ -358,7 +361,7 @@ def test_a_killed_run_is_resumed_to_the_same_bits(loopback, finished):
 
 def test_a_killed_run_in_phases_is_resumed_to_the_same_bits_and_the_same_visitors(loopback):
     phases = "[{rounds = 3, sites = 2, aggregate_every = 1}, {permute_every = 1, models = 1, route = 'cyclic'}]"
-    plan = plan_of(rounds=8, **{"method.0.phases": phases, "method.0.keep_last": 2})
+    plan = plan_of(rounds=40, **{"method.0.phases": phases, "method.0.keep_last": 2})
     number = loopback.start("phases", plan, **PATIENCE)
     home = loopback.home("phases")
     assert flower_cli.wait_until(lambda: (home / "journal" / "000004.json").exists(), 600)
@@ -375,6 +378,47 @@ def test_a_killed_run_in_phases_is_resumed_to_the_same_bits_and_the_same_visitor
     assert sorted(told) == sorted(expected) == list(NAMES)
     for name in NAMES:
         assert told[name]["loss"] == pytest.approx(expected[name]["loss"], abs=1e-6)
+
+
+def test_a_superlink_that_was_killed_with_all_its_memory_costs_a_resume_by_itself_and_no_bit(loopback):
+    plan = plan_of(rounds=40, **{"method.0.aggregate_every": 20, "evaluate_every": 40})
+    number = loopback.start("forgotten", plan, **PATIENCE)
+    home = loopback.home("forgotten")
+    assert flower_cli.wait_until(lambda: (home / "journal" / "000003.json").exists(), 600)
+
+    os.kill(supervisor.pids(server.process_folder(loopback.folder))["superlink"], signal.SIGKILL)
+    loopback.finish("forgotten", number)
+
+    assert len(runs.numbers(home)) == 2
+    assert same(load_file(home / "model.safetensors"), in_process(loopback, plan))
+
+
+def test_a_resident_killed_with_an_order_in_hand_gives_it_back_within_seconds(loopback):
+    plan = plan_of(rounds=30, **{"method.0.aggregate_every": 30, "evaluate_every": 30})
+    number = loopback.start("hand", plan, **PATIENCE)
+    home, essen = loopback.home("hand"), loopback.kit("essen")
+    assert flower_cli.wait_until(lambda: (home / "journal" / "000002.json").exists(), 600)
+
+    assert flower_cli.wait_until((essen.home / "taken").exists, 60)
+    os.kill(supervisor.pids(essen.process_folder)["resident"], signal.SIGKILL)
+    loopback.finish("hand", number)
+
+    assert same(load_file(home / "model.safetensors"), in_process(loopback, plan))
+    times = [datetime.fromisoformat(e["time"]) for e in AuditLog(home / "log.jsonl").entries()]
+    assert max(after - before for before, after in pairwise(times)).total_seconds() < 45  # not Flower's minute
+
+
+def test_no_program_of_a_site_listens_on_a_port_or_shows_a_secret(loopback):
+    for name in NAMES:
+        kit = loopback.kit(name)
+        secrets = [kit.key.read_text().splitlines()[1], (kit.home / "noise.key").read_bytes().hex()]
+        for pid in supervisor.pids(kit.process_folder).values():
+            process = psutil.Process(pid)
+            shown = " ".join(process.cmdline()) + json.dumps(process.environ())
+            assert not [one for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+            assert "token" not in " ".join(process.cmdline())
+            assert not any(secret in shown for secret in secrets)
+            assert not process.children(recursive=True)
 
 
 def test_a_revoked_site_is_gone_at_once_and_nothing_is_left_behind(loopback):

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from fedsmall.audit_log import AuditLog, digest_of, verify
 from fedsmall.plan import Method, Plan
-from fedsmall.run_sheet import RUN, SITES, RunSheet
+from fedsmall.run_sheet import RUN, RUN_ID, SITES, RunSheet
 from fedsmall.wire import CONFIG, METRICS, MODEL, ROUND
 from strategies.server import retrying_grid
 from strategies.server.retrying_grid import QuorumError, RetryingGrid
@@ -49,6 +49,10 @@ class Fleet:
             self.waiting[message.metadata.message_id] = message
         return [m.metadata.message_id for m in messages]
 
+    def forget(self, ids):
+        for key in ids:
+            del self.waiting[key]
+
     def pull_messages(self, ids):
         replies = []
         for key in ids:
@@ -72,11 +76,19 @@ def answer():
 
 def grid_of(tmp_path, monkeypatch, script, online=None, **settings):
     clock = Clock(monkeypatch)
-    sheet = RunSheet(run="r", plan=PLAN, sites=tuple(NAMES.values()), **{"round_deadline_s": 60, **settings})
+    sheet = RunSheet(**{"run": "r", "plan": PLAN, "sites": tuple(NAMES.values()), "round_deadline_s": 60, **settings})
     fleet = Fleet(clock, script, online or (lambda now: set(NAMES)))
     grid = RetryingGrid(fleet, sheet, AuditLog(tmp_path / "log.jsonl"), clock)
     grid.get_nodes()  # as every run does first: names come from Flower's register
     return grid, fleet
+
+
+def test_a_site_that_is_online_and_not_in_the_run_does_not_exist_for_it(tmp_path, monkeypatch):
+    grid, _ = grid_of(tmp_path, monkeypatch, lambda *_: answer(), sites=("bonn", "ulm"))
+
+    assert grid.get_node_ids() == [2, 4]
+    assert [node.name for node in grid.get_nodes()] == ["bonn", "ulm"]
+    assert "essen" not in grid.names.values()
 
 
 def orders(kind="train"):
@@ -94,12 +106,13 @@ def events(grid):
 
 
 def test_every_order_names_the_run_and_its_sites(tmp_path, monkeypatch):
-    grid, fleet = grid_of(tmp_path, monkeypatch, lambda *_: answer())
+    grid, fleet = grid_of(tmp_path, monkeypatch, lambda *_: answer(), id="0123")
 
     replies = grid.send_and_receive(orders())
 
     assert len(replies) == 3
     assert fleet.pushed[0].content[CONFIG][RUN] == "r"
+    assert fleet.pushed[0].content[CONFIG][RUN_ID] == "0123"
     assert fleet.pushed[0].content[CONFIG][SITES] == list(NAMES.values())
 
 

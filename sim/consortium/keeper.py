@@ -1,0 +1,70 @@
+"""The server's keeper: lets go of sites whose admission expires, and puts back what a killed SuperLink forgot.
+
+A SuperLink keeps its state in memory unless the server is ``durable``. Nothing is lost with it: the run's truth is its
+own journal, and the sites' keys are in the consortium's folder. So when the SuperLink has started again, the sites are
+registered anew, and every run that it conducted is resumed, to the same bits.
+"""
+
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from fedsmall.audit_log import AuditLog
+from fedsmall.files import one_line
+from sim.consortium import flower_cli, runs, server
+
+LOOK_S = 2.0
+ENDS_S = 90.0  # how long a ServerApp may take to see that its SuperLink has forgotten it
+
+
+def keep(folder: Path, durable: bool) -> None:
+    """Look after the server in ``folder`` for ever; what fails is tried again at the next look."""
+    while True:
+        try:
+            look(folder, durable)
+        except Exception as error:
+            traceback.print_exc()
+            say(f"failed, and is tried again: {one_line(error, 300)}")
+        time.sleep(LOOK_S)
+
+
+def look(folder: Path, durable: bool) -> None:
+    """Compare what is with what was, and act where they differ."""
+    before, now = _seen(folder), server.state(folder)
+    if before is None or before == now or not server.is_up(folder):
+        return
+    server.register(folder, say)
+    if not durable and before["superlink"] != now["superlink"]:
+        for run in interrupted(folder):
+            if flower_cli.wait_until(lambda run=run: not runs.is_running(folder / "runs" / run), ENDS_S):  # type: ignore[misc]
+                say(f"# {run} goes on")
+                runs.resume(folder, run, say)
+    server.note(folder, now)
+
+
+def interrupted(folder: Path) -> list[str]:
+    """The runs that were under way: launched, neither finished nor failed, and not stopped since."""
+    return [home.name for home in sorted((folder / "runs").glob("*")) if _under_way(home)]
+
+
+def _under_way(home: Path) -> bool:
+    if any((home / name).exists() for name in ("outcome.json", "failure.json")) or not (home / "flower.json").exists():
+        return False
+    marks = [e["event"] for e in AuditLog(home / "log.jsonl").entries() if e["event"] in (runs.LAUNCHED, runs.STOPPED)]
+    return marks[-1:] == [runs.LAUNCHED]
+
+
+def _seen(folder: Path) -> dict[str, object] | None:
+    path = folder / "state" / server.SEEN
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def say(line: str) -> None:
+    """A line in the keeper's own log."""
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]), "--durable" in sys.argv[2:])

@@ -1,0 +1,57 @@
+"""Which runs the server's keeper takes up again, and that an expired site changes what it goes by."""
+
+from datetime import timedelta
+
+import pytest
+
+from fedsmall.audit_log import AuditLog
+from sim.consortium import keeper, keys, members, runs, server
+
+
+@pytest.fixture
+def folder(tmp_path):
+    members.create(tmp_path / "c", "rhine", "localhost", 8443, listen="127.0.0.1", inner_port=18443, days=90)
+    return tmp_path / "c"
+
+
+def run_of(folder, name, *events, left=("flower.json",)):
+    home = folder / "runs" / name
+    home.mkdir()
+    for event in events:
+        AuditLog(home / "log.jsonl").write(event)
+    for file in left:
+        (home / file).write_text("{}")
+
+
+def test_only_runs_that_were_under_way_are_taken_up_again(folder):
+    launched, stopped = runs.LAUNCHED, runs.STOPPED
+    run_of(folder, "under-way", "prepared", launched, "order", "answer")
+    run_of(folder, "resumed", launched, stopped, launched)
+    run_of(folder, "stopped", launched, stopped, "answer")
+    run_of(folder, "prepared", "prepared", left=())
+    run_of(folder, "finished", launched, left=("flower.json", "outcome.json"))
+    run_of(folder, "failed", launched, left=("flower.json", "failure.json"))
+
+    assert keeper.interrupted(folder) == ["resumed", "under-way"]
+
+
+def test_an_expiry_and_another_superlink_are_seen(folder, tmp_path):
+    keys.new_site_key(tmp_path / "essen.key")
+    members.add_site(folder, "essen", tmp_path / "essen.key.pub", days=30)
+    first = server.state(folder)
+    server.note(folder, first)
+
+    record = members.load(folder)
+    gone = record.members["essen"].model_copy(update={"expires": members.today() - timedelta(days=1)})
+    members.save(folder, record.model_copy(update={"members": {"essen": gone}}))
+    (server.process_folder(folder)).mkdir(parents=True)
+    (server.process_folder(folder) / "superlink.pid").write_text("7 1.0")
+
+    assert keeper._seen(folder) == first == {"superlink": "", "standing": {"essen": "admitted"}}
+    assert server.state(folder) == {"superlink": "7 1.0", "standing": {"essen": "expired"}}
+
+
+def test_a_server_that_is_still_being_started_is_left_to_whoever_starts_it(folder, monkeypatch):
+    monkeypatch.setattr(server, "register", lambda *_: pytest.fail("nothing is to be done yet"))
+
+    keeper.look(folder, durable=False)
