@@ -18,16 +18,17 @@ name                      model and its options
 
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.methods import nearest
+from fedsmall.models.frozen import frozen_state, trainable_state
 from fedsmall.models.graphs import g1, g2
 from fedsmall.models.norms import forgive_small_batches
 from fedsmall.models.resnets import ResNet, norm_layer
@@ -55,18 +56,49 @@ def build_model(name: str, task: Task, options: dict[str, Any], rng: np.random.G
             model = builder(task, **options)
         except (TypeError, ValueError) as wrong:
             raise PlanError(f"model {name!r} cannot be built for task {task.name!r}: {wrong}") from wrong
+    parameters = list(model.parameters())
+    if parameters and not any(parameter.requires_grad for parameter in parameters):
+        raise PlanError(f"every layer of model {name!r} is frozen; leave one free to train, at least the last")
     return forgive_small_batches(model)
 
 
-def initial_model(plan: Plan, task: Task, site: str | None = None) -> Arrays:
-    """The state with which ``site`` starts, or the common one (``None``), by the names and order of ``state_dict``.
+def common_model(plan: Plan, task: Task) -> nn.Module:
+    """The common initial model as a module; what is frozen of it is what every place of the run holds."""
+    return build_model(plan.model, task, plan.model_options, rng_for(plan.seed, "initial"))
 
-    Float arrays have the plan's dtype; float32 and float64 plans start from the same numbers.
+
+def initial_model(plan: Plan, task: Task, site: str | None = None) -> Arrays:
+    """What ``site`` starts with, or the common start (``None``), by the names and order of ``state_dict``.
+
+    What is frozen is not in it (:mod:`fedsmall.models.frozen`): it is no site's own, and never travels. Float arrays
+    have the plan's dtype; float32 and float64 plans start from the same numbers.
     """
     own = site is not None and plan.initial_models == "independent"
     rng = rng_for(plan.seed, "initial", str(site)) if own else rng_for(plan.seed, "initial")
     model = build_model(plan.model, task, plan.model_options, rng)
-    return {name: _as_dtype(tensor.numpy(), plan.dtype) for name, tensor in model.state_dict().items()}
+    return {name: _as_dtype(tensor.numpy(), plan.dtype) for name, tensor in trainable_state(model).items()}
+
+
+def frozen_arrays(plan: Plan, task: Task) -> Arrays:
+    """What is frozen of the plan's model, at every place the same; empty where all of it trains."""
+    frozen = frozen_state(common_model(plan, task))
+    return {name: _as_dtype(tensor.numpy(), plan.dtype) for name, tensor in frozen.items()}
+
+
+def completed(plan: Plan, task: Task, trained: Mapping[str, np.ndarray]) -> Arrays:
+    """A whole model from what of it was trained, in the order of ``state_dict``.
+
+    Where several models answer together, ``trained`` has a leading axis of models, and so has the result.
+    """
+    whole = common_model(plan, task).state_dict()
+    axes = {array.ndim - whole[name].ndim for name, array in trained.items()}
+    models = len(next(iter(trained.values()))) if axes == {1} else None
+    return {name: trained[name] if name in trained else _frozen(t, plan, models) for name, t in whole.items()}
+
+
+def _frozen(tensor: Tensor, plan: Plan, models: int | None) -> np.ndarray:
+    array = _as_dtype(tensor.numpy(), plan.dtype)
+    return array if models is None else np.stack([array] * models)
 
 
 def _as_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
