@@ -12,6 +12,7 @@ name                      model and its options
 ``resnet10_cropped``      the same without the taps that small images never reach; also ``resnet18_cropped``
 ``shared_part``           the layers that sites with models of their own have in common; ``sites``, ``shared``
 ``g1``, ``g2``            RepTreeFL's networks for brain graphs, 35 regions to 160 and to 268; ``widths``
+``torchvision:NAME``      a network of torchvision; ``weights``, ``train`` (:mod:`fedsmall.models.pretrained`)
 ``module:function``       your own: ``function(task, **options) -> torch.nn.Module``
 ========================  =============================================================================
 """
@@ -36,6 +37,7 @@ from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.wire import Arrays
 
+TORCHVISION = "torchvision:"  # first word of the names of torchvision's networks
 Builder = Callable[..., nn.Module]
 HIDDEN = {"digits": (64, 32), "breast_cancer": (32, 16), "synthetic": (50, 20)}
 
@@ -48,7 +50,7 @@ def build_model(name: str, task: Task, options: dict[str, Any], rng: np.random.G
 
     Raises PlanError for an unknown name or option, and for a model that cannot take the task's samples.
     """
-    builder = _own_builder(name) if ":" in name else _builder(name)
+    builder = _builder(name)
     _check_options(name, builder, options)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(rng.integers(2**63)))
@@ -60,6 +62,11 @@ def build_model(name: str, task: Task, options: dict[str, Any], rng: np.random.G
     if parameters and not any(parameter.requires_grad for parameter in parameters):
         raise PlanError(f"every layer of model {name!r} is frozen; leave one free to train, at least the last")
     return forgive_small_batches(model)
+
+
+def is_pretrained(name: str) -> bool:
+    """Whether the model is a network of torchvision."""
+    return name.startswith(TORCHVISION)
 
 
 def common_model(plan: Plan, task: Task) -> nn.Module:
@@ -162,6 +169,12 @@ MODELS: dict[str, Builder | str] = {  # as "module:function" where the module ne
 
 
 def _builder(name: str) -> Builder:
+    if is_pretrained(name):
+        from fedsmall.models.pretrained import builder_of  # torchvision takes seconds to import
+
+        return builder_of(name)  # type: ignore[no-any-return]
+    if ":" in name:
+        return _own_builder(name)
     if name not in MODELS:
         raise PlanError(f"There is no model {name!r}. {nearest(name, list(MODELS))} Your own is module:function.")
     builder = MODELS[name]

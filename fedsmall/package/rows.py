@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.forms import ENDINGS, Columns, Pixels
+from fedsmall.data.forms import Columns, Pixels
+from fedsmall.data.pictures import ENDINGS
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.sources.arrays import as_inputs
 from fedsmall.data.sources.tables import read_table
