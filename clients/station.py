@@ -316,6 +316,8 @@ def _attend(station: Station, caller: socket.socket) -> None:
 
 def _reason(error: Exception) -> str:
     """What leaves the site of an error: words that were written to, and nothing of the system's but a full disk."""
+    if isinstance(error, DataError):
+        return error.words  # a file's name may be a patient's
     if isinstance(error, TOLD):
         return str(error)
     return "its disk is full" if isinstance(error, DiskFullError) else "its log cannot be written"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from fedsmall.data.pictures import EIGHT_BITS, Picture, read_picture, resized
 from fedsmall.data.sources.files import plain
 from fedsmall.errors import DataError
 from fedsmall.methods import nearest
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 MISSING = {"", "?", "na", "n/a", "nan", "null", "none"}
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 
 
 class Columns(Frozen):
@@ -93,39 +93,61 @@ class Pixels(Frozen):
     """Images of ``channels`` (1 is grey, 3 colour) and of one ``size``, (height, width).
 
     Others are brought to it where ``resize`` says so, and else refused; ``size`` is None until images have been read.
+    ``range`` are the values that become -1 and 1, None for 8 bits; ``stated`` where the scenario says them, and not the
+    files' own depth.
     """
 
     kind: Literal["images"] = "images"
     channels: int
     size: tuple[int, int] | None = None
     resize: bool = False
-
-    def read(self, path: Path) -> np.ndarray:
-        """One image as (channels, height, width) in uint8; DataError where the file is not an image."""
-        from PIL import Image, UnidentifiedImageError
-
-        try:
-            with Image.open(path) as image:
-                picture = image.convert("RGB" if self.channels == 3 else "L")
-        except (UnidentifiedImageError, OSError) as wrong:
-            raise DataError("a file with the ending of an image is none, or is damaged") from wrong
-        if self.size is not None and self.resize:
-            picture = picture.resize((self.size[1], self.size[0]), Image.Resampling.BILINEAR)
-        pixels = np.asarray(picture)
-        return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(np.moveaxis(pixels, -1, 0))
+    range: tuple[float, float] | None = None
+    stated: bool = False
 
     def numbers(self, files: Sequence[Path]) -> np.ndarray:
-        """The images in ``files``, (images, channels, height, width); DataError where they are not all of one size."""
-        arrays = [self.read(path) for path in files]
-        shapes = sorted({array.shape[1:] for array in arrays})
+        """The images in ``files``, (images, channels, height, width); DataError where they are not all of one size.
+
+        Images of 8 bits are uint8; others float32, with the values that the files hold.
+        """
+        return self.arrays([(path.name, self._read(path)) for path in files])
+
+    def pictures(self, files: Sequence[Path]) -> list[tuple[str, Picture]]:
+        """The images in ``files`` before they are brought to one size and range, with the files' names."""
+        return [(path.name, read_picture(path, self.channels == 3)) for path in files]
+
+    def _read(self, path: Path) -> Picture:
+        picture = read_picture(path, self.channels == 3)
+        shallow = (self.range or EIGHT_BITS) == EIGHT_BITS
+        if not self.stated and (picture.ends == EIGHT_BITS) != shallow:
+            low, high = self.range or EIGHT_BITS
+            raise DataError(f"its values are of another depth than the model's, {low:g} to {high:g}", file=path.name)
+        return picture
+
+    def arrays(self, pictures: Sequence[tuple[str, Picture]]) -> np.ndarray:
+        """As :meth:`numbers`, of images that have been read."""
+        held = [(name, self._sized(picture.values)) for name, picture in pictures]
+        shapes = sorted({values.shape[:2] for _, values in held})
         if self.size is not None and shapes != [self.size]:
-            odd = next(shape for shape in shapes if shape != self.size)
-            raise DataError(f"the images are {odd[0]} x {odd[1]}, and the model takes {self.size[0]} x {self.size[1]}")
+            name, odd = next((name, values.shape) for name, values in held if values.shape[:2] != self.size)
+            wanted = f"{self.size[0]} x {self.size[1]}"
+            raise DataError(f"the image is {odd[0]} x {odd[1]}, and the model takes {wanted}", file=name)
         if len(shapes) > 1:
             raise DataError(
                 f"the images have {len(shapes)} sizes, from {shapes[0]} to {shapes[-1]}; give one: size = [28, 28]"
             )
-        return np.stack(arrays)
+        stacked = np.stack([values for _, values in held])
+        return stacked[:, None] if stacked.ndim == 3 else np.ascontiguousarray(np.moveaxis(stacked, -1, 1))
+
+    def _sized(self, values: np.ndarray) -> np.ndarray:
+        return resized(values, self.size) if self.size is not None and self.resize else values
+
+    def scaled(self, x: np.ndarray) -> np.ndarray:
+        """``x`` (images, channels, height, width) from -1 to 1; what is beyond the range counts as its end."""
+        if x.dtype == np.uint8 and (self.range or EIGHT_BITS) == EIGHT_BITS:
+            return np.asarray((x / np.float32(255) - np.float32(0.5)) / np.float32(0.5))
+        low, high = (np.float32(end) for end in self.range or EIGHT_BITS)
+        values = np.clip(x.astype(np.float32), low, high)
+        return np.asarray((values - low) / (high - low) * np.float32(2) - np.float32(1))
 
 
 class Numbers(Frozen):

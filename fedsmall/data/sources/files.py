@@ -1,7 +1,8 @@
 """Where files are, and the names of classes in them."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,17 @@ def site_files(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
     if not found:
         raise DataError(f"the folder holds no file that ends in {' or '.join(suffixes)}")
     return found
+
+
+@contextmanager
+def at_site(name: str) -> Iterator[None]:
+    """Make a DataError within say at which site it is, where sites have names; what may leave does not change."""
+    try:
+        yield
+    except DataError as wrong:
+        if not name:
+            raise
+        raise wrong.at(name) from wrong
 
 
 def plain(label: object) -> str:
