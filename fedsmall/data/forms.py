@@ -6,11 +6,12 @@ kept with a model. What cannot be used is said by column and count, never by val
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
+from fedsmall.data.cells import check_no_text, is_missing, number_block
 from fedsmall.data.pictures import EIGHT_BITS, Picture, read_picture, resized
 from fedsmall.data.sources.files import plain
 from fedsmall.errors import DataError
@@ -20,8 +21,6 @@ from fedsmall.parts import Frozen
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-MISSING = {"", "?", "na", "n/a", "nan", "null", "none"}
-
 
 class Columns(Frozen):
     """Columns of a table by their names, in the order in which a model takes them.
@@ -29,7 +28,8 @@ class Columns(Frozen):
     A column of ``categories`` becomes one feature of 0 and 1 for each of its values. A value that is not listed is none
     of them, 0 everywhere, where ``unlisted`` is "none"; else it is refused. A cell may be ``missing``, or is refused.
     ``never_zero`` are columns where 0 stands for a missing value. ``header`` names the columns of files that have no
-    header; ``separator`` is found from the header unless given.
+    header; ``separator`` is found from the header unless given. ``markers`` are words and codes for a missing value,
+    beside those that always are.
     """
 
     kind: Literal["table"] = "table"
@@ -41,6 +41,7 @@ class Columns(Frozen):
     header: tuple[str, ...] = ()
     separator: str | None = None
     decimal: str = "."
+    markers: tuple[str, ...] = ()
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -57,13 +58,18 @@ class Columns(Frozen):
         Raises DataError for a column that is not there, for text among numbers, and for what is refused.
         """
         need(frame, self.columns, "a feature")
-        _no_text(frame, [column for column in self.columns if column not in self.categories])
+        numeric = [column for column in self.columns if column not in self.categories]
+        values, text = number_block(frame[numeric], self.markers)
+        check_no_text(frame, numeric, text)
         for column, count in self.unlisted_cells(frame).items() if self.unlisted == "refuse" else ():
             raise DataError(
                 f"column {column!r} holds a value that the model was not trained with, in {count} of {len(frame)} "
                 f"rows; known: {', '.join(self.categories[column])}"
             )
-        x = np.concatenate([self._feature(frame[column], column) for column in self.columns], axis=1)
+        for column in set(numeric) & set(self.never_zero):
+            place = numeric.index(column)
+            values[:, place] = np.where(values[:, place] == 0, np.nan, values[:, place])
+        x = self._features(frame, numeric, values)
         if not self.missing and np.isnan(x).any():
             raise DataError(f"{np.isnan(x).any(axis=1).sum()} of {len(x)} samples hold NaN or Inf")
         return x
@@ -75,17 +81,27 @@ class Columns(Frozen):
 
     def is_unlisted(self, cells: "Series", column: str) -> np.ndarray:
         """Which cells of a column hold a category that is not listed."""
-        known = cells.map(plain).isin(self.categories[column]) | is_missing(cells)
+        known = cells.map(plain).isin(self.categories[column]) | is_missing(cells, self.markers)
         return np.asarray(~known.to_numpy(dtype=bool))
 
-    def _feature(self, cells: "Series", column: str) -> np.ndarray:
-        """One column as (rows, features) in float64."""
-        if column not in self.categories:
-            values = as_numbers(cells)
-            return (np.where(values == 0, np.nan, values) if column in self.never_zero else values)[:, None]
+    def _features(self, frame: "DataFrame", numeric: list[str], values: np.ndarray) -> np.ndarray:
+        """Numbers, (rows, columns), and categories side by side in the order of the columns."""
+        if len(numeric) == len(self.columns):
+            return values
+        places = {column: place for place, column in enumerate(numeric)}
+        return np.concatenate(
+            [
+                values[:, [places[column]]] if column in places else self._hot(frame[column], column)
+                for column in self.columns
+            ],
+            axis=1,
+        )
+
+    def _hot(self, cells: "Series", column: str) -> np.ndarray:
+        """A column of categories as (rows, values) of 0 and 1, NaN where it is missing."""
         names = cells.map(plain).to_numpy()
         hot: np.ndarray = (names[:, None] == np.array(self.categories[column])[None, :]).astype(np.float64)
-        hot[is_missing(cells).to_numpy()] = np.nan
+        hot[is_missing(cells, self.markers).to_numpy(dtype=bool)] = np.nan
         return hot
 
 
@@ -164,38 +180,3 @@ def need(frame: "DataFrame", columns: Sequence[str], whose: str) -> None:
     for column in columns:
         if column not in frame.columns:
             raise DataError(f"there is no column {column!r} ({whose}). {nearest(column, list(frame.columns))}")
-
-
-def is_missing(cells: "Series") -> "Series":
-    """Which cells hold no value: empty ones, "?" and "NA" in a file, NaN and None in Python."""
-    if cells.dtype.kind in "fiub":
-        return cells.isna()
-    return cells.isna() | cells.astype(str).str.strip().str.lower().isin(MISSING)
-
-
-def as_numbers(cells: "Series") -> np.ndarray:
-    """Numbers in float64, NaN where a cell is missing or is no finite number."""
-    import pandas
-
-    values: Any = pandas.to_numeric(cells.where(~is_missing(cells)), errors="coerce")
-    array = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.where(np.isfinite(array), array, np.nan)
-
-
-def text_cells(frame: "DataFrame", columns: Sequence[str]) -> dict[str, int]:
-    """How many cells of each column are neither missing nor a finite number, for the columns that have any."""
-    counts = {
-        column: int((np.isnan(as_numbers(frame[column])) & ~is_missing(frame[column]).to_numpy()).sum())
-        for column in columns
-    }
-    return {column: count for column, count in counts.items() if count}
-
-
-def _no_text(frame: "DataFrame", columns: Sequence[str]) -> None:
-    counts = text_cells(frame, columns)
-    if counts:
-        found = ", ".join(f"{column!r} ({count} of {len(frame)} rows)" for column, count in counts.items())
-        raise DataError(
-            f"text where numbers are expected, in column {found}. Make it numbers, or name the column in "
-            "categorical = [...] or in drop = [...]"
-        )

@@ -10,7 +10,7 @@ from fedsmall.data.forms import Columns, Pixels
 from fedsmall.data.pictures import ENDINGS
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.sources.arrays import as_inputs
-from fedsmall.data.sources.tables import read_table
+from fedsmall.data.sources.table_files import read_table
 from fedsmall.errors import DataError
 from fedsmall.methods import nearest
 

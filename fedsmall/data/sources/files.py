@@ -11,6 +11,7 @@ from fedsmall.errors import DataError, PlanError
 
 ROOT_VARIABLE = "FEDSMALL_DATA"
 MOST_CLASSES = 100
+HIDDEN = (".", "~$")  # how the names of files begin that programs put beside a user's own
 
 
 def data_root(root: Path | None) -> Path | None:
@@ -41,7 +42,18 @@ def locate(path: str | Path, root: Path | None) -> Path:
 
 def site_files(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
     """The files of a folder that holds one for each site, by the site's name: the file's, without its ending."""
-    found = {path.stem: path for path in sorted(folder.iterdir()) if path.name.lower().endswith(tuple(suffixes))}
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(HIDDEN)]
+    endings = sorted(suffixes, key=len, reverse=True)
+    found: dict[str, Path] = {}
+    for path in files:
+        ending = next((ending for ending in endings if path.name.lower().endswith(ending)), None)
+        if ending is None:
+            continue
+        site = path.name[: -len(ending)]
+        for other, known in found.items():
+            if other.casefold() == site.casefold():
+                raise DataError(f"site {other!r} has two files, {known.name} and {path.name}; keep one of them")
+        found[site] = path
     if not found:
         raise DataError(f"the folder holds no file that ends in {' or '.join(suffixes)}")
     return found
