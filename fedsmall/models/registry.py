@@ -20,6 +20,7 @@ name                      model and its options
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from fedsmall.models.frozen import frozen_state, trainable_state
 from fedsmall.models.graphs import g1, g2
 from fedsmall.models.norms import forgive_small_batches
 from fedsmall.models.resnets import ResNet, norm_layer
+from fedsmall.own_code import own_code
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.wire import Arrays
@@ -55,11 +57,18 @@ def build_model(name: str, task: Task, options: dict[str, Any], rng: np.random.G
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(rng.integers(2**63)))
         try:
-            model = builder(task, **options)
+            with own_code(f"model {name!r}") if is_own(name) else nullcontext():
+                model = builder(task, **options)
         except (TypeError, ValueError) as wrong:
+            if is_own(name):
+                raise
             raise PlanError(f"model {name!r} cannot be built for task {task.name!r}: {wrong}") from wrong
+    if not isinstance(model, nn.Module):
+        raise PlanError(f"model {name!r} returned {type(model).__name__}; it must return a torch module")
     parameters = list(model.parameters())
-    if parameters and not any(parameter.requires_grad for parameter in parameters):
+    if not parameters:
+        raise PlanError(f"model {name!r} has no parameter, so there is nothing to train")
+    if not any(parameter.requires_grad for parameter in parameters):
         raise PlanError(f"every layer of model {name!r} is frozen; leave one free to train, at least the last")
     return forgive_small_batches(model)
 
@@ -67,6 +76,11 @@ def build_model(name: str, task: Task, options: dict[str, Any], rng: np.random.G
 def is_pretrained(name: str) -> bool:
     """Whether the model is a network of torchvision."""
     return name.startswith(TORCHVISION)
+
+
+def is_own(name: str) -> bool:
+    """Whether the model is a user's own function, "module:function"."""
+    return ":" in name and not is_pretrained(name) and not name.startswith("fedsmall.")
 
 
 def common_model(plan: Plan, task: Task) -> nn.Module:
