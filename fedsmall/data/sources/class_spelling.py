@@ -32,7 +32,7 @@ def read_classes(given: Classes | None) -> tuple[tuple[str, ...] | None, dict[st
 def check_spelling(by_site: Mapping[str, set[str]]) -> None:
     """Raise DataError where two classes, {site: its classes}, look like one in two spellings."""
     alike: dict[str, set[str]] = {}
-    for name in set().union(*by_site.values()):
+    for name in sorted(set().union(*by_site.values())):
         alike.setdefault(re.sub(r"[\W_]+", "", name.casefold()) or name, set()).add(name)
     groups = [sorted(names, key=str.swapcase) for names in alike.values() if len(names) > 1]
     if groups:

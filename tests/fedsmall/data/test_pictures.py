@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from fedsmall.data.forms import Pixels
@@ -12,8 +13,10 @@ from fedsmall.data.sources.images import images
 from fedsmall.errors import DataError, PlanError
 from fedsmall.federation import Federation
 from fedsmall.methods import method
+from fedsmall.package.export import export
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
+from sim import run
 
 SIZE = (9, 7)
 
@@ -231,6 +234,28 @@ def test_a_damaged_image_is_named_by_its_site_here_and_not_where_the_error_leave
         images(None, 0, str(tmp_path), by_site=True)
 
     assert caught.value.words == "a file with the ending of an image is none, or is damaged"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TorchScript is what was asked for
+def test_a_prediction_and_an_export_take_the_range_of_training(tmp_path: Path, monkeypatch: Any) -> None:
+    folder(tmp_path / "scans", "png")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.toml").write_text(
+        'name = "x"\ntask = {images = "scans", range = [0, 4095]}\nmodel = "linear"\nsites = 2\nsamples_per_site = 3\n'
+        'rounds = 2\nseeds = [0]\n[[method]]\nname = "FedAvg"\n'
+    )
+
+    result = run("s.toml")
+    told = result.predict(tmp_path / "scans" / "ill")
+    stored = result.run.packages[0][0]
+    export(stored, tmp_path / "model.pt", "torchscript")
+
+    pixels = np.stack([np.asarray(Image.open(path)) for path in sorted((tmp_path / "scans" / "ill").glob("*.png"))])
+    module = result.model
+    outputs = module(torch.from_numpy((pixels[:, None] / np.float32(4095)) * 2 - 1)).detach()
+    np.testing.assert_allclose(told[["p_ill", "p_well"]], torch.softmax(outputs, 1), atol=1e-5)
+    written = torch.jit.load(tmp_path / "model.pt")(torch.from_numpy(pixels[:, None].astype(np.float32)))
+    np.testing.assert_allclose(written, torch.softmax(outputs, 1), atol=1e-5)
 
 
 def test_a_prediction_refuses_images_of_another_depth(tmp_path: Path) -> None:
