@@ -18,7 +18,7 @@ from fedsmall.evaluation.ensembles import answer, members_of
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.out_of_fold import told_of
 from fedsmall.federation import Samples
-from fedsmall.models.registry import initial_model
+from fedsmall.models.registry import frozen_arrays, initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import told_samples
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise_one, tells_loss
@@ -70,7 +70,9 @@ class HospitalClient(NumPyClient):
         return {
             "site": self.home.site,
             "task": json.dumps(asdict(self.home.task)),
-            "signature": signature_of(initial_model(self.plan, self.home.task)),
+            "signature": signature_of(
+                initial_model(self.plan, self.home.task), frozen_arrays(self.plan, self.home.task)
+            ),
             "num-examples": told_samples(self.plan, len(self.home.train)),
         }
 
@@ -155,11 +157,12 @@ def keyed(key: bytes, arrays: Arrays) -> int:
     return int.from_bytes(blake2b(digest_of(arrays).encode(), digest_size=16, key=key).digest())
 
 
-def signature_of(model: Arrays) -> str:
-    """A model's names, shapes and dtypes in a few words that differ where those differ."""
+def signature_of(model: Arrays, frozen: Arrays | None = None) -> str:
+    """A model's names, shapes and dtypes in a few words that differ where those differ, or the ``frozen`` numbers."""
     description = json.dumps([[name, array.shape, str(array.dtype)] for name, array in model.items()])
     numbers = sum(array.size for array in model.values())
-    return f"{len(model)} arrays, {numbers} numbers, {blake2b(description.encode(), digest_size=8).hexdigest()}"
+    told = f"{len(model)} arrays, {numbers} numbers, {blake2b(description.encode(), digest_size=8).hexdigest()}"
+    return f"{told}, frozen {digest_of(frozen)[:16]}" if frozen else told
 
 
 def _names(config: dict[str, Scalar]) -> list[str]:

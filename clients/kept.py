@@ -12,7 +12,7 @@ from fedsmall.data.standardise import Scaling
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.ensembles import members_of
 from fedsmall.models.own_models import has_own_models
-from fedsmall.models.registry import initial_model
+from fedsmall.models.registry import completed, initial_model
 from fedsmall.package.record import COMMON, TrainedOn, describe
 from fedsmall.package.store import Stored, read, save
 from fedsmall.plan import Plan
@@ -59,7 +59,7 @@ def keep(at: Place, plan: Plan, whose: str, model: Arrays, said: Mapping[str, An
     prepared = at.raw.preparation.with_scaling(at.scaling)
     members = len(next(iter(model.values()))) if several else None
     package = describe(plan, at.raw.task, prepared, TrainedOn(sites=at.sites), members, **more)
-    save(_folder(at.folder, whose), package, model)
+    save(_folder(at.folder, whose), package, completed(plan, at.raw.task, model))
 
 
 def kept(folder: Path, whose: str) -> Stored | None:

@@ -175,7 +175,7 @@ class Station:
 
     def _guarded(self, order: SiteRequest, sent: Arrays, client: HospitalClient, steps: int) -> tuple[Arrays, float]:
         """What may leave once the site has tried to read its own patients from it, and the blur that this took."""
-        patients, key = client.home.train.x, client.noise_key or b""
+        patients, key = client.trainer.seen(client.home.train.x), client.noise_key or b""
         guard = guarded(order.arrays, sent, order.plan, patients, steps, order.policy, key)
         if guard.kappa:
             reason = f"our patients could be read from the update: noise {guard.kappa:g} times as large was added"
@@ -316,6 +316,8 @@ def _attend(station: Station, caller: socket.socket) -> None:
 
 def _reason(error: Exception) -> str:
     """What leaves the site of an error: words that were written to, and nothing of the system's but a full disk."""
+    if isinstance(error, DataError):
+        return error.words  # a file's name may be a patient's
     if isinstance(error, TOLD):
         return str(error)
     return "its disk is full" if isinstance(error, DiskFullError) else "its log cannot be written"

@@ -1,6 +1,5 @@
 """What a site should know of its data before it joins: in plain words, at the site, before anything is sent."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedsmall.data.raw_site import RawSite
+from fedsmall.data.sources.column_notes import BY_NAME, CONSTANT, IDENTIFIER
 from fedsmall.data.sources.pool import Part
 from fedsmall.data.sources.registry import OWN_FILES, read_pool, read_task
 from fedsmall.data.standardise import COUNT_FLOOR
@@ -23,9 +23,6 @@ from fedsmall.replicas.tree import idle
 from fedsmall.tasks import load_site
 
 LISTED = 8  # names in one line; the rest is counted
-IDENTIFIER = re.compile(
-    r"(^|[ _-])(id|nr|no|mrn|patient|name|birth|dob|date|zip|postcode|phone)([ _-]|$)", re.IGNORECASE
-)
 NEVER = (
     "No sample, image, label, patient number, path or file name.",
     "No table cell, and no count, sum or mean of fewer than {floor} values of a feature.",
@@ -79,6 +76,7 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
     parts = [raw.train, *([raw.held_out] if raw.held_out is not None and len(raw.held_out) else [])]
     x, y = (np.concatenate([getattr(part, field) for part in parts]) for field in "xy")
     found = [*told, _shape(raw, floor), *_classes(raw.task, y, floor), *_features(raw.task, x, floor)]
+    found += [Finding("note", note) for note in raw.notes if not any(word in note for word in (BY_NAME, CONSTANT))]
     found += [*_duplicates(Part(x, y), floor), *_leakage(raw, floor), *_withheld(raw), *_idle(plan, raw)]
     return Check(tuple(found), leaves, tuple(line.format(floor=floor) for line in NEVER))
 

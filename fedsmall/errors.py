@@ -15,7 +15,18 @@ class PlanError(ValueError):
 
 
 class DataError(ValueError):
-    """Data that cannot be used as they are."""
+    """Data that cannot be used as they are.
+
+    ``file`` is the name of the file, never its path, for who sits before it; ``words`` are without it and may leave.
+    """
+
+    def __init__(self, words: str, file: str = "") -> None:
+        super().__init__(f"{file}: {words}" if file else words)
+        self.words, self.file = words, file
+
+    def at(self, site: str) -> "DataError":
+        """The same at a site."""
+        return DataError(self.words, file=f"site {site!r}, {self.file}" if self.file else f"site {site!r}")
 
 
 class ReplyError(ValueError):

@@ -185,7 +185,7 @@ def _natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold:
         if plan.samples_per_site > len(part):
             raise PlanError(f"samples_per_site = {plan.samples_per_site} and site {name!r} has {len(part)} to train on")
         part = part[np.sort(rng_for(plan.seed, "subset", name).permutation(len(part))[: plan.samples_per_site])]
-    return RawSite(name, task_at(task, part.y), part, held, preparation_of(pool, plan.dtype), COUNT_FLOOR)
+    return RawSite(name, task_at(task, part.y), part, held, preparation_of(pool, plan.dtype), COUNT_FLOOR, pool.notes)
 
 
 def _split(part: Part, plan: Plan, name: str) -> tuple[np.ndarray, np.ndarray]:

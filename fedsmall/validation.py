@@ -10,6 +10,7 @@ from fedsmall.federation import Federation, Task
 from fedsmall.models.own_models import SHARED_PART, check_own_models, has_own_models
 from fedsmall.models.registry import initial_model
 from fedsmall.models.shared_part import agreed_part
+from fedsmall.models.trial import try_model
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Method, Plan
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
@@ -51,6 +52,7 @@ def _buffers(plan: Plan, task: Task) -> list[str]:
 
 def check_run(plan: Plan, federation: Federation) -> None:
     """As :func:`check_plan`, for a simulation: here every site's targets and held-out samples are known as well."""
+    try_model(plan, federation.task)
     check_plan(plan, federation.task, len(federation.names))
     tasks = federation.tasks
     if has_own_models(plan):

@@ -6,11 +6,13 @@ kept with a model. What cannot be used is said by column and count, never by val
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
+from fedsmall.data.cells import check_no_text, is_missing, number_block
+from fedsmall.data.pictures import EIGHT_BITS, Picture, read_picture, resized
 from fedsmall.data.sources.files import plain
 from fedsmall.errors import DataError
 from fedsmall.methods import nearest
@@ -19,9 +21,6 @@ from fedsmall.parts import Frozen
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-MISSING = {"", "?", "na", "n/a", "nan", "null", "none"}
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
-
 
 class Columns(Frozen):
     """Columns of a table by their names, in the order in which a model takes them.
@@ -29,7 +28,8 @@ class Columns(Frozen):
     A column of ``categories`` becomes one feature of 0 and 1 for each of its values. A value that is not listed is none
     of them, 0 everywhere, where ``unlisted`` is "none"; else it is refused. A cell may be ``missing``, or is refused.
     ``never_zero`` are columns where 0 stands for a missing value. ``header`` names the columns of files that have no
-    header; ``separator`` is found from the header unless given.
+    header; ``separator`` is found from the header unless given. ``markers`` are words and codes for a missing value,
+    beside those that always are.
     """
 
     kind: Literal["table"] = "table"
@@ -41,6 +41,7 @@ class Columns(Frozen):
     header: tuple[str, ...] = ()
     separator: str | None = None
     decimal: str = "."
+    markers: tuple[str, ...] = ()
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -57,13 +58,18 @@ class Columns(Frozen):
         Raises DataError for a column that is not there, for text among numbers, and for what is refused.
         """
         need(frame, self.columns, "a feature")
-        _no_text(frame, [column for column in self.columns if column not in self.categories])
+        numeric = [column for column in self.columns if column not in self.categories]
+        values, text = number_block(frame[numeric], self.markers)
+        check_no_text(frame, numeric, text)
         for column, count in self.unlisted_cells(frame).items() if self.unlisted == "refuse" else ():
             raise DataError(
                 f"column {column!r} holds a value that the model was not trained with, in {count} of {len(frame)} "
                 f"rows; known: {', '.join(self.categories[column])}"
             )
-        x = np.concatenate([self._feature(frame[column], column) for column in self.columns], axis=1)
+        for column in set(numeric) & set(self.never_zero):
+            place = numeric.index(column)
+            values[:, place] = np.where(values[:, place] == 0, np.nan, values[:, place])
+        x = self._features(frame, numeric, values)
         if not self.missing and np.isnan(x).any():
             raise DataError(f"{np.isnan(x).any(axis=1).sum()} of {len(x)} samples hold NaN or Inf")
         return x
@@ -75,17 +81,27 @@ class Columns(Frozen):
 
     def is_unlisted(self, cells: "Series", column: str) -> np.ndarray:
         """Which cells of a column hold a category that is not listed."""
-        known = cells.map(plain).isin(self.categories[column]) | is_missing(cells)
+        known = cells.map(plain).isin(self.categories[column]) | is_missing(cells, self.markers)
         return np.asarray(~known.to_numpy(dtype=bool))
 
-    def _feature(self, cells: "Series", column: str) -> np.ndarray:
-        """One column as (rows, features) in float64."""
-        if column not in self.categories:
-            values = as_numbers(cells)
-            return (np.where(values == 0, np.nan, values) if column in self.never_zero else values)[:, None]
+    def _features(self, frame: "DataFrame", numeric: list[str], values: np.ndarray) -> np.ndarray:
+        """Numbers, (rows, columns), and categories side by side in the order of the columns."""
+        if len(numeric) == len(self.columns):
+            return values
+        places = {column: place for place, column in enumerate(numeric)}
+        return np.concatenate(
+            [
+                values[:, [places[column]]] if column in places else self._hot(frame[column], column)
+                for column in self.columns
+            ],
+            axis=1,
+        )
+
+    def _hot(self, cells: "Series", column: str) -> np.ndarray:
+        """A column of categories as (rows, values) of 0 and 1, NaN where it is missing."""
         names = cells.map(plain).to_numpy()
         hot: np.ndarray = (names[:, None] == np.array(self.categories[column])[None, :]).astype(np.float64)
-        hot[is_missing(cells).to_numpy()] = np.nan
+        hot[is_missing(cells, self.markers).to_numpy(dtype=bool)] = np.nan
         return hot
 
 
@@ -93,39 +109,61 @@ class Pixels(Frozen):
     """Images of ``channels`` (1 is grey, 3 colour) and of one ``size``, (height, width).
 
     Others are brought to it where ``resize`` says so, and else refused; ``size`` is None until images have been read.
+    ``range`` are the values that become -1 and 1, None for 8 bits; ``stated`` where the scenario says them, and not the
+    files' own depth.
     """
 
     kind: Literal["images"] = "images"
     channels: int
     size: tuple[int, int] | None = None
     resize: bool = False
-
-    def read(self, path: Path) -> np.ndarray:
-        """One image as (channels, height, width) in uint8; DataError where the file is not an image."""
-        from PIL import Image, UnidentifiedImageError
-
-        try:
-            with Image.open(path) as image:
-                picture = image.convert("RGB" if self.channels == 3 else "L")
-        except (UnidentifiedImageError, OSError) as wrong:
-            raise DataError("a file with the ending of an image is none, or is damaged") from wrong
-        if self.size is not None and self.resize:
-            picture = picture.resize((self.size[1], self.size[0]), Image.Resampling.BILINEAR)
-        pixels = np.asarray(picture)
-        return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(np.moveaxis(pixels, -1, 0))
+    range: tuple[float, float] | None = None
+    stated: bool = False
 
     def numbers(self, files: Sequence[Path]) -> np.ndarray:
-        """The images in ``files``, (images, channels, height, width); DataError where they are not all of one size."""
-        arrays = [self.read(path) for path in files]
-        shapes = sorted({array.shape[1:] for array in arrays})
+        """The images in ``files``, (images, channels, height, width); DataError where they are not all of one size.
+
+        Images of 8 bits are uint8; others float32, with the values that the files hold.
+        """
+        return self.arrays([(path.name, self._read(path)) for path in files])
+
+    def pictures(self, files: Sequence[Path]) -> list[tuple[str, Picture]]:
+        """The images in ``files`` before they are brought to one size and range, with the files' names."""
+        return [(path.name, read_picture(path, self.channels == 3)) for path in files]
+
+    def _read(self, path: Path) -> Picture:
+        picture = read_picture(path, self.channels == 3)
+        shallow = (self.range or EIGHT_BITS) == EIGHT_BITS
+        if not self.stated and (picture.ends == EIGHT_BITS) != shallow:
+            low, high = self.range or EIGHT_BITS
+            raise DataError(f"its values are of another depth than the model's, {low:g} to {high:g}", file=path.name)
+        return picture
+
+    def arrays(self, pictures: Sequence[tuple[str, Picture]]) -> np.ndarray:
+        """As :meth:`numbers`, of images that have been read."""
+        held = [(name, self._sized(picture.values)) for name, picture in pictures]
+        shapes = sorted({values.shape[:2] for _, values in held})
         if self.size is not None and shapes != [self.size]:
-            odd = next(shape for shape in shapes if shape != self.size)
-            raise DataError(f"the images are {odd[0]} x {odd[1]}, and the model takes {self.size[0]} x {self.size[1]}")
+            name, odd = next((name, values.shape) for name, values in held if values.shape[:2] != self.size)
+            wanted = f"{self.size[0]} x {self.size[1]}"
+            raise DataError(f"the image is {odd[0]} x {odd[1]}, and the model takes {wanted}", file=name)
         if len(shapes) > 1:
             raise DataError(
                 f"the images have {len(shapes)} sizes, from {shapes[0]} to {shapes[-1]}; give one: size = [28, 28]"
             )
-        return np.stack(arrays)
+        stacked = np.stack([values for _, values in held])
+        return stacked[:, None] if stacked.ndim == 3 else np.ascontiguousarray(np.moveaxis(stacked, -1, 1))
+
+    def _sized(self, values: np.ndarray) -> np.ndarray:
+        return resized(values, self.size) if self.size is not None and self.resize else values
+
+    def scaled(self, x: np.ndarray) -> np.ndarray:
+        """``x`` (images, channels, height, width) from -1 to 1; what is beyond the range counts as its end."""
+        if x.dtype == np.uint8 and (self.range or EIGHT_BITS) == EIGHT_BITS:
+            return np.asarray((x / np.float32(255) - np.float32(0.5)) / np.float32(0.5))
+        low, high = (np.float32(end) for end in self.range or EIGHT_BITS)
+        values = np.clip(x.astype(np.float32), low, high)
+        return np.asarray((values - low) / (high - low) * np.float32(2) - np.float32(1))
 
 
 class Numbers(Frozen):
@@ -142,38 +180,3 @@ def need(frame: "DataFrame", columns: Sequence[str], whose: str) -> None:
     for column in columns:
         if column not in frame.columns:
             raise DataError(f"there is no column {column!r} ({whose}). {nearest(column, list(frame.columns))}")
-
-
-def is_missing(cells: "Series") -> "Series":
-    """Which cells hold no value: empty ones, "?" and "NA" in a file, NaN and None in Python."""
-    if cells.dtype.kind in "fiub":
-        return cells.isna()
-    return cells.isna() | cells.astype(str).str.strip().str.lower().isin(MISSING)
-
-
-def as_numbers(cells: "Series") -> np.ndarray:
-    """Numbers in float64, NaN where a cell is missing or is no finite number."""
-    import pandas
-
-    values: Any = pandas.to_numeric(cells.where(~is_missing(cells)), errors="coerce")
-    array = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.where(np.isfinite(array), array, np.nan)
-
-
-def text_cells(frame: "DataFrame", columns: Sequence[str]) -> dict[str, int]:
-    """How many cells of each column are neither missing nor a finite number, for the columns that have any."""
-    counts = {
-        column: int((np.isnan(as_numbers(frame[column])) & ~is_missing(frame[column]).to_numpy()).sum())
-        for column in columns
-    }
-    return {column: count for column, count in counts.items() if count}
-
-
-def _no_text(frame: "DataFrame", columns: Sequence[str]) -> None:
-    counts = text_cells(frame, columns)
-    if counts:
-        found = ", ".join(f"{column!r} ({count} of {len(frame)} rows)" for column, count in counts.items())
-        raise DataError(
-            f"text where numbers are expected, in column {found}. Make it numbers, or name the column in "
-            "categorical = [...] or in drop = [...]"
-        )

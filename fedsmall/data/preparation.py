@@ -70,7 +70,9 @@ class Preparation(Frozen):
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
         """``x`` (samples, *shape) as a model takes it: images from -1 to 1, features scaled, nothing missing."""
-        if x.dtype == np.uint8:
+        if isinstance(self.form, Pixels):
+            ready = self.form.scaled(x)
+        elif x.dtype == np.uint8:
             ready = (x / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
         else:
             ready = self.ranges.apply(x) if self.ranges is not None else x

@@ -22,7 +22,7 @@ class RawSite:
     """The samples of one site as they were read, split into those to train on and those held out.
 
     ``preparation`` says what they go through on their way into a model; ``floor`` is the least number of values of
-    which a sum is told.
+    which a sum is told. ``notes`` are what its source has to say of the data.
     """
 
     name: str
@@ -31,6 +31,7 @@ class RawSite:
     held_out: Part | None
     preparation: Preparation
     floor: int = standardise.COUNT_FLOOR
+    notes: tuple[str, ...] = ()
 
     @property
     def scaled(self) -> bool:

@@ -12,29 +12,34 @@ name                      model and its options
 ``resnet10_cropped``      the same without the taps that small images never reach; also ``resnet18_cropped``
 ``shared_part``           the layers that sites with models of their own have in common; ``sites``, ``shared``
 ``g1``, ``g2``            RepTreeFL's networks for brain graphs, 35 regions to 160 and to 268; ``widths``
+``torchvision:NAME``      a network of torchvision; ``weights``, ``train`` (:mod:`fedsmall.models.pretrained`)
 ``module:function``       your own: ``function(task, **options) -> torch.nn.Module``
 ========================  =============================================================================
 """
 
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.methods import nearest
+from fedsmall.models.frozen import frozen_state, trainable_state
 from fedsmall.models.graphs import g1, g2
 from fedsmall.models.norms import forgive_small_batches
 from fedsmall.models.resnets import ResNet, norm_layer
+from fedsmall.own_code import own_code
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.wire import Arrays
 
+TORCHVISION = "torchvision:"  # first word of the names of torchvision's networks
 Builder = Callable[..., nn.Module]
 HIDDEN = {"digits": (64, 32), "breast_cancer": (32, 16), "synthetic": (50, 20)}
 
@@ -47,26 +52,74 @@ def build_model(name: str, task: Task, options: dict[str, Any], rng: np.random.G
 
     Raises PlanError for an unknown name or option, and for a model that cannot take the task's samples.
     """
-    builder = _own_builder(name) if ":" in name else _builder(name)
+    builder = _builder(name)
     _check_options(name, builder, options)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(rng.integers(2**63)))
         try:
-            model = builder(task, **options)
+            with own_code(f"model {name!r}") if is_own(name) else nullcontext():
+                model = builder(task, **options)
         except (TypeError, ValueError) as wrong:
+            if is_own(name):
+                raise
             raise PlanError(f"model {name!r} cannot be built for task {task.name!r}: {wrong}") from wrong
+    if not isinstance(model, nn.Module):
+        raise PlanError(f"model {name!r} returned {type(model).__name__}; it must return a torch module")
+    parameters = list(model.parameters())
+    if not parameters:
+        raise PlanError(f"model {name!r} has no parameter, so there is nothing to train")
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise PlanError(f"every layer of model {name!r} is frozen; leave one free to train, at least the last")
     return forgive_small_batches(model)
 
 
-def initial_model(plan: Plan, task: Task, site: str | None = None) -> Arrays:
-    """The state with which ``site`` starts, or the common one (``None``), by the names and order of ``state_dict``.
+def is_pretrained(name: str) -> bool:
+    """Whether the model is a network of torchvision."""
+    return name.startswith(TORCHVISION)
 
-    Float arrays have the plan's dtype; float32 and float64 plans start from the same numbers.
+
+def is_own(name: str) -> bool:
+    """Whether the model is a user's own function, "module:function"."""
+    return ":" in name and not is_pretrained(name) and not name.startswith("fedsmall.")
+
+
+def common_model(plan: Plan, task: Task) -> nn.Module:
+    """The common initial model as a module; what is frozen of it is what every place of the run holds."""
+    return build_model(plan.model, task, plan.model_options, rng_for(plan.seed, "initial"))
+
+
+def initial_model(plan: Plan, task: Task, site: str | None = None) -> Arrays:
+    """What ``site`` starts with, or the common start (``None``), by the names and order of ``state_dict``.
+
+    What is frozen is not in it (:mod:`fedsmall.models.frozen`): it is no site's own, and never travels. Float arrays
+    have the plan's dtype; float32 and float64 plans start from the same numbers.
     """
     own = site is not None and plan.initial_models == "independent"
     rng = rng_for(plan.seed, "initial", str(site)) if own else rng_for(plan.seed, "initial")
     model = build_model(plan.model, task, plan.model_options, rng)
-    return {name: _as_dtype(tensor.numpy(), plan.dtype) for name, tensor in model.state_dict().items()}
+    return {name: _as_dtype(tensor.numpy(), plan.dtype) for name, tensor in trainable_state(model).items()}
+
+
+def frozen_arrays(plan: Plan, task: Task) -> Arrays:
+    """What is frozen of the plan's model, at every place the same; empty where all of it trains."""
+    frozen = frozen_state(common_model(plan, task))
+    return {name: _as_dtype(tensor.numpy(), plan.dtype) for name, tensor in frozen.items()}
+
+
+def completed(plan: Plan, task: Task, trained: Mapping[str, np.ndarray]) -> Arrays:
+    """A whole model from what of it was trained, in the order of ``state_dict``.
+
+    Where several models answer together, ``trained`` has a leading axis of models, and so has the result.
+    """
+    whole = common_model(plan, task).state_dict()
+    axes = {array.ndim - whole[name].ndim for name, array in trained.items()}
+    models = len(next(iter(trained.values()))) if axes == {1} else None
+    return {name: trained[name] if name in trained else _frozen(t, plan, models) for name, t in whole.items()}
+
+
+def _frozen(tensor: Tensor, plan: Plan, models: int | None) -> np.ndarray:
+    array = _as_dtype(tensor.numpy(), plan.dtype)
+    return array if models is None else np.stack([array] * models)
 
 
 def _as_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -130,6 +183,12 @@ MODELS: dict[str, Builder | str] = {  # as "module:function" where the module ne
 
 
 def _builder(name: str) -> Builder:
+    if is_pretrained(name):
+        from fedsmall.models.pretrained import builder_of  # torchvision takes seconds to import
+
+        return builder_of(name)  # type: ignore[no-any-return]
+    if ":" in name:
+        return _own_builder(name)
     if name not in MODELS:
         raise PlanError(f"There is no model {name!r}. {nearest(name, list(MODELS))} Your own is module:function.")
     builder = MODELS[name]

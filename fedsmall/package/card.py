@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.data.pictures import EIGHT_BITS
 from fedsmall.data.preparation import FAR
 from fedsmall.package.record import Package
 
@@ -101,9 +102,9 @@ def _takes(package: Package) -> str:
     elif form.kind == "images" and form.size:
         how = "brought to" if form.resize else "of"
         colour = "grey" if form.channels == 1 else "colour"
-        lines.append(
-            f"Images, {colour}, {how} {form.size[0]} x {form.size[1]} pixels; 8-bit values 0 to 255 become -1 to 1."
-        )
+        low, high = form.range or EIGHT_BITS
+        values = "8-bit values 0 to 255" if (low, high) == EIGHT_BITS else f"values from {low:g} to {high:g}"
+        lines.append(f"Images, {colour}, {how} {form.size[0]} x {form.size[1]} pixels; {values} become -1 to 1.")
     else:
         lines.append(f"Arrays of shape {prepared.shape}, prepared as those of training were.")
     if prepared.agreed:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsmall import files
+from fedsmall.data.forms import Pixels
+from fedsmall.data.pictures import EIGHT_BITS
 from fedsmall.data.preparation import Agreed, Preparation, Ranges
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.probabilities import probabilities
@@ -40,6 +42,7 @@ class WithPreparation(nn.Module):
         super().__init__()
         prepared, self.loss = stored.package.preparation, stored.package.loss
         self.network = network(*stored)
+        self.deep = _deep_range(prepared)
         self.pixels, self.dtype = prepared.form.kind == "images", getattr(torch, prepared.dtype)
         self.ranged, self.scaled = prepared.ranges is not None, prepared.agreed is not None
         self.mean, self.scale = _ends(prepared, prepared.agreed)
@@ -55,6 +58,9 @@ class WithPreparation(nn.Module):
         return torch.cat([torch.sigmoid(-outputs), torch.sigmoid(outputs)], dim=-1)
 
     def _inputs(self, x: Tensor) -> Tensor:
+        if self.deep is not None:
+            low, high = self.deep
+            return ((x.clamp(low, high) - low) / (high - low) * 2 - 1).to(self.dtype)
         if self.pixels:
             return ((x.to(torch.float32) / 255 - 0.5) / 0.5).to(self.dtype)
         ready = x
@@ -71,6 +77,12 @@ def _ends(prepared: Preparation, pair: Agreed | Ranges | None) -> tuple[Tensor, 
     told = pair.model_dump().values() if pair is not None else ()
     rows = [torch.tensor(row, dtype=torch.float64).reshape(prepared.shape) for row in told]
     return (rows[0], rows[1]) if rows else (torch.zeros(0), torch.zeros(0))
+
+
+def _deep_range(prepared: Preparation) -> tuple[float, float] | None:
+    """The values of images that become -1 and 1, where they are other than those of 8 bits."""
+    form = prepared.form
+    return form.range if isinstance(form, Pixels) and form.range not in (None, EIGHT_BITS) else None
 
 
 def export(stored: Stored, path: Path, form: str) -> None:
@@ -158,6 +170,8 @@ ENDINGS = {"onnx": ".onnx", "torchscript": ".pt", "zip": ".zip"}
 def _rows(prepared: Preparation) -> np.ndarray:
     """Rows to check a file with: like those of training in scale, some values missing where some may be."""
     rng = rng_for(0, "export")
+    if (deep := _deep_range(prepared)) is not None:
+        return rng.uniform(*deep, (CHECKED, *prepared.shape)).astype(np.float32)
     if prepared.form.kind == "images":
         return rng.integers(0, 256, (CHECKED, *prepared.shape), dtype=np.uint8)
     x = rng.normal(size=(CHECKED, *prepared.shape))

@@ -10,7 +10,7 @@ from fedsmall.errors import PlanError
 from fedsmall.evaluation.ensembles import members_of
 from fedsmall.federation import Task
 from fedsmall.models.ensemble import Ensemble
-from fedsmall.models.registry import build_model
+from fedsmall.models.registry import build_model, is_pretrained
 from fedsmall.package.record import Architecture, Package
 from fedsmall.randomness import rng_for
 
@@ -25,9 +25,11 @@ def build(design: Architecture, task: Task, weights: Mapping[str, np.ndarray], d
 
     Raises PlanError where the weights are not those of the architecture.
     """
-    built = []
+    built, options = [], dict(design.options)
+    if is_pretrained(design.model):  # whose weights come with the package, and whose layers are done training
+        options = {}
     for arrays in members_of(weights, design.members is not None):
-        model = build_model(design.model, task, design.options, rng_for(0, "model"))  # its numbers are replaced
+        model = build_model(design.model, task, options, rng_for(0, "model"))  # its numbers are replaced
         if dtype == "float64":
             model = model.double()
         try:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.forms import ENDINGS, Columns, Pixels
+from fedsmall.data.forms import Columns, Pixels
+from fedsmall.data.pictures import ENDINGS
 from fedsmall.data.preparation import Preparation
-from fedsmall.data.sources.arrays import as_inputs
-from fedsmall.data.sources.tables import read_table
+from fedsmall.data.sources.arrays import UNREADABLE, as_inputs
+from fedsmall.data.sources.table_files import read_table
 from fedsmall.errors import DataError
 from fedsmall.methods import nearest
 
@@ -105,15 +106,15 @@ def _of_images(form: Pixels, path: Path) -> Rows:
 
 def _array(path: Path, name: str) -> np.ndarray:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             held = list(file)
             if name not in held:
                 raise DataError(f"the .npz holds no array {name!r}; say which with --array. {nearest(name, held)}")
             return np.asarray(file[name])
     except DataError:
         raise
-    except (OSError, ValueError) as wrong:
-        raise DataError("the file is not an .npz of plain arrays") from wrong
+    except UNREADABLE as wrong:
+        raise DataError("the file is not an .npz of plain arrays, or is damaged", file=path.name) from wrong
 
 
 def _numbered(x: np.ndarray) -> Rows:

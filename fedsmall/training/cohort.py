@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from fedsmall.federation import Samples, Task
-from fedsmall.models.registry import build_model
+from fedsmall.models.frozen import trainable_state
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
-from fedsmall.randomness import rng_for
 from fedsmall.training.batches import Batches
 from fedsmall.training.device import chosen, widest
+from fedsmall.training.frozen_body import halves
 from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients, choose, clipped, mean_loss, weighted
-from fedsmall.training.gradients.prepare import MaskedDropout, dropout_shapes, prepared
+from fedsmall.training.gradients.prepare import MaskedDropout, dropout_shapes
 from fedsmall.training.local_rules import pulled
 from fedsmall.training.lots import Lots
 from fedsmall.training.optimizers import fresh_state, learning_rate, step
@@ -53,10 +53,10 @@ class Cohort(OneModelTrainer):
         self.plan, self.task, self.names = plan, task, tuple(names)
         self.samples = tuple(len(each) for each in samples)
         dtype = getattr(torch, plan.dtype)
-        built = build_model(plan.model, task, plan.model_options, rng_for(plan.seed, "template"))
-        model = prepared(built).to(dtype)
-        self._names = tuple(model.state_dict())
-        self._parameters = tuple(name for name, _ in model.named_parameters())
+        self._halves = halves(plan, task)
+        model = self._halves.head
+        self._names = tuple(trainable_state(model))
+        self._parameters = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
         self._loss = LOSSES[task.loss]
         if isinstance(plan.recipe.class_weights, tuple):
             self._loss = weighted(self._loss, plan.recipe.class_weights)
@@ -70,7 +70,9 @@ class Cohort(OneModelTrainer):
         parameters = sum(tensor.numel() for tensor in model.parameters())
         self.device = chosen(device, parameters, self._gradients.chunk or len(names), plan.dtype)
         model.to(self.device)  # in place: what computes gradients holds this model
-        shapes = dropout_shapes(model, torch.zeros(1, *task.input_shape, dtype=dtype, device=self.device))
+        shape = self._halves.seen(np.zeros((1, *task.input_shape), plan.dtype)).shape
+        shapes = dropout_shapes(model, torch.zeros(shape, dtype=dtype, device=self.device))
+        samples = [Samples(self._halves.seen(one.x), one.y) for one in samples]
         masks = {name: (shape, _probability(model, name)) for name, shape in shapes.items()}
         self._batches: Batches | Lots
         if is_patient_level(plan):
@@ -120,6 +122,10 @@ class Cohort(OneModelTrainer):
             rule=rule_sends, memory=remembered.arrays()
         )
 
+    def seen(self, x: np.ndarray) -> np.ndarray:
+        """As :meth:`Trainer.seen`."""
+        return self._halves.seen(x)
+
     def report(self, losses: np.ndarray, leg: Leg) -> Trained:
         """What training gives where nothing is remembered or sent for a rule."""
         sites = leg.sites
@@ -127,7 +133,7 @@ class Cohort(OneModelTrainer):
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
         """The outputs of every model on the same samples, in eval mode: (models, samples, outputs)."""
-        inputs = torch.from_numpy(np.asarray(x, dtype=self.plan.dtype)).to(self.device)
+        inputs = torch.from_numpy(self.seen(np.asarray(x, dtype=self.plan.dtype))).to(self.device)
         models = self._gradients.chunk or PREDICTED_MODELS
         samples = max(1, PREDICTED_NUMBERS // (models * max(1, inputs[:1].numel())))
         with torch.no_grad():

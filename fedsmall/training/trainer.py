@@ -123,6 +123,10 @@ class Trainer(ABC):
     def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
         """The outputs, (samples, outputs), of a model at site number ``site``, in eval mode."""
 
+    def seen(self, x: np.ndarray) -> np.ndarray:
+        """Samples as what trains sees them: behind the frozen layers where a model begins with such."""
+        return x
+
     def stack(self, travellers: Sequence[Traveller]) -> Stack:
         """The travellers' models as one stack on the device; moments that did not come start at zero."""
         models = [traveller.model for traveller in travellers]

@@ -144,6 +144,10 @@ class TreeCohort(OneModelTrainer):
         """The anchors' outputs on the same samples, in eval mode: (models, samples, outputs)."""
         return self._inner.predict(stack, x)
 
+    def seen(self, x: np.ndarray) -> np.ndarray:
+        """As :meth:`Trainer.seen`."""
+        return self._inner.seen(x)
+
     # -- a tree that lives for one round -------------------------------------------------------------------------
 
     def _grow_and_fold(self, stack: Stack, leg: Leg, signals: Signals) -> Trained:

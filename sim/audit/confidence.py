@@ -8,12 +8,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedsmall.federation import Task
-from fedsmall.models.registry import build_model
 from fedsmall.plan import Plan
-from fedsmall.randomness import rng_for
 from fedsmall.training.batches import taken
+from fedsmall.training.frozen_body import halves
 from fedsmall.training.gradients.mlp import forward, layers_of
-from fedsmall.training.gradients.prepare import prepared
 from fedsmall.training.stack import Rows, Tensors
 
 CACHE_BYTES = 2 * 2**20  # what the models that are judged at a time may take, and their records
@@ -25,10 +23,10 @@ class Confidence:
     """Judges models on the records ``x`` (records, ...) with targets ``y``, which it holds."""
 
     def __init__(self, plan: Plan, task: Task, x: np.ndarray, y: np.ndarray, device: str = "cpu") -> None:
-        model = prepared(build_model(plan.model, task, plan.model_options, rng_for(plan.seed, "template")))
-        model.to(device, getattr(torch, plan.dtype)).eval()
+        cut = halves(plan, task)
+        model, x = cut.head.to(device).eval(), cut.seen(np.asarray(x, dtype=plan.dtype))
         self._outputs, self._loss, self._device = outputs_of(model), task.loss, device
-        self._x = torch.from_numpy(np.asarray(x, dtype=plan.dtype)).to(device)
+        self._x = torch.from_numpy(x).to(device)
         self._y = torch.from_numpy(np.asarray(y)).to(device)
 
     def __call__(self, models: Tensors, records: np.ndarray) -> np.ndarray:

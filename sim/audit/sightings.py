@@ -15,6 +15,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import layers_read, padded, read_from_stack
 from fedsmall.schedule import Action
+from fedsmall.training.frozen_body import as_trained
 from fedsmall.training.stack import Rows, Tensors, stacked
 from fedsmall.wire import Arrays
 from sim.audit.confidence import Confidence
@@ -214,7 +215,8 @@ class Reader:
     """Reads records in some federations, as :mod:`fedsmall.privacy.reading` does; ``members`` are those in them."""
 
     def __init__(self, world: World, members: np.ndarray, model: Arrays) -> None:
-        everyone = [np.concatenate([f.x, c.x]) for f, c in zip(world.fixed, world.candidates, strict=True)]
+        always, drawn = (as_trained(world.plan, world.task, each) for each in (world.fixed, world.candidates))
+        everyone = [np.concatenate([f.x, c.x]) for f, c in zip(always, drawn, strict=True)]
         self._records = padded(everyone)  # (sites, patients, features)
         self.possible = bool(layers_read(model, self._records.shape[2]))
         self.present = np.zeros((len(members), *self._records.shape[:2]), dtype=bool)

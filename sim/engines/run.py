@@ -16,13 +16,15 @@ from fedsmall.distillation import check_at_hand
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Task
 from fedsmall.methods import nearest
-from fedsmall.models.registry import initial_model
+from fedsmall.models.own_models import has_own_models
+from fedsmall.models.registry import completed, initial_model
 from fedsmall.package.record import TrainedOn, counted
 from fedsmall.plan import Plan
 from fedsmall.privacy.exposure import Exposure
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.schedule import Contact
 from fedsmall.training.device import chosen, described
+from fedsmall.training.frozen_body import as_trained
 from fedsmall.training.lots import spent
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
@@ -137,7 +139,10 @@ def _with_end(record: RunRecord, work: "_Work", federation: Federation) -> RunRe
     t = record.chosen or record.rounds
     outputs, thresholds = work.last.outputs.get(t), work.last.thresholds.get(t, {})
     predictions = said_of(outputs, federation) if outputs is not None and len(outputs) else {}
-    end: dict[str, Any] = {"predictions": predictions, "own": work.last.own, "task": federation.task}
+    end: dict[str, Any] = {"predictions": predictions, "task": federation.task}
+    end["own"] = {site: _whole(record.plan, federation.task, model) for site, model in work.last.own.items()}
+    if record.model is not None:
+        end["model"] = _whole(record.plan, federation.task, record.model)
     end |= {"preparation": federation.preparation, "thresholds": thresholds}
     return replace(record, read=work.read(), trained_on=counted(federation), **end)
 
@@ -145,6 +150,13 @@ def _with_end(record: RunRecord, work: "_Work", federation: Federation) -> RunRe
 def _visitors(plan: Plan, federation: Federation) -> Visitors | None:
     samples = [len(site) for site in federation.train]
     return Visitors(plan, federation.names, samples) if plan.method.keep_last else None
+
+
+def _whole(plan: Plan, task: Task, trained: Arrays) -> Arrays:
+    """A model with its frozen layers, which do not travel."""
+    if has_own_models(plan):
+        return trained
+    return completed(plan, task, trained)
 
 
 def _record(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.device) -> RunRecord:
@@ -190,7 +202,10 @@ class _Work:
         """The same, with somebody who counts the patients that can be read, where models leave sites at all."""
         if self.plan.method.family != "federated":
             return self
-        return replace(self, exposure=Exposure(self.plan, self.federation.names, self.federation.train, self.initial))
+        train = self.federation.train
+        if not has_own_models(self.plan):
+            train = as_trained(self.plan, self.federation.task, train)
+        return replace(self, exposure=Exposure(self.plan, self.federation.names, train, self.initial))
 
     def read(self) -> dict[str, Any]:
         """What was counted; empty where nothing was."""

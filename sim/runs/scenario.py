@@ -16,6 +16,7 @@ from fedsmall.methods import METHODS, explain, method, nearest
 from fedsmall.parts import Frozen, Positive, Recipe
 from fedsmall.plan import Device, Method, Plan, Test, Threshold
 
+LONGEST_NAME = 100
 FILES = ("csv", "npz", "images", "test")  # keys of a task that name files, relative to the scenario's own folder
 
 
@@ -62,6 +63,13 @@ class Scenario(Frozen):
         if not isinstance(value, list | tuple) or not value:
             raise ValueError(f"a list of at least one is expected: {example}")
         return value
+
+    @field_validator("name")
+    @classmethod
+    def _short(cls, name: str) -> str:
+        if len(name) > LONGEST_NAME:
+            raise ValueError(f"{len(name)} letters, and a run's folder has this name: {LONGEST_NAME} letters at most")
+        return name
 
     @field_validator("seeds")
     @classmethod
@@ -212,8 +220,11 @@ def _absolute(key: str, value: Any, folder: Path) -> Any:
     if key not in FILES:
         return value
     if isinstance(value, str):
-        beside = (folder / value).resolve()
-        return str(beside) if beside.exists() else value  # else it may be under the data root
+        try:
+            beside = (folder / value).resolve()
+            return str(beside) if beside.exists() else value  # else it may be under the data root
+        except (OSError, ValueError, RuntimeError):  # no such path can be: who reads it says so
+            return value
     if isinstance(value, list):
         return [_absolute(key, entry, folder) for entry in value]
     if isinstance(value, dict):

@@ -1,8 +1,10 @@
 """Arrays: .npz files of one's own or of MedMNIST, and arrays given in Python."""
 
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
 
 # x and y of the training samples, x and y of the test samples
+UNREADABLE = (OSError, ValueError, EOFError, LookupError, BadZipFile, zlib.error)
 LAYOUTS = (("x", "y", "x_test", "y_test"), ("train_images", "train_labels", "test_images", "test_labels"))
 
 
@@ -46,7 +49,7 @@ def from_arrays(sites: Mapping[str, Sequence[np.ndarray]], classes: Sequence[obj
 def read_npz(path: Path) -> list[np.ndarray]:
     """The arrays of an .npz in the order x, y, x_test, y_test (the last two may be missing); nothing is unpickled."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             held = list(file)
             layout = next((layout for layout in LAYOUTS if layout[0] in held), LAYOUTS[0])
             for name in layout[:2]:
@@ -55,8 +58,8 @@ def read_npz(path: Path) -> list[np.ndarray]:
             return [file[name] for name in layout if name in held][: 4 if layout[3] in held else 2]
     except DataError:
         raise
-    except (OSError, ValueError) as wrong:  # not a zip, or an array of objects
-        raise DataError("the file is not an .npz of plain arrays") from wrong
+    except UNREADABLE as wrong:  # not a zip, one that is cut short, or an array of objects
+        raise DataError("the file is not an .npz of plain arrays, or is damaged", file=path.name) from wrong
 
 
 def make_part(x: np.ndarray, y: np.ndarray, classes: Sequence[str]) -> Part:

@@ -1,7 +1,8 @@
 """Where files are, and the names of classes in them."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from fedsmall.errors import DataError, PlanError
 
 ROOT_VARIABLE = "FEDSMALL_DATA"
 MOST_CLASSES = 100
+HIDDEN = (".", "~$")  # how the names of files begin that programs put beside a user's own
 
 
 def data_root(root: Path | None) -> Path | None:
@@ -33,17 +35,54 @@ def locate(path: str | Path, root: Path | None) -> Path:
     """
     asked, folder = Path(path).expanduser(), data_root(root)
     for candidate in (asked, *([folder / asked] if folder else [])):
-        if candidate.exists():
+        if _exists(candidate):
             return candidate
-    raise PlanError(f"there is no file or folder {str(path)!r} here" + (" or under the data root" if folder else ""))
+    raise PlanError(f"there is no file or folder {short(path)!r} here" + (" or under the data root" if folder else ""))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError, RuntimeError):  # a name that is too long or holds a zero, a link to itself
+        return False
 
 
 def site_files(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
     """The files of a folder that holds one for each site, by the site's name: the file's, without its ending."""
-    found = {path.stem: path for path in sorted(folder.iterdir()) if path.name.lower().endswith(tuple(suffixes))}
+    files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(HIDDEN)]
+    endings = sorted(suffixes, key=len, reverse=True)
+    found: dict[str, Path] = {}
+    for path in files:
+        ending = next((ending for ending in endings if path.name.lower().endswith(ending)), None)
+        if ending is None:
+            continue
+        site = path.name[: -len(ending)]
+        for other, known in found.items():
+            if other.casefold() == site.casefold():
+                raise DataError(f"site {other!r} has two files, {known.name} and {path.name}; keep one of them")
+        if not path.is_file():
+            raise DataError("it is no file that can be read, but a folder or a broken link", file=path.name)
+        found[site] = path
     if not found:
         raise DataError(f"the folder holds no file that ends in {' or '.join(suffixes)}")
     return found
+
+
+@contextmanager
+def at_site(name: str) -> Iterator[None]:
+    """Make a DataError within say at which site it is, where sites have names; what may leave does not change."""
+    try:
+        yield
+    except DataError as wrong:
+        if not name:
+            raise
+        raise wrong.at(name) from wrong
+
+
+def short(path: str | Path) -> str:
+    """A path that a scenario names, in as many letters as a line can hold."""
+    text = str(path)
+    return text if len(text) <= 120 else f"{text[:60]}...{text[-50:]}"
 
 
 def plain(label: object) -> str:

@@ -6,12 +6,17 @@ An official test set is a folder of the same shape beside it.
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedsmall.data.forms import ENDINGS, Pixels
-from fedsmall.data.sources.files import as_classes, class_names, locate
+import numpy as np
+
+from fedsmall.data.forms import Pixels
+from fedsmall.data.pictures import EIGHT_BITS, ENDINGS, Picture, common_ends
+from fedsmall.data.sources.files import as_classes, at_site, class_names, locate
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
 
 LONGEST_SIDE = 10_000
+LEFTOVERS = "__MACOSX"  # what some programs put into an archive beside the files
+Labelled = tuple[str, Picture, str]  # a file's name, what it holds, and its class
 
 
 def images(
@@ -24,26 +29,55 @@ def images(
     channels: int | None = None,
     colour: bool = False,
     classes: Sequence[object] | None = None,
+    range: Sequence[float] | None = None,
     by_site: bool = False,
 ) -> Pool:
     """The images at ``path``, and the official test images at ``test`` where there are such.
 
     They are grey (``channels`` = 1, the default) or in colour (3, or ``colour``), and brought to ``size``, one number
-    or (height, width), where that is given.
+    or (height, width), where that is given. ``range`` says which values become -1 and 1, where files hold more than 8
+    bits; without it their own depth does. Hidden and empty folders, and ``__MACOSX``, are no classes.
 
     Raises PlanError for a size or number of channels that no image has, and DataError where there are no images, where
     one cannot be read, or where they differ in size and none is given.
     """
     form = Pixels(channels=3 if _in_colour(channels, colour) else 1, size=_shape(size), resize=size is not None)
+    stated = _ends(range)
     folders = _by_site(locate(path, root), by_site)
     tests = {} if test is None else _by_site(locate(test, root), by_site)
     if by_site and tests and tests.keys() != folders.keys():
         raise DataError(f"{len(folders)} sites have images to train on and {len(tests)} have test images")
     held = {child.name for folder in (*folders.values(), *tests.values()) for child in _folders(folder)}
     names = class_names(held, classes)
-    train, official = ({name: _part(each, names, form) for name, each in side.items()} for side in (folders, tests))
+    read = [{name: _read(name, each, form) for name, each in side.items()} for side in (folders, tests)]
+    pictures = [picture for side in read for held in side.values() for _, picture, _ in held]
+    form = form.model_copy(update={"range": stated or common_ends(pictures), "stated": stated is not None})
+    train, official = ({name: _part(name, held, names, form) for name, held in side.items()} for side in read)
     shape = next(iter(train.values())).x.shape
-    return Pool(train, names, official, form=form.model_copy(update={"size": (shape[2], shape[3])}))
+    notes = _unused_depth(pictures, form)
+    return Pool(train, names, official, form=form.model_copy(update={"size": (shape[2], shape[3])}), notes=notes)
+
+
+def _ends(asked: Sequence[float] | None) -> tuple[float, float] | None:
+    """The lowest and the highest value that count."""
+    if asked is None:
+        return None
+    numbers = isinstance(asked, list | tuple) and len(asked) == 2 and all(type(end) in (int, float) for end in asked)
+    if not numbers or not -np.inf < asked[0] < asked[1] < np.inf:
+        raise PlanError(f"range is the lowest and the highest value that count, as in [0, 4095]; got {asked!r}")
+    return float(asked[0]), float(asked[1])
+
+
+def _unused_depth(pictures: Sequence[Picture], form: Pixels) -> tuple[str, ...]:
+    """A note where the images use a small part of their range, as 12 bits in files of 16 do."""
+    low, high = form.range or EIGHT_BITS
+    found = max(float(picture.values.max()) for picture in pictures)
+    if form.stated or (low, high) == EIGHT_BITS or found - low > (high - low) / 4:
+        return ()
+    bits = max(int(found - low), 1).bit_length()
+    return (
+        f"the images hold values up to {2**bits - 1} of {high:g}: range = [0, {2**bits - 1}] would use the whole range",
+    )
 
 
 def _shape(size: int | Sequence[int] | None) -> tuple[int, int] | None:
@@ -68,18 +102,33 @@ def _by_site(found: Path, by_site: bool) -> dict[str, Path]:
 
 def image_files(folder: Path) -> list[Path]:
     """The images of one class, in the order of their names."""
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS)
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and not path.name.startswith("."))
 
 
 def _folders(folder: Path) -> list[Path]:
-    found = sorted(child for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []
+    there = sorted(folder.iterdir()) if folder.is_dir() else []
+    found = [child for child in there if child.is_dir() and _counts(child)]
     if not found:
         raise DataError("an image folder holds one folder for each class; this one holds none")
     return found
 
 
-def _part(folder: Path, names: Sequence[str], form: Pixels) -> Part:
-    files = [(path, child.name) for child in _folders(folder) for path in image_files(child)]
-    if not files:
-        raise DataError(f"the class folders hold no image ({', '.join(ENDINGS)})")
-    return Part(form.numbers([path for path, _ in files]), as_classes([label for _, label in files], names))
+def _counts(folder: Path) -> bool:
+    """Whether a folder may be a class or a site: no archive's leftovers, nothing hidden, and something in it."""
+    return folder.name != LEFTOVERS and not folder.name.startswith(".") and any(folder.iterdir())
+
+
+def _read(site: str, folder: Path, form: Pixels) -> list[Labelled]:
+    """The images of one site, each with the file's name and its class."""
+    with at_site(site):
+        labelled = [(path, child.name) for child in _folders(folder) for path in image_files(child)]
+        if not labelled:
+            raise DataError(f"the class folders hold no image ({', '.join(ENDINGS)})")
+        pictures = form.pictures([path for path, _ in labelled])
+    return [(name, picture, label) for (name, picture), (_, label) in zip(pictures, labelled, strict=True)]
+
+
+def _part(site: str, held: Sequence[Labelled], names: Sequence[str], form: Pixels) -> Part:
+    with at_site(site):
+        x = form.arrays([(name, picture) for name, picture, _ in held])
+        return Part(x, as_classes([label for _, _, label in held], names))

@@ -6,11 +6,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedsmall.data.forms import as_numbers
+from fedsmall.data.cells import as_numbers
 from fedsmall.data.sources.arrays import from_arrays, read_npz
 from fedsmall.data.sources.files import needed_root
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
-from fedsmall.data.sources.tables import Schema, read_table
+from fedsmall.data.sources.table_files import read_table
+from fedsmall.data.sources.tables import Schema
 from fedsmall.errors import DataError, PlanError
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")

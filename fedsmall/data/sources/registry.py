@@ -11,10 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedsmall.data.ranges import within_ranges
-from fedsmall.data.sources.pool import Pool
+from fedsmall.data.sources.pool import Part, Pool
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
+from fedsmall.own_code import own_code
 
 TASKS = {
     "breast_cancer": "fedsmall.data.sources.embedded:breast_cancer",
@@ -101,12 +104,39 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
 
 def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...], options: dict[str, Any]) -> Pool:
     loss, ranges = options.pop("loss", None), options.pop("ranges", None)
-    pool = source.read(root, seed, *values, **options)
+    pool = (
+        _own_pool(source, root, seed, options)
+        if source.kind == "source"
+        else source.read(root, seed, *values, **options)
+    )
     pool = pool if ranges is None else within_ranges(pool, ranges)
     pool = pool if loss is None else replace(pool, loss=loss)
     if pool.loss in ("logistic", "hinge") and len(pool.class_names) != 2:
         raise PlanError(f"the loss {pool.loss!r} tells two classes apart; this task has {len(pool.class_names)}")
     return pool
+
+
+def _own_pool(source: Source, root: Path | None, seed: int, options: dict[str, Any]) -> Pool:
+    """What a user's own function gives, once it is known to be the samples of a task."""
+    with own_code(f"source {source.name!r}"):
+        pool = source.read(root, seed, **options)
+    if not isinstance(pool, Pool):
+        raise PlanError(f"source {source.name!r} returned {type(pool).__name__}; it must return a Pool")
+    if not pool.train:
+        raise PlanError(f"source {source.name!r} returned a Pool without samples to train on")
+    for site, part in (*pool.train.items(), *pool.test.items()):
+        _check_part(f"source {source.name!r}" + (f", site {site!r}," if site else ""), part, pool)
+    return pool
+
+
+def _check_part(whose: str, part: Any, pool: Pool) -> None:
+    if not isinstance(part, Part) or not all(isinstance(each, np.ndarray) for each in (part.x, part.y)):
+        raise PlanError(f"{whose} gives samples that are no Part of two arrays, x and y")
+    if len(part.x) != len(part.y):
+        raise PlanError(f"{whose} gives {len(part.x)} samples and {len(part.y)} labels; there must be one for each")
+    classes = part.y.ndim == 1 and part.y.dtype.kind in "iu" and len(part.y) > 0
+    if classes and (part.y.min() < 0 or part.y.max() >= len(pool.class_names)):
+        raise PlanError(f"{whose} gives labels that are not 0 to {len(pool.class_names) - 1}, the classes it names")
 
 
 def _checked(source: Source) -> Source:

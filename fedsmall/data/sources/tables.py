@@ -3,16 +3,21 @@
 What cannot be used is said by column and count, never by value: a message may travel further than the data.
 """
 
-import gzip
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsmall.data.forms import MISSING, Columns, is_missing, need
-from fedsmall.data.sources.files import as_classes, class_names, locate, plain, site_files
+import numpy as np
+
+from fedsmall.data.cells import is_missing
+from fedsmall.data.forms import Columns, need
+from fedsmall.data.sources.class_spelling import Classes, check_spelling, read_classes
+from fedsmall.data.sources.column_notes import column_notes
+from fedsmall.data.sources.files import as_classes, at_site, class_names, locate, plain, site_files
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
-from fedsmall.errors import DataError
+from fedsmall.data.sources.table_files import check_header, read_table
+from fedsmall.errors import DataError, PlanError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -28,8 +33,9 @@ def csv(
     label: str,
     features: Sequence[str] | None = None,
     drop: Sequence[str] = (),
-    classes: Sequence[object] | None = None,
+    classes: Classes | None = None,
     categorical: Categorical = (),
+    missing: Sequence[object] = (),
     separator: str | None = None,
     decimal: str = ".",
     site_column: str | None = None,
@@ -39,65 +45,51 @@ def csv(
     ``label`` names the column of the classes; every other column is a feature unless ``features`` names them or
     ``drop`` leaves it out. ``classes`` fixes the classes and their order. ``categorical`` lists columns of text, or
     gives the values of each: such a column becomes one feature of 0 and 1 for each value. ``separator`` is found from
-    the header unless given, ``decimal`` is ".". Empty cells, "?" and "NA" are missing values. ``site_column`` names the
-    site of each row, and is no feature.
+    the header unless given, ``decimal`` is ".". Empty cells, "?", "NA" and the like are missing values, and what
+    ``missing`` lists is, too. ``classes`` may say which spellings mean one class, {"ill": ["Ill", "krank"]}.
+    ``site_column`` names the site of each row, and is no feature.
 
     Raises DataError for a column that is not there or holds text, and for a row without a label.
     """
     found = locate(path, root)
     files = site_files(found, [".csv", ".csv.gz", ".data"]) if found.is_dir() else {NOWHERE: found}
     frames = {name: read_table(file, separator, decimal) for name, file in files.items()}
+    for name, frame in frames.items():
+        with at_site(name):
+            check_header(frame)
+            if not len(frame):
+                raise DataError("there is no row under the header; a site needs at least one patient")
     if site_column is not None and NOWHERE in frames:
         frames = _by_site(frames[NOWHERE], site_column)
     left_out = [*drop, *([site_column] if site_column else [])]
-    reading = {"separator": separator, "decimal": decimal}
+    reading = {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
     schema = Schema.of(
         frames, label, features=features, drop=left_out, classes=classes, categorical=categorical, **reading
     )
-    return Pool(
-        {name: schema.part(frame) for name, frame in frames.items()},
-        schema.classes,
-        feature_names=schema.form.feature_names,
-        standardise=True,
-        form=schema.form,
+    parts = {}
+    for name, frame in frames.items():
+        with at_site(name):
+            parts[name] = schema.part(frame)
+    notes = column_notes(
+        frames,
+        {name: part.x for name, part in parts.items()},
+        np.concatenate([part.y for part in parts.values()]),
+        schema.form,
     )
+    features = schema.form.feature_names
+    return Pool(parts, schema.classes, feature_names=features, standardise=True, form=schema.form, notes=notes)
 
 
-def read_table(path: Path, separator: str | None = None, decimal: str = ".", names: Sequence[str] = ()) -> "DataFrame":
-    """The cells of a CSV file as text, with its header's names, or ``names`` where it has no header."""
-    import pandas
-
-    options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "skipinitialspace": True, "index_col": False}
-    if names:
-        options |= {"header": None, "names": list(names)}
-    try:
-        frame = _read(path, separator, options)
-    except (pandas.errors.ParserError, pandas.errors.EmptyDataError) as wrong:
-        raise DataError("the file is not a table: it is empty, or its rows differ in length") from wrong
-    frame.columns = frame.columns.str.strip()
-    return frame if decimal == "." else frame.apply(lambda column: column.str.replace(decimal, "."))
-
-
-def _read(path: Path, separator: str | None, options: dict[str, Any]) -> "DataFrame":
-    import pandas
-
-    try:
-        return pandas.read_csv(path, sep=separator or _separator(path, "utf-8-sig"), encoding="utf-8-sig", **options)
-    except UnicodeDecodeError:  # spreadsheets on Windows still write this
-        return pandas.read_csv(path, sep=separator or _separator(path, "cp1252"), encoding="cp1252", **options)
-
-
-def _separator(path: Path, encoding: str) -> str:
-    """The separator that occurs most often in the first line."""
-    with gzip.open(path, "rt", encoding=encoding) if path.suffix == ".gz" else path.open(encoding=encoding) as file:
-        first = str(file.readline())
-    return max(",;\t|", key=first.count)
+def _markers(missing: Sequence[object]) -> tuple[str, ...]:
+    if isinstance(missing, str) or not isinstance(missing, Sequence):
+        raise PlanError(f'missing lists words and codes that stand for no value, as in ["-9", "<5"]; got {missing!r}')
+    return tuple(plain(marker) for marker in missing)
 
 
 def _by_site(frame: "DataFrame", column: str) -> dict[str, "DataFrame"]:
     need(frame, [column], "the partition's")
     sites = frame[column].map(plain)
-    if (missing := sites.str.lower().isin(MISSING)).any():
+    if (missing := is_missing(frame[column])).any():
         raise DataError(f"column {column!r} names no site in {missing.sum()} of {len(frame)} rows")
     return {name: frame[sites == name] for name in sorted(set(sites))}
 
@@ -109,6 +101,7 @@ class Schema:
     label: str
     classes: tuple[str, ...]
     form: Columns
+    means: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -118,7 +111,7 @@ class Schema:
         *,
         features: Sequence[str] | None = None,
         drop: Sequence[str] = (),
-        classes: Sequence[object] | None = None,
+        classes: Classes | None = None,
         categorical: Categorical = (),
         **reading: Any,
     ) -> "Schema":
@@ -134,21 +127,34 @@ class Schema:
             need(frame, [*chosen, *categorical], f"a feature; site {name!r}" if name else "a feature")
         if not chosen:
             raise DataError("the table has no column besides the label; there is nothing to learn from")
-        labels = {value for frame in frames.values() for value in frame[label].unique()}
-        names = class_names((value for value in labels if str(value).strip().lower() not in MISSING), classes)
+        for column in drop:
+            if not any(column in frame.columns for frame in frames.values()):
+                need(first, [column], "to be left out with drop")
+        given, means = read_classes(classes)
+        labels = {name: _labels(frame, label, means, reading.get("markers", ())) for name, frame in frames.items()}
+        if given is None:
+            check_spelling(labels)
+        names = class_names(set().union(*labels.values()), given)
         fixed = isinstance(categorical, Mapping)
         categories = {name: values for name, values in _categories(frames, categorical).items() if name in chosen}
         form = Columns(columns=chosen, categories=categories, unlisted="none" if fixed else "refuse", **reading)
-        return cls(label, names, form)
+        return cls(label, names, form, means)
 
     def part(self, frame: "DataFrame") -> Part:
         """The samples of one table; DataError for text among numbers and for rows without a label."""
-        unlabelled = is_missing(frame[self.label])
+        unlabelled = is_missing(frame[self.label], self.form.markers)
         if unlabelled.any():
             raise DataError(
                 f"column {self.label!r} is empty in {unlabelled.sum()} of {len(frame)} rows; drop those rows"
             )
-        return Part(self.form.numbers(frame), as_classes(list(frame[self.label]), self.classes))
+        labels = [self.means.get(plain(label), label) for label in frame[self.label]]
+        return Part(self.form.numbers(frame), as_classes(labels, self.classes))
+
+
+def _labels(frame: "DataFrame", label: str, means: Mapping[str, str], markers: Sequence[str]) -> set[str]:
+    """The classes of a table, in the spelling that counts."""
+    there = frame.loc[~is_missing(frame[label], markers), label]
+    return {means.get(word, word) for word in map(plain, there.unique())}
 
 
 def _categories(frames: Mapping[str, "DataFrame"], categorical: Categorical) -> dict[str, tuple[str, ...]]:

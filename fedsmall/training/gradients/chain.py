@@ -7,12 +7,19 @@ import torch
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedsmall.models.frozen import frozen_names
 from fedsmall.training.gradients.prepare import MaskedDropout
 
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, MaskedDropout | _BatchNorm) or super().is_leaf_module(m, module_qualified_name)
+
+
+def check_trains(model: nn.Module) -> None:
+    """Raise ValueError where a layer is frozen, for ways of computing gradients that take every array of a model."""
+    for name in sorted(frozen_names(model)):
+        raise ValueError(f"{name} is frozen behind layers that train")
 
 
 def traced(model: nn.Module) -> fx.Graph:

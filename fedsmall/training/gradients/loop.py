@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedsmall.models.frozen import training_mode
 from fedsmall.training.gradients.batch import Batch
 from fedsmall.training.gradients.losses import Loss
 from fedsmall.training.stack import Tensors
@@ -35,7 +36,7 @@ class LoopGradients:
             outputs = [
                 functional_call(self._model, _row(parameters | buffers, k), (_channels_last(x),)) for k in range(models)
             ]
-        self._model.train()
+        training_mode(self._model)
         return torch.stack(outputs)
 
     def _one(self, parameters: Tensors, buffers: Tensors, batch: Batch, row: int) -> tuple[Tensor, Tensors]:

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedsmall.models.frozen import training_mode
 from fedsmall.training.gradients.batch import Batch
 from fedsmall.training.gradients.losses import Loss
 from fedsmall.training.stack import Tensors
@@ -23,7 +24,7 @@ class MappedGradients:
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         """``model`` as :func:`~fedsmall.training.gradients.prepare.prepared` gives it; ValueError for another."""
         for name, layer in model.named_modules():
-            if isinstance(layer, _BatchNorm):
+            if isinstance(layer, _BatchNorm) and layer.training:
                 raise ValueError(f"layer {name} ({type(layer).__name__}) changes its buffers, which vmap cannot follow")
         self._model, self._loss = model, loss
 
@@ -39,7 +40,7 @@ class MappedGradients:
         """The outputs of all models."""
         self._model.eval()
         outputs: Tensor = vmap(lambda state: functional_call(self._model, state, (x,)))(parameters | buffers)
-        self._model.train()
+        training_mode(self._model)
         return outputs
 
     def _one(self, parameters: Tensors, rest: Tensors, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsmall.training.gradients.batch import Batch
-from fedsmall.training.gradients.chain import chain
+from fedsmall.training.gradients.chain import chain, check_trains
 from fedsmall.training.gradients.losses import Loss
 from fedsmall.training.gradients.prepare import MaskedDropout
 from fedsmall.training.stack import Tensors
@@ -129,6 +129,7 @@ def forward(layer: Layer, parameters: Tensors, x: Tensor, masks: Tensors) -> Ten
 
 def layers_of(model: nn.Module) -> list[Layer]:
     """The layers of a chain of linear layers, ReLUs and dropout; ValueError for any other model."""
+    check_trains(model)
     layers: list[Layer] = []
     for name, layer in chain(model):
         if isinstance(layer, nn.Linear):

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedsmall.models.norms import has_spread
 from fedsmall.training.gradients.batch import Batch, mean_loss
-from fedsmall.training.gradients.chain import traced
+from fedsmall.training.gradients.chain import check_trains, traced
 from fedsmall.training.gradients.losses import Loss
 from fedsmall.training.gradients.prepare import MaskedDropout
 from fedsmall.training.stack import Tensors
@@ -132,6 +132,7 @@ class PackedGradients:
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         """``model`` as :func:`~fedsmall.training.gradients.prepare.prepared` gives it; ValueError for another."""
+        check_trains(model)
         self._model, self._loss = model, loss
         self._nodes = _pooled_first(model, traced(model))
         self._layers = {node.target: _layer_of(model, node) for node in self._nodes if node.op == "call_module"}

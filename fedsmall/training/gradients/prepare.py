@@ -5,6 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from fedsmall.models.frozen import training_mode
 from fedsmall.models.norms import forgive_small_batches
 
 
@@ -23,12 +24,12 @@ class MaskedDropout(nn.Module):
 
 
 def prepared(model: nn.Module) -> nn.Module:
-    """A copy of the model, in training mode, whose arrays keep their names."""
-    model = forgive_small_batches(copy.deepcopy(model)).train()
+    """A copy of the model, in training mode but for what is frozen, whose arrays keep their names."""
+    model = training_mode(forgive_small_batches(copy.deepcopy(model)))
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
-                setattr(parent, name, MaskedDropout(child.p))
+                setattr(parent, name, MaskedDropout(child.p).train(child.training))
     return model
 
 
@@ -44,7 +45,7 @@ def dropout_shapes(model: nn.Module, x: Tensor) -> dict[str, tuple[int, ...]]:
     ]
     with torch.no_grad():
         model.eval()(x)
-    model.train()
+    training_mode(model)
     for handle in handles:
         handle.remove()
     return shapes

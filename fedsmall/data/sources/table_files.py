@@ -1,0 +1,125 @@
+"""A table in a text file as cells: what is no table, or would be read wrongly in silence, is an error with its line."""
+
+import codecs
+import csv
+import gzip
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedsmall.errors import DataError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+SEPARATORS = ",;\t|"
+SPREADSHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel begin, whatever they are called
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_table(path: Path, separator: str | None = None, decimal: str = ".", names: Sequence[str] = ()) -> "DataFrame":
+    """The cells of a CSV file as text, with its header's names, or ``names`` where it has no header.
+
+    Raises DataError, with the file's name, where it is no table: other than text, empty, or with rows of several
+    lengths.
+    """
+    try:
+        return _read(path, separator, decimal, names)
+    except DataError as wrong:
+        raise DataError(wrong.words, file=path.name) from wrong
+
+
+def check_header(frame: "DataFrame") -> None:
+    """Raise DataError where two columns have one name, or the header is made of a patient's numbers."""
+    names = [str(name) for name in frame.columns]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(f"{len(twice)} names stand over two columns, {twice[0]!r} first; give every column its own")
+    numbers = [name for name in names if _is_number(name)]
+    counted = {str(place) for place in range(len(names) + 1)}  # as a program names columns that have no names
+    if len(numbers) * 2 >= len(names) and not set(numbers) <= counted:
+        raise DataError(
+            f"the first line looks like a patient and not like a header: {len(numbers)} of its {len(names)} names are "
+            "numbers. Put a line with the columns' names before it"
+        )
+
+
+def _read(path: Path, separator: str | None, decimal: str, names: Sequence[str]) -> "DataFrame":
+    import pandas
+
+    text = _text(path)
+    rows = list(_rows(text, separator or _separator(text)))
+    if not rows:
+        raise DataError("the file is not a table: it is empty")
+    header = list(names) or [cell.strip() for cell in rows[0][1]]
+    body = rows if names else rows[1:]
+    _check_lengths(len(header), body)
+    cells = np.array([row for _, row in body], dtype=object).reshape(len(body), len(header))
+    columns = [name or f"Unnamed: {place}" for place, name in enumerate(header)]
+    frame = pandas.DataFrame(cells, columns=columns)
+    if frame.shape[1] > 1 and not header[-1] and (frame.iloc[:, -1] == "").all():
+        frame = frame.iloc[:, :-1]  # every line ends with a separator
+    return frame if decimal == "." else frame.apply(lambda column: column.str.replace(decimal, "."))
+
+
+def _rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """The lines that are not empty, each with its number."""
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, skipinitialspace=True)
+    try:
+        yield from ((reader.line_num, row) for row in reader if row)
+    except csv.Error as wrong:
+        raise DataError(f"line {reader.line_num} is no line of a table: {wrong}") from wrong
+
+
+def _check_lengths(width: int, rows: Sequence[tuple[int, list[str]]]) -> None:
+    odd = [(line, len(row)) for line, row in rows if len(row) != width]
+    if odd:
+        line, cells = odd[0]
+        more = f", and so {'do' if len(odd) > 2 else 'does'} {len(odd) - 1} more" if len(odd) > 1 else ""
+        raise DataError(
+            f"its rows differ in length: line {line} has {cells} cells and the header {width}{more}. A separator "
+            "within a cell needs quotes around the cell"
+        )
+
+
+def _text(path: Path) -> str:
+    """The file as text: UTF-8, UTF-16 with its mark, or else what spreadsheets on Windows still write."""
+    raw = path.read_bytes()
+    if path.suffix.lower() == ".gz":
+        try:
+            raw = gzip.decompress(raw)
+        except (OSError, EOFError, zlib.error) as wrong:
+            raise DataError("the file is not a table: it ends in .gz and is not compressed, or is cut short") from wrong
+    if raw.startswith(SPREADSHEETS):
+        raise DataError("the file is not a table of text but a spreadsheet; save it as CSV")
+    if raw.startswith(UTF_16):
+        return _decoded(raw, "utf-16")
+    if b"\x00" in raw[:10_000]:
+        raise DataError("the file is not a table of text: it holds zero bytes; save it as CSV in UTF-8")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return _decoded(raw, "cp1252")
+
+
+def _decoded(raw: bytes, encoding: str) -> str:
+    try:
+        return raw.decode(encoding)
+    except UnicodeDecodeError as wrong:
+        raise DataError("the file is not a table of text in UTF-8; save it as CSV in UTF-8") from wrong
+
+
+def _separator(text: str) -> str:
+    """The separator that occurs most often in the first line."""
+    return max(SEPARATORS, key=text.partition("\n")[0].count)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name.replace(",", "."))
+    except ValueError:
+        return False
+    return name.lower() not in ("nan", "inf", "infinity")

@@ -1,0 +1,231 @@
+"""What bad tables get: a table of cases with the line that each is told, and notes on columns that are odd."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+
+from fedsmall.data.cells import number_block
+from fedsmall.data.sources.tables import csv
+from fedsmall.errors import DataError, PlanError
+
+GOOD = "age,dose,ill\n50,1.5,0\n61,2.5,1\n47,0.5,0\n70,3.5,1\n"
+OTHER = "age,dose,ill\n51,1.0,0\n66,2.0,1\n"
+
+ERRORS: dict[str, tuple[dict[str, str | bytes], dict[str, Any], str]] = {
+    "two files of one site": (
+        {"essen.csv": GOOD, "essen.data": OTHER},
+        {},
+        "site 'essen' has two files, essen.csv and essen.data; keep one of them",
+    ),
+    "one site in two cases": (
+        {"Essen.csv": GOOD, "essen.csv": OTHER},
+        {},
+        "site 'Essen' has two files, Essen.csv and essen.csv; keep one of them",
+    ),
+    "classes in two spellings": (
+        {
+            "a.csv": GOOD.replace(",0\n", ",well\n").replace(",1\n", ",ill\n"),
+            "b.csv": "age,dose,ill\n5,1,Ill\n6,2,well\n",
+        },
+        {},
+        'classes \'ill\' and \'Ill\' look like one in two spellings. Say so: classes = {"ill" = ["Ill"], "well" = []}',
+    ),
+    "classes in two languages": (
+        {"a.csv": "x,ill\n1,ill\n2,well\n", "b.csv": "x,ill\n1,gesund\n2,krank\n"},
+        {},
+        "sites 'a' and 'b' have no class in common: ill, well and gesund, krank. Say which mean the same: "
+        'classes = {"ill" = [...], "well" = [...]}',
+    ),
+    "one spelling is two classes": (
+        {"a.csv": GOOD},
+        {"classes": {"0": ["1"], "1": []}},
+        "classes says that '1' is two classes, '1' and '0'",
+    ),
+    "no header": (
+        {"a.csv": "50,1.5,0\n61,2.5,1\n"},
+        {"label": "0"},
+        "site 'a': the first line looks like a patient and not like a header: 3 of its 3 names are numbers. Put a line "
+        "with the columns' names before it",
+    ),
+    "a row that is too long": (
+        {"a.csv": GOOD + "71,3.5,1,1\n"},
+        {},
+        "a.csv: its rows differ in length: line 6 has 4 cells and the header 3. A separator within a cell needs quotes "
+        "around the cell",
+    ),
+    "rows that are too short": (
+        {"a.csv": GOOD + "71,3.5\n72\n"},
+        {},
+        "a.csv: its rows differ in length: line 6 has 2 cells and the header 3, and so does 1 more. A separator within "
+        "a cell needs quotes around the cell",
+    ),
+    "a column twice": (
+        {"a.csv": "age,age,ill\n1,2,0\n3,4,1\n"},
+        {},
+        "site 'a': 1 names stand over two columns, 'age' first; give every column its own",
+    ),
+    "a column to drop that is not there": (
+        {"a.csv": GOOD},
+        {"drop": ["doze"]},
+        "there is no column 'doze' (to be left out with drop). Did you mean 'dose'?",
+    ),
+    "UTF-16 without its mark": (
+        {"a.csv": GOOD.encode("utf-16-le")},
+        {},
+        "a.csv: the file is not a table of text: it holds zero bytes; save it as CSV in UTF-8",
+    ),
+    "a spreadsheet called csv": (
+        {"a.csv": b"PK\x03\x04more"},
+        {},
+        "a.csv: the file is not a table of text but a spreadsheet; save it as CSV",
+    ),
+    "a decimal comma": (
+        {"a.csv": GOOD.replace(",", ";").replace(".", ",")},
+        {},
+        "site 'a': text where numbers are expected, in column 'dose' (4 of 4 rows). It looks like numbers with a "
+        'decimal comma: decimal = ","',
+    ),
+    "dates": (
+        {"a.csv": "born,ill\n12.04.1950,0\n13.05.1961,1\n"},
+        {},
+        "site 'a': text where numbers are expected, in column 'born' (2 of 2 rows). It looks like dates: make them "
+        "numbers (an age, days since), or leave them out with drop = [...]",
+    ),
+    "a missing marker that nobody knows": (
+        {"a.csv": GOOD + "<5,1.0,0\n"},
+        {},
+        "site 'a': text where numbers are expected, in column 'age' (1 of 5 rows). Make it numbers, or name the column "
+        "in categorical = [...] or in drop = [...]; where the text stands for a missing value, name it "
+        "in missing = [...]",
+    ),
+    "missing is no list": (
+        {"a.csv": GOOD},
+        {"missing": "-9"},
+        'missing lists words and codes that stand for no value, as in ["-9", "<5"]; got \'-9\'',
+    ),
+    "a header and nothing else": (
+        {"a.csv": GOOD, "b.csv": "age,dose,ill\n"},
+        {},
+        "site 'b': there is no row under the header; a site needs at least one patient",
+    ),
+    "compressed and cut short": (
+        {"a.csv.gz": b"\x1f\x8b\x08\x00"},
+        {},
+        "a.csv.gz: the file is not a table: it ends in .gz and is not compressed, or is cut short",
+    ),
+}
+
+
+def folder(path: Path, files: dict[str, str | bytes]) -> str:
+    for name, content in files.items():
+        (path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_a_bad_table_is_one_line(tmp_path: Path, case: str) -> None:
+    files, options, line = ERRORS[case]
+
+    with pytest.raises((DataError, PlanError)) as caught:
+        csv(None, 0, folder(tmp_path, files), **{"label": "ill", **options})
+
+    assert str(caught.value) == line
+    assert not isinstance(caught.value, DataError) or "a.csv" not in caught.value.words or "two files" in line
+
+
+@pytest.mark.parametrize("name", [".~lock.essen.csv#", "._essen.csv", "~$essen.csv"])
+def test_files_that_programs_leave_are_no_sites(tmp_path: Path, name: str) -> None:
+    pool = csv(None, 0, folder(tmp_path, {"essen.csv": GOOD, name: b"\x00x"}), label="ill")
+
+    assert list(pool.train) == ["essen"]
+
+
+def test_spellings_of_a_class_are_one_class(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {"a.csv": "x,ill\n1,ill\n2,well\n", "b.csv": "x,ill\n1,Krank\n2,gesund\n"}
+    classes = {"well": ["gesund"], "ill": ["Krank"]}
+
+    pool = csv(None, 0, folder(tmp_path, files), label="ill", classes=classes)
+
+    assert pool.class_names == ("well", "ill")
+    assert [part.y.tolist() for part in pool.train.values()] == [[1, 0], [1, 0]]
+
+
+def test_sites_of_one_class_each_are_no_languages(tmp_path: Path) -> None:
+    pool = csv(None, 0, folder(tmp_path, {"a.csv": "x,ill\n1,no\n2,no\n", "b.csv": "x,ill\n1,yes\n"}), label="ill")
+
+    assert pool.class_names == ("no", "yes")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_encodings_are_told_apart(tmp_path: Path, encoding: str) -> None:
+    text = GOOD.replace("dose", "größe")
+
+    pool = csv(None, 0, folder(tmp_path, {"a.csv": text.encode(encoding)}), label="ill")
+
+    assert pool.feature_names == ("age", "größe")
+
+
+def test_missing_markers_are_gaps_and_said(tmp_path: Path) -> None:
+    text = "age,dose,ill\n50,k.A.,0\n-9,2.5,1\n<5,-,0\n70,-9.0,1\n"
+
+    pool = csv(None, 0, folder(tmp_path, {"a.csv": text}), label="ill", missing=["<5", -9])
+
+    np.testing.assert_array_equal(pool.train["a"].x, [[50, np.nan], [np.nan, 2.5], [np.nan, np.nan], [70, np.nan]])
+    assert pool.notes[-1] == "Taken as missing values: '-', '-9', '-9.0', '<5', 'k.A.'"
+    assert pool.form is not None
+    frame = pandas.DataFrame({"age": ["<5"], "dose": ["3"]})
+    np.testing.assert_array_equal(pool.form.numbers(frame), [[np.nan, 3]])
+
+
+def test_odd_columns_are_noted_by_name(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = 40
+    frame = pandas.DataFrame(
+        {
+            "patient_id": rng.permutation(rows) + 1000,
+            "row": rng.permutation(rows),
+            "clinic": 7,
+            "visit": [f"2024-01-{day % 28 + 1:02d}" for day in range(rows)],
+            "age": rng.integers(20, 90, rows),
+            "grade": np.arange(rows) % 2 * 3 + 1,
+            "ill": np.arange(rows) % 2,
+        }
+    )
+    frame.to_csv(tmp_path / "a.csv", index=False)
+
+    notes = csv(None, 0, str(tmp_path), label="ill", categorical=["visit"]).notes
+
+    assert notes == (
+        "Columns that hold one value only, and say nothing: clinic. Leave them out",
+        "Columns that look like identifiers, a number for each row: patient_id, row. Leave them out",
+        "Columns that look like identifiers by their names: patient_id. Leave them out",
+        "Columns that have nearly as many values as rows, a feature for each: visit. Leave them out",
+        "Columns that look like dates, a feature for each: visit. Leave them out",
+        "Columns that say the class by themselves: grade. Leave them out",
+    )
+
+
+def test_plain_columns_are_not_noted(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame({"age": rng.integers(20, 90, 60), "dose": rng.normal(size=60), "ill": np.arange(60) % 2})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+
+    assert csv(None, 0, str(tmp_path), label="ill").notes == ()
+
+
+def test_a_table_as_a_whole_is_its_columns_one_by_one() -> None:
+    rng = np.random.default_rng(1)
+    words = np.array(["1", " 2.5", "-3e2", "?", "", "NA", "x", "inf", "-9", "0"], dtype=object)
+    frame = pandas.DataFrame(words[rng.integers(0, len(words), (50, 6))])
+
+    values, text = number_block(frame, ["-9"])
+
+    for place in range(6):
+        one, its_text = number_block(frame[[place]], ["-9"])
+        np.testing.assert_array_equal(values[:, [place]], one)
+        np.testing.assert_array_equal(text[:, [place]], its_text)
+    np.testing.assert_array_equal(text, frame.isin(["x", "inf"]))
+    np.testing.assert_array_equal(np.isnan(values), frame.isin(["?", "", "NA", "x", "inf", "-9"]))
