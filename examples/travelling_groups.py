@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.special import log_softmax
 
 from fedsmall.errors import ReplyError
@@ -25,6 +24,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.tasks import build_federation
+from fedsmall.training.stack import tensors_of
 from fedsmall.training.trees import cohort_for
 from fedsmall.travellers import Moment
 from fedsmall.wire import Arrays, stack_of_one
@@ -126,8 +126,7 @@ def answers(plan: Plan, federation: Federation) -> np.ndarray:
         last["model"] = moment.models() if central else stacked_members(moment.common, plan.method.is_ensemble)
 
     run_cohort(plan, trainer, lambda site: initial_model(plan, task, site if own else None), keep)
-    tensors = {name: torch.from_numpy(np.array(array)) for name, array in last["model"].items()}
-    outputs = trainer.predict(trainer.stack_of(tensors), federation.test.x)
+    outputs = trainer.predict(trainer.stack_of(tensors_of(last["model"])), federation.test.x)
     return np.asarray(log_softmax(answer(outputs, task.loss), axis=-1))
 
 

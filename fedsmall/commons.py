@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.aggregation.combiners import Combiner, Updates
+from fedsmall.aggregation.combiners import Aggregate, Combiner, Updates
 from fedsmall.gate import refusal, size
 from fedsmall.plan import Method
 from fedsmall.routes import route_of
@@ -30,6 +30,7 @@ class Commons:
     def __init__(self, combiner: Combiner, method: Method, start: Sequence[Arrays]) -> None:
         self.models = list(start)
         self.turn = 0
+        self._stack: Arrays = {}  # the models of all groups, where they were made at once
         self._method = method
         self._combiners = [combiner, *(deepcopy(combiner) for _ in start[1:])]
         self._averages: list[Arrays | None] = [None for _ in start]
@@ -62,11 +63,29 @@ class Commons:
             self.turn = (self.turn + 1) % len(self.models)
         return refused, events
 
+    @property
+    def are_means(self) -> bool:
+        """Whether several groups' next common models are the plain means of their models, and nothing else."""
+        plain = all(type(combiner) is Aggregate and combiner.aggregator == "mean" for combiner in self._combiners)
+        return plain and len(self.models) > 1 and not (self._method.weighted or self._method.turns)
+
+    def go_on_with(self, stack: Arrays) -> None:
+        """Take the groups' next common models, {name: (groups, ...)}, made at once where they :attr:`are_means`."""
+        for group in range(len(self.models)):
+            self._take(group, {name: array[group] for name, array in stack.items()})
+        self._stack = stack
+
+    def stack(self) -> Arrays:
+        """The groups' common models, {name: (groups, ...)}; nobody may write into them."""
+        return self._stack or {name: np.stack([model[name] for model in self.models]) for name in self.models[0]}
+
     def result(self) -> Arrays:
         """What is judged and kept: one model, or several with a leading axis of members (``Method.is_ensemble``)."""
         groups = range(len(self.models))
         if not self._method.is_ensemble:
             return self._judged(0)[0]
+        if self._stack and not self._method.ema and self._method.snapshots == 1:
+            return self._stack
         return self._members(groups)
 
     def of_routes(self) -> tuple[Arrays, ...]:
@@ -92,7 +111,7 @@ class Commons:
         return self._averages[group] or self.models[group]
 
     def _take(self, group: int, model: Arrays) -> None:
-        self.models[group] = model
+        self.models[group], self._stack = model, {}
         last = self._averages[group]
         if self._method.ema:
             self._averages[group] = model if last is None else _between(last, model, self._method.ema)
@@ -113,6 +132,7 @@ class Commons:
         self.turn, sets = int(numbers["turn"]), parts(arrays)
         for group, combiner in self._others():
             combiner.restore(sets.get(f"combiner.{group}", {}), numbers["combiners"][group - 1])
+        self._stack = {}
         for group in range(len(self.models)):
             self.models[group] = sets.get(f"model.{group}", self.models[group])
             self._averages[group] = sets.get(f"average.{group}")

@@ -9,7 +9,7 @@ the routes, the draws, what counts and the combiners. A test holds the two toget
 from collections.abc import Callable, Iterable, Iterator
 
 from fedsmall.aggregation.combiners import Combiner
-from fedsmall.commons import Commons
+from fedsmall.commons import Commons, Event
 from fedsmall.plan import Plan
 from fedsmall.schedule import Action, Contact
 from fedsmall.training.trainer import Trainer
@@ -42,13 +42,22 @@ def daisy_chain(
                 continue
             contact = now[-1]
             if contact.action is Action.AGGREGATE:  # lines 9 to 12: the models become one, which all sites get
-                refused, events = commons.aggregate(travellers.updates, contact.t, travellers.gate)
-                events = moment.events + events
+                refused, told = _aggregate(commons, travellers, contact.t)
+                events = moment.events + told
                 made, kept = commons.result(), tuple(commons.models)
                 yield moment._replace(common=made, commons=kept, of_routes=commons.of_routes, events=events)
                 travellers.become_common(afresh=refused)
             else:
                 yield moment
+
+
+def _aggregate(commons: Commons, travellers: Travellers, t: int) -> tuple[set[int], list[Event]]:
+    """Make the groups' next common models; plain means at once. Gives what :meth:`Commons.aggregate` gives."""
+    means = travellers.means()
+    if means is None:
+        return commons.aggregate(travellers.updates, t, travellers.gate)
+    commons.go_on_with(means)
+    return set(), []
 
 
 def stretches(contacts: Iterable[Contact], ends: Callable[[Contact], bool]) -> Iterator[list[Contact]]:

@@ -14,11 +14,12 @@ from fedsmall.journey import groups_of, moved, set_out
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
 from fedsmall.schedule import Action, Contact
-from fedsmall.training.stack import Rows, Stack, leaving
+from fedsmall.training.stack import Rows, Stack, group_means, leaving, tensors_of
 from fedsmall.training.trainer import Leg, Signals, Trainer
 from fedsmall.wire import Arrays, Traveller
 
 NOT_FINITE = "the model holds a number that is not finite (NaN or Inf)"
+NEAR = 100.0  # times its size: no common model is refused that has not grown so far, nor one that is finite
 GROWN = 3.0  # an update can be too large only where a model has grown more than so
 
 Initial = Callable[[str | None], Arrays]  # the model with which a site starts, or the common one for None
@@ -170,11 +171,32 @@ class Travellers:
             self.group[:] = self._commons.turn
         if len(models) == 1:
             self.stack.replace(models[0])
+            sizes = [np.array([size(half)]) for half in halves(models[0]) if half] if self.gate else []
         else:
-            self.stack.put(rows, self._of_groups(rows))
-        sizes = [[size(half) for half in halves(model) if half] for model in models] if self.gate else []
-        self._sizes = [np.array(of_half)[self.group] for of_half in zip(*sizes, strict=True)]
+            of_groups = tensors_of(self._commons.stack())
+            for name, tensor in self.stack.state.items():
+                tensor.copy_(of_groups[name][torch.from_numpy(self.group)])
+            sizes = [Rows(half).norms() for half in halves(of_groups) if half] if self.gate else []
+        self._sizes = [of_half[self.group] for of_half in sizes]
         self.common[:], self.trained[:] = True, False
+
+    def means(self) -> Arrays | None:
+        """The groups' next common models at once, {name: (groups, ...)}: sound plain means of as many models each.
+
+        None where anything else is asked, where not all models count, or where one may be refused. One after the other,
+        groups of few models cost more than the training of their models.
+        """
+        groups, state = len(self._commons), self.stack.state
+        in_turn = np.arange(len(self.at)) % groups
+        plain = self._commons.are_means and self.trained.all() and len(self.at) % groups == 0
+        if not plain or (self.group != in_turn).any() or not all(t.is_floating_point() for t in state.values()):
+            return None
+        made = group_means(state, groups)
+        last = tensors_of(self._commons.stack())
+        for mine, theirs in zip(halves(made), halves(last), strict=True):
+            if mine and not (Rows(mine).norms() < NEAR * Rows(theirs).norms()).all():
+                return None
+        return Rows(made).arrays()
 
     def _of_groups(self, rows: np.ndarray) -> Stack:
         """Copies of their groups' last common models for these rows, with the optimizer state that they have."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from clients.site_data import site_in
 from fedsmall.evaluation.ensembles import answer, spread
@@ -16,6 +15,7 @@ from fedsmall.evaluation.thresholds import thresholds_of
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.routes import folds_of
+from fedsmall.training.stack import tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.travellers import Moment
 from fedsmall.visitors import Visitors
@@ -139,7 +139,8 @@ class CentralEvaluator:
         train, task = self.federation.train, self.federation.task
         if task.classes != 2 or task.loss == "l1" or sum(map(len, train)) > MOST_SAMPLES:
             return {}
-        outputs = np.concatenate([self._answer(model, samples.x) for samples in train])
+        with np.errstate(over="ignore", invalid="ignore"):  # of absurd samples at a site there are none
+            outputs = np.concatenate([self._answer(model, samples.x) for samples in train])
         if not np.isfinite(outputs).all():
             return {}
         p = probabilities(outputs, task.loss)[:, 1]
@@ -167,7 +168,7 @@ class CentralEvaluator:
 
     def _predict(self, models: Arrays, x: np.ndarray) -> np.ndarray:
         """Outputs, (models, samples, outputs), of stacked models."""
-        state = {name: torch.from_numpy(np.array(array)) for name, array in models.items()}
+        state = tensors_of(models)
         return self.trainer.predict(self.trainer.stack_of(state), x)
 
     def _held_out(self, common: Arrays | None) -> dict[str, Any]:
@@ -231,7 +232,7 @@ class LocalRoutes:
         assert self.folds is not None
         told = {}
         for route, members in enumerate(of_routes):
-            state = {name: torch.from_numpy(np.array(array)) for name, array in members.items()}
+            state = tensors_of(members)
             stack = self.trainer.stack_of(state)
             for number in np.flatnonzero(self.folds == route):
                 samples = self.federation.train[number]

@@ -275,3 +275,17 @@ def test_what_has_no_meaning_is_refused_in_one_line(
     with pytest.raises(PlanError, match=line) as error:
         build_and_check()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("sites", "groups"), [(6, 2), (6, 3), (6, 6), (7, 3)])
+def test_groups_averaged_at_once_are_those_averaged_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, sites: int, groups: int
+) -> None:
+    plan = plan_of("TravellingGroups", {"groups": groups}, sites=sites)
+    at_once = batched(plan)
+    monkeypatch.setattr(Commons, "are_means", False)
+
+    one_by_one = batched(plan)
+
+    for name, array in one_by_one.model.items():
+        np.testing.assert_allclose(at_once.model[name], array, rtol=0, atol=1e-14)
