@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message
 from scipy.special import softmax
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
 
@@ -17,6 +18,7 @@ from clients.site_data import give_federation
 from clients.station import Station
 from fedsmall.data.standardise import Sums, agree
 from fedsmall.federation import Federation
+from fedsmall.frames import from_frame, joined, to_frame
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Plan
@@ -30,6 +32,7 @@ from sim.engines.local_grid import LocalGrid, number_message
 from sim.engines.run import run_plan
 from strategies.build import strategy_for
 from strategies.server.journal import FileJournal
+from strategies.server.packed_grid import pack, unpack
 from strategies.server.remote import evaluator_for, task_from_roll
 from strategies.server.run_loop import Outcome, RunLoop
 from strategies.server.validation import AskSites, validated
@@ -298,7 +301,8 @@ class Stations(LocalGrid):
         (folder / "policy.toml").write_text(
             "least_samples = 1\ncount_floor = 1\nleast_blur = 0\nmost_read = 1000\n" + policy
         )
-        monkeypatch.setattr(relay, "_ask", self._ask)
+        monkeypatch.setenv(relay.SOCKET, "")
+        monkeypatch.setattr(relay.socket_frames, "ask", self._ask)
 
     def station(self, site: str) -> Station:
         return Station(site, None, self.folder / site, self.folder / "policy.toml")
@@ -312,19 +316,23 @@ class Stations(LocalGrid):
         for site in self.names:
             self.station(site).answer("scaling", config, arrays)
 
-    def _ask(self, words: Any, arrays: Any) -> Any:
+    def _ask(self, path: str, frame: bytes) -> bytes:
+        words, arrays = from_frame(frame)
         config = {**words["config"], RUN: "r", SITES: list(self.names)}
-        return self.station(self.site).answer(words["kind"], config, dict(arrays))
+        return to_frame(*self.station(self.site).answer(words["kind"], config, arrays))
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
-        replies = []
-        for order in messages:
-            number_message(order)
-            self.site = self.at[order.metadata.dst_node_id]
-            kind = order.metadata.message_type
-            handler = {"query": "roll", "evaluate.validate": "validate"}.get(kind, kind)
-            replies.append(relay.relay(handler, order))
-        return replies
+        return [self._through(order) for order in messages]
+
+    def _through(self, order: Message) -> Message:
+        number_message(order)
+        self.site = self.at[order.metadata.dst_node_id]
+        content, order.content = order.content, pack(order.content)[0]
+        reply = relay.relay(order)
+        order.content = content
+        if not reply.has_error():
+            reply.content = unpack(joined(reply.content.config_records.values()))
+        return reply
 
 
 def conduct(plan: Plan, grid: Stations) -> Outcome:
