@@ -31,12 +31,14 @@ from fedsmall.wire import Arrays, stack_of_one
 from sim.engines.cohort import run_cohort
 from sim.evidence.run import DOCS
 from sim.evidence.search import inner
+from sim.evidence.tables import fill
 from sim.runs.files import read_json, write_json
 from sim.runs.scenario import build
 
 KEPT = DOCS / "evidence" / "travelling-groups.json"
 RATES = (0.03, 0.1, 0.3, 1.0, 3.0)
 CONTACTS = (30, 100, 300)  # many: the best of the three; few: the first
+BUDGETS = ("few", "many")
 SEARCH_SEEDS, FOLDS, SEEDS = (1000, 1001), 2, 20
 MEMBERS = 10
 VISIT = 5  # local steps at each visit of the one model that travels
@@ -181,7 +183,7 @@ def grid(data: str, label: str) -> dict[tuple[float, int], float]:
 def measure(data: str, label: str) -> list[Cell]:
     """One method on one set: its rate and its contacts chosen on training sites, then all seeds."""
     means, cells = grid(data, label), []
-    for word, allowed in (("few", CONTACTS[:1]), ("many", CONTACTS)):
+    for word, allowed in zip(BUDGETS, (CONTACTS[:1], CONTACTS), strict=True):
         lr, contacts = min((key for key in means if key[1] in allowed), key=means.__getitem__)
         if cells and contacts == cells[0].contacts and lr == cells[0].lr:
             cells.append(replace(cells[0], budget=word))
@@ -218,7 +220,7 @@ def of(cells: Sequence[Cell], budget: str, data: str, label: str) -> Cell:
     return next(cell for cell in cells if (cell.budget, cell.data, cell.method) == (budget, data, label))
 
 
-def tested(cells: Sequence[Cell], budget: str) -> dict[tuple[str, str, str], tuple[Comparison, float]]:
+def against_rivals(cells: Sequence[Cell], budget: str) -> dict[tuple[str, str, str], tuple[Comparison, float]]:
     """The primary method against every rival in AUC and NLL, by set, rival and metric; p by Holm over all of them."""
     sets = [data for data in SETS if any(cell.data == data for cell in cells)]
     keys = [(data, rival, metric) for data in sets for rival in RIVALS for metric in ("auc", "nll")]
@@ -229,7 +231,7 @@ def tested(cells: Sequence[Cell], budget: str) -> dict[tuple[str, str, str], tup
 
 def wins(cells: Sequence[Cell], budget: str) -> dict[str, list[str]]:
     """The metrics in which the primary method beats every rival on a medical set, by set."""
-    table = tested(cells, budget)
+    table = against_rivals(cells, budget)
     won: dict[str, list[str]] = {}
     for data in [data for data in MEDICAL if any(cell.data == data for cell in cells)]:
         for metric in ("auc", "nll"):
@@ -254,7 +256,7 @@ def table(cells: Sequence[Cell], budget: str, metric: str) -> str:
 
 def gains(cells: Sequence[Cell], budget: str) -> str:
     """What the primary method gains over each rival: AUC in points and NLL, with 95% intervals; bold where p <= .05."""
-    found = tested(cells, budget)
+    found = against_rivals(cells, budget)
     lines = [f"| data | G | {' | '.join(RIVALS)} |", "|" + "---|" * (2 + len(RIVALS))]
     for data in dict.fromkeys(key[0] for key in found):
         row = [" / ".join(_gain(metric, *found[data, rival, metric]) for metric in ("auc", "nll")) for rival in RIVALS]
@@ -283,10 +285,18 @@ def main(arguments: list[str]) -> None:
                     kept += measure(data, label)
                     write_json(KEPT, [asdict(cell) for cell in kept])
                     print(f"{data}: {label}", flush=True)
-    for budget in ("few", "many"):
-        for metric in METRICS:
-            print(f"\n{budget}, {metric}\n\n{table(kept, budget, metric)}")
-        print(f"\n{gains(kept, budget)}\n\nwins: {wins(kept, budget)}")
+    shown = tables(kept)
+    fill(DOCS, shown.get)
+    for name, text in shown.items():
+        print(f"\n{name}\n\n{text}")
+    print("\nwins:", {budget: wins(kept, budget) for budget in BUDGETS})
+
+
+def tables(cells: Sequence[Cell]) -> dict[str, str]:
+    """All tables by name, as pages have them."""
+    means = {(budget, metric): table(cells, budget, metric) for budget in BUDGETS for metric in METRICS}
+    named = {f"travelling-groups-{budget}-{metric}": text for (budget, metric), text in means.items()}
+    return named | {f"travelling-groups-{budget}": gains(cells, budget) for budget in BUDGETS}
 
 
 if __name__ == "__main__":
