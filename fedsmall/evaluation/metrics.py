@@ -6,6 +6,8 @@ over classes. The metrics are scikit-learn's (tests hold them to it), which take
 and small test sets that costs more than all training.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import rankdata
@@ -43,16 +45,16 @@ def known_metric(name: str, loss: str) -> str:
     return name
 
 
-def default_metric(y: np.ndarray, task: Task) -> str:
+def default_metric(y: Sequence[np.ndarray], task: Task) -> str:
     """What methods are judged by where nobody says: accuracy, or the AUC where accuracy would be fooled.
 
-    It would be where the commonest class of the training samples ``y`` holds ten points more than an equal share (60%
-    of two classes, 43% of three): then a prediction that looks at no sample already seems to be worth something.
-    Numbers are judged by their mean absolute error.
+    It would be where the commonest class of the training samples, the sites' ``y``, holds ten points more than an equal
+    share (60% of two classes, 43% of three): then a prediction that looks at no sample already seems to be worth
+    something. Numbers are judged by their mean absolute error.
     """
     if task.loss == "l1":
         return "mae"
-    shares = np.bincount(y, minlength=task.classes) / max(len(y), 1)
+    shares = np.bincount(np.concatenate(list(y)), minlength=task.classes) / max(sum(map(len, y)), 1)
     return "auc" if shares.max() > 1 / task.classes + UNEQUAL else "accuracy"
 
 

@@ -138,8 +138,9 @@ def counted_at(task: Task, y: Sequence[int] | np.ndarray, sites: int) -> Trained
     """The counts of samples with the targets ``y`` (samples, ...)."""
     if task.loss == "l1":
         return TrainedOn(sites=sites, samples=len(y))
-    counts = np.bincount(np.asarray(y), minlength=len(task.class_names)).tolist()
-    return TrainedOn(sites=sites, samples=len(y), classes=dict(zip(task.class_names, counts, strict=True)))
+    names = task.class_names or tuple(map(str, range(task.classes)))
+    counts = np.bincount(np.asarray(y), minlength=len(names)).tolist()
+    return TrainedOn(sites=sites, samples=len(y), classes=dict(zip(names, counts, strict=True)))
 
 
 def limits_of(task: Task, preparation: Preparation) -> tuple[str, ...]:

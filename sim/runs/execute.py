@@ -9,8 +9,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
-
 from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.federation import Federation
 from fedsmall.plan import Plan
@@ -88,7 +86,7 @@ def judged_by(scenario: Scenario, federation: Federation) -> Scenario:
     if scenario.metric is not None:
         name = known_metric(scenario.metric, federation.task.loss)
     else:
-        name = default_metric(np.concatenate([samples.y for samples in federation.train]), federation.task)
+        name = default_metric([samples.y for samples in federation.train], federation.task)
     return scenario.model_copy(update={"metric": name})
 
 

@@ -153,7 +153,11 @@ def test_every_line_for_the_terminal_has_words_and_options_that_exist(line):
 def test_every_file_that_is_linked_exists():
     for target in re.findall(r"\]\(\s*([^)\s]+)\)", README):
         if not target.startswith("http"):
-            assert (ROOT / target).is_file(), target
+            file, _, heading = target.partition("#")
+            assert (ROOT / file).is_file(), target
+            if heading:
+                written = re.findall(r"^#+ (.*)$", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
+                assert heading in {re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-") for line in written}
 
 
 def test_no_line_shows_where_it_was_made():

@@ -3,27 +3,23 @@
 import html
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from clients import relay
 from clients.client_app import app
 from clients.site_data import give_federation
-from clients.station import Station
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.models.own_models import SHARED_PART
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN, SITES
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_plan, check_run
 from sim.api import run
 from sim.engines.inprocess import InProcessGrid
-from sim.engines.local_grid import LocalGrid, number_message
+from sim.engines.local_grid import LocalGrid
 from sim.engines.run import run_plan
 from sim.evidence.search import search
 from sim.runs.scenario import build, load
@@ -32,6 +28,7 @@ from strategies.server.remote import evaluator_for, task_from_roll
 from strategies.server.run_loop import Outcome, RunLoop
 from tests import ROOT
 from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.stations import Stations
 
 SMALL, LARGE = {"name": "g1", "widths": [4, 6]}, {"name": "g2", "widths": [4, 6, 8]}
 OPTIONS = {"sites": [SMALL, SMALL, LARGE, LARGE], "shared": ["conv1", "norm1", "conv2", "norm2"]}
@@ -152,29 +149,6 @@ def test_private_layers_are_in_the_sites_memory_and_never_on_the_wire(federation
     assert any("conv3" in key for key in kept)
 
 
-class Stations(LocalGrid):
-    """Real sites' own programs, each of which is started anew for every message; only Flower's network is left out."""
-
-    def __init__(self, plan: Plan, folder: Path, names: tuple[str, ...], monkeypatch) -> None:
-        super().__init__(len(names), 1)
-        self.folder, self.names, self.at = folder, names, dict(zip(self.nodes, names, strict=True))
-        (folder / "policy.toml").write_text("least_samples = 1\ncount_floor = 1\nleast_blur = 0\nmost_read = 1000\n")
-        monkeypatch.setattr(relay, "_ask", self._ask)
-
-    def _ask(self, words, arrays):
-        station = Station(self.site, None, self.folder / self.site, self.folder / "policy.toml")
-        return station.answer(words["kind"], {**words["config"], RUN: "r", SITES: list(self.names)}, dict(arrays))
-
-    def send_and_receive(self, messages, *, timeout=None):
-        replies = []
-        for order in messages:
-            number_message(order)
-            self.site = self.at[order.metadata.dst_node_id]
-            kind = {"query": "roll"}.get(order.metadata.message_type, order.metadata.message_type)
-            replies.append(relay.relay(kind, order))
-        return replies
-
-
 @pytest.mark.parametrize("name", ["FedDC", "FedDyn", "RepTreeFL"])
 def test_real_sites_that_restart_at_every_contact_give_the_bits_of_a_simulation(
     federation, name, tmp_path, monkeypatch
@@ -182,7 +156,7 @@ def test_real_sites_that_restart_at_every_contact_give_the_bits_of_a_simulation(
     plan = plan_of(name)
     simulated = run_plan(plan, federation, "inprocess")
 
-    real = conduct(plan, Stations(plan, tmp_path, federation.names, monkeypatch))
+    real = conduct(plan, Stations(tmp_path, federation.names, monkeypatch))
 
     assert not real.events
     assert same(real.model, simulated.model)
@@ -191,7 +165,7 @@ def test_real_sites_that_restart_at_every_contact_give_the_bits_of_a_simulation(
 
 def test_a_site_that_forgot_its_layers_would_be_judged_otherwise(federation, tmp_path, monkeypatch):
     plan = plan_of()
-    grid = Stations(plan, tmp_path, federation.names, monkeypatch)
+    grid = Stations(tmp_path, federation.names, monkeypatch)
     whole = conduct(plan, grid).evaluations[-1].sites["per_site"]["mae"]
     monkeypatch.setattr("clients.memory.RoundMemory.read", lambda _: {})
 
@@ -203,7 +177,7 @@ def test_sites_that_differ_in_what_they_share_are_found_at_the_roll_call(federat
     plan = plan_of(model_options=options)
 
     with pytest.raises(PlanError, match="Sites differ in their signature: 'site-000'"):
-        conduct(plan, Stations(plan, tmp_path, federation.names, monkeypatch))
+        conduct(plan, Stations(tmp_path, federation.names, monkeypatch))
 
 
 def test_a_tree_of_depth_0_is_plain_averaging_to_the_bit(federation):

@@ -8,17 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
 from scipy.special import softmax
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
 
-from clients import relay
 from clients.client_app import app
 from clients.site_data import give_federation
-from clients.station import Station
-from fedsmall.data.standardise import Sums, agree
 from fedsmall.federation import Federation
-from fedsmall.frames import from_frame, joined, to_frame
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Plan
@@ -28,14 +23,14 @@ from fedsmall.training.trees import cohort_for
 from fedsmall.wire import PLAN
 from sim.engines.evaluation import CentralEvaluator
 from sim.engines.inprocess import InProcessGrid
-from sim.engines.local_grid import LocalGrid, number_message
+from sim.engines.local_grid import LocalGrid
 from sim.engines.run import run_plan
 from strategies.build import strategy_for
 from strategies.server.journal import FileJournal
-from strategies.server.packed_grid import pack, unpack
 from strategies.server.remote import evaluator_for, task_from_roll
 from strategies.server.run_loop import Outcome, RunLoop
 from strategies.server.validation import AskSites, validated
+from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import ADAM, MOMENTUM, assert_alike, assert_equal_bits, federation_of, plan_of
 
 ROUTES: dict[str, Any] = {"validate": {"routes": 3}}
@@ -290,49 +285,6 @@ def test_patience_ends_a_run_that_gets_worse_and_keeps_the_best_model() -> None:
 
 
 # Real sites.
-
-
-class Stations(LocalGrid):
-    """Real sites' own programs; only Flower's network is left out."""
-
-    def __init__(self, folder: Path, names: tuple[str, ...], monkeypatch: Any, policy: str = "") -> None:
-        super().__init__(len(names), 1)
-        self.folder, self.names, self.at = folder, names, dict(zip(self.nodes, names, strict=True))
-        (folder / "policy.toml").write_text(
-            "least_samples = 1\ncount_floor = 1\nleast_blur = 0\nmost_read = 1000\n" + policy
-        )
-        monkeypatch.setenv(relay.SOCKET, "")
-        monkeypatch.setattr(relay.socket_frames, "ask", self._ask)
-
-    def station(self, site: str) -> Station:
-        return Station(site, None, self.folder / site, self.folder / "policy.toml")
-
-    def agree_on_scaling(self, plan: Plan) -> None:
-        """What a server does between the roll call and the first contact."""
-        config = {PLAN: plan.model_dump_json(), RUN: "r", SITES: list(self.names)}
-        told = [self.station(site).answer("sums", config, {})[1] for site in self.names]
-        scaling = agree([Sums(**{name.removeprefix("sums/"): array for name, array in sums.items()}) for sums in told])
-        arrays = {f"scaling/{name}": array for name, array in vars(scaling).items()}
-        for site in self.names:
-            self.station(site).answer("scaling", config, arrays)
-
-    def _ask(self, path: str, frame: bytes) -> bytes:
-        words, arrays = from_frame(frame)
-        config = {**words["config"], RUN: "r", SITES: list(self.names)}
-        return to_frame(*self.station(self.site).answer(words["kind"], config, arrays))
-
-    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
-        return [self._through(order) for order in messages]
-
-    def _through(self, order: Message) -> Message:
-        number_message(order)
-        self.site = self.at[order.metadata.dst_node_id]
-        content, order.content = order.content, pack(order.content)[0]
-        reply = relay.relay(order)
-        order.content = content
-        if not reply.has_error():
-            reply.content = unpack(joined(reply.content.config_records.values()))
-        return reply
 
 
 def conduct(plan: Plan, grid: Stations) -> Outcome:

@@ -296,7 +296,7 @@ def test_images_of_another_size_and_no_images_are_refused(fedsmall, scans, tmp_p
 
     assert "holds no image" in empty[2]
     assert resized[0] == 0  # the scenario named a size, to which all are brought
-    with pytest.raises(ValueError, match="the images are 5 x 5, and the model takes 16 x 16"):
+    with pytest.raises(ValueError, match="the image is 5 x 5, and the model takes 16 x 16"):
         fixed.numbers([tmp_path / "new" / "a.png"])
 
 

@@ -1,0 +1,59 @@
+"""Real sites' own programs behind a grid: only Flower's network is left out."""
+
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+
+from clients import relay
+from clients.station import Station
+from fedsmall.data.standardise import Sums, agree
+from fedsmall.frames import from_frame, joined, to_frame
+from fedsmall.plan import Plan
+from fedsmall.run_sheet import RUN, SITES
+from fedsmall.wire import PLAN
+from sim.engines.local_grid import LocalGrid, number_message
+from strategies.server.packed_grid import pack, unpack
+
+
+class Stations(LocalGrid):
+    """The sites ``names``, whose data lie in folders of their names; each program is started anew for every message."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...], monkeypatch: Any, policy: str = "") -> None:
+        super().__init__(len(names), 1)
+        self.folder, self.names, self.at = folder, names, dict(zip(self.nodes, names, strict=True))
+        (folder / "policy.toml").write_text(
+            "least_samples = 1\ncount_floor = 1\nleast_blur = 0\nmost_read = 1000\n" + policy
+        )
+        monkeypatch.setenv(relay.SOCKET, "")
+        monkeypatch.setattr(relay.socket_frames, "ask", self._ask)
+
+    def station(self, site: str) -> Station:
+        return Station(site, None, self.folder / site, self.folder / "policy.toml")
+
+    def agree_on_scaling(self, plan: Plan) -> None:
+        """What a server does between the roll call and the first contact."""
+        config = {PLAN: plan.model_dump_json(), RUN: "r", SITES: list(self.names)}
+        told = [self.station(site).answer("sums", config, {})[1] for site in self.names]
+        scaling = agree([Sums(**{name.removeprefix("sums/"): array for name, array in sums.items()}) for sums in told])
+        arrays = {f"scaling/{name}": array for name, array in vars(scaling).items()}
+        for site in self.names:
+            self.station(site).answer("scaling", config, arrays)
+
+    def _ask(self, path: str, frame: bytes) -> bytes:
+        words, arrays = from_frame(frame)
+        config = {**words["config"], RUN: "r", SITES: list(self.names)}
+        return to_frame(*self.station(self.site).answer(words["kind"], config, arrays))
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        return [self._through(order) for order in messages]
+
+    def _through(self, order: Message) -> Message:
+        number_message(order)
+        self.site = self.at[order.metadata.dst_node_id]
+        content, order.content = order.content, pack(order.content)[0]
+        reply = relay.relay(order)
+        order.content = content
+        if not reply.has_error():
+            reply.content = unpack(joined(reply.content.config_records.values()))
+        return reply
