@@ -46,7 +46,7 @@ def _differ(spreads: list[dict[str, float]]) -> str:
         return f"their outputs differ by {deviation:.3g} (sd, mean of the test samples)"
     information = _mean(spreads, "information")
     return (
-        f"they differ by {100 * deviation:.1f} points of probability (sd, mean of the test samples; "
+        f"the members differ by {100 * deviation:.1f} points of probability (sd, mean of the test samples; "
         f"mutual information {information:.3f} nats)"
     )
 

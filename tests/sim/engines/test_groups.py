@@ -13,12 +13,15 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Plan
+from fedsmall.tasks import build_federation
 from fedsmall.training.batches import Batches
 from fedsmall.training.trees import cohort_for
 from fedsmall.validation import check_plan
 from sim.engines.cohort import run_cohort
+from sim.engines.run import run_plan
 from strategies.server.journal import FileJournal
 from strategies.server.remote import Judges, SiteEvaluator
+from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.test_one_algorithm import (
     ADAM,
     MOMENTUM,
@@ -289,3 +292,21 @@ def test_groups_averaged_at_once_are_those_averaged_one_after_the_other(
 
     for name, array in one_by_one.model.items():
         np.testing.assert_allclose(at_once.model[name], array, rtol=0, atol=1e-14)
+
+
+@ON_RAY
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("TravellingGroups", {"groups": 2, "ema": 0.5}), ("FedDC", {"aggregate_every": 2, "validate": {"routes": 3}})],
+)
+def test_ray_gives_groups_and_routes_the_bits_of_this_process(name: str, settings: dict[str, Any]) -> None:
+    plan = plan_of(name, settings, rounds=4)
+    federation = build_federation(plan)
+
+    here, there = (run_plan(plan, federation, engine) for engine in ("inprocess", "ray"))
+
+    assert here.model is not None
+    assert there.model is not None
+    assert_equal_bits(here.model, there.model)
+    assert [each.validation for each in here.evaluations] == [each.validation for each in there.evaluations]

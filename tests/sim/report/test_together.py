@@ -49,7 +49,7 @@ def test_an_ensemble_says_how_far_its_members_differ(run: Run) -> None:
 
     line = next(line for line in together(run) if line.startswith("TravellingGroups"))
 
-    assert f"they differ by {50 * sum(row['deviation'] for row in spreads):.1f} points" in line
+    assert f"the members differ by {50 * sum(row['deviation'] for row in spreads):.1f} points" in line
     assert all(row["information"] > 0 for row in spreads)
 
 
