@@ -2,8 +2,9 @@
 
 From the sums over a table, and those over the same table and one patient more, that patient follows by subtraction. So
 new sums of a feature are told only where at least ``floor`` of its values were in none that were told before; else the
-site tells what it told last. Then each answer holds so many values that no earlier one holds, and no combination of
-answers comes down to fewer. Values are kept as digests under a key of the site's own.
+site tells what it told last, unless it has told just these sums before. Then each answer holds so many values that no
+earlier one holds, and no combination of answers comes down to fewer. Values are kept as digests under a key of the
+site's own.
 
 A feature is its name (or its place, where it has none), so that another choice of columns is no way around.
 """
@@ -34,7 +35,10 @@ class Told(NamedTuple):
 
 
 class ToldSums:
-    """The memory of one site, in the file ``path``; {"key", "features": {name: {"seen": {digest: count}, "last"}}}."""
+    """The memory of one site, in the file ``path``.
+
+    {"key", "features": {name: {"seen": {digest: count}, "last": sums, "told": digests of all values that were summed}}}
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,11 +56,12 @@ class ToldSums:
             now = _digests(columns[:, index], bytes.fromhex(known["key"]))
             seen = Counter(before["seen"] if before else {})
             fresh = (now - seen).total()
-            if fresh == 0 and before and before["of"] == _of(now):
+            told = before["told"] if before else []
+            if fresh == 0 and _of(now) in told:
                 continue  # the same values: the same sums
             if fresh >= max(floor, 1):
                 last = flat[:, index].tolist()
-                known["features"][name] = {"seen": seen | now, "last": last, "of": _of(now)}
+                known["features"][name] = {"seen": seen | now, "last": last, "told": [*told, _of(now)]}
             else:
                 flat[:, index] = before["last"] if before else 0.0
                 again += 1
