@@ -24,11 +24,12 @@ from examples.loopback import LoopbackConsortium
 from fedsmall.audit_log import digest_of, verify
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
-from sim.consortium import runs, sample_data, server, supervisor
+from sim.consortium import flower_cli, runs, sample_data, server, supervisor
 from sim.runs import scenario
 
 SITES = ("bonn", "essen", "ulm")
 PATIENCE = {"round_deadline_s": 900.0, "start_deadline_s": 600.0}
+RESTART_S = 120.0  # until a server that was killed is there again
 POLICY = "least_samples = 1\n"
 
 
@@ -117,6 +118,8 @@ def main(kills: int, rounds: int, seed: int = 0) -> int:
             wild: list[str] = []
             while sum(log.values()) < kills:
                 wild.append(f"wild-{len(wild) + 1}")
+                # the last kill may have been the server's, as its run ended
+                flower_cli.wait_until(lambda: server.is_up(loopback.folder), RESTART_S)
                 loopback.start(wild[-1], plan, **PATIENCE)
                 disturb(loopback, wild[-1], kills, rng, log)
             digests = {run: digest_of(load_file(loopback.home(run) / "model.safetensors")) for run in ["calm", *wild]}
