@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tomli_w
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -53,10 +52,10 @@ def tune(
     """
     from fedsmall.evaluation.metrics import LOWER_IS_BETTER
     from sim.evidence.items import SEARCHES, items
-    from sim.evidence.search import Try, choose, save, search, spaced_rates
+    from sim.evidence.search import Try, choose, save, search, spaced_rates, with_rates
     from sim.evidence.search_by_routes import ROUTES, judged_by
     from sim.runs.files import write as put
-    from sim.runs.scenario import load
+    from sim.runs.scenario import as_toml, load
     from sim.runs.shipped import find
 
     item = items().get(scenario)
@@ -94,18 +93,9 @@ def tune(
     _draw(tries, asked, path, item.name if item else None, beside=item is None or out is not None)
     console.print(f"\nSearch: {path}")
     if write is not None:
-        put(write, tomli_w.dumps(with_rates(asked[""], choose(tries[""]))).encode())
+        rates_of = {label: choice.lr for label, choice in choose(tries[""]).items()}
+        put(write, as_toml(with_rates(asked[""], rates_of)))
         console.print(f"Scenario: {write}")
-
-
-def with_rates(scenario: "Scenario", choices: "Mapping[str, RateChoice]") -> dict[str, object]:
-    """The keys of a scenario, each method with the rate that was chosen for it."""
-    table = scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    labels = [scenario.plan(index, scenario.seeds[0]).method.label for index in range(len(scenario.method))]
-    for entry, label in zip(table["method"], labels, strict=True):
-        if label in choices:
-            entry["recipe"] = {**entry.get("recipe", {}), "lr": choices[label].lr}
-    return table
 
 
 def _draw(

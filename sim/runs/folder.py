@@ -23,7 +23,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tomli_w
 from safetensors.numpy import load_file, save
 
 from fedsmall.errors import PlanError
@@ -40,7 +39,7 @@ from sim.runs.cores import cores
 from sim.runs.failures import Failed
 from sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
 from sim.runs.packages import packages_of
-from sim.runs.scenario import Scenario, load
+from sim.runs.scenario import Scenario, as_toml, load
 
 if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
     from sim.engines.run import RunRecord
@@ -191,8 +190,7 @@ def start(folder: Path | None, scenario: Scenario, federation: Federation, engin
     if folder is None:
         return run
     check_free(folder)
-    table = scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    write(folder / "scenario.toml", tomli_w.dumps(table).encode())
+    write(folder / "scenario.toml", as_toml(scenario))
     write_json(folder / "plans.json", [plan.model_dump(mode="json") for plan in plans])
     run.save()
     return run

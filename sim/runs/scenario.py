@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import tomli_w
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedsmall.errors import PlanError
@@ -145,6 +146,11 @@ def _keys_beside(error: ValidationError) -> list[str]:
     """The keys that are known where the first fault is."""
     in_recipe = error.errors()[0]["loc"][:1] == ("recipe",)
     return list(Recipe.model_fields if in_recipe else Scenario.model_fields)
+
+
+def as_toml(scenario: Scenario) -> bytes:
+    """A scenario as a file that :func:`load` reads; what is as by default is left out."""
+    return tomli_w.dumps(scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)).encode()
 
 
 def load(path: Path | str, settings: Sequence[str] = ()) -> Scenario:

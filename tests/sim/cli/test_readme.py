@@ -9,7 +9,6 @@ import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 import torch
@@ -17,7 +16,7 @@ from flwr.app import Context, RecordDict
 
 from fedsmall.audit_log import AuditLog
 from sim import run
-from sim.cli.app import Commands, LazyCommand
+from sim.cli.app import Commands
 from sim.cli.commands import COMMANDS
 from sim.consortium import server
 from sim.consortium import site as sites
@@ -25,6 +24,7 @@ from sim.consortium.flower_cli import port_is_free
 from sim.runs.scenario import build
 from strategies import DaisyChain
 from tests import ROOT
+from tests.sim.cli.lines import assert_known
 from tests.strategies.toy import toy_grid
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -139,15 +139,7 @@ def test_every_command_of_the_table_exists(name):
     "line", re.findall(r"^(?:\.venv/bin/)?fedsmall ([^#\n]+)", "\n".join(blocks("bash")), re.MULTILINE)
 )
 def test_every_line_for_the_terminal_has_words_and_options_that_exist(line):
-    words = line.split()
-    command: click.Command = LazyCommand(words[0], COMMANDS[words[0]]).real()
-    while isinstance(command, click.Group):
-        words = words[1:]
-        command = command.commands[words[0]]
-
-    known = {option for parameter in command.params for option in parameter.opts}
-
-    assert {word for word in words if word.startswith("-")} <= known
+    assert_known(line)
 
 
 def test_every_file_that_is_linked_exists():

@@ -4,12 +4,10 @@ import io
 import re
 from contextlib import redirect_stdout
 
-import click
 import pytest
 
-from sim.cli.app import LazyCommand
-from sim.cli.commands import COMMANDS
 from tests import ROOT
+from tests.sim.cli.lines import assert_known
 
 PAGE = (ROOT / "docs" / "use.md").read_text(encoding="utf-8")
 
@@ -51,12 +49,4 @@ def test_the_exports_of_the_page_are_made(fedsmall, tmp_path):
 
 @pytest.mark.parametrize("line", [line for block in blocks("bash") for line in lines(block)])
 def test_every_line_of_the_page_has_words_and_options_that_exist(line):
-    words = line.split()
-    command: click.Command = LazyCommand(words[0], COMMANDS[words[0]]).real()
-    while isinstance(command, click.Group):
-        words = words[1:]
-        command = command.commands[words[0]]
-
-    known = {option for parameter in command.params for option in parameter.opts}
-
-    assert {word for word in words if word.startswith("-")} <= known
+    assert_known(line)
