@@ -16,13 +16,13 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
-from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 
 from fedsmall.files import one_line
 from fedsmall.frames import FrameError, from_frame, joined, leaves, pieces_of, to_frame
 from fedsmall.wire import CONFIG, METRICS, join, parts
 from strategies.records import array_records, to_arrays, to_record
+from strategies.server.grid_around import GridAround
 
 REFUSED, LOST = 2, 4  # Flower's ErrorCodes: the ClientApp raised an error; an answer is not to be had any more
 SHORTEST_S, LONGEST_S = 0.02, 1.0  # between two questions
@@ -47,7 +47,7 @@ class _Waiting:
     arriving: _Arriving | None = None
 
 
-class PackedGrid(Grid):
+class PackedGrid(GridAround):
     """``grid`` is Flower's HttpGrid, whose own client makes the calls."""
 
     def __init__(self, grid: Any, clock: Callable[[], float] = time.monotonic) -> None:
@@ -176,19 +176,6 @@ class PackedGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """As Flower's grid."""
         return self.grid.get_node_ids()  # type: ignore[no-any-return]
-
-    def set_run(self, run: Any) -> None:
-        """As Flower's grid."""
-        self.grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        """As Flower's grid."""
-        return self.grid.run
-
-    def create_message(self, *args: Any, **options: Any) -> Message:
-        """As Flower's grid."""
-        return self.grid.create_message(*args, **options)  # type: ignore[no-any-return]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Not here: the deadline and the quorum of a contact are the retrying grid's."""

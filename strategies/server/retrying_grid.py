@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flwr.app import ConfigRecord, Error, Message, MessageType
-from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 
 from fedsmall.audit_log import AuditLog
@@ -22,6 +21,7 @@ from fedsmall.files import one_line
 from fedsmall.run_sheet import RUN, RUN_ID, SITES, RunSheet
 from fedsmall.wire import CONFIG, ROUND, join
 from strategies.records import described
+from strategies.server.grid_around import GridAround
 from strategies.server.packed_grid import PackedGrid
 
 # Flower's ErrorCode: the message or its reply was lost, the node went away, the ClientApp's process was killed
@@ -39,8 +39,10 @@ class QuorumError(RuntimeError):
     """Fewer sites answered than the run sheet asks for; the run can be resumed when they are back."""
 
 
-class RetryingGrid(Grid):
+class RetryingGrid(GridAround):
     """Flower's ``grid`` for one run; ``log`` gets a line for every order, every answer and every silence."""
+
+    grid: PackedGrid
 
     def __init__(
         self, grid: PackedGrid, sheet: RunSheet, log: AuditLog, clock: Callable[[], float] = time.monotonic
@@ -192,19 +194,6 @@ class RetryingGrid(Grid):
         return "".join(f" [{reason}]" for reason in reasons)[:1000]
 
     # -- the rest is Flower's own ----------------------------------------------------------------------------------
-
-    def set_run(self, run: Any) -> None:
-        """As Flower's grid."""
-        self.grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        """As Flower's grid."""
-        return self.grid.run
-
-    def create_message(self, *args: Any, **options: Any) -> Message:
-        """As Flower's grid."""
-        return self.grid.create_message(*args, **options)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """As Flower's grid."""
