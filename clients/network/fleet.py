@@ -84,14 +84,15 @@ class Fleet:
         self._ends = threading.Event()
         self._beating = threading.Thread(target=self._beat, daemon=True)
 
-    def connect(self) -> None:
-        """Activate the site's node, or go on as it. NotAdmittedError where the server does not let the site in."""
+    def connect(self) -> bool:
+        """Activate the site's node, or go on as it: False. NotAdmittedError where the server lets it not in."""
         try:
-            _insisting(self.activate)
+            anew = _insisting(self.activate)
         except httpx.HTTPStatusError as error:
             raise NotAdmittedError(f"HTTP {error.response.status_code}") from None
         if not self._beating.is_alive():
             self._beating.start()
+        return anew
 
     def activate(self) -> bool:
         """Ask once to be let in; True where the node was not connected yet. Raises httpx's errors."""

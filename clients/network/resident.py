@@ -18,6 +18,7 @@ from flwr.app import ConfigRecord, Message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.supercore.task_identity import TaskIdentity
+from google.protobuf.message import DecodeError
 
 from clients.launcher import check_bundle
 from clients.network.fleet import FIRST_WAIT_S, LONGEST_WAIT_S, Arrival, Fleet, GoneError, NotAdmittedError
@@ -30,6 +31,8 @@ SHORTEST_S, LONGEST_S = 0.03, 3.0  # between two questions to the server
 PATIENCE = 20  # a question comes after a twentieth of the time for which there was nothing to do
 KILLED = 8  # Flower's ErrorCode for a ClientApp that was killed: the server sends the order again
 MOST_RUNS = 1000
+AWAY_S = 3.0  # longer than the server's slowest look for answers: within it, it sees that a site is away
+GIVEN = "given"  # beside the order in hand: its answer, from before it is sent until all of it has arrived
 
 
 @dataclass
@@ -37,7 +40,8 @@ class Resident:
     """One site's program: ``fleet`` is its line to the server, ``station`` the path of the station's socket.
 
     ``approved`` are the digests of bundles that the policy approves, separated by commas. ``taken`` is where the order
-    in hand is written down: a program that was killed says so when it is back, and is sent the order again.
+    in hand is written down: a program that was killed says so when it is back, and is sent the order again. An answer
+    is written down too before it is sent: a server that has a part of one takes no other.
     """
 
     fleet: Fleet
@@ -62,26 +66,41 @@ class Resident:
 
     def connect(self) -> None:
         """Connect, however long it takes; then give back an order that was in hand when this program was killed."""
+        if not self._let_in() and self._in_hand() is None:
+            self.fleet.release()  # an order that was on its way here may be lost: who is seen away is sent it again
+            time.sleep(AWAY_S)
+            self._let_in()
+        print(f"connected as node {self.fleet.node.node_id}", flush=True)
+        message, given = self._in_hand(), kept(self._given)
+        if message is not None:
+            if given is None or given.metadata.reply_to_message_id != message.metadata.message_id:
+                given = refusal(message, "its program was killed", KILLED)
+            self._settle(message, lambda: given)
+
+    def _let_in(self) -> bool:
+        """Dial until the server lets the site in; False where it had counted the site as connected all the while."""
         wait = FIRST_WAIT_S
         while True:
             try:
-                self.fleet.connect()
-                break
+                return self.fleet.connect()
             except NotAdmittedError as error:
                 print(f"not let in ({error}); again in {wait:.0f} s", flush=True)
             time.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT_S)
-        print(f"connected as node {self.fleet.node.node_id}", flush=True)
-        if self.taken.exists():
-            message = message_from_proto(ProtoMessage.FromString(self.taken.read_bytes()))
-            self._settle(message, lambda: refusal(message, "its program was killed", KILLED))
+
+    @property
+    def _given(self) -> Path:
+        return self.taken.with_name(GIVEN)
+
+    def _in_hand(self) -> Message | None:
+        return kept(self.taken)
 
     def work(self) -> bool:
         """Take and answer one order; False where there is none."""
         arrival = self.fleet.pull()
         if arrival is None:
             return False
-        write(self.taken, message_to_proto(arrival.message).SerializeToString())
+        keep(self.taken, arrival.message)
         self._settle(arrival.message, lambda: self._answer(arrival))
         return True
 
@@ -90,13 +109,19 @@ class Resident:
         TaskIdentity.task_id, TaskIdentity.run_id = 1, message.metadata.run_id
         TaskIdentity.node_id = self.fleet.node.node_id
         try:
-            self.fleet.push(answer(), time.monotonic() - begun)
+            reply = answer()
+            keep(self._given, reply)
+            self.fleet.push(reply, time.monotonic() - begun)
         except GoneError as error:
             print(f"an order was dropped: its run has ended ({error})", flush=True)
         except NotAdmittedError:
-            self.taken.unlink(missing_ok=True)  # whoever sent it is not there any more
+            self._let_go()  # whoever sent it is not there any more
             raise
-        self.taken.unlink(missing_ok=True)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self.taken.unlink(missing_ok=True)  # first: an answer whose order is not there is never sent
+        self._given.unlink(missing_ok=True)
 
     def _answer(self, arrival: Arrival) -> Message:
         message, run = arrival.message, arrival.message.metadata.run_id
@@ -133,6 +158,19 @@ class Resident:
             except PolicyError as error:
                 self.runs[run] = one_line(error)
         return self.runs[run]
+
+
+def keep(path: Path, message: Message) -> None:
+    """Write a message down, readable by nobody else."""
+    write(path, message_to_proto(message).SerializeToString(), mode=0o600)
+
+
+def kept(path: Path) -> Message | None:
+    """The message that was written down; None where there is none, or, after the power went, none that can be read."""
+    try:
+        return message_from_proto(ProtoMessage.FromString(path.read_bytes()))
+    except (OSError, DecodeError, ValueError, LookupError):
+        return None
 
 
 def piece_in(content: bytes) -> ConfigRecord:

@@ -12,6 +12,7 @@ from clients.network.fleet import Arrival, GoneError, NotAdmittedError
 from clients.network.resident import Resident
 from fedsmall.frames import from_frame, joined, pieces_of, to_frame
 from sim.engines.local_grid import act_as_server
+from strategies.server import packed_grid
 from tests.clients.test_relay import bundle, station
 
 __all__ = ["station"]
@@ -24,7 +25,7 @@ class Line:
 
     def __init__(self, bundle=OWN):
         self.orders, self.objects, self.replies, self.confirmed = [], {}, [], 0
-        self.content, self.asked, self.connections = bundle, 0, 0
+        self.content, self.asked, self.connections, self.released = bundle, 0, 0, 0
         self.node = type("Node", (), {"node_id": 5})
 
     def give(self, body, kind="train"):
@@ -38,6 +39,10 @@ class Line:
 
     def connect(self):
         self.connections += 1
+        return True
+
+    def release(self):
+        self.released += 1
 
     def pull(self):
         return self.orders.pop(0) if self.orders else None
@@ -128,20 +133,88 @@ def test_an_order_that_cannot_be_read_is_refused_in_a_line(at_work):
     assert not asked
 
 
-def test_an_order_in_hand_when_the_program_was_killed_is_given_back_to_be_sent_again(at_work):
-    line, program, _, answers = at_work
-    answers.append(({"metrics": {}}, {}))
-    line.give(order())
-    line.push = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)  # as if it were killed before it had answered
+def killed_at_work(line, program, before_it_has_answered):
+    """The program takes the order that is there and is killed as it answers, or as it sends its answer."""
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    name = "confirm" if before_it_has_answered else "push"
+    setattr(line, name, killed)
     with pytest.raises(KeyboardInterrupt):
         program.work()
+    delattr(line, name)
+
+
+def test_an_order_in_hand_when_the_program_was_killed_is_given_back_to_be_sent_again(at_work):
+    line, program, asked, _ = at_work
+    line.give(order())
+    killed_at_work(line, program, before_it_has_answered=True)
     assert program.taken.exists()
-    del line.push
 
     program.connect()
 
     assert line.replies[0].error.code == resident.KILLED
     assert not program.taken.exists()
+    assert not asked
+
+
+def test_an_answer_half_sent_when_the_program_was_killed_is_sent_again_itself(at_work):
+    line, program, _, answers = at_work
+    answers.append(({"metrics": {"num-examples": 9}}, {"arrays/w": np.array([3.0, np.nan])}))
+    line.give(order())
+    sent = []
+    line.push = lambda reply, seconds: sent.append(reply.object_id)
+    program.work()
+    del line.push
+    answers.append(({"metrics": {"num-examples": 9}}, {"arrays/w": np.array([4.0, np.nan])}))
+    line.give(order())
+    killed_at_work(line, program, before_it_has_answered=False)
+    half = resident.kept(program.taken.with_name(resident.GIVEN)).object_id
+    assert program.taken.with_name(resident.GIVEN).stat().st_mode & 0o077 == 0
+
+    program.connect()
+
+    assert [reply.object_id for reply in line.replies] == [half]  # by which the server knows what of it is there
+    assert half not in sent
+    assert [path.name for path in program.taken.parent.iterdir() if path.is_file()] == []
+
+
+def test_the_answer_to_an_earlier_order_is_never_sent_for_the_one_in_hand(at_work):
+    line, program, _, answers = at_work
+    answers.append(({"metrics": {}}, {}))
+    line.give(order())
+    killed_at_work(line, program, before_it_has_answered=False)
+    program.taken.unlink()  # killed as it let go of both
+    line.give(order(), "evaluate")
+    killed_at_work(line, program, before_it_has_answered=True)
+
+    program.connect()
+
+    assert line.replies[0].error.code == resident.KILLED
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"\xff\x01"])
+def test_what_a_lost_power_left_of_an_order_does_not_keep_the_program_from_starting(at_work, spoilt):
+    line, program, _, _ = at_work
+    program.taken.write_bytes(spoilt)
+
+    program.connect()
+
+    assert (line.connections, line.replies) == (1, [])
+
+
+def test_who_was_killed_with_nothing_in_hand_is_away_long_enough_for_the_server_to_see_it(at_work, monkeypatch):
+    line, program, _, _ = at_work
+    slept = []
+    monkeypatch.setattr(resident.time, "sleep", slept.append)
+    line.connect = lambda: line.released > 0  # the server counts the site as connected until it is let go
+
+    program.connect()
+
+    assert line.released == 1
+    assert slept == [resident.AWAY_S]
+    assert packed_grid.LONGEST_S * 2 < resident.AWAY_S
 
 
 def test_an_order_of_a_run_that_has_ended_is_dropped(at_work):
@@ -165,6 +238,7 @@ def test_a_server_that_has_forgotten_the_site_is_dialled_until_it_lets_the_site_
         line.connections += 1
         if refusals:
             raise refusals.pop()
+        return True
 
     line.connect = connect
 
