@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder 
     from sim.engines.run import RunRecord
 
 SINGLE = "per_site"
+REAL_SITES = "real sites"  # the engine of a run that was none of a simulation
 PREDICTIONS, PACKAGES = "predictions.npz", "packages"
 
 
