@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedsmall.evaluation import out_of_fold
+from fedsmall.evaluation.clinical import Estimate, auc
 from fedsmall.evaluation.metrics import of_matrices, predicted
 from fedsmall.evaluation.out_of_fold import auc_error, together
 from fedsmall.evaluation.unseen import expected
@@ -50,9 +51,9 @@ def figures(sums: Mapping[str, np.ndarray], task: Task) -> dict[str, float]:
 def judged_at_home(told: Mapping[str, Arrays], task: Task) -> dict[str, Any]:
     """What a page needs of the sums that sites ``told``, as JSON holds it: of each site, and of all "together".
 
-    Of a site "count", "metrics", the matrix "called" and "auc_error"; of all besides, for each row of scores, the ROC
-    curve at the edges of bins, "confidence", and "over_sites", the metrics with the interval over hospitals of
-    :func:`fedsmall.evaluation.unseen.expected`.
+    Of a site "count", "metrics", the matrix "called", "auc_error", and of two classes "auc" with its ends; of all
+    besides, for each row of scores, the ROC curve at the edges of bins, "confidence", and "over_sites", the metrics
+    with the interval over hospitals of :func:`fedsmall.evaluation.unseen.expected`.
     """
     whole = together(told[site] for site in sorted(told))
     curves = [[points.tolist() for points in roc_points(whole, row)] for row in range(len(whole.get("scores", ())))]
@@ -64,7 +65,16 @@ def judged_at_home(told: Mapping[str, Arrays], task: Task) -> dict[str, Any]:
 
 def _shown(sums: Arrays, task: Task) -> dict[str, Any]:
     called = {CALLED: sums[CALLED].astype(int).tolist()} if CALLED in sums else {}
-    return {"count": int(sums["count"]), "metrics": figures(sums, task), "auc_error": auc_error(sums), **called}
+    found = {"count": int(sums["count"]), "metrics": figures(sums, task), "auc_error": auc_error(sums), **called}
+    return found | ({"auc": list(area(sums)[:3])} if task.classes == 2 and "scores" in sums else {})
+
+
+def area(sums: Mapping[str, np.ndarray]) -> Estimate:
+    """The AUC of class 1 of two with DeLong's interval; pairs that share a bin count half. NaN where one is missing."""
+    outside, inside = sums["scores"][0].astype(np.int64)
+    places = np.arange(len(inside))
+    scores = np.concatenate([np.repeat(places, inside), np.repeat(places, outside)])
+    return auc(scores, np.arange(len(scores)) < inside.sum())
 
 
 def roc_points(sums: Mapping[str, np.ndarray], label: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""What the coordinator's log of a run says of its sites and contacts: bytes each way, who answered, when, what failed."""
+"""What the coordinator's log of a run says of sites and contacts: bytes each way, who answered, when, what failed."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
