@@ -79,20 +79,15 @@ def _judged_last(told: Told) -> Told:
     return next((each for each in every if told.get("chosen") and each["t"] == told["chosen"]), every[-1])
 
 
-def opened(folder: Path) -> Path:
-    """The folder, which holds a run or several; one over real sites gets its files where it has none yet.
-
-    Earlier releases wrote none. Raises PlanError where a run over real sites is not finished.
-    """
-    if (folder / "sheet.json").is_file() and not (folder / "run.json").is_file():
-        try:
-            told = json.loads((folder / "outcome.json").read_text())
-        except FileNotFoundError:
-            raise PlanError(
-                f"{folder} is a run over real sites that is not finished; `fedsmall status` shows how it goes"
-            ) from None
-        write_run(folder, told)
-    return folder
+def complete(folder: Path) -> None:
+    """Write the files of a run of an earlier release, which wrote none. PlanError where it is not finished."""
+    try:
+        told = json.loads((folder / "outcome.json").read_text())
+    except FileNotFoundError:
+        raise PlanError(
+            f"{folder} is a run over real sites that is not finished; `fedsmall status` shows how it goes"
+        ) from None
+    write_run(folder, told)
 
 
 def _pooled(evaluation: Evaluation, task: Task | None) -> Evaluation:

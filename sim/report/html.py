@@ -21,7 +21,7 @@ from sim.report.chain import chain
 from sim.report.clinical import Clinical, class_names, clinical, participants
 from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
 from sim.report.sentences import named, p_of, sentences, short, value, with_interval
-from sim.report.sites.at_home import at_home, is_real, repeat
+from sim.report.sites.at_home import at_home, repeat
 from sim.report.sites.figures import drawings
 from sim.report.style import Style
 from sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
@@ -229,7 +229,6 @@ USED: tuple[Callable[..., Any], ...] = (
         facts,
         further_samples,
         has_own_models,
-        is_real,
         leaves_a_site,
         model_card,
         metrics_of,

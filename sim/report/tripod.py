@@ -7,7 +7,6 @@ regression or machine learning methods", BMJ 385:e078378. The items are abridged
 from typing import NamedTuple
 
 from sim.report.clinical import Clinical, participants
-from sim.report.sites.at_home import is_real
 from sim.runs.folder import Run
 
 
@@ -22,7 +21,7 @@ class Item(NamedTuple):
 def tripod(run: Run, shown: Clinical | None) -> list[Item]:
     """The list for a run, whose clinical half is ``shown``."""
     dealt = any(plan.sites for plan in run.plans)
-    real = "Over real hospitals" if is_real(run) else ""
+    real = "Over real hospitals" if run.real else ""
     counts = "Who took part" if participants(run) else real
     errors = "Model at thresholds; Ranking and calibration" if shown else real
     by_site = "Hospital by hospital" if shown and shown.sites else real

@@ -85,6 +85,11 @@ class Run:
         return [plan for index, plan in enumerate(self.plans) if index not in ended]
 
     @property
+    def real(self) -> bool:
+        """Whether it was over real sites, and no simulation."""
+        return bool(self.done) and all("real" in one.row for one in self.done)
+
+    @property
     def failed(self) -> list[dict[str, Any]]:
         """The plans that failed: index, label, seed, fold and reason, in the order of the plans."""
         return sorted(self.about.get("failed", ()), key=lambda each: each["index"])

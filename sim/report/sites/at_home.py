@@ -127,12 +127,7 @@ class AtHome:
 
 def at_home(run: Run) -> list[AtHome]:
     """The runs over real sites among those of a page."""
-    return [AtHome(one, class_names_of(run)) for one in run.done if one.row.get("real")]
-
-
-def is_real(run: Run) -> bool:
-    """Whether all of a page's runs were over real sites."""
-    return bool(run.done) and all(one.row.get("real") for one in run.done)
+    return [AtHome(one, class_names_of(run)) for one in run.done if "real" in one.row]
 
 
 def class_names_of(run: Run) -> tuple[str, ...]:
@@ -144,7 +139,7 @@ def class_names_of(run: Run) -> tuple[str, ...]:
 def repeat(run: Run) -> str:
     """The command that runs the same again."""
     where = f"{run.folder.name if run.folder else 'RUN'}/scenario.toml"
-    if is_real(run):
+    if run.real:
         return f"fedsmall start {where} --name ANOTHER"
     return f"fedsmall run {where} --engine {run.about.get('engine')}"
 
