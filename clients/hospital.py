@@ -64,6 +64,7 @@ class HospitalClient(NumPyClient):
         self.memory = memory
         self.sent_names: list[str] = []
         self.trained: Arrays = {}  # as it was trained, before anything is done to it for its way out
+        self.answered = np.zeros((0, 1))  # what the model that was judged last says of the held-out samples
 
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
         """What the site answers at the roll call: its name, its task, its model's signature, its number of samples."""
@@ -116,7 +117,8 @@ class HospitalClient(NumPyClient):
         held_out = self.home.held_out
         if held_out is None or len(held_out) == 0:
             return 0.0, 0, {}
-        metrics = evaluate(self._outputs(parameters, config, held_out.x), held_out.y, self.home.task)
+        self.answered = self._outputs(parameters, config, held_out.x)  # (samples, outputs)
+        metrics = evaluate(self.answered, held_out.y, self.home.task)
         return float(metrics["loss"]), len(held_out), {name: float(value) for name, value in metrics.items()}
 
     def validate(

@@ -23,6 +23,7 @@ from clients.kept import Place, keep
 from clients.memory import RoundMemory, own_folder, put, secret
 from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
+from clients.run_end import charged, keep_agreed, keep_evaluation, may_be_last, tellable
 from clients.self_check import check_released, guarded
 from clients.site_data import SiteData, stamp
 from clients.site_log import SiteLog
@@ -40,13 +41,14 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
-from fedsmall.run_sheet import RUN, RUN_ID, SCALING, SITES, SUMS
+from fedsmall.run_sheet import ROWS, RUN, RUN_ID, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import (
     BLURRED,
     EXAMPLES,
+    HELD_OUT,
     MODEL,
     NAMES,
     OUT_OF_FOLD,
@@ -126,6 +128,7 @@ class Station:
         numbers = self._released(plan_at(plan, place, sites), raw, digest)
         policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=sites, numbers=numbers)
         self._check_same_data(config, digest)
+        keep_agreed(self._run_folder(config), config, plan)
         return handlers[kind](SiteRequest(plan, policy, raw, config, arrays))
 
     def _roll(self, order: SiteRequest) -> Answer:
@@ -133,7 +136,8 @@ class Station:
             check_affordable(self.log, *self._account(order), str(order.config.get(RUN, "")))
         properties = self._client(order, scaled=False).get_properties({})
         properties[EXAMPLES] = max(int(properties[EXAMPLES]), order.policy.count_floor)
-        return {"config": {**properties, "version": __version__, "scaled": order.raw.scaled}}, {}
+        rows = order.raw.preparation.model_dump_json()  # how rows become samples, for whoever uses the model later
+        return {"config": {**properties, "version": __version__, "scaled": order.raw.scaled, ROWS: rows}}, {}
 
     def _classes(self, order: SiteRequest) -> Answer:
         told = told_classes(order.raw, order.plan, order.policy.count_floor, self.home / "told_sums.json")
@@ -185,14 +189,25 @@ class Station:
     def _evaluate(self, order: SiteRequest) -> Answer:
         samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
         said: dict[str, Any] = {EXAMPLES: 0}
+        client, t = self._client(order, after=True), int(order.config.get(ROUND, 0))
         if samples >= order.policy.count_floor:  # a share of three patients is as good as their labels
-            client = self._client(order, after=True)
             _, examples, metrics = client.evaluate(list(order.arrays.values()), _named(order))
             kept = worth_of_visitors(self._run_folder(order.config), order.config, client)
             said = {EXAMPLES: examples, **metrics, **kept}
-        if int(order.config.get(ROUND, 0)) == order.plan.rounds:
+        if t == order.plan.rounds:
             self._keep(order, COMMON, split(order.arrays, MODEL), said)
-        return {"metrics": said}, {}
+        return self._last_judged(order, client, said) if may_be_last(order.plan, t) else ({"metrics": said}, {})
+
+    def _last_judged(self, order: SiteRequest, client: HospitalClient, said: dict[str, Any]) -> Answer:
+        """The answer of a run's end: with sums, and with what the run was charged; what was answered is kept here."""
+        folder, run, told = self._run_folder(order.config), str(order.config[RUN]), {}
+        if said[EXAMPLES]:
+            told = tellable(order.raw, client.answered, order.plan, order.policy, self.home / "told_held_out.json")
+        else:  # for the site's own eyes
+            client.evaluate(list(order.arrays.values()), _named(order))
+        keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw)
+        spent = charged(self.log, run, order.plan, order.policy)
+        return {"metrics": said | spent}, join(**{HELD_OUT: told})
 
     def _keep(self, order: SiteRequest, whose: str, model: Arrays, said: Mapping[str, Any]) -> None:
         """Keep a model on the site's own disk, so that it can be used here when the run is over."""

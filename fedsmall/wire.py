@@ -19,6 +19,7 @@ RULE = "rule"  # what a local rule needs from the server (an order) or sends to 
 CONFIG = "config"
 METRICS = "metrics"
 OUT_OF_FOLD = "out-of-fold"  # sums over a site's samples, of models that never saw it
+HELD_OUT = "held-out"  # sums over a site's held-out samples, of the common model at a run's end
 
 VALIDATE = "validate"  # the action by which a site is asked for them, beside Flower's own
 
@@ -35,6 +36,7 @@ EXAMPLES = "num-examples"
 LOSS = "train-loss"
 STEPS = "steps"
 BLURRED = "blurred"  # how much noise a site added of its own accord, for patients could be read from its update
+CHARGED = "charged-"  # begins the names of what a run has been charged to a site's privacy budget
 KEPT = "kept-"  # begins the names of what the site's last visitors are worth together there
 
 

@@ -42,7 +42,7 @@ def start(
         run = run if len(plans) == 1 else f"{run}-{_slug(plan.method.label)}-seed{plan.seed}"
         chosen = runs.site_names(folder, [word for word in sites.split(",") if word], plan)
         patience: dict[str, Any] = {"quorum": quorum, "round_deadline_s": round_deadline}
-        runs.prepare(folder, run, plan, chosen, start_deadline_s=start_deadline, **patience)
+        runs.prepare(folder, run, plan, chosen, about=read.about, start_deadline_s=start_deadline, **patience)
         _follow(folder, run, runs.launch(folder, run, say), detach)
 
 

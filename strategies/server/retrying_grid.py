@@ -20,7 +20,7 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.files import one_line
 from fedsmall.run_sheet import RUN, RUN_ID, SITES, RunSheet
 from fedsmall.wire import CONFIG, ROUND, join
-from strategies.records import described
+from strategies.records import array_records, described, size_in_bytes
 from strategies.server.grid_around import GridAround
 from strategies.server.packed_grid import PackedGrid
 
@@ -146,7 +146,7 @@ class RetryingGrid(GridAround):
     def _push(self, orders: list[Message]) -> dict[str, Message]:
         self.grid.push_messages(orders)  # gives each order its id
         for order in orders:
-            self._note("order", order)
+            self._note("order", order, bytes=size_in_bytes(array_records(order.content)))
         return {order.metadata.message_id: order for order in orders}
 
     def _push_again(self, orders: list[Message]) -> dict[str, Message]:
@@ -218,7 +218,7 @@ def _digest(reply: Message) -> tuple[int, str]:
         count = math.prod(shape) * dtype.itemsize
         total.update(json.dumps([name, dtype.str, list(shape)]).encode())
         total.update(memoryview(array.data)[-count:] if count else b"")  # what follows the header
-        size += len(array.data)
+        size += min(count, len(array.data))  # without the header: as many as the site's own log says
     return size, total.hexdigest()
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
@@ -15,7 +14,7 @@ from fedsmall.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.travellers import Moment
 from fedsmall.wire import CONFIG, EXAMPLES, MODEL, OUT_OF_FOLD, PLAN, ROUND, VALIDATE, Arrays
-from strategies.checks import read_array
+from strategies.checks import checked_sums
 from strategies.daisy_chain import DaisyChain
 from strategies.records import array_records, to_record
 from strategies.server.run_loop import Evaluation, Evaluator
@@ -72,27 +71,7 @@ class AskSites:
 
     def _checked(self, reply: Message, samples: Any) -> Arrays:
         """The sums of a reply. Raises ReplyError where they are not sums over one set of samples."""
-        record, shapes = array_records(reply.content)[OUT_OF_FOLD], shapes_of(self.task)
-        if set(record) != set(shapes):
-            raise ReplyError(f"expected {len(shapes)} sums by name, and others came")
-        sums = {name: read_array(name, array) for name, array in record.items()}
-        for name, array in sums.items():
-            if array.shape != shapes[name] or array.dtype != np.float64:
-                raise ReplyError(f"{name!r} is not of the shape and dtype that was expected")
-            if not np.isfinite(array).all() or (array < 0).any():
-                raise ReplyError(f"{name!r} holds a number that is below zero or not finite")
-        _check_counts(sums)
+        sums = checked_sums(array_records(reply.content)[OUT_OF_FOLD], shapes_of(self.task))
         if sums["count"] > samples:
             raise ReplyError("it tells of more samples than the site said at the roll call")
         return sums
-
-
-def _check_counts(sums: Arrays) -> None:
-    count = sums["count"]
-    whole = [sums[name] for name in ("count", "correct", "scores") if name in sums]
-    if any((array != np.round(array)).any() for array in whole) or count < 1:
-        raise ReplyError("a count is no whole number, or there is nobody")
-    binned = [sums["scores"].sum(axis=(1, 2))] if "scores" in sums else []
-    binned += [sums["confidence"][0].sum()] if "confidence" in sums else []
-    if any((np.asarray(each) != count).any() for each in binned) or sums.get("correct", count) > count:
-        raise ReplyError("its counts do not add up to the number of its samples")
