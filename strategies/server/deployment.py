@@ -26,6 +26,7 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.routes import among
 from fedsmall.run_sheet import CLASSES, RUN_NAME, SCALING, SUMS, RunSheet
 from fedsmall.validation import check_plan
 from fedsmall.wire import CONFIG, PLAN
@@ -74,6 +75,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) -> Outcome:
     """Meet the sites, agree on the scaling, and walk the contacts that the journal does not hold yet."""
+    sheet = sheet.model_copy(update={"plan": among(sheet.plan, len(sheet.sites))})
     plan, journal = sheet.plan, FileJournal(folder / "journal")
     wait_for_sites(sheet, grid)
     strategy = strategy_for(plan)
@@ -94,7 +96,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
         grid=grid,
         plan=plan,
         initial=lambda site: initial_model(plan, task, site),
-        evaluator=validated(evaluator_for(strategy, grid, plan), AskSites(strategy, grid, plan, task), task),
+        evaluator=validated(evaluator_for(strategy, grid, plan), AskSites(strategy, grid, plan, task), plan, task),
         progress=note,
         journal=journal,
         timeout_s=sheet.round_deadline_s,
