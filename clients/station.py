@@ -224,7 +224,7 @@ class Station:
             reason = f"sums are told of {whom}: fewer than {floor} are new"
             self.log.write("kept", run=str(order.config[RUN]), kind=VALIDATE, t=order.config[ROUND], reason=reason)
         client = self._client(order, after=True)
-        told = client.validate(list(order.arrays.values()), _named(order), rows, floor)
+        told = client.validate(list(order.arrays.values()), {**order.config, **_named(order)}, rows, floor)
         return {"config": {}}, join(**{OUT_OF_FOLD: told})
 
     def _client(self, order: SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:

@@ -31,6 +31,7 @@ from fedsmall.federation import Task
 from fedsmall.files import one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.routes import among
 from fedsmall.run_sheet import CLASSES, ROWS, RUN_NAME, SCALING, SUMS, RunSheet
 from fedsmall.validation import check_plan
 from fedsmall.wire import CONFIG, EXAMPLES, PLAN
@@ -95,6 +96,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
 
     Returns what came of it, and what the sites said of themselves: their task, how rows become samples, their counts.
     """
+    sheet = sheet.model_copy(update={"plan": among(sheet.plan, len(sheet.sites))})
     plan, journal = sheet.plan, FileJournal(folder / "journal")
     wait_for_sites(sheet, grid)
     strategy = strategy_for(plan)
@@ -115,7 +117,9 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
         grid=grid,
         plan=plan,
         initial=lambda site: initial_model(plan, task, site),
-        evaluator=validated(evaluator_for(strategy, grid, plan, task), AskSites(strategy, grid, plan, task), task),
+        evaluator=validated(
+            evaluator_for(strategy, grid, plan, task), AskSites(strategy, grid, plan, task), plan, task
+        ),
         progress=note,
         journal=journal,
         timeout_s=sheet.round_deadline_s,
