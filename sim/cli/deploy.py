@@ -132,7 +132,7 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
 
 def _page(home: Path) -> Path:
     """The report of a finished run, made anew."""
-    from sim.cli.opened import opened
+    from sim.consortium.opened import opened
     from sim.report.html import write_report
     from sim.runs.folder import read
 
