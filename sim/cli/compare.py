@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.opened import opened
 from sim.cli.options import OUT
+from sim.consortium.opened import opened
 from sim.report.terminal import terminal
 from sim.runs.folder import read_all
 from sim.runs.merge import merge

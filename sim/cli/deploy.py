@@ -125,8 +125,19 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
     say(f"the common model on what the sites held out: {measured or 'nothing was held out'}")
     if found := judged.get("validation"):
         say(expectation([found]))
-    left = [name for name in ("model.safetensors", "outcome.json", "log.jsonl") if (home / name).exists()]
+    left = [name for name in ("model.safetensors", "packages", "outcome.json", "log.jsonl") if (home / name).exists()]
     say(f"in {home}: {', '.join(left)}")
+    say(f"Report: {_page(home)}")
+
+
+def _page(home: Path) -> Path:
+    """The report of a finished run, made anew."""
+    from sim.consortium.opened import opened
+    from sim.report.html import write_report
+    from sim.runs.folder import read
+
+    run = read(opened(home))
+    return write_report(home, [run], run.scenario.name)
 
 
 def _slug(text: str) -> str:

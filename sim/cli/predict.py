@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from fedsmall.package.record import CENTRAL, COMMON
-from sim.cli.opened import opened
 from sim.cli.terminal import say
+from sim.consortium.opened import opened
 
 MODEL = typer.Argument(help="the folder of a run, or a package: a folder or .zip", show_default=False)
 METHOD = typer.Option(help="of a run: the method, by its label; its main one if not given", show_default=False)

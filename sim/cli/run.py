@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.opened import opened
 from sim.cli.options import ADDRESS, DATA_ROOT, DEVICE, ENGINE, OUT, PROCESSES, SET, WORKERS
+from sim.consortium.opened import opened
 from sim.report.terminal import print_run, terminal
 
 console = terminal()

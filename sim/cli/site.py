@@ -111,7 +111,6 @@ def package(
     from clients.kept import kept
     from clients.memory import run_folder
     from fedsmall.errors import PlanError
-    from fedsmall.methods import nearest
     from fedsmall.package.record import COMMON
     from fedsmall.package.store import save
     from sim.runs.files import check_free
@@ -119,9 +118,7 @@ def package(
     site = _site(kit, home)
     stored = kept(run_folder(site.home / "runs", run), site.card.site if own else COMMON)
     if stored is None:
-        runs = list(dict.fromkeys(str(entry["run"]) for entry in SiteLog(site.home, site.card.site).entries()))
-        if run not in runs:
-            raise PlanError(f"this site was in no run {run!r}. {nearest(run, runs) if runs else 'It was in none yet.'}")
+        SiteLog(site.home, site.card.site).of_run(run)
         raise PlanError(
             f"of {run!r} this site keeps no such model: the run is not over, or the site was away at its end"
         )
@@ -130,6 +127,29 @@ def package(
     save(folder, *stored)
     say(f"{folder}: {'the model that this site trained last' if own else 'the common model'}, {stored.package.label}")
     say(f"Use it: fedsmall predict {folder} NEW.csv. It is no medical device; {folder / 'README.md'} says what it is.")
+
+
+@app.command("report")
+def report(
+    run: Annotated[str, typer.Argument(help="the run's name; `fedsmall site log` shows it")],
+    kit: Kit = HERE,
+    home: Home = None,
+    out: Annotated[Path | None, typer.Option(help="the page; RUN-at-SITE.html if not given")] = None,
+) -> None:
+    """One page on a run for this hospital: what left it, what the model is worth here, its budget, its log.
+
+    Made from the hospital's own disk; nothing is sent.
+    """
+    from sim.report.sites.hospital import own_run, page
+    from sim.runs.files import write
+
+    site = _site(kit, home)
+    own = own_run(site.home, _policy(kit), site.card.site, run)
+    path = out or Path(f"{run}-at-{own.site}.html")
+    if path.exists():
+        raise ValueError(f"{path} is there already; it is not written over")
+    write(path, page(own).encode())
+    say(f"{path}: {len(own.sent)} messages left {own.site} in {run}, {own.size} bytes of models and sums")
 
 
 @app.command("down")
@@ -176,11 +196,11 @@ def log(
         return
     from clients.patients import spent_here
 
-    delta = _delta(kit)
+    delta = _policy(kit).delta
     for run, epsilon in spent_here(written, delta):
         say(f"what it has cost a patient here, {run}: epsilon {epsilon:.3g} at delta {delta:g}")
 
 
-def _delta(kit: Path) -> float:
-    """The delta of the site's policy, or of a policy that says nothing."""
-    return (load_policy(kit / "policy.toml") if (kit / "policy.toml").exists() else Policy()).delta
+def _policy(kit: Path) -> Policy:
+    """The site's policy, or one that says nothing."""
+    return load_policy(kit / "policy.toml") if (kit / "policy.toml").exists() else Policy()

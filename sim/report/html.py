@@ -21,7 +21,7 @@ from sim.report.chain import chain
 from sim.report.clinical import Clinical, class_names, clinical, participants
 from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
 from sim.report.sentences import named, p_of, sentences, short, value, with_interval
-from sim.report.sites.at_home import at_home, repeat
+from sim.report.sites.at_home import at_home, real_sentences, repeat
 from sim.report.sites.figures import drawings
 from sim.report.style import Style
 from sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
@@ -242,6 +242,7 @@ USED: tuple[Callable[..., Any], ...] = (
         tripod,
         place_of,
         readers,
+        real_sentences,
         repeat,
         sentences,
         short,

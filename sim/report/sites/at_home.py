@@ -130,6 +130,20 @@ def at_home(run: Run) -> list[AtHome]:
     return [AtHome(one, class_names_of(run)) for one in run.done if "real" in one.row]
 
 
+def real_sentences(run: Run) -> list[str]:
+    """A line for each run over real sites: of whom its figures are, and how exact."""
+    return [_sentence(home) for home in at_home(run)]
+
+
+def _sentence(home: AtHome) -> str:
+    whole, label = home.together, home.one.label
+    if not whole:
+        return f"{label}: no hospital has told sums, so nothing is known of all patients together."
+    exact = f"; its AUC, of binned scores, is at most {whole['auc_error']:.3f} off" if whole["auc_error"] else ""
+    hospitals = f"{whole['sites']} hospital{'s' * (whole['sites'] > 1)}"
+    return f"{label}: judged at home on {whole['count']} patients whom {hospitals} held out{exact}."
+
+
 def class_names_of(run: Run) -> tuple[str, ...]:
     """The names of the classes; none where numbers are predicted, or a run of an earlier release does not say."""
     task = run.about.get("task") or {}

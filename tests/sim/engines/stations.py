@@ -35,9 +35,9 @@ class Stations(LocalGrid):
         super().__init__(len(names), 1)
         self.data = data or {}
         self.folder, self.names, self.at = folder, names, dict(zip(self.nodes, names, strict=True))
-        (folder / "policy.toml").write_text(
-            "least_samples = 1\ncount_floor = 1\nleast_blur = 0\nmost_read = 1000\n" + policy
-        )
+        lenient = {"least_samples": 1, "count_floor": 1, "least_blur": 0, "most_read": 1000}
+        lines = [f"{key} = {value}\n" for key, value in lenient.items() if key not in policy]
+        (folder / "policy.toml").write_text("".join([*lines, policy]))
         monkeypatch.setenv(relay.SOCKET, "")
         monkeypatch.setattr(relay.socket_frames, "ask", self._ask)
 
