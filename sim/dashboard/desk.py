@@ -16,7 +16,7 @@ from strategies.server.run_loop import ledger_of
 
 ASK_S = 20.0  # how often Flower is asked who is connected: each time starts a program
 MAPS = 3  # contacts of which the journal still says who is where
-UNKNOWN = "not asked yet"
+UNKNOWN = "was not asked yet"
 
 
 class Sitting(NamedTuple):

@@ -10,7 +10,7 @@ from sim.report.style import LOOKS, SPARE
 COLOURS = tuple(look.colour for look in (*LOOKS.values(), *SPARE))
 WIDE, HIGH, RADIUS = 340.0, 260.0, 88.0
 MOST_LABELS, LONGEST_LABEL = 24, 14
-BROAD, LOW = 640.0, 120.0
+BROAD, LOW, LEFT = 640.0, 120.0, 64.0  # a chart, and where its line begins
 
 
 class Seat(NamedTuple):
@@ -96,7 +96,7 @@ def chart(places: Sequence[float], values: Sequence[float], unit: str = "", low:
     across, up = max(last - first, 1e-12), max(high - low, 1e-12)
     dots = tuple(
         (
-            round(10 + (BROAD - 20) * (place - first) / across, 1),
+            round(LEFT + (BROAD - LEFT - 10) * (place - first) / across, 1),
             round(LOW - 10 - (LOW - 20) * (value - low) / up, 1),
             f"round {place:g}: {value:.4g}{unit}",
         )
