@@ -1,5 +1,6 @@
 """``fedsmall site``: what a hospital runs: its key, its programs, its log."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
@@ -109,7 +110,7 @@ def package(
 ) -> None:
     """A model of a finished run, ready to use: from what the site keeps, without the coordinator."""
     from clients.kept import kept
-    from clients.memory import run_folder
+    from clients.memory import RUNS, run_folder
     from fedsmall.errors import PlanError
     from fedsmall.methods import nearest
     from fedsmall.package.record import COMMON
@@ -117,7 +118,8 @@ def package(
     from sim.runs.files import check_free
 
     site = _site(kit, home)
-    stored = kept(run_folder(site.home / "runs", run), site.card.site if own else COMMON)
+    with _opened(kit):
+        stored = kept(run_folder(site.home / RUNS, run), site.card.site if own else COMMON)
     if stored is None:
         runs = list(dict.fromkeys(str(entry["run"]) for entry in SiteLog(site.home, site.card.site).entries()))
         if run not in runs:
@@ -130,6 +132,27 @@ def package(
     save(folder, *stored)
     say(f"{folder}: {'the model that this site trained last' if own else 'the common model'}, {stored.package.label}")
     say(f"Use it: fedsmall predict {folder} NEW.csv. It is no medical device; {folder / 'README.md'} says what it is.")
+
+
+@app.command("forget")
+def forget(
+    run: Annotated[str, typer.Argument(help="the run's name; `fedsmall site log` shows it")],
+    kit: Kit = HERE,
+    home: Home = None,
+) -> None:
+    """Delete what this site keeps of a run: models, visitors, memory. Log, privacy account and guards stay."""
+    from clients.socket_frames import is_answered
+    from clients.upkeep import forgetting
+    from fedsmall.errors import PlanError
+
+    site = _site(kit, home)
+    if is_answered(site.socket_path):
+        raise PlanError("this site is up, and its program writes the log; `fedsmall site down` first")
+    gone = forgetting.forget(site.home, SiteLog(site.home, site.card.site), run)
+    if gone is None:
+        raise PlanError(f"this site keeps nothing of a run {run!r}")
+    say(f"{gone.files} files of {run} are deleted, {gone.bytes} bytes; a line in the log says so.")
+    say("Copies elsewhere stay, as a backup, and so does what the server and other hospitals were sent.")
 
 
 @app.command("down")
@@ -183,4 +206,15 @@ def log(
 
 def _delta(kit: Path) -> float:
     """The delta of the site's policy, or of a policy that says nothing."""
-    return (load_policy(kit / "policy.toml") if (kit / "policy.toml").exists() else Policy()).delta
+    return _policy(kit).delta
+
+
+def _opened(kit: Path) -> AbstractContextManager[None]:
+    """Within it, what the site keeps is read by the key that its policy names, where it names one."""
+    from clients.upkeep.at_rest import keeping
+
+    return keeping(_policy(kit).rest_key)
+
+
+def _policy(kit: Path) -> Policy:
+    return load_policy(kit / "policy.toml") if (kit / "policy.toml").exists() else Policy()

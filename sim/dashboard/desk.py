@@ -10,7 +10,8 @@ from fedsmall.plan import Plan
 from fedsmall.run_sheet import RunSheet
 from fedsmall.schedule import contacts_of
 from sim.consortium import members, runs, server
-from sim.dashboard.run_log import RunLog
+from sim.consortium.run_log import LAUNCHED
+from sim.dashboard.follow import FollowedLog
 from strategies.server.journal import FileJournal
 from strategies.server.run_loop import ledger_of
 
@@ -44,7 +45,7 @@ class RunView(NamedTuple):
     state: str
     line: str
     sheet: RunSheet
-    log: RunLog
+    log: FollowedLog
     check: LogCheck | None
     maps: tuple[Map, ...]
     evaluations: list[dict[str, Any]]
@@ -62,7 +63,7 @@ class Desk:
         self.server = UNKNOWN
         self.unread: list[str] = []  # runs that this version cannot read
         self._asked = -ASK_S
-        self._logs: dict[str, RunLog] = {}
+        self._logs: dict[str, FollowedLog] = {}
         self._checks: dict[Path, tuple[int, LogCheck]] = {}
 
     def ask(self) -> None:
@@ -102,9 +103,9 @@ class Desk:
                 self.unread.append(home.name)
         return views
 
-    def log_of(self, home: Path) -> RunLog:
+    def log_of(self, home: Path) -> FollowedLog:
         """What a run's log says by now."""
-        known = self._logs.get(home.name) or RunLog(home / "log.jsonl")
+        known = self._logs.get(home.name) or FollowedLog(home / "log.jsonl")
         self._logs[home.name] = log = known.read()
         return log
 
@@ -127,7 +128,7 @@ class Desk:
             budget=budget_of(sheet.plan, cards[-1][0] if cards else 0),
         )
 
-    def _checked(self, log: RunLog) -> LogCheck | None:
+    def _checked(self, log: FollowedLog) -> LogCheck | None:
         """Whether the chain of a log holds that nobody writes; looked at again when its size has changed."""
         if not log.path.exists():
             return None
@@ -137,7 +138,7 @@ class Desk:
         return self._checks[log.path][1]
 
 
-def state_of(home: Path, log: RunLog) -> tuple[str, str]:
+def state_of(home: Path, log: FollowedLog) -> tuple[str, str]:
     """A run's state in a word, and how far it is or why it ended.
 
     It goes by the log: to try the lock of a run again and again would be in the way of the program that wants it.
@@ -148,7 +149,7 @@ def state_of(home: Path, log: RunLog) -> tuple[str, str]:
         return "finished", line
     if failure := _read(home / "failure.json"):
         return "failed", str(failure["reason"])
-    marks = [e["event"] for e in log.happened if e["event"] in (runs.LAUNCHED, runs.STOPPED)]
+    marks = [e["event"] for e in log.happened if e["event"] in (LAUNCHED, runs.STOPPED)]
     return ("stopped" if marks[-1:] == [runs.STOPPED] else "under way" if marks else "prepared"), line
 
 

@@ -7,11 +7,11 @@ from sim.dashboard.desk import Desk
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS_S = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-COUNTS = {  # by the field of a site's record in a run's log
-    "answers": "answers of a site in a run",
-    "bytes": "bytes of arrays in a site's answers",
-    "refusals": "orders that a site refused or that failed there",
-    "silences": "orders that a site did not answer before the deadline, and times that it was away",
+COUNTS = {  # by what a run's log counts of a site
+    "answers": ("answers", "answers of a site in a run"),
+    "came": ("bytes", "bytes of arrays in a site's answers"),
+    "refused": ("refusals", "orders that a site refused or that failed there"),
+    "silent": ("silences", "orders that a site did not answer before the deadline"),
 }
 STATES = ("prepared", "under way", "stopped", "failed", "finished")
 
@@ -40,13 +40,12 @@ def _of_runs(desk: Desk) -> Iterator[str]:
         yield from (_line("fedsmall_run_state", {"run": run.name, "state": s}, run.state == s) for s in STATES)
     yield from _head("fedsmall_contact_seconds", "histogram", "seconds from a contact's first order to its last answer")
     for run in shown:
-        took = [one.seconds for one in run.log.contacts.values() if one.seconds is not None]
-        yield from _histogram("fedsmall_contact_seconds", {"run": run.name}, took)
-    for field, words in COUNTS.items():
-        yield from _head(f"fedsmall_site_{field}_total", "counter", words)
+        yield from _histogram("fedsmall_contact_seconds", {"run": run.name}, list(run.log.seconds().values()))
+    for counted, (name, words) in COUNTS.items():
+        yield from _head(f"fedsmall_site_{name}_total", "counter", words)
         for run in shown:
-            for site, told in sorted(run.log.sites.items()):
-                yield _line(f"fedsmall_site_{field}_total", {"run": run.name, "site": site}, getattr(told, field))
+            for site, told in sorted(run.log.run.sites.items()):
+                yield _line(f"fedsmall_site_{name}_total", {"run": run.name, "site": site}, told[counted])
 
 
 def _histogram(name: str, labels: Mapping[str, str], values: list[float]) -> Iterator[str]:

@@ -30,23 +30,14 @@ def body(desk: Desk) -> str:
 
 def contact_rows(run: RunView) -> list[dict[str, Any]]:
     """The last contacts of a run, newest first."""
-    between = run.log.between()
-    rows = [
-        {
-            "t": one.t,
-            "seconds": one.seconds,
-            "between": between.get(one.t),
-            "orders": one.orders,
-            "answers": one.answers,
-        }
-        for one in sorted(run.log.contacts.values(), key=lambda contact: -contact.t)
-    ]
-    return rows[:MOST_SHOWN]
+    took, between = run.log.seconds(), run.log.between()
+    shown = sorted(run.log.run.contacts.values(), reverse=True)[:MOST_SHOWN]
+    return [{"t": t, "answers": n, "seconds": took.get(t), "between": between.get(t)} for t, _, n in shown]
 
 
 def times(run: RunView) -> str:
     """Median and slowest contact, in a line."""
-    took = [one.seconds for one in run.log.contacts.values() if one.seconds is not None]
+    took = list(run.log.seconds().values())
     if not took:
         return "no contact yet"
     apart = list(run.log.between().values())
@@ -57,8 +48,8 @@ def times(run: RunView) -> str:
 
 def time_chart(run: RunView) -> drawing.Chart | None:
     """How long each contact took."""
-    took = [one for one in sorted(run.log.contacts.values(), key=lambda each: each.t) if one.seconds is not None]
-    return drawing.chart([one.t for one in took], [one.seconds or 0.0 for one in took], " s", low=0.0)
+    took = sorted(run.log.seconds().items())
+    return drawing.chart([t for t, _ in took], [seconds for _, seconds in took], " s", low=0.0)
 
 
 def metrics_of(run: RunView) -> list[str]:

@@ -16,7 +16,7 @@ TOKEN = "the-token"
 @pytest.fixture(scope="package")
 def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        return finished(tmp_path_factory.mktemp("dashboard") / "consortium", patch)
+        return finished(tmp_path_factory.mktemp("dashboard"), patch)
 
 
 @pytest.fixture(scope="package")

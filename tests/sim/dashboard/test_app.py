@@ -9,8 +9,9 @@ import pytest
 
 from fedsmall.audit_log import AuditLog
 from sim.dashboard.app import application, token_of
+from tests.sim.consortium.real_run import NAMES
 from tests.sim.dashboard.conftest import TOKEN
-from tests.sim.dashboard.folders import RUN, SITES, consortium
+from tests.sim.dashboard.folders import RUN, consortium
 
 ADDRESSES = ("/", "/events", "/metrics")
 
@@ -46,7 +47,7 @@ def test_the_page_shows_sites_contacts_models_loss_events_budget_and_log(address
     text = httpx.get(f"{address}/?token={TOKEN}").text
     *_, last = AuditLog(folder / "runs" / RUN / "log.jsonl").entries()
 
-    for site in SITES:
+    for site in NAMES:
         assert f"<td>{site}</td>" in text
     for words in ("finished", "round 12 of 12", "12 contacts, first order", "loss of the common model", "no privacy:"):
         assert words in text

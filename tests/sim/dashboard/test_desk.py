@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import datetime
 
 import pytest
 
@@ -9,10 +10,10 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.methods import method
 from sim.dashboard import drawing
 from sim.dashboard.desk import Desk, Map, Sitting, budget_of, state_of
-from sim.dashboard.run_log import RunLog
-from sim.runs.scenario import build
+from sim.dashboard.follow import FollowedLog
 from strategies.server.journal import FileJournal
-from tests.sim.dashboard.folders import RUN, SITES, TABLE, consortium
+from tests.sim.consortium.real_run import NAMES
+from tests.sim.dashboard.folders import PLAN, RUN, consortium
 
 
 @pytest.fixture
@@ -41,18 +42,18 @@ def test_after_a_hop_every_model_is_somewhere_and_came_from_another_of_the_run(r
     hop = run.maps[1]
 
     assert hop.action == "permute"
-    assert sorted(sitting.by for sitting in hop.sitting) == list(SITES)
-    assert len({sitting.model for sitting in hop.sitting}) == len(SITES)
+    assert sorted(sitting.by for sitting in hop.sitting) == list(NAMES)
+    assert len({sitting.model for sitting in hop.sitting}) == len(NAMES)
     assert len(drawing.arrows(hop)) == sum(sitting.by != sitting.site for sitting in hop.sitting) > 0
     assert not drawing.arrows(run.maps[0])
 
 
 def test_the_reader_of_a_log_reads_on_where_it_stopped_and_finds_the_same(copy):
     path = copy / "runs" / RUN / "log.jsonl"
-    whole, lines = RunLog(path).read(), path.read_bytes().splitlines(keepends=True)
+    whole, lines = FollowedLog(path).read(), path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:5]) + lines[5][:20])
 
-    log = RunLog(path).read()
+    log = FollowedLog(path).read()
     assert log.lines == 5  # the half-written line waits
     path.write_bytes(b"".join(lines))
     log = log.read()
@@ -62,7 +63,7 @@ def test_the_reader_of_a_log_reads_on_where_it_stopped_and_finds_the_same(copy):
 
 def test_a_log_that_has_become_shorter_is_read_anew(copy):
     path = copy / "runs" / RUN / "log.jsonl"
-    log = RunLog(path).read()
+    log = FollowedLog(path).read()
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:4]))
 
     assert log.read().lines == 4
@@ -75,11 +76,13 @@ def test_a_contact_that_came_again_after_a_resume_counts_from_its_new_order(tmp_
         for t in (1, 2):
             log.write("order", kind="train", site="essen", t=t)
             log.write("answer", kind="train", site="essen", t=t, bytes=10, sha256="x")
+    first = next(datetime.fromisoformat(e["time"]).timestamp() for e in log.entries() if e["event"] == "order")
 
-    read = RunLog(log.path).read()
+    read = FollowedLog(log.path).read()
 
-    assert [one.orders for one in read.contacts.values()] == [1, 1]
-    assert read.sites["essen"].answers == 4
+    assert [answers for _, _, answers in read.run.contacts.values()] == [1, 1]
+    assert read.run.sites["essen"]["answers"] == 4
+    assert read.began[1] > first
     assert list(read.between()) == [1]
 
 
@@ -127,7 +130,7 @@ def test_a_run_is_in_the_state_that_its_log_and_files_say(tmp_path, events, file
     for name, told in files.items():
         (tmp_path / name).write_text(json.dumps(told))
 
-    assert state_of(tmp_path, RunLog(log.path).read())[0] == state
+    assert state_of(tmp_path, FollowedLog(log.path).read())[0] == state
 
 
 @pytest.mark.parametrize(
@@ -141,15 +144,13 @@ def test_a_run_is_in_the_state_that_its_log_and_files_say(tmp_path, events, file
     ],
 )
 def test_a_budget_is_said_in_words(privacy, words):
-    plan = build(TABLE).plans()[0]
-    plan = plan.model_copy(update={"method": method("FedAvg", aggregate_every=1, privacy=privacy)})
+    plan = PLAN.model_copy(update={"method": method("FedAvg", aggregate_every=1, privacy=privacy)})
 
     assert words in budget_of(plan, 3)
 
 
 def test_what_was_spent_grows_with_the_contacts():
-    plan = build(TABLE).plans()[0]
-    plan = plan.model_copy(update={"method": method("FedAvg", privacy={"clip": 1.0, "noise": 2.0})})
+    plan = PLAN.model_copy(update={"method": method("FedAvg", privacy={"clip": 1.0, "noise": 2.0})})
 
     assert budget_of(plan, 1) != budget_of(plan, 2)
 
@@ -174,3 +175,13 @@ def test_a_map_of_any_size_stays_on_its_paper(count):
         assert 0 < seat.x < drawing.WIDE
         assert 0 < seat.y < drawing.HIGH
     assert len(drawing.arrows(shown)) == (count if count > 1 else 0)
+
+
+def test_the_head_that_a_site_signed_last_is_shown(tmp_path):
+    log = AuditLog(tmp_path / "log.jsonl")
+    for head in ("a" * 64, "b" * 64):
+        log.write(
+            "answer", kind="train", site="essen", t=1, bytes=1, sha256="x", signed={"site": "essen", "head": head}
+        )
+
+    assert FollowedLog(log.path).read().heads == {"essen": "b" * 64}

@@ -5,7 +5,8 @@ import re
 from fedsmall.audit_log import AuditLog
 from sim.dashboard import metrics
 from sim.dashboard.desk import Desk
-from tests.sim.dashboard.folders import RUN, SITES
+from tests.sim.consortium.real_run import NAMES
+from tests.sim.dashboard.folders import RUN
 
 LABEL = r'[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*"'
 LINE = re.compile(rf"([a-zA-Z_:][\w:]*)(?:\{{({LABEL}(?:,{LABEL})*)\}})? ([-+.\deE]+|NaN)")
@@ -39,11 +40,11 @@ def test_answers_and_refusals_are_those_of_the_log(folder):
     found = figures(Desk(folder))
     entries = list(AuditLog(folder / "runs" / RUN / "log.jsonl").entries())
 
-    for site in SITES:
+    for site in NAMES:
         own = [entry for entry in entries if entry.get("site") == site]
         labels = f'run="{RUN}",site="{site}"'
         assert found["fedsmall_site_answers_total", labels] == sum(e["event"] == "answer" for e in own)
-        assert found["fedsmall_site_bytes_total", labels] == sum(e.get("bytes", 0) for e in own)
+        assert found["fedsmall_site_bytes_total", labels] == sum(e["bytes"] for e in own if e["event"] == "answer")
         assert found["fedsmall_site_refusals_total", labels] == sum(e["event"] == "failed" for e in own)
     assert found["fedsmall_site_refusals_total", f'run="{RUN}",site="ulm"'] == 1
 
