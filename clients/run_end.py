@@ -12,6 +12,7 @@ from clients.memory import put
 from clients.policy import Policy
 from clients.site_log import SiteLog
 from clients.told_patients import ToldPatients
+from clients.upkeep.at_rest import opened, seal
 from fedsmall.data.raw_site import RawSite
 from fedsmall.evaluation.held_out import told_of
 from fedsmall.evaluation.probabilities import probabilities
@@ -104,12 +105,13 @@ def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite) ->
         return
     loss = raw.task.loss
     said = np.asarray(answered if loss == "l1" else probabilities(answered, loss), dtype=np.float64)
-    put(folder / OWN, save({"t": np.array(t), "said": said, "y": np.ascontiguousarray(raw.held_out.y)}))
+    held = save({"t": np.array(t), "said": said, "y": np.ascontiguousarray(raw.held_out.y)})
+    put(folder / OWN, seal(held))
 
 
 def own_evaluation(folder: Path) -> OwnEvaluation | None:
     """What :func:`keep_evaluation` has kept last; None where it has kept nothing."""
     if not (folder / OWN).exists():
         return None
-    held = load((folder / OWN).read_bytes())
+    held = load(opened((folder / OWN).read_bytes()))
     return OwnEvaluation(int(held["t"]), held["said"], held["y"])

@@ -18,7 +18,18 @@ from fedsmall.frames import (
 )
 from fedsmall.wire import Arrays
 
-__all__ = ["LENGTHS", "MOST_HEADER_BYTES", "Header", "LineError", "ask", "check_length", "listen", "receive", "send"]
+__all__ = [
+    "LENGTHS",
+    "MOST_HEADER_BYTES",
+    "Header",
+    "LineError",
+    "ask",
+    "check_length",
+    "is_answered",
+    "listen",
+    "receive",
+    "send",
+]
 
 LONGEST_PATH = 100  # the system's limit for a socket's path is 104 or 108
 STATION_START_S = 90.0  # a station that was restarted loads torch and the data first
@@ -75,6 +86,16 @@ def check_length(path: Path) -> None:
             f"the path of the station's socket has {length} bytes, the system allows {LONGEST_PATH}; "
             "use a shorter folder, with --home"
         )
+
+
+def is_answered(path: Path) -> bool:
+    """Whether a station listens at a path now."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        try:
+            line.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def listen(path: Path) -> socket.socket:

@@ -20,7 +20,7 @@ from safetensors.numpy import load, save
 from clients import socket_frames
 from clients.hospital import HospitalClient
 from clients.kept import Place, keep
-from clients.memory import RoundMemory, own_folder, put, secret
+from clients.memory import RUNS, RoundMemory, own_folder, put
 from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
 from clients.run_end import charged, keep_agreed, keep_evaluation, may_be_last, tellable
@@ -29,6 +29,9 @@ from clients.site_data import SiteData, stamp
 from clients.site_log import SiteLog
 from clients.told_patients import ToldPatients
 from clients.told_sums import ToldSums, told_classes
+from clients.upkeep.at_rest import keeping, secret
+from clients.upkeep.caps import Pace, least_of_a_class
+from clients.upkeep.forgetting import forget_old
 from clients.visitors import keep_visitor, worth_of_visitors
 from fedsmall import __version__
 from fedsmall.audit_log import digest_of, manifest
@@ -94,6 +97,7 @@ class Station:
         self._read: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
         self._kept: tuple[str, int] | None = None
+        self.pace = Pace()
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
@@ -122,14 +126,23 @@ class Station:
             raise PlanError("this site was asked for something that it does not know")
         policy = load_policy(self.policy_file)
         policy.check_device(self.device)
+        self.pace.check(policy, arrays)
+        if kind == "roll":
+            forget_old(self.home, self.log, policy.forget_after_days)
+        with keeping(policy.rest_key):
+            return handlers[kind](self._request(policy, config, arrays))
+
+    def _request(self, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> SiteRequest:
+        """A message, read, once it is known that the policy allows it."""
         plan = _plan(config)
         raw, digest = self._samples(plan)
         place, sites = self._place(config)
         numbers = self._released(plan_at(plan, place, sites), raw, digest)
-        policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=sites, numbers=numbers)
+        samples, least = len(raw.train), least_of_a_class(raw)
+        policy.check_plan(plan, raw.task.name, samples=samples, per_class=least, sites=sites, numbers=numbers)
         self._check_same_data(config, digest)
         keep_agreed(self._run_folder(config), config, plan)
-        return handlers[kind](SiteRequest(plan, policy, raw, config, arrays))
+        return SiteRequest(plan, policy, raw, config, arrays)
 
     def _roll(self, order: SiteRequest) -> Answer:
         if is_patient_level(order.plan):
@@ -273,7 +286,7 @@ class Station:
     def _run_folder(self, config: Mapping[str, Any]) -> Path:
         if not config.get(RUN):
             raise PlanError("the order does not say of which run it is")
-        return own_folder(self.home / "runs", str(config[RUN]), one_line(config.get(RUN_ID, ""), 64))
+        return own_folder(self.home / RUNS, str(config[RUN]), one_line(config.get(RUN_ID, ""), 64))
 
     def _check_same_data(self, config: Mapping[str, Any], digest: str) -> None:
         """A run's data are those of its first contact: a file changed under way would mix two populations."""

@@ -1,6 +1,7 @@
 """What the commands of a consortium print: others' words as they came and harmless, a fingerprint whole, no riddles."""
 
 import json
+import socket
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fedsmall.methods import method
 from fedsmall.plan import Plan
 from fedsmall.privacy.accountant import epsilon_of
 from fedsmall.privacy.patient_level import Charge
+from sim.cli.app import main
 from sim.consortium import keys, members, runs
 from sim.consortium.site import Site, classic_programs, programs
 from strategies.server.journal import FileJournal
@@ -218,3 +220,20 @@ def test_a_site_gets_its_package_by_the_runs_name_and_is_told_why_where_there_is
     assert [call[0] for call in (none, early, misspelt, there, again)] == [2, 2, 2, 0, 2]
     assert "fedsmall predict trial-common" in there[1]
     assert (tmp_path / "trial-common" / "package.json").is_file()
+
+
+def test_the_page_wants_a_consortium_and_a_port_that_is_free(folder, tmp_path, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for words, line in (
+            (["--folder", str(tmp_path)], "fedsmall: no consortium in this folder"),
+            (["--folder", str(folder), "--port", str(port)], f"fedsmall: port {port} is taken by another program"),
+        ):
+            with pytest.raises(SystemExit) as left:
+                main(["dashboard", *words])
+
+            assert left.value.code == 2
+            assert capsys.readouterr().err.startswith(line)
+    assert not (folder / "server" / "dashboard.token").exists()
