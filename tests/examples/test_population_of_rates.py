@@ -8,12 +8,26 @@ from scipy.special import log_softmax
 
 from examples import population_of_rates
 from examples.population import Population, effects_of_rates, explored, halved
-from examples.population_of_rates import GROUPS, RATES, WAYS, Rung, dealt, main, plan_of
+from examples.population_of_rates import (
+    GROUPS,
+    RATES,
+    SETS,
+    WAYS,
+    Rung,
+    dealt,
+    gains,
+    holds,
+    kept,
+    main,
+    plan_of,
+    tables,
+)
 from examples.travelling_groups import answers
 from examples.travelling_groups_sets import MLP
 from fedsmall.evaluation.ensembles import answer
 from fedsmall.evaluation.out_of_fold import figures, together, told_of
 from fedsmall.tasks import build_federation
+from sim.evidence.run import DOCS
 from sim.runs.files import read_json
 
 SMALL = {"task": "breast_cancer", "model": "mlp", "model_options": {"hidden": [4]}, "sites": 20, "samples_per_site": 8}
@@ -157,3 +171,28 @@ def test_every_way_and_rival_is_run_and_shown(small, monkeypatch, tmp_path, caps
         "Middle rate": 10,
     }
     assert "| small | Halving, 2 routes | 30 |" in capsys.readouterr().out
+
+
+def test_the_page_holds_the_tables_of_what_is_kept_and_says_what_they_say():
+    cells, page = kept(), (DOCS / "findings.md").read_text()
+    found = {key: (one.difference.mean, p <= 0.05) for key, (one, p) in gains(cells).items()}
+    halving, exploring = ("Halving, 2 routes", "Halving, 5 routes"), "Population, 2 routes"
+
+    assert all(text in page for text in tables(cells).values())
+    assert all(len(cell.runs) == 20 for cell in cells)
+    assert not any(holds(cells).values())
+    equal = [found[way, "Grid, equal traffic", data] for way in halving for data in SETS]
+    assert all(sure and 0.02 <= round(gain, 2) <= 0.10 for gain, sure in equal)
+    assert [found["Halving, 2 routes", "Grid", data][1] for data in SETS] == [True, False, False]
+    middle = {(way, data): found[way, "Middle rate", data] for way in halving for data in SETS}
+    assert [one for one, (gain, sure) in middle.items() if sure and gain > 0] == [(way, "digits") for way in halving]
+    assert [one for one, (gain, sure) in middle.items() if sure and gain < 0] == [("Halving, 5 routes", "dermatology")]
+    behind = {(r, d) for (w, r, d), (gain, sure) in found.items() if w == exploring and sure and gain < 0}
+    assert behind == {(rival, data) for rival in ("Grid", "Middle rate") for data in ("digits", "dermatology")}
+    too_high = {
+        (cell.label, cell.data): np.mean([run.own["loss"] - run.metrics["nll"] for run in cell.runs])
+        for cell in cells
+        if cell.label in halving
+    }
+    assert all(0.03 <= round(too_high["Halving, 2 routes", data], 2) <= 0.05 for data in SETS)
+    assert [round(too_high["Halving, 5 routes", data], 1) for data in SETS] == [0.6, 0.0, 0.6]
