@@ -94,7 +94,7 @@ def dealt(routes: int) -> np.ndarray:
     groups = np.arange(GROUPS)
     shift = groups // len(RATES) * 2 if routes == len(RATES) else 0
     order = groups if routes == len(RATES) else groups // routes
-    return np.array(RATES)[(order + shift) % len(RATES)]
+    return np.asarray(np.array(RATES)[(order + shift) % len(RATES)])
 
 
 def tuned_on_the_road(way: Way, data: str, seed: int, federation: Federation) -> Run:

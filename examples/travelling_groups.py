@@ -112,7 +112,7 @@ def grid(design: Design, data: str, label: str) -> dict[tuple[float, int], float
 
 def measure(design: Design, data: str, label: str) -> list[Cell]:
     """One method on one set: its rate and its contacts chosen on training sites, then all seeds."""
-    means, cells = grid(design, data, label), []
+    means, cells = grid(design, data, label), list[Cell]()
     for word, allowed in zip(BUDGETS, (design.contacts[:1], design.contacts), strict=True):
         lr, contacts = min((key for key in means if key[1] in allowed), key=means.__getitem__)
         if cells and contacts == cells[0].contacts and lr == cells[0].lr:
