@@ -15,6 +15,7 @@ from fedsmall.wire import CONFIG, VALIDATE
 
 SOCKET = "FEDSMALL_STATION"  # where the station listens; set by `fedsmall site up`
 REFUSED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+KILLED = 8  # Flower's ErrorCode for a ClientApp that was killed: the server sends the order again
 
 # What a station is asked, by the type of Flower's message.
 KINDS = {
@@ -92,6 +93,8 @@ def answer_of(message: Message, frame: bytes, path: str) -> Message:
         told = header_and_block(answer)[0]
     except FrameError as error:
         return refusal(message, f"the order cannot be read: {error}")
+    except socket_frames.LineError as error:
+        return refusal(message, f"the site's station ended before it had answered: {error}", KILLED)
     except OSError as error:
         return refusal(message, f"the site's station cannot be reached ({type(error).__name__})")
     if "error" in told:

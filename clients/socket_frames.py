@@ -56,16 +56,18 @@ def receive(line: socket.socket) -> tuple[Header, Arrays]:
 def ask(path: str, frame: bytes, wait_s: float = STATION_START_S) -> bytes:
     """Send a frame to the station at ``path`` and return the frame that it answers with.
 
-    Raises OSError where it cannot be reached within ``wait_s``, or goes away.
+    Raises OSError where it cannot be reached within ``wait_s``, LineError where it goes away before it has answered.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         _connect(line, path, wait_s)
-        line.sendall(frame)
-        start = _exactly(line, LENGTHS.size)
         try:
+            line.sendall(frame)
+            start = _exactly(line, LENGTHS.size)
             return bytes(start + _exactly(line, sum(lengths(start))))
         except FrameError as error:
             raise LineError(str(error)) from None
+        except ConnectionError as error:
+            raise LineError(f"the other end went away ({type(error).__name__})") from None
 
 
 def _connect(line: socket.socket, path: str, wait_s: float) -> None:
