@@ -94,17 +94,24 @@ class Result:
         raise PlanError("no method of this run ends with a common model")
 
     def predictor(
-        self, method: str | None = None, seed: int | None = None, site: str | None = None
+        self,
+        method: str | None = None,
+        seed: int | None = None,
+        site: str | None = None,
+        *,
+        visitors: str | None = None,
+        distilled: bool = False,
     ) -> "Classifier | Regressor":
         """The models of a method, by default of the main one, as an estimator in the sense of scikit-learn.
 
         It takes rows as they were before training: a pandas table, an array, or a file. All seeds answer with their
-        mean, unless one is named; ``site`` asks for that site's own model, which ``keep="sites"`` keeps.
+        mean, unless one is named; ``site`` asks for that site's own model, and ``visitors`` for the last ones that were
+        trained there, which ``keep="sites"`` keeps; ``distilled`` for the one that was made of several.
         """
         from fedsmall.package.predictor import together
-        from sim.runs.chosen import chosen
+        from sim.runs.chosen import chosen, whose_is
 
-        return together(chosen(self.run, method, seed, site))
+        return together(chosen(self.run, method, seed, whose_is(site, visitors, distilled)))
 
     def predict(self, rows: Any, method: str | None = None, seed: int | None = None) -> "DataFrame":
         """The class and the probability of each class of new rows (or the numbers), in a table; see :meth:`predictor`.

@@ -53,8 +53,9 @@ class RunRecord:
     several. ``chosen`` is the round whose model it is, where that is the best by out-of-fold loss, not the last.
     ``predictions`` are what that model says of the test samples (:func:`sim.engines.evaluation.said_of`), empty where
     there is none or it was cut short, and ``thresholds`` those that it has by the training samples. ``own`` are the
-    models that sites trained last, where they were asked for, and Central's. ``task``, ``preparation`` and
-    ``trained_on`` are what packages of these models need to know of the data.
+    models that sites trained last, where they were asked for, and Central's; ``kept`` are then the last visitors of
+    each site, {name: (members, ...)}, where sites keep any. ``task``, ``preparation`` and ``trained_on`` are what
+    packages of these models need to know of the data.
     """
 
     plan: Plan
@@ -75,6 +76,7 @@ class RunRecord:
     read: dict[str, Any] = field(default_factory=dict)
     predictions: Arrays = field(default_factory=dict)
     own: dict[str, Arrays] = field(default_factory=dict)
+    kept: dict[str, Arrays] = field(default_factory=dict)
     task: Task | None = None
     preparation: Preparation | None = None
     trained_on: dict[str, TrainedOn] = field(default_factory=dict)
@@ -111,7 +113,7 @@ def run_plan(
     work = work.exposed() if exposed else work
     outcome, path, device = ENGINES[engine](work, own)
     record = _record(plan, engine, work.with_patients(outcome), path, device)
-    return replace(_with_end(record, work, federation), distilled=work.distilled(outcome))
+    return replace(_with_end(record, work, federation), distilled=work.distilled(outcome), kept=work.kept())
 
 
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -219,7 +221,13 @@ class _Work:
         if not method.distil or outcome.stopped:
             return None
         kept = self.visitors.members() if self.visitors is not None else {}
-        return distilled(self.plan, self.federation, outcome.model if method.is_ensemble else None, kept)
+        made = distilled(self.plan, self.federation, outcome.model if method.is_ensemble else None, kept)
+        return made._replace(model=_whole(self.plan, self.federation.task, made.model))
+
+    def kept(self) -> dict[str, Arrays]:
+        """The last visitors of each site, whole, where the sites' models are asked for."""
+        members = self.visitors.members() if self.visitors is not None and self.last.wanted else {}
+        return {site: _whole(self.plan, self.federation.task, models) for site, models in members.items()}
 
     def trainer(self) -> Trainer:
         federation = self.federation

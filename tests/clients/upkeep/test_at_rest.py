@@ -104,7 +104,7 @@ def test_a_station_with_a_key_gives_the_same_bits_and_keeps_nothing_that_can_be_
     assert all(same(a, b) for a, b in zip(one, other, strict=True))
     folder = run_folder(tmp_path / "sealed" / "runs", "r")
     places = {str(path.relative_to(folder).parent) for path in arrays_on_disk(folder)}
-    assert {"visitors", "packages/common", "packages/own"} <= places
+    assert {"visitors", "kept"} <= places
     for path in arrays_on_disk(folder):
         if path.name != "agreed.json":  # the plan, which everybody knows
             assert path.read_bytes().startswith(SEALED), path.name
