@@ -380,6 +380,30 @@ def test_a_killed_run_in_phases_is_resumed_to_the_same_bits_and_the_same_visitor
         assert told[name]["loss"] == pytest.approx(expected[name]["loss"], abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("run", "settings"),
+    [
+        ("groups", {"method.0.groups": 2}),
+        ("routes-of-sites", {"method.0.validate.routes": 3}),
+        ("routes-of-samples", {"method.0.validate.routes": 4, "method.0.aggregate_every": 1}),
+    ],
+)
+def test_groups_and_routes_over_real_sites_end_in_the_bits_and_the_figures_of_this_process(loopback, run, settings):
+    plan = plan_of(**settings)
+
+    loopback.finish(run, loopback.start(run, plan, **PATIENCE))
+
+    here, home = record_in_process(loopback, plan), loopback.home(run)
+    told = json.loads((home / "outcome.json").read_text())
+    assert same(load_file(home / "model.safetensors"), here.model)
+    assert len(next(iter(here.model.values()))) == plan.method.group_count(3)
+    assert not any(event["kind"] for event in told["events"])
+    judged = told["evaluations"][-1]["validation"]
+    assert judged == json.loads(json.dumps(here.evaluations[-1].validation))
+    assert judged.get("sites") == (None if run == "groups" else 3)
+    assert (judged.get("folds") == "patients") == (run == "routes-of-samples")
+
+
 def test_a_superlink_that_was_killed_with_all_its_memory_costs_a_resume_by_itself_and_no_bit(loopback):
     plan = plan_of(rounds=40, **{"method.0.aggregate_every": 20, "evaluate_every": 40})
     number = loopback.start("forgotten", plan, **PATIENCE)
