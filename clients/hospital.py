@@ -142,7 +142,7 @@ class HospitalClient(NumPyClient):
         if not self.plan.method.by_samples:
             return told_of(self._outputs(parameters, config, x), y, self.home.task)
         of_routes = _of_routes(self._members(parameters, config), config, validation.routes)
-        folds = folds_of_samples(self.plan, self.home.site, samples.y)[rows]
+        folds = folds_of_samples(self.plan, self.home.site, samples)[rows]
         outputs = by_folds(folds, x, lambda route, some: self._together(of_routes[route], some))
         return told_of(outputs, y, self.home.task)
 

@@ -16,12 +16,14 @@ class Samples:
 
     ``x`` has shape (samples, *input_shape) and the plan's float dtype, standardised and without missing values.
     ``y`` has shape (samples,) with integer classes 0..classes-1, or (samples, *target_shape) for regression.
-    ``pooled`` says how many samples each site gave, where they are those of several sites.
+    ``pooled`` says how many samples each site gave, where they are those of several sites. ``patients`` (samples,) says
+    whose each is, where a patient may have several.
     """
 
     x: np.ndarray
     y: np.ndarray
     pooled: tuple[int, ...] = ()
+    patients: np.ndarray | None = None
 
     def __len__(self) -> int:
         """The number of samples."""

@@ -58,7 +58,7 @@ def check_run(plan: Plan, federation: Federation) -> None:
     check_plan(plan, federation.task, len(federation.names))
     if among(plan, len(federation.names)).method.by_samples:
         for site, own in zip(federation.names, federation.train, strict=True):
-            folds_of_samples(plan, site, own.y)  # which says where a site has too few
+            folds_of_samples(plan, site, own)  # which says where a site has too few
     tasks = federation.tasks
     if has_own_models(plan):
         agreed_part(plan, tasks)

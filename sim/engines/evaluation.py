@@ -242,10 +242,10 @@ class LocalRoutes:
 
     def _folds_at(self, number: int) -> np.ndarray:
         """The fold of each of a site's samples."""
-        y = self.federation.train[number].y
+        own = self.federation.train[number]
         if self.folds is None:
-            return folds_of_samples(self.plan, self.federation.names[number], y)
-        return np.full(len(y), self.folds[number])
+            return folds_of_samples(self.plan, self.federation.names[number], own)
+        return np.full(len(own), self.folds[number])
 
 
 def _spread(each: dict[str, np.ndarray]) -> dict[str, Any]:
