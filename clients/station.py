@@ -38,6 +38,7 @@ from fedsmall.audit_log import digest_of, manifest
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError, PolicyError
+from fedsmall.evaluation.held_out import told_of
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.package.record import COMMON
 from fedsmall.plan import Plan
@@ -213,14 +214,24 @@ class Station:
 
     def _last_judged(self, order: SiteRequest, client: HospitalClient, said: dict[str, Any]) -> Answer:
         """The answer of a run's end: with sums, and with what the run was charged; what was answered is kept here."""
-        folder, run, told = self._run_folder(order.config), str(order.config[RUN]), {}
-        if said[EXAMPLES]:
-            told = tellable(order.raw, client.answered, order.plan, order.policy, self.home / "told_held_out.json")
-        else:  # for the site's own eyes
+        folder, held, told = self._run_folder(order.config), order.raw.held_out, {}
+        if not said[EXAMPLES]:  # for the site's own eyes
             client.evaluate(list(order.arrays.values()), _named(order))
+        else:
+            rows = tellable(order.raw, order.plan, order.policy, self.home / "told_held_out.json")
+            if rows is not None and held is not None:
+                self._note_untold(order, "evaluate", len(rows), len(held))
+                told = told_of(client.answered[rows], held.y[rows], order.raw.task) if len(rows) else {}
         keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw)
-        spent = charged(self.log, run, order.plan, order.policy)
+        spent = charged(self.log, str(order.config[RUN]), order.plan, order.policy)
         return {"metrics": said | spent}, join(**{HELD_OUT: told})
+
+    def _note_untold(self, order: SiteRequest, kind: str, told: int, there: int) -> None:
+        """Write down where sums are of fewer patients than there are."""
+        if told < there:
+            whom = "the patients of before" if told else "nobody"
+            reason = f"sums are told of {whom}: fewer than {order.policy.count_floor} are new"
+            self.log.write("kept", run=str(order.config[RUN]), kind=kind, t=order.config[ROUND], reason=reason)
 
     def _keep(self, order: SiteRequest, whose: str, model: Arrays, said: Mapping[str, Any]) -> None:
         """Keep a model on the site's own disk, so that it can be used here when the run is over."""
@@ -232,10 +243,7 @@ class Station:
         """Sums over the site's own patients, of models that never saw them; never of a few more, or a few less."""
         floor, train = order.policy.count_floor, order.raw.train
         rows = ToldPatients(self.home / "told_patients.json").rows(train.x, train.y, floor)
-        if len(rows) < len(train):
-            whom = "the patients of before" if len(rows) else "nobody"
-            reason = f"sums are told of {whom}: fewer than {floor} are new"
-            self.log.write("kept", run=str(order.config[RUN]), kind=VALIDATE, t=order.config[ROUND], reason=reason)
+        self._note_untold(order, VALIDATE, len(rows), len(train))
         client = self._client(order, after=True)
         told = client.validate(list(order.arrays.values()), {**order.config, **_named(order)}, rows, floor)
         return {"config": {}}, join(**{OUT_OF_FOLD: told})
