@@ -23,7 +23,8 @@ SLACK = 1e-6  # sums of epsilons are rounded
 class Policy(Frozen):
     """What a site allows. An empty list allows all of its kind; ``clip``, ``noise`` and ``budget`` None demand nothing.
 
-    ``judge`` is whether sums over the patients here may be told of models that never saw them (``validate``).
+    ``judge`` is whether sums over the patients here may be told: over those trained on, of models that never saw them
+    (``validate``), and over those held out, of the common model at a run's end.
     ``permute`` is whether models trained here may be handed on to another site, and ``least_blur`` the noise demanded
     then, as :class:`fedsmall.parts.Privacy` counts it. ``least_batch`` is the least number of samples in a step.
     Before a model leaves, the site tries to read its own patients from it: where it finds more than ``most_read``, it

@@ -13,6 +13,7 @@ from clients.told_patients import ToldPatients
 from clients.told_sums import ToldSums, told_classes
 from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.held_out import told_of
 from fedsmall.run_sheet import RUN, SUMS
 from fedsmall.wire import EXAMPLES, HELD_OUT, OUT_OF_FOLD, ROUND, VALIDATE, Arrays, join
 
@@ -47,23 +48,30 @@ class Telling:
         """Sums over the site's own patients, of models that never saw them."""
         floor, train = order.policy.count_floor, order.raw.train
         rows = ToldPatients(self.home / TOLD_PATIENTS).rows(train.x, train.y, floor)
-        if len(rows) < len(train):
-            whom = "the patients of before" if len(rows) else "nobody"
-            reason = f"sums are told of {whom}: fewer than {floor} are new"
-            self.log.write("kept", run=str(order.config[RUN]), kind=VALIDATE, t=order.config[ROUND], reason=reason)
+        self._note_untold(order, VALIDATE, len(rows), len(train))
         told = client.validate(list(order.arrays.values()), named(order), rows, floor)
         return {"config": {}}, join(**{OUT_OF_FOLD: told})
 
     def at_the_end(self, order: SiteRequest, client: HospitalClient, said: dict[str, Any], folder: Path) -> Answer:
         """The answer of a run's end: with sums, and with what the run was charged; what was answered is kept here."""
         told: Arrays = {}
-        if said[EXAMPLES]:
-            told = tellable(order.raw, client.answered, order.plan, order.policy, self.home / TOLD_HELD_OUT)
-        else:  # for the site's own eyes
+        if not said[EXAMPLES]:  # for the site's own eyes
             client.evaluate(list(order.arrays.values()), named(order))
+        elif (held := order.raw.held_out) is not None:
+            rows = tellable(order.raw, order.plan, order.policy, self.home / TOLD_HELD_OUT)
+            if rows is not None:
+                self._note_untold(order, "evaluate", len(rows), len(held))
+                told = told_of(client.answered[rows], held.y[rows], order.raw.task) if len(rows) else {}
         keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw)
         spent = charged(self.log, str(order.config[RUN]), order.plan, order.policy)
         return {"metrics": said | spent}, join(**{HELD_OUT: told})
+
+    def _note_untold(self, order: SiteRequest, kind: str, told: int, there: int) -> None:
+        """Write down where sums are of fewer patients than there are."""
+        if told < there:
+            whom = "the patients of before" if told else "nobody"
+            reason = f"sums are told of {whom}: fewer than {order.policy.count_floor} are new"
+            self.log.write("kept", run=str(order.config[RUN]), kind=kind, t=order.config[ROUND], reason=reason)
 
 
 def _sent(sums: Sums) -> Answer:

@@ -212,13 +212,19 @@ def _leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     numbers = sum(array.size for array in model.values())
     arrays = _listed([f"{name} {tuple(array.shape)}" for name, array in model.items()])
     count = "" if is_patient_level(plan) else "its number of samples, "
-    lines = [f"At the roll call: the site's name, {count}the names and shapes of the model's arrays."]
+    rows = "how its rows become samples (columns, categories, public ranges)"
+    lines = [f"At the roll call: the site's name, {count}the names and shapes of the model's arrays, {rows}."]
     if raw.scaled:
         lines.append(f"Once: for each feature the count, the sum and the sum of squares of at least {floor} values.")
     lines.append(f"At every contact: the trained model, {numbers:,} numbers in {len(model)} arrays: {arrays}.")
     loss = " and the mean training loss" if tells_loss(plan) else "; the training loss stays here"
     counts = "the number of steps" if is_patient_level(plan) else "the number of samples, the number of steps"
     lines.append(f"With it: {counts}{loss}.")
+    if raw.held_out is not None and len(raw.held_out) >= floor:
+        lines.append(
+            "At evaluations: what the common model is worth on the held-out samples, as metrics; at the end also as "
+            "sums and binned counts, unless the policy says judge = false."
+        )
     return (*lines, *_by_method(plan))
 
 
