@@ -17,7 +17,7 @@ MACHINES = [
     ".pre-commit-config.yaml",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github" / "workflows").glob("*.yml")),
 ]
-ROOMS = r"(?:tests|docs|fedsmall|strategies|clients|sim|docker|examples|scenarios|\.github|\.ci)"
+ROOMS = r"(?:tests|docs|fedsmall|strategies|clients|sim|docker|deploy|examples|scenarios|\.github|\.ci)"
 PATH = rf"{ROOMS}/[\w./-]*|pyproject\.toml|constraints\.txt|CITATION\.cff|[A-Z]+\.md|Makefile"
 
 
