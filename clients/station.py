@@ -24,7 +24,7 @@ from clients.memory import RoundMemory, own_folder, put, secret
 from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
 from clients.self_check import check_released, guarded
-from clients.site_data import SiteData, stamp
+from clients.site_data import SiteData
 from clients.site_log import SiteLog
 from clients.told_patients import ToldPatients
 from clients.told_sums import ToldSums, told_classes
@@ -32,6 +32,7 @@ from clients.visitors import keep_visitor, worth_of_visitors
 from fedsmall import __version__
 from fedsmall.audit_log import digest_of, manifest
 from fedsmall.data.raw_site import RawSite
+from fedsmall.data.sources.files import stamp
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.files import DiskFullError, one_line

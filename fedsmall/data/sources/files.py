@@ -47,19 +47,27 @@ def _exists(path: Path) -> bool:
         return False
 
 
+def stamp(data: Path | None) -> tuple[tuple[str, int, int], ...]:
+    """What changes when a file is written anew: name, size and time of a file, or of every file in a folder."""
+    if data is None:
+        return ()
+    files = sorted(data.rglob("*")) if data.is_dir() else [data]
+    return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
+
+
 def site_files(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
     """The files of a folder that holds one for each site, by the site's name: the file's, without its ending."""
     files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(HIDDEN)]
     endings = sorted(suffixes, key=len, reverse=True)
     found: dict[str, Path] = {}
+    alike: dict[str, str] = {}
     for path in files:
         ending = next((ending for ending in endings if path.name.lower().endswith(ending)), None)
         if ending is None:
             continue
         site = path.name[: -len(ending)]
-        for other, known in found.items():
-            if other.casefold() == site.casefold():
-                raise DataError(f"site {other!r} has two files, {known.name} and {path.name}; keep one of them")
+        if (other := alike.setdefault(site.casefold(), site)) in found:
+            raise DataError(f"site {other!r} has two files, {found[other].name} and {path.name}; keep one of them")
         if not path.is_file():
             raise DataError("it is no file that can be read, but a folder or a broken link", file=path.name)
         found[site] = path

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.data.ranges import within_ranges
+from fedsmall.data.sources.once import read_once
 from fedsmall.data.sources.pool import Part, Pool
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
@@ -107,6 +108,8 @@ def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...],
     pool = (
         _own_pool(source, root, seed, options)
         if source.kind == "source"
+        else read_once(source.read, root, seed, values, options)
+        if source.kind in OWN_FILES
         else source.read(root, seed, *values, **options)
     )
     pool = pool if ranges is None else within_ranges(pool, ranges)

@@ -58,11 +58,13 @@ def _read(path: Path, separator: str | None, decimal: str, names: Sequence[str])
     body = rows if names else rows[1:]
     _check_lengths(len(header), body)
     cells = np.array([row for _, row in body], dtype=object).reshape(len(body), len(header))
+    if decimal != ".":
+        cells = np.array([cell.replace(decimal, ".") for cell in cells.ravel()], dtype=object).reshape(cells.shape)
     columns = [name or f"Unnamed: {place}" for place, name in enumerate(header)]
-    frame = pandas.DataFrame(cells, columns=columns)
+    frame = pandas.DataFrame(cells, columns=columns, dtype=object)
     if frame.shape[1] > 1 and not header[-1] and (frame.iloc[:, -1] == "").all():
         frame = frame.iloc[:, :-1]  # every line ends with a separator
-    return frame if decimal == "." else frame.apply(lambda column: column.str.replace(decimal, "."))
+    return frame
 
 
 def _rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
