@@ -1,4 +1,4 @@
-"""Tables in CSV files: one file, or a folder with one file for each site.
+"""Tables in files of CSV, Parquet or Excel: one file, or a folder with one file for each site.
 
 What cannot be used is said by column and count, never by value: a message may travel further than the data.
 """
@@ -12,6 +12,7 @@ import numpy as np
 
 from fedsmall.data.cells import is_missing
 from fedsmall.data.forms import Columns, need
+from fedsmall.data.sources import sheets
 from fedsmall.data.sources.class_spelling import Classes, check_spelling, read_classes
 from fedsmall.data.sources.column_notes import column_notes
 from fedsmall.data.sources.files import as_classes, at_site, class_names, locate, plain, site_files
@@ -23,6 +24,7 @@ from fedsmall.errors import DataError, PlanError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+ENDINGS = (".csv", ".csv.gz", ".data", *sheets.ENDINGS)
 Categorical = Sequence[str] | Mapping[str, Sequence[object]]
 
 
@@ -40,6 +42,7 @@ def csv(
     separator: str | None = None,
     decimal: str = ".",
     patient: str | None = None,
+    sheet: str | None = None,
     site_column: str | None = None,
 ) -> Pool:
     """The table at ``path``, or one for each site where that is a folder.
@@ -50,12 +53,13 @@ def csv(
     the header unless given, ``decimal`` is ".". Empty cells, "?", "NA" and the like are missing values, and what
     ``missing`` lists is, too. ``classes`` may say which spellings mean one class, {"ill": ["Ill", "krank"]}.
     ``site_column`` names the site of each row and ``patient`` the patient, who may have several; neither is a feature.
+    ``sheet`` names the sheet of an Excel workbook, where several hold something.
 
     Raises DataError for a column that is not there or holds text, and for a row without a label.
     """
     found = locate(path, root)
-    files = site_files(found, [".csv", ".csv.gz", ".data"]) if found.is_dir() else {NOWHERE: found}
-    frames = {name: read_table(file, separator, decimal) for name, file in files.items()}
+    files = site_files(found, ENDINGS) if found.is_dir() else {NOWHERE: found}
+    frames = {name: read_table(file, separator, decimal, sheet=sheet) for name, file in files.items()}
     for name, frame in frames.items():
         with at_site(name):
             check_header(frame)

@@ -86,7 +86,7 @@ ERRORS: dict[str, tuple[dict[str, str | bytes], dict[str, Any], str]] = {
     "a spreadsheet called csv": (
         {"a.csv": b"PK\x03\x04more"},
         {},
-        "a.csv: the file is not a table of text but a spreadsheet; save it as CSV",
+        "a.csv: the file is not a table of text but a spreadsheet; name it .xlsx, or save it as CSV",
     ),
     "a decimal comma": (
         {"a.csv": GOOD.replace(",", ";").replace(".", ",")},
@@ -267,7 +267,7 @@ def test_numbers_are_rounded_as_pandas_rounds_them() -> None:
 def test_files_are_read_once_for_all_seeds_and_again_when_they_change(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "a.csv").write_text(GOOD * 1 + "55,1.25,0\n58,2.25,1\n" * 1)
     read: list[str] = []
-    monkeypatch.setattr(tables, "read_table", lambda path, *more: read.append(path.name) or read_table(path, *more))
+    monkeypatch.setattr(tables, "read_table", lambda path, *a, **b: read.append(path.name) or read_table(path, *a, **b))
     task = {"csv": str(tmp_path / "a.csv"), "label": "ill"}
 
     def feature(seed: int, **settings: Any) -> float:
