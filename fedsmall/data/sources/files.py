@@ -109,7 +109,12 @@ def class_names(labels: Iterable[object], given: Sequence[object] | None) -> tup
     Raises DataError where fewer than two occur, or so many that the labels can hardly be classes.
     """
     if given is not None:
-        return tuple(plain(label) for label in given)
+        names = tuple(plain(label) for label in given)
+        if len(names) < 2:
+            raise PlanError(f"a model needs at least two classes to tell apart; classes lists {len(names)}")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise PlanError(f"classes lists {twice[0]!r} twice; each has one place")
+        return names
     found = {plain(label) for label in labels}
     if len(found) < 2:
         raise DataError("all samples have one label; a model needs at least two classes to tell apart")

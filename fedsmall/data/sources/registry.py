@@ -66,6 +66,8 @@ def read_task(task: str | dict[str, Any]) -> Source:
         return _checked(Source(value, value, _function(TASKS[value]), (), table))
     if kind == "source":
         return _checked(Source(str(value), kind, _function(str(value)), (), table))
+    if not isinstance(value, str | Path) and kind in OWN_FILES:
+        raise PlanError(f'{kind} names a file or folder, as in {kind} = "data"; got {value!r}')
     name = str(value) if kind == "medmnist" else kind
     return _checked(Source(name, kind, _function(KINDS[kind]), (value,), table))
 

@@ -3,6 +3,7 @@
 import codecs
 import csv
 import gzip
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 SEPARATORS = ",;\t|"
 SPREADSHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel begin, whatever they are called
+LINE_BREAKS = re.compile(r"[\r\n\t\v\f]+")
 UNNAMED = "Unnamed: "
+UTF_32 = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+FIXED_BLANKS = str.maketrans({"\xa0": " ", "\u202f": " "})  # as browsers and word processors write them
 LOCK = "~$"
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -69,6 +73,7 @@ def check_header(frame: "DataFrame") -> None:
 
 def _read(path: Path, separator: str | None, decimal: str, names: Sequence[str]) -> "DataFrame":
     text = _text(path)
+    text = text if text.isascii() else text.translate(FIXED_BLANKS)
     return _framed(list(_rows(text, separator or _separator(text))), names, decimal)
 
 
@@ -78,7 +83,7 @@ def _framed(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decimal
 
     if not rows:
         raise DataError("the file is not a table: it is empty")
-    header = list(names) or [cell.strip() for cell in rows[0][1]]
+    header = list(names) or [LINE_BREAKS.sub(" ", cell.strip()) for cell in rows[0][1]]
     body = rows if names else rows[1:]
     _check_lengths(len(header), body)
     cells = np.array([row for _, row in body], dtype=object).reshape(len(body), len(header))
@@ -121,7 +126,7 @@ def _text(path: Path) -> str:
             raise DataError("the file is not a table: it ends in .gz and is not compressed, or is cut short") from wrong
     if raw.startswith(SPREADSHEETS):
         raise DataError("the file is not a table of text but a spreadsheet; name it .xlsx, or save it as CSV")
-    if raw.startswith(UTF_16):
+    if raw.startswith(UTF_16) and not raw.startswith(UTF_32):
         return _decoded(raw, "utf-16")
     if b"\x00" in raw[:10_000]:
         raise DataError("the file is not a table of text: it holds zero bytes; save it as CSV in UTF-8")

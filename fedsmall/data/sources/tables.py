@@ -13,12 +13,13 @@ import numpy as np
 from fedsmall.data.cells import is_missing
 from fedsmall.data.forms import Columns, need
 from fedsmall.data.sources import sheets
-from fedsmall.data.sources.class_spelling import Classes, check_spelling, read_classes
+from fedsmall.data.sources.class_spelling import Classes, check_sites, check_spelling, lone_classes, read_classes
 from fedsmall.data.sources.column_notes import column_notes
-from fedsmall.data.sources.files import as_classes, at_site, class_names, locate, plain, site_files
+from fedsmall.data.sources.files import MOST_CLASSES, as_classes, at_site, class_names, locate, plain, site_files
 from fedsmall.data.sources.patient_column import check_no_feature, patients_of
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.table_files import check_header, read_table
+from fedsmall.data.sources.table_options import check_options
 from fedsmall.errors import DataError, PlanError
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def csv(
 
     Raises DataError for a column that is not there or holds text, and for a row without a label.
     """
+    words = {"label": label, "patient": patient, "sheet": sheet}
+    check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
     found = locate(path, root)
     files = site_files(found, ENDINGS) if found.is_dir() else {NOWHERE: found}
     frames = {name: read_table(file, separator, decimal, sheet=sheet) for name, file in files.items()}
@@ -84,6 +87,9 @@ def csv(
         np.concatenate([part.y for part in parts.values()]),
         schema.form,
     )
+    if classes is None and schema.classes:
+        held = {name: {schema.classes[place] for place in np.unique(part.y)} for name, part in parts.items()}
+        notes = (*notes, *lone_classes(held))
     features = schema.form.feature_names
     return Pool(parts, schema.classes, feature_names=features, standardise=True, form=schema.form, notes=notes)
 
@@ -99,6 +105,7 @@ def _by_site(frame: "DataFrame", column: str) -> dict[str, "DataFrame"]:
     sites = frame[column].map(plain)
     if (missing := is_missing(frame[column])).any():
         raise DataError(f"column {column!r} names no site in {missing.sum()} of {len(frame)} rows")
+    check_sites(column, set(sites))
     return {name: frame[sites == name] for name in sorted(set(sites))}
 
 
@@ -168,6 +175,9 @@ def _labels(frame: "DataFrame", label: str, means: Mapping[str, str], markers: S
 def _categories(frames: Mapping[str, "DataFrame"], categorical: Categorical) -> dict[str, tuple[str, ...]]:
     if isinstance(categorical, Mapping):
         return {column: tuple(plain(value) for value in values) for column, values in categorical.items()}
+    for column in categorical:
+        if not 2 <= (found := len(set(map(plain, _present(frames, column))))) <= MOST_CLASSES:
+            raise DataError(f"column {column!r} holds {found} different values, so it is no category; leave it out")
     return {column: class_names(_present(frames, column), None) for column in categorical}
 
 
