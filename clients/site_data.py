@@ -1,7 +1,6 @@
 """Where a client finds its site's name and data: in a simulation's federation, or in its own files."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from flwr.app import Context
 
@@ -65,11 +64,3 @@ def site_in(federation: Federation, plan: Plan, index: int) -> SiteData:
         held_out = federation.test  # nobody else has all of this site's model, so it judges for itself
     names = federation.names
     return SiteData(names[index], task_at(federation.task, train.y), train, held_out, place=index, sites=len(names))
-
-
-def stamp(data: Path | None) -> tuple[tuple[str, int, int], ...]:
-    """What changes when a file is written anew: name, size and time of every file of the site."""
-    if data is None:
-        return ()
-    files = sorted(data.rglob("*")) if data.is_dir() else [data]
-    return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())

@@ -24,7 +24,7 @@ from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
 from clients.run_end import keep_agreed, may_be_last
 from clients.self_check import check_released, guarded
-from clients.site_data import SiteData, stamp
+from clients.site_data import SiteData
 from clients.site_log import SiteLog
 from clients.site_request import TOLD, SiteRequest, named, plan_of, reason_of
 from clients.telling import Telling
@@ -35,6 +35,7 @@ from clients.visitors import keep_visitor, worth_of_visitors
 from fedsmall import __version__
 from fedsmall.audit_log import digest_of, manifest
 from fedsmall.data.raw_site import RawSite
+from fedsmall.data.sources.files import stamp
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError
 from fedsmall.files import DiskFullError, one_line

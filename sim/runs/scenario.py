@@ -68,6 +68,8 @@ class Scenario(Frozen):
     @field_validator("name")
     @classmethod
     def _short(cls, name: str) -> str:
+        if not name.strip():
+            raise ValueError("no name at all, and a run's folder has this name: say one")
         if len(name) > LONGEST_NAME:
             raise ValueError(f"{len(name)} letters, and a run's folder has this name: {LONGEST_NAME} letters at most")
         return name

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.data.ranges import within_ranges
+from fedsmall.data.sources.once import read_once
 from fedsmall.data.sources.pool import Part, Pool
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
@@ -65,6 +66,8 @@ def read_task(task: str | dict[str, Any]) -> Source:
         return _checked(Source(value, value, _function(TASKS[value]), (), table))
     if kind == "source":
         return _checked(Source(str(value), kind, _function(str(value)), (), table))
+    if not isinstance(value, str | Path) and kind in OWN_FILES:
+        raise PlanError(f'{kind} names a file or folder, as in {kind} = "data"; got {value!r}')
     name = str(value) if kind == "medmnist" else kind
     return _checked(Source(name, kind, _function(KINDS[kind]), (value,), table))
 
@@ -107,6 +110,8 @@ def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...],
     pool = (
         _own_pool(source, root, seed, options)
         if source.kind == "source"
+        else read_once(source.read, root, seed, values, options)
+        if source.kind in OWN_FILES
         else source.read(root, seed, *values, **options)
     )
     pool = pool if ranges is None else within_ranges(pool, ranges)
