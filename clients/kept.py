@@ -17,7 +17,7 @@ from fedsmall.models.registry import completed, initial_model
 from fedsmall.package.record import COMMON, TrainedOn, describe
 from fedsmall.package.store import Stored, read, save
 from fedsmall.plan import Plan
-from fedsmall.schedule import contacts_of
+from fedsmall.schedule import times_travelled
 from fedsmall.wire import EXAMPLES, KEPT, Arrays
 
 FOLDER = "packages"  # in the folder of a run
@@ -28,13 +28,16 @@ STAYS = (
 
 
 class Place(NamedTuple):
-    """Where and for whom models are kept: the folder of a run, its name, the site's data, and how many sites it has."""
+    """Where and for whom models are kept: the folder of a run, its name, the site's data, and how many sites it has;
+    ``t`` is the round after which they were as they are kept.
+    """
 
     folder: Path
     run: str
     raw: RawSite
     scaling: Scaling | None
     sites: int
+    t: int
 
 
 def keep(at: Place, plan: Plan, whose: str, model: Arrays, said: Mapping[str, Any]) -> None:
@@ -46,14 +49,14 @@ def keep(at: Place, plan: Plan, whose: str, model: Arrays, said: Mapping[str, An
     if has_own_models(plan):
         return
     measured = {name: float(value) for name, value in said.items() if name != EXAMPLES and not name.startswith(KEPT)}
-    several = plan.method.is_ensemble and whose == COMMON
+    several, rounds = plan.method.is_ensemble and whose == COMMON, at.t if plan.stop is not None else plan.rounds
     _check(plan, at.raw, members_of(model, several))
     more = {
         "whose": whose,
         "performance": {f"held out at {at.raw.name}": measured} if measured else {},
         "notes": (f"Run {at.run}.", *([] if whose == COMMON else [STAYS])),
-        "rounds": plan.rounds,
-        "contacts": sum(contact.travels for contact in contacts_of(plan)),
+        "rounds": rounds,
+        "contacts": times_travelled(plan, rounds),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"fedsmall": __version__, **{name: version(name) for name in ("torch", "numpy")}},
     }

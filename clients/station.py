@@ -52,6 +52,7 @@ from fedsmall.wire import (
     BLURRED,
     EXAMPLES,
     HELD_OUT,
+    KEEP,
     MODEL,
     NAMES,
     OUT_OF_FOLD,
@@ -207,7 +208,7 @@ class Station:
             _, examples, metrics = client.evaluate(list(order.arrays.values()), _named(order))
             kept = worth_of_visitors(self._run_folder(order.config), order.config, client)
             said = {EXAMPLES: examples, **metrics, **kept}
-        if t == order.plan.rounds:
+        if order.config.get(KEEP) or t == order.plan.rounds:
             self._keep(order, COMMON, split(order.arrays, MODEL), said)
         return self._last_judged(order, client, said) if may_be_last(order.plan, t) else ({"metrics": said}, {})
 
@@ -226,13 +227,17 @@ class Station:
         """Keep a model on the site's own disk, so that it can be used here when the run is over."""
         scaling = self._scaling(order.config) if order.raw.scaled else None
         folder, (_, sites) = self._run_folder(order.config), self._place(order.config)
-        keep(Place(folder, str(order.config[RUN]), order.raw, scaling, sites), order.plan, whose, model, said)
+        place = Place(folder, str(order.config[RUN]), order.raw, scaling, sites, int(order.config[ROUND]))
+        keep(place, order.plan, whose, model, said)
 
     def _validate(self, order: SiteRequest) -> Answer:
         """Sums over the site's own patients, of models that never saw them; never of a few more, or a few less."""
-        floor, train = order.policy.count_floor, order.raw.train
-        rows = ToldPatients(self.home / "told_patients.json").rows(train.x, train.y, floor)
-        if len(rows) < len(train):
+        routed, floor = order.plan.method.validation is not None, order.policy.count_floor
+        part = order.raw.train if routed else order.raw.kept_back
+        if part is None:
+            raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
+        rows = ToldPatients(self.home / "told_patients.json").rows(part.x, part.y, floor)
+        if len(rows) < len(part):
             whom = "the patients of before" if len(rows) else "nobody"
             reason = f"sums are told of {whom}: fewer than {floor} are new"
             self.log.write("kept", run=str(order.config[RUN]), kind=VALIDATE, t=order.config[ROUND], reason=reason)
@@ -246,7 +251,8 @@ class Station:
         key = (order.plan, id(order.raw), None if scaling is None else digest_of(vars(scaling)))
         if self._core is None or self._core[0] != key:
             train, held_out = order.raw.samples(scaling)
-            home = SiteData(self.name, order.raw.task, train, held_out, False, *self._place(order.config))
+            apart = order.raw.samples_kept_back(scaling)
+            home = SiteData(self.name, order.raw.task, train, held_out, False, *self._place(order.config), apart)
             plan = plan_at(order.plan, home.place, home.sites)
             self._core = (key, home, self._trainer(plan, home))
         _, home, cohort = self._core

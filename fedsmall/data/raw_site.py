@@ -22,7 +22,8 @@ class RawSite:
     """The samples of one site as they were read, split into those to train on and those held out.
 
     ``preparation`` says what they go through on their way into a model; ``floor`` is the least number of values of
-    which a sum is told. ``notes`` are what its source has to say of the data.
+    which a sum is told. ``notes`` are what its source has to say of the data. ``kept_back`` are training samples that
+    no model is trained on, which tell when to stop.
     """
 
     name: str
@@ -32,6 +33,7 @@ class RawSite:
     preparation: Preparation
     floor: int = standardise.COUNT_FLOOR
     notes: tuple[str, ...] = ()
+    kept_back: Part | None = None
 
     @property
     def scaled(self) -> bool:
@@ -57,6 +59,10 @@ class RawSite:
         """The samples to train on and those held out, as a model takes them."""
         prepared = self.preparation.with_scaling(scaling)
         return ready(self.train, prepared), None if self.held_out is None else ready(self.held_out, prepared)
+
+    def samples_kept_back(self, scaling: Scaling | None) -> Samples | None:
+        """The samples that tell when to stop, as a model takes them; None where the plan asks for none."""
+        return None if self.kept_back is None else ready(self.kept_back, self.preparation.with_scaling(scaling))
 
 
 def agreed(sites: Sequence[RawSite]) -> Scaling | None:

@@ -23,6 +23,7 @@ from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
 from sim.report.sentences import named, p_of, sentences, short, value, with_interval
 from sim.report.sites.at_home import at_home, real_sentences, repeat
 from sim.report.sites.figures import drawings
+from sim.report.stopping import stop_sentences
 from sim.report.style import Style
 from sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
 from sim.report.together import together
@@ -248,6 +249,7 @@ USED: tuple[Callable[..., Any], ...] = (
         short,
         shown_scenario,
         site_by_site,
+        stop_sentences,
         svg,
         table,
         together,
