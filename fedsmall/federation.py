@@ -1,7 +1,7 @@
 """The data of a federation as every engine sees them: one record per site, and what the model is judged on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,14 @@ class Samples:
 
     ``x`` has shape (samples, *input_shape) and the plan's float dtype, standardised and without missing values.
     ``y`` has shape (samples,) with integer classes 0..classes-1, or (samples, *target_shape) for regression.
-    ``pooled`` says how many samples each site gave, where they are those of several sites.
+    ``pooled`` says how many samples each site gave, where they are those of several sites. ``groups`` names each
+    sample's subgroups, (samples,), by column (:mod:`fedsmall.data.subgroups`).
     """
 
     x: np.ndarray
     y: np.ndarray
     pooled: tuple[int, ...] = ()
+    groups: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """The number of samples."""

@@ -75,4 +75,4 @@ def agreed(sites: Sequence[RawSite]) -> Scaling | None:
 def ready(part: Part, preparation: Preparation) -> Samples:
     """Samples as a model takes them, classes as 64-bit integers."""
     y = part.y.astype(np.int64 if part.y.dtype.kind in "iub" else preparation.dtype)
-    return Samples(preparation.inputs(part.x), y)
+    return Samples(preparation.inputs(part.x), y, groups=part.groups)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from clients.site_data import site_in
+from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.ensembles import answer, spread
 from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
 from fedsmall.evaluation.out_of_fold import by_folds, told_of
@@ -196,7 +197,8 @@ def said_of(outputs: np.ndarray, federation: Federation) -> Arrays:
     """What a model's ``outputs`` (samples, outputs) say of the common test set, beside the truth, as a run keeps it.
 
     "probabilities" (samples, classes) and "labels" (samples,), or for regression "predictions" and "labels"; "sites"
-    names the site that held each sample out, where the test set is what the sites held out.
+    names the site that held each sample out, where the test set is what the sites held out, and "groups/sex" each
+    sample's subgroup by that column.
     """
     loss = federation.task.loss
     said = {"predictions": outputs} if loss == "l1" else {"probabilities": probabilities(outputs, loss)}
@@ -206,7 +208,8 @@ def said_of(outputs: np.ndarray, federation: Federation) -> Arrays:
     counts = [len(held) for _, held in homes]
     if sum(counts) == len(outputs):
         said["sites"] = np.repeat([site for site, _ in homes], counts)
-    return {**said, "labels": federation.test.y}
+    groups = {f"{KEPT_AS}{column}": names for column, names in federation.test.groups.items()}
+    return {**said, "labels": federation.test.y, **groups}
 
 
 class LocalJudges:
