@@ -31,7 +31,7 @@ class Scenario(Frozen):
     cross-validation; ``about`` is one sentence; ``reference`` is the label of the method that tables measure the others
     against. ``engine`` and ``device`` say on what a simulation runs, and are no part of a plan: at real sites a device
     is the site's own matter. ``keep`` says which models are saved at the end: the common ones and Central's, or beside
-    them the sites' own.
+    them the sites' own. ``track`` names a tool that is told of every plan (:mod:`sim.runs.tracking`).
     """
 
     name: str
@@ -55,6 +55,7 @@ class Scenario(Frozen):
     engine: str | None = None
     device: Device = "cpu"
     keep: Literal["common", "sites"] = "common"
+    track: Literal["tensorboard", "mlflow"] | None = None
     reference: str | None = None
     recipe: Recipe = Recipe()
     method: tuple[dict[str, Any], ...]
@@ -95,7 +96,7 @@ class Scenario(Frozen):
         """The plan of the method at ``index`` with one seed (and one fold)."""
         named, recipe, stop = self._resolved(index)
         shared = self.model_dump(
-            exclude={"about", "seeds", "engine", "device", "keep", "reference", "recipe", "method", "stop"}
+            exclude={"about", "seeds", "engine", "device", "keep", "track", "reference", "recipe", "method", "stop"}
         )
         return Plan(**shared, seed=seed, fold=fold, recipe=recipe, stop=stop, method=named)
 
