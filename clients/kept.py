@@ -33,7 +33,7 @@ from fedsmall.package.record import COMMON, TrainedOn, describe, visitors_of
 from fedsmall.package.store import Stored
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
-from fedsmall.schedule import contacts_of
+from fedsmall.schedule import times_travelled
 from fedsmall.wire import EXAMPLES, KEPT, Arrays
 
 FOLDER = "kept"  # in the folder of a run
@@ -46,13 +46,16 @@ STAYS = {
 
 
 class Place(NamedTuple):
-    """Where and for whom models are kept: the folder of a run, its name, the site's data, and how many sites it has."""
+    """Where and for whom models are kept: the folder of a run, its name, the site's data, and how many sites it has;
+    ``t`` is the round after which they were as they are kept.
+    """
 
     folder: Path
     run: str
     raw: RawSite
     scaling: Scaling | None
     sites: int
+    t: int
 
 
 class About(Frozen):
@@ -80,7 +83,8 @@ def keep(at: Place, plan: Plan, what: str, model: Arrays, said: Mapping[str, Any
         preparation, task = at.raw.preparation.with_scaling(at.scaling), asdict(at.raw.task)
         record = About(run=at.run, site=at.raw.name, sites=at.sites, plan=plan, task=task, preparation=preparation)
         put(about, seal(record.model_dump_json().encode()))
-    words = {"kept": datetime.now(UTC).isoformat(timespec="seconds"), "said": json.dumps(dict(said or {}))}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    words = {"kept": now, "t": str(at.t), "said": json.dumps(dict(said or {}))}
     held = save({name: array.copy(order="C") for name, array in model.items()}, words)
     put(_path(at.folder, what), seal(held))
 
@@ -101,12 +105,13 @@ def kept(folder: Path, what: str) -> Stored | None:
     whose = {COMMON: COMMON, VISITORS: visitors_of(record.site)}.get(what, record.site)
     words = _words(_path(folder, COMMON if what == VISITORS else what))
     measured = _measured(json.loads(words.get("said", "{}")), what)
+    rounds = int(words["t"]) if record.plan.stop is not None and "t" in words else record.plan.rounds
     more = {
         "whose": whose,
         "performance": {f"held out at {record.site}": measured} if measured else {},
         "notes": (f"Run {record.run}.", *([STAYS[what]] if what in STAYS else [])),
-        "rounds": record.plan.rounds,
-        "contacts": sum(contact.travels for contact in contacts_of(record.plan)),
+        "rounds": rounds,
+        "contacts": times_travelled(record.plan, rounds),
         "created": words.get("kept", ""),
         "versions": {"fedsmall": __version__, **{name: version(name) for name in ("torch", "numpy")}},
     }

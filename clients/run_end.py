@@ -47,8 +47,7 @@ class OwnEvaluation(NamedTuple):
 
 def may_be_last(plan: Plan, t: int) -> bool:
     """Whether a run may end with the model that is judged after round ``t``: at its end, or where it ends early."""
-    validation = plan.method.validation
-    return t == plan.rounds or (validation is not None and validation.patience is not None)
+    return t == plan.rounds or plan.stop is not None
 
 
 def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarray | None:

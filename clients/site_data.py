@@ -15,7 +15,8 @@ from fedsmall.tasks import build_federation
 class SiteData:
     """A site as its own program knows it; ``place`` is its number among the ``sites``, in the order of their names.
 
-    A site that is not ``simulated`` draws its noise from its own system.
+    A site that is not ``simulated`` draws its noise from its own system. ``kept_back`` are training samples on which no
+    model is trained: they tell when to stop.
     """
 
     site: str
@@ -25,6 +26,7 @@ class SiteData:
     simulated: bool = True
     place: int = 0
     sites: int = 1
+    kept_back: Samples | None = None
 
 
 MOST_FEDERATIONS = 2
@@ -62,5 +64,6 @@ def site_in(federation: Federation, plan: Plan, index: int) -> SiteData:
     train, held_out = federation.train[index], federation.held_out[index] if federation.held_out else None
     if held_out is None and has_own_models(plan):
         held_out = federation.test  # nobody else has all of this site's model, so it judges for itself
-    names = federation.names
-    return SiteData(names[index], task_at(federation.task, train.y), train, held_out, place=index, sites=len(names))
+    names, task = federation.names, task_at(federation.task, train.y)
+    kept_back = federation.kept_back[index] if federation.kept_back else None
+    return SiteData(names[index], task, train, held_out, place=index, sites=len(names), kept_back=kept_back)

@@ -48,7 +48,7 @@ from fedsmall.run_sheet import ROWS, RUN, RUN_ID, SCALING, SITES
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import BLURRED, EXAMPLES, MODEL, ROUND, STEPS, VALIDATE, Arrays, split
+from fedsmall.wire import BLURRED, EXAMPLES, KEEP, MODEL, ROUND, STEPS, VALIDATE, Arrays, split
 
 NOISE_KEY = "noise.key"
 CALL_S = 60.0  # how long a caller may take to say what it wants
@@ -168,7 +168,7 @@ class Station:
             _, examples, metrics = client.evaluate(list(order.arrays.values()), named(order))
             kept = worth_of_visitors(self._run_folder(order.config), order.config, client)
             said = {EXAMPLES: examples, **metrics, **kept}
-        if t == order.plan.rounds:
+        if order.config.get(KEEP) or t == order.plan.rounds:
             keep(self._kept_at(order), order.plan, COMMON, split(order.arrays, MODEL), said)
         if may_be_last(order.plan, t):
             return self._told.at_the_end(order, client, said, self._run_folder(order.config))
@@ -178,7 +178,7 @@ class Station:
         """Where a model is kept, on the site's own disk, so that it can be used here when the run is over."""
         scaling = self._scaling(order.config) if order.raw.scaled else None
         folder, (_, sites) = self._run_folder(order.config), self._place(order.config)
-        return Place(folder, str(order.config[RUN]), order.raw, scaling, sites)
+        return Place(folder, str(order.config[RUN]), order.raw, scaling, sites, int(order.config[ROUND]))
 
     def _validate(self, order: SiteRequest) -> Answer:
         return self._told.out_of_fold(order, self._client(order, after=True))
@@ -189,7 +189,8 @@ class Station:
         key = (order.plan, id(order.raw), None if scaling is None else digest_of(vars(scaling)))
         if self._core is None or self._core[0] != key:
             train, held_out = order.raw.samples(scaling)
-            home = SiteData(self.name, order.raw.task, train, held_out, False, *self._place(order.config))
+            apart = order.raw.samples_kept_back(scaling)
+            home = SiteData(self.name, order.raw.task, train, held_out, False, *self._place(order.config), apart)
             plan = plan_at(order.plan, home.place, home.sites)
             self._core = (key, home, self._trainer(plan, home))
         _, home, cohort = self._core

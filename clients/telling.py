@@ -45,11 +45,14 @@ class Telling:
         return _sent(told_classes(order.raw, order.plan, order.policy.count_floor, self.home / TOLD_SUMS))
 
     def out_of_fold(self, order: SiteRequest, client: HospitalClient) -> Answer:
-        """Sums over the site's own patients, of models that never saw them."""
-        floor, train = order.policy.count_floor, order.raw.train
-        rows = ToldPatients(self.home / TOLD_PATIENTS).rows(train.x, train.y, floor)
-        self._note_untold(order, VALIDATE, len(rows), len(train))
-        told = client.validate(list(order.arrays.values()), named(order), rows, floor)
+        """Sums over the site's own patients, of models that never saw them: by routes, or as they are kept back."""
+        routed, floor = order.plan.method.validation is not None, order.policy.count_floor
+        part = order.raw.train if routed else order.raw.kept_back
+        if part is None:
+            raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
+        rows = ToldPatients(self.home / TOLD_PATIENTS).rows(part.x, part.y, floor)
+        self._note_untold(order, VALIDATE, len(rows), len(part))
+        told = client.validate(list(order.arrays.values()), {**order.config, **named(order)}, rows, floor)
         return {"config": {}}, join(**{OUT_OF_FOLD: told})
 
     def at_the_end(self, order: SiteRequest, client: HospitalClient, said: dict[str, Any], folder: Path) -> Answer:

@@ -108,10 +108,10 @@ def _shape(raw: RawSite, floor: int) -> Finding:
     colour = {1: "grey", 3: "colour"}.get(shape[0], f"{shape[0]}-channel")
     what = f"{colour} images of {shape[1]} x {shape[2]}" if len(shape) == 3 else f"{shape[0]} features"
     held = 0 if raw.held_out is None else len(raw.held_out)
-    total = few(len(raw.train) + held, floor)
-    return Finding(
-        "good", f"{total} samples ({what}): {few(len(raw.train), floor)} to train on, {few(held, floor)} held out"
-    )
+    apart = 0 if raw.kept_back is None else len(raw.kept_back)
+    kept = f"{few(apart, floor)} kept back to tell when to stop, " if apart else ""
+    total, train = few(len(raw.train) + held + apart, floor), few(len(raw.train), floor)
+    return Finding("good", f"{total} samples ({what}): {train} to train on, {kept}{few(held, floor)} held out")
 
 
 def _classes(task: Task, y: np.ndarray, floor: int) -> list[Finding]:

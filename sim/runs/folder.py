@@ -286,7 +286,7 @@ def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = N
     if last.get("validation"):
         row["validation"] = last["validation"]
     if record.chosen:
-        row["chosen"] = record.chosen
+        row |= {"chosen": record.chosen, "stop": last["stop"]}
     if record.read:
         row["read"] = record.read
     if record.thresholds:
@@ -339,5 +339,7 @@ def _curves(done: Sequence[PlanRun]) -> list[dict[str, Any]]:
                 for name, value in (evaluation[whose] or {}).items():
                     if isinstance(value, float):
                         row[f"{whose}_{name}"] = value
+            if evaluation.get("stop"):
+                row["stop_loss"] = evaluation["stop"]["loss"]
             rows.append(row)
     return rows

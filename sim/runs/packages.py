@@ -8,6 +8,7 @@ from fedsmall.evaluation.thresholds import chosen_threshold
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, visitors_of
 from fedsmall.package.store import Stored
+from fedsmall.schedule import times_travelled
 from fedsmall.wire import Arrays
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays,
         "whose": whose,
         "performance": _performance(row, whose),
         "notes": (*_notes(record), *notes),
-        "rounds": record.rounds,
-        "contacts": record.contacts,
+        "rounds": record.chosen or record.rounds,
+        "contacts": times_travelled(record.plan, record.chosen) if record.chosen else record.contacts,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": record.versions,
     }
@@ -71,6 +72,9 @@ def _notes(record: "RunRecord") -> list[str]:
     told = []
     if record.stopped:
         told.append(f"The run was cut short after round {record.rounds} of {record.plan.rounds}.")
+    if record.chosen:
+        ended = f"The run ended after round {record.rounds} of {record.plan.rounds}; this is its model of round"
+        told.append(f"{ended} {record.chosen}, where the loss on training samples that it had not seen was lowest.")
     if "epsilon" in record.privacy:
         told.append(f"Trained under differential privacy, epsilon {record.privacy['epsilon']:.3g}.")
     return told

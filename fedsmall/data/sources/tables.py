@@ -20,6 +20,7 @@ from fedsmall.data.sources.patient_column import check_no_feature, patients_of
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.table_files import check_header, read_table
 from fedsmall.data.sources.table_options import check_options
+from fedsmall.data.subgroups import of_table, read_subgroups
 from fedsmall.errors import DataError, PlanError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def csv(
     patient: str | None = None,
     sheet: str | None = None,
     site_column: str | None = None,
+    subgroups: Sequence[str] = (),
 ) -> Pool:
     """The table at ``path``, or one for each site where that is a folder.
 
@@ -55,6 +57,8 @@ def csv(
     ``missing`` lists is, too. ``classes`` may say which spellings mean one class, {"ill": ["Ill", "krank"]}.
     ``site_column`` names the site of each row and ``patient`` the patient, who may have several; neither is a feature.
     ``sheet`` names the sheet of an Excel workbook, where several hold something.
+    ``subgroups`` are columns by which a report divides the patients (:mod:`fedsmall.data.subgroups`); they may be
+    features, or not.
 
     Raises DataError for a column that is not there or holds text, and for a row without a label.
     """
@@ -81,6 +85,7 @@ def csv(
     for name, frame in frames.items():
         with at_site(name):
             parts[name] = replace(schema.part(frame), patients=whose.get(name))
+    parts = of_table(frames, parts, read_subgroups(subgroups), schema.form.markers)
     notes = column_notes(
         frames,
         {name: part.x for name, part in parts.items()},

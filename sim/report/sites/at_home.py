@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.evaluation.clinical import AtThreshold, Estimate, of_counts, wilson
-from sim.report.clinical import HALF, class_names
+from sim.report.clinical.shown import HALF, class_names
 from sim.report.sentences import named
 from sim.runs.folder import PlanRun, Run
 
