@@ -20,12 +20,13 @@ from safetensors.numpy import load, save
 from clients import socket_frames
 from clients.hospital import HospitalClient
 from clients.kept import Place, keep
+from clients.log_ends import LogEnds
 from clients.memory import RoundMemory, own_folder, put, secret
 from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
 from clients.self_check import check_released, guarded
 from clients.site_data import SiteData, stamp
-from clients.site_log import SiteLog
+from clients.site_log import BrokenLogError, SiteLog
 from clients.told_patients import ToldPatients
 from clients.told_sums import ToldSums, told_classes
 from clients.visitors import keep_visitor, worth_of_visitors
@@ -33,6 +34,7 @@ from fedsmall import __version__
 from fedsmall.audit_log import digest_of, manifest
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Scaling
+from fedsmall.ends import KEY_FILE
 from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.package.record import COMMON
@@ -46,6 +48,7 @@ from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import (
     BLURRED,
+    BROKEN,
     EXAMPLES,
     MODEL,
     NAMES,
@@ -89,6 +92,7 @@ class Station:
 
     def __post_init__(self) -> None:
         self.log = SiteLog(self.home, self.name)
+        self.ends = LogEnds(self.log, self.policy_file.with_name(f"{KEY_FILE}.pub"))
         self._read: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
         self._kept: tuple[str, int] | None = None
@@ -97,21 +101,28 @@ class Station:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
         try:
             return self._logged(one_line(kind, 20), one_line(config.get(RUN, ""), 100), config, arrays)
+        except BrokenLogError as error:  # nothing is written to it, so that it can be put back
+            print(error, flush=True)
+            return {"error": f"{self.name}: {error}; nothing was sent", "code": BROKEN}, {}
         except (*TOLD, OSError) as error:  # what the log does not hold does not leave
             traceback.print_exc()
             return {"error": f"{self.name}: {one_line(_reason(error), 300)}; nothing was sent"}, {}
 
     def _logged(self, kind: str, run: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         try:
+            order, config = self.ends.taken(config)
             header, leaving = self._handle(kind, config, arrays)
+        except BrokenLogError:
+            raise
         except (*TOLD, DiskFullError) as error:
             return self._refuse(kind, run, one_line(_reason(error), 300))
         except Exception:
             traceback.print_exc()  # to the station's own log, which stays here
             return self._refuse(kind, run, "its program failed; the traceback is in the station's log at the site")
         fields = {"metrics": header["metrics"]} if "metrics" in header else {"said": sorted(header.get("config", {}))}
-        self.log.write("sent", run=run, kind=kind, t=config.get(ROUND), **fields, **manifest(leaving))
-        return header, leaving
+        fields |= self.ends.fields(order)
+        entry = self.log.write("sent", run=run, kind=kind, t=config.get(ROUND), **fields, **manifest(leaving))
+        return {**header, **self.ends.said(order, entry)}, leaving
 
     def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         handlers = {"roll": self._roll, "sums": self._sums, "scaling": self._take_scaling, "classes": self._classes}

@@ -32,10 +32,14 @@ class LogCheck(NamedTuple):
 
 
 class AuditLog:
-    """A log at ``path``; made, readable by its owner alone, at the first entry. Safe for several processes at once."""
+    """A log at ``path``; made, readable by its owner alone, at the first entry. Safe for several processes at once.
 
-    def __init__(self, path: Path) -> None:
+    The fields ``always`` are in every line that is written here.
+    """
+
+    def __init__(self, path: Path, **always: Any) -> None:
         self.path = path
+        self._always = always
 
     def write(self, event: str, **fields: Any) -> dict[str, Any]:
         """Append one line and flush it to the disk; returns it.
@@ -43,6 +47,7 @@ class AuditLog:
         A line that a crash left half-written is cut off first, and the new line says so. Raises ValueError for a field
         of one of the log's own names, DiskFullError where there is no room.
         """
+        fields = {**self._always, **fields}
         if taken := set(fields) & set(OWN):
             raise ValueError(f"the log itself writes {', '.join(sorted(taken))}; choose another name")
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -60,6 +65,21 @@ class AuditLog:
             os.fsync(file.fileno())
         entry: dict[str, Any] = json.loads(line)
         return entry
+
+    def last(self) -> tuple[int, str]:
+        """Number and digest of the last whole line, from the file's end alone; 0 and :data:`FIRST` where there is none.
+
+        Raises ValueError for a line that is none of this log's.
+        """
+        if not self.path.exists():
+            return 0, FIRST
+        with self.path.open("rb") as file:
+            line, _ = _last_line(_tail(file))
+        try:
+            entry: dict[str, Any] = json.loads(line) if line else {"n": 0, "digest": FIRST}
+            return int(entry["n"]), str(entry["digest"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError("the last line is none of this log's") from None
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """All whole lines, oldest first."""

@@ -30,6 +30,11 @@ COMMON = "common"  # whether the model sent is the common one (proximal rules re
 LEAVES = "leaves"  # whether what is trained leaves the site; False where a simulation only looks at it
 NAMES = "names"  # names of the arrays in a NumPyClient's list, in its order
 
+# Codes of a refusal, beside Flower's own.
+REFUSED = 2  # as an exception in a ClientApp
+BROKEN = 101  # the site's log does not go on from what the site has signed
+WAITS = 102  # the hospital has not said yes yet, or has paused: to be asked again
+
 # Keys of a reply's metrics.
 EXAMPLES = "num-examples"
 LOSS = "train-loss"

@@ -76,14 +76,48 @@ def stop(run: Run, folder: Folder = HERE) -> None:
     runs.stop(folder, run, say)
 
 
-def logs(run: Run, folder: Folder = HERE, last: Annotated[int, typer.Option(min=1)] = 30) -> None:
+def logs(
+    run: Run,
+    folder: Folder = HERE,
+    last: Annotated[int, typer.Option(min=1)] = 30,
+    check: Annotated[
+        bool, typer.Option("--verify", help="hold the run's log against what its sites have signed of theirs")
+    ] = False,
+    against: Annotated[
+        list[Path] | None, typer.Option(help="and against a copy of a site's log, its log.jsonl; may be given again")
+    ] = None,
+) -> None:
     """The last orders and answers of a run, with every silence and every answer set aside."""
     home = runs.run_home(folder, run)
+    if check or against:
+        return _verify(folder, run, against or [])
     for entry in list(AuditLog(home / "log.jsonl").entries())[-last:]:
         what = entry.get("reason") or (f"{entry['bytes']} bytes" if "bytes" in entry else "")
         where = f"round {entry['t']}" if entry.get("t") else ""
         say(f"{entry['time']}  {entry['event']:8} {entry.get('site', ''):16} {where:12} {what}")
     say(f"Flower's own log: {flower_cli.shown(['flwr', 'log', '--show', 'RUN-ID', flower_cli.CONNECTION])}")
+
+
+def _verify(folder: Path, run: str, copies: list[Path]) -> None:
+    from sim.consortium import log_check
+
+    faults, home = log_check.check_run(folder, run), runs.run_home(folder, run)
+    entries = list(AuditLog(home / "log.jsonl").entries())
+    for path in copies if not faults else ():
+        site, own = log_check.read_site_log(path)
+        key = folder / "sites" / f"{site}.pub"
+        if not key.exists():
+            raise ValueError(f"{path.name} is the log of {site!r}, of which this consortium holds no key")
+        faults += log_check.between(site, own, entries, key.read_bytes())
+        say(
+            f"{path.name}, of {site}: {log_check.lost(site, own, entries)} answers left it and are not in the run's log"
+        )
+    for fault in faults:
+        say(fault, "red")
+    if faults:
+        raise typer.Exit(1)
+    signed = sum("signed" in entry for entry in entries)
+    say(f"{run}: {len(entries)} lines hold, {signed} answers are signed; the last is {entries[-1]['digest']}")
 
 
 def _warn(folder: Path) -> None:

@@ -157,18 +157,16 @@ def log(
     check: Annotated[
         bool, typer.Option("--verify", help="check that nothing was changed, cut off or replaced since it was written")
     ] = False,
+    against: Annotated[
+        Path | None, typer.Option(help="hold it against the coordinator's log of a run, its log.jsonl")
+    ] = None,
     last: Annotated[int, typer.Option(min=1, help="how many lines to show")] = 20,
 ) -> None:
     """What left this site, when, and to which run."""
     site = _site(kit, home)
     written = SiteLog(site.home, site.card.site)
-    if check:
-        result = written.verify()
-        if result.fault:
-            say(result.fault, "red")
-            raise typer.Exit(1)
-        say(f"{result.lines} lines hold; the last is {result.head}")
-        return
+    if check or against:
+        return _verify(site, written, against)
     for entry in written.entries()[-last:]:
         what = entry.get("reason") or f"{len(entry.get('arrays', {}))} arrays, {entry.get('bytes', 0)} bytes"
         say(f"{entry['time']}  {entry['event']:8} {entry.get('kind', ''):9} {entry.get('run', '')}  {what}")
@@ -179,6 +177,26 @@ def log(
     delta = _delta(kit)
     for run, epsilon in spent_here(written, delta):
         say(f"what it has cost a patient here, {run}: epsilon {epsilon:.3g} at delta {delta:g}")
+
+
+def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
+    from sim.consortium import log_check
+
+    result, faults = written.verify(), []
+    if result.fault:
+        faults = [result.fault]
+    elif against is not None:
+        other = log_check.read_whole(against, against.name)
+        name, key = site.card.site, site.key.with_name(f"{site.key.name}.pub")
+        if not any(entry["event"] == "order" and entry.get("site") == name for entry in other):
+            raise ValueError(f"{against.name} holds no order to {name}; is it the coordinator's log of a run?")
+        faults = log_check.between(name, written.entries(), other, key.read_bytes() if key.exists() else None)
+        say(f"{log_check.lost(name, written.entries(), other)} answers left and are not in the coordinator's log")
+    for fault in faults:
+        say(fault, "red")
+    if faults:
+        raise typer.Exit(1)
+    say(f"{result.lines} lines hold; the last is {result.head}")
 
 
 def _delta(kit: Path) -> float:

@@ -60,7 +60,7 @@ def prepare(folder: Path, run: str, plan: Plan, sites: tuple[str, ...], **patien
     sheet = RunSheet(run=run, id=secrets.token_hex(8), plan=_without_paths(plan), sites=sites, **patience)
     home.mkdir(parents=True, mode=0o700)
     write(home / "sheet.json", sheet.model_dump_json(exclude_defaults=True, indent=1).encode(), flush=True)
-    AuditLog(home / "log.jsonl").write("prepared", sites=list(sites), method=plan.method.label, seed=plan.seed)
+    log_of(home).write("prepared", sites=list(sites), method=plan.method.label, seed=plan.seed)
     return home
 
 
@@ -72,7 +72,7 @@ def launch(folder: Path, run: str, say: Say) -> int:
     number = int(flower_cli.call(folder / "flwr", *command, say=say)["run-id"])
     home = folder / "runs" / run
     write(home / "flower.json", json.dumps({"runs": [*numbers(home), number]}).encode(), flush=True)
-    AuditLog(home / "log.jsonl").write(LAUNCHED, flower=number)
+    log_of(home).write(LAUNCHED, flower=number)
     return number
 
 
@@ -105,7 +105,7 @@ def _go_back(home: Path, contact: int) -> None:
             "Resume it without --from, or start a new run."
         )
     FileJournal(home / "journal").go_back(contact)
-    AuditLog(home / "log.jsonl").write("taken back", contact=contact)
+    log_of(home).write("taken back", contact=contact)
 
 
 def stop(folder: Path, run: str, say: Say) -> None:
@@ -115,7 +115,7 @@ def stop(folder: Path, run: str, say: Say) -> None:
     if not known or not is_running(home):
         raise PlanError(f"{run!r} does not run now")
     flower_cli.call(folder / "flwr", "stop", str(known[-1]), flower_cli.CONNECTION, say=say)
-    AuditLog(home / "log.jsonl").write(STOPPED)
+    log_of(home).write(STOPPED)
 
 
 def watch(folder: Path, run: str, number: int, progress: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -155,6 +155,12 @@ def states(folder: Path) -> list[tuple[str, str, str]]:
         else:
             rows.append((home.name, "running" if is_running(home) else "ended early; resume it", line))
     return rows
+
+
+def log_of(home: Path) -> AuditLog:
+    """The log of a run, whose every line names the run."""
+    sheet = json.loads((home / "sheet.json").read_text())
+    return AuditLog(home / "log.jsonl", run=sheet["run"], id=sheet.get("id", ""))
 
 
 def run_home(folder: Path, run: str) -> Path:

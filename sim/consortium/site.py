@@ -18,7 +18,7 @@ from typing import NamedTuple
 from clients import socket_frames
 from clients.launcher import APPROVED
 from clients.policy import OWN, load_policy
-from clients.relay import SOCKET
+from clients.relay import KEY, SOCKET
 from fedsmall.parts import Frozen
 from sim.consortium import flower_cli, keys, supervisor
 from sim.consortium.bundles import own_digest
@@ -113,6 +113,7 @@ def classic_programs(
     ]
     variables = flower_cli.environment(home / "flwr")
     relay = {SOCKET: str(site.socket_path.absolute()), APPROVED: _approved(site)}
+    relay |= {} if insecure else {KEY: str(site.key.absolute())}
     relay["PATH"] = f"{home / 'bin'}:{variables['PATH']}"  # our flwr-clientapp comes before Flower's
     return [
         _station(site, data, device),

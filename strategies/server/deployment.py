@@ -32,6 +32,7 @@ from fedsmall.wire import CONFIG, PLAN
 from strategies.build import strategy_for
 from strategies.checks import read_array
 from strategies.daisy_chain import DaisyChain
+from strategies.server.heads import Heads
 from strategies.server.journal import FileJournal, put
 from strategies.server.packed_grid import PackedGrid
 from strategies.server.remote import evaluator_for, task_from_roll
@@ -40,6 +41,7 @@ from strategies.server.run_loop import Outcome, RunLoop
 from strategies.server.validation import AskSites, validated
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
+SITES = "FEDSMALL_SITES"  # and that of the sites' public keys, where also what they sign of their logs is kept
 
 app = ServerApp()
 
@@ -52,7 +54,7 @@ def main(grid: Grid, context: Context) -> None:
         raise PlanError("this bundle runs what `fedsmall start` has prepared; use that")
     folder = Path(os.environ[RUNS]) / name
     sheet = RunSheet.model_validate_json((folder / "sheet.json").read_text())
-    log = AuditLog(folder / "log.jsonl")
+    log = AuditLog(folder / "log.jsonl", run=sheet.run, id=sheet.id)
     lock = (folder / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the death of this process lets it go
@@ -60,7 +62,8 @@ def main(grid: Grid, context: Context) -> None:
         raise PlanError("another ServerApp conducts this run") from None
     (folder / "failure.json").unlink(missing_ok=True)
     try:
-        outcome = conduct(sheet, folder, RetryingGrid(PackedGrid(grid), sheet, log), log)
+        heads = Heads(Path(os.environ[SITES]) if SITES in os.environ else None, sheet)
+        outcome = conduct(sheet, folder, RetryingGrid(PackedGrid(grid), sheet, log, heads=heads), log)
     except RunNotRunningException:
         raise  # stopped, or forgotten with the SuperLink's memory: nothing is wrong with the run
     except Exception as error:

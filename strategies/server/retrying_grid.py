@@ -13,22 +13,25 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flwr.app import ConfigRecord, Error, Message, MessageType
+from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from google.protobuf.message import DecodeError
 
 from fedsmall.audit_log import AuditLog
+from fedsmall.ends import ENDS, Statement
+from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
 from fedsmall.run_sheet import RUN, RUN_ID, SITES, RunSheet
-from fedsmall.wire import CONFIG, ROUND, join
+from fedsmall.wire import BROKEN, CONFIG, REFUSED, ROUND, join
 from strategies.records import described
 from strategies.server.grid_around import GridAround
+from strategies.server.heads import Heads
 from strategies.server.packed_grid import PackedGrid
 
 # Flower's ErrorCode: the message or its reply was lost, the node went away, the ClientApp's process was killed
 LOST = {3: "its order was lost", 4: "its answer was lost", 5: "its program went away", 8: "its ClientApp was killed"}
 # what Flower raises while it unpacks an answer that a site made up; a lost connection raises none of these
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, DecodeError)
-REFUSED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+FAULT = "log fault"  # the event of an answer whose site's log does not go on from what the site has signed
 MOST_SENDINGS = 5
 RESEND_S = 2.0  # times the sendings so far: a site that comes up and falls over is given time
 POLL_S = 0.25
@@ -45,9 +48,15 @@ class RetryingGrid(GridAround):
     grid: PackedGrid
 
     def __init__(
-        self, grid: PackedGrid, sheet: RunSheet, log: AuditLog, clock: Callable[[], float] = time.monotonic
+        self,
+        grid: PackedGrid,
+        sheet: RunSheet,
+        log: AuditLog,
+        clock: Callable[[], float] = time.monotonic,
+        heads: Heads | None = None,
     ) -> None:
         self.grid = grid
+        self.heads = heads or Heads(None, sheet)
         self.sheet = sheet
         self.log = log
         self.clock = clock
@@ -108,11 +117,12 @@ class RetryingGrid(GridAround):
                 if reply is None:
                     continue
                 del waiting[key]
+                reply, statement = self._held_to(order, reply)
                 if self._is_lost(reply) and sendings[id(order)] < MOST_SENDINGS:
                     self._note("lost", order, reason=LOST[reply.error.code])
                     again[id(order)] = (order, self.clock() + RESEND_S * sendings[id(order)])
                 else:
-                    self._note_answer(order, reply)
+                    self._note_answer(order, reply, statement)
                     replies.append(reply)
             back = [order for order, due in again.values() if self.clock() >= due and self._is_here(order)]
             for order in back:
@@ -121,6 +131,7 @@ class RetryingGrid(GridAround):
             waiting |= self._push_again(back)
             if waiting or again:
                 time.sleep(ANSWER_S)
+        self.heads.keep()
         self.grid.forget(waiting)
         for order in [*waiting.values(), *(order for order, _ in again.values())]:
             self._note("silent", order)
@@ -144,9 +155,11 @@ class RetryingGrid(GridAround):
         return None
 
     def _push(self, orders: list[Message]) -> dict[str, Message]:
-        self.grid.push_messages(orders)  # gives each order its id
         for order in orders:
-            self._note("order", order)
+            entry, site = self._note("order", order), self.name_of(order.metadata.dst_node_id)
+            config = ConfigRecord({**order.content.config_records.get(CONFIG, {}), ENDS: self.heads.order(site, entry)})
+            order.content = RecordDict({**order.content, CONFIG: config})  # others share what was there
+        self.grid.push_messages(orders)  # gives each order its id
         return {order.metadata.message_id: order for order in orders}
 
     def _push_again(self, orders: list[Message]) -> dict[str, Message]:
@@ -165,17 +178,29 @@ class RetryingGrid(GridAround):
     def _is_lost(reply: Message) -> bool:
         return reply.has_error() and reply.error.code in LOST
 
-    def _note_answer(self, order: Message, reply: Message) -> None:
+    def _held_to(self, order: Message, reply: Message) -> tuple[Message, Statement | None]:
+        """An answer without what it says of its site's log, and that; an error where it does not go on from before."""
         if reply.has_error():
-            self._note("failed", order, reason=_line(reply.error.reason))
+            return reply, None
+        try:
+            told = reply.content.pop(ENDS, None)
+            return reply, self.heads.took(self.name_of(order.metadata.dst_node_id), told)
+        except ReplyError as error:
+            return Message(Error(BROKEN, str(error)), reply_to=order), None
+
+    def _note_answer(self, order: Message, reply: Message, statement: Statement | None) -> None:
+        if reply.has_error():
+            event = FAULT if reply.error.code == BROKEN else "failed"
+            self._note(event, order, reason=_line(reply.error.reason))
             return
         size, digest = _digest(reply)
-        self._note("answer", order, bytes=size, sha256=digest)
+        signed = {"signed": statement.model_dump()} if statement else {}
+        self._note("answer", order, bytes=size, sha256=digest, **signed)
 
-    def _note(self, event: str, order: Message, **fields: Any) -> None:
+    def _note(self, event: str, order: Message, **fields: Any) -> dict[str, Any]:
         config: Mapping[str, Any] = order.content.config_records.get(CONFIG, {})
         site = self.name_of(order.metadata.dst_node_id)
-        self.log.write(event, kind=order.metadata.message_type, site=site, t=config.get(ROUND), **fields)
+        return self.log.write(event, kind=order.metadata.message_type, site=site, t=config.get(ROUND), **fields)
 
     def name_of(self, node: int) -> str:
         """The name under which a node was registered, or its number."""
