@@ -1,6 +1,8 @@
 """What the commands of a consortium print: others' words as they came and harmless, a fingerprint whole, no riddles."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from fedsmall.privacy.patient_level import Charge
 from sim.consortium import keys, members, runs
 from sim.consortium.site import Site, classic_programs, programs
 from strategies.server.journal import FileJournal
+from tests.sim.consortium.desk import Desk
 
 HOSTILE = {
     "[red]it says[/red] no": "[red]it says[/red] no",
@@ -218,3 +221,68 @@ def test_a_site_gets_its_package_by_the_runs_name_and_is_told_why_where_there_is
     assert [call[0] for call in (none, early, misspelt, there, again)] == [2, 2, 2, 0, 2]
     assert "fedsmall predict trial-common" in there[1]
     assert (tmp_path / "trial-common" / "package.json").is_file()
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """A consortium of three sites with a finished run, in the folder in which commands are called."""
+    desk = Desk(tmp_path, monkeypatch)
+    desk.run("r")
+    return desk
+
+
+def test_both_ends_hold_their_logs_against_each_other(fedsmall, desk):
+    kit, book, other = desk.site("essen").kit, desk.log_of("essen"), desk.folder / "runs" / "r" / "log.jsonl"
+    shutil.copy(book, "essen.jsonl")
+    whole = [
+        ("logs", "r", "--verify"),
+        ("logs", "r", "--against", "essen.jsonl"),
+        ("site", "log", "--kit", kit, "--against", other),
+    ]
+    for words in whole:
+        code, said, complained = fedsmall(*words)
+        assert (code, complained) == (0, "")
+        assert "lines hold" in said
+    lines = book.read_bytes().splitlines(keepends=True)
+    Path("essen.jsonl").write_bytes(b"".join(lines[:2]))
+
+    code, said, _ = fedsmall("logs", "r", "--verify", "--against", "essen.jsonl")
+
+    assert code == 1
+    assert "essen's log was cut off, or is an older one: it signed line 3 and has 2" in said
+    short = tmp_copy(other, 12)
+    code, said, _ = fedsmall("site", "log", "--kit", kit, "--against", short)
+    assert code == 1
+    assert "the coordinator's log was cut off: essen was shown its line" in said
+    assert "and it has 12" in said
+    shutil.copy(short, other)
+    code, said, _ = fedsmall("logs", "r", "--verify")
+    assert code == 1
+    assert "the coordinator's log was cut off: " in said
+
+
+def tmp_copy(path, count):
+    copy = Path("short.jsonl")
+    copy.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:count]))
+    return copy
+
+
+def test_a_file_that_is_no_log_of_the_other_end_is_one_line(fedsmall, desk):
+    kit, book, other = desk.site("essen").kit, desk.log_of("essen"), desk.folder / "runs" / "r" / "log.jsonl"
+    stranger = SiteLog(Path("stranger"), "stranger")
+    stranger.write("sent", run="r")
+    Path("torn.jsonl").write_bytes(book.read_bytes()[:-5])
+    cases = [
+        (("logs", "r", "--against", other), "this is no site's log"),
+        (("logs", "r", "--against", stranger.path), "of which this consortium holds no key"),
+        (("logs", "r", "--against", "torn.jsonl"), "is half-written"),
+        (("logs", "r", "--against", "nowhere.jsonl"), "there is no log"),
+        (("site", "log", "--kit", kit, "--against", book), "is it the coordinator's log of a run?"),
+        (("site", "log", "--kit", kit, "--against", "nowhere.jsonl"), "there is no log"),
+    ]
+    for words, line in cases:
+        code, _, complained = fedsmall(*words)
+
+        assert code == 2
+        assert complained.count("\n") == 1
+        assert line in complained
