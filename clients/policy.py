@@ -34,7 +34,8 @@ class Policy(Frozen):
     at ``delta`` that all runs may cost a patient, and demands patient-level privacy, as ``least_lot`` does, the least
     expected number of samples in a step. ``bundles`` are the digests of the Flower bundles whose code
     may be loaded here; "own" stands for the one that the fedsmall installed here would send. ``devices`` are those that
-    may train here; "cuda" stands for every GPU.
+    may train here; "cuda" stands for every GPU. Where ``approve``, each new run waits until somebody here has said yes
+    (:mod:`clients.consent`).
     """
 
     tasks: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class Policy(Frozen):
     least_lot: Annotated[int, Field(ge=1)] | None = None
     bundles: tuple[str, ...] = (OWN,)
     devices: tuple[Device, ...] = ()
+    approve: bool = False
 
     def check_plan(self, plan: Plan, task: str, *, samples: int, sites: int, numbers: int = 1) -> None:
         """Raise PolicyError, in one line, unless this site may take part in the plan.

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from safetensors.numpy import load, save
 
 from clients import socket_frames
+from clients.consent import Consent, WaitsError
 from clients.hospital import HospitalClient
 from clients.kept import Place, keep
 from clients.log_ends import LogEnds
@@ -57,6 +58,7 @@ from fedsmall.wire import (
     ROUND,
     STEPS,
     VALIDATE,
+    WAITS,
     Arrays,
     join,
     split,
@@ -92,6 +94,7 @@ class Station:
 
     def __post_init__(self) -> None:
         self.log = SiteLog(self.home, self.name)
+        self.consent = Consent(self.home, self.log)
         self.ends = LogEnds(self.log, self.policy_file.with_name(f"{KEY_FILE}.pub"))
         self._read: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
@@ -114,6 +117,8 @@ class Station:
             header, leaving = self._handle(kind, config, arrays)
         except BrokenLogError:
             raise
+        except WaitsError as error:
+            return self._wait(kind, run, str(error))
         except (*TOLD, DiskFullError) as error:
             return self._refuse(kind, run, one_line(_reason(error), 300))
         except Exception:
@@ -136,6 +141,7 @@ class Station:
         place, sites = self._place(config)
         numbers = self._released(plan_at(plan, place, sites), raw, digest)
         policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=sites, numbers=numbers)
+        self.consent.check(kind, policy, plan, raw, config)
         self._check_same_data(config, digest)
         return handlers[kind](SiteRequest(plan, policy, raw, config, arrays))
 
@@ -298,6 +304,11 @@ class Station:
 
     def _account(self, order: SiteRequest) -> tuple[Policy, Plan, int, tuple[int, int]]:
         return order.policy, order.plan, len(order.raw.train), self._place(order.config)
+
+    def _wait(self, kind: str, run: str, reason: str) -> Answer:
+        if self.consent.is_new(run, reason):
+            self.log.write("waits", run=run, kind=kind, reason=reason)
+        return {"error": f"{self.name}: {reason}", "code": WAITS}, {}
 
     def _refuse(self, kind: str, run: str, reason: str) -> Answer:
         self.log.write("refused", run=run, kind=kind, reason=reason)

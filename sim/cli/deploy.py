@@ -10,7 +10,7 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
 from sim.cli.consortium import HERE, Folder
 from sim.cli.terminal import say
-from sim.consortium import flower_cli, members, runs, server
+from sim.consortium import flower_cli, members, runs, server, waiting
 from sim.report.unseen import expectation
 from sim.runs import scenario, shipped
 
@@ -28,6 +28,8 @@ def start(
     quorum: Annotated[int | None, typer.Option(help="how many sites must answer; by default more than half")] = None,
     round_deadline: Annotated[float, typer.Option(help="seconds that a contact waits for a site")] = 600.0,
     start_deadline: Annotated[float, typer.Option(help="seconds to wait for all sites to connect")] = 300.0,
+    wait_for: Annotated[str, typer.Option(help="first wait until these sites are connected, separated by commas")] = "",
+    within: Annotated[float, typer.Option(min=0, metavar="MINUTES", help="how long at most (--wait-for)")] = 10.0,
     settings: Annotated[list[str] | None, typer.Option("--set", help="set a key of the scenario, key=value")] = None,
     detach: Detach = False,
 ) -> None:
@@ -37,10 +39,11 @@ def start(
     plans = read.plans()
     if detach and len(plans) > 1:
         raise PlanError("--detach takes a scenario of one method and one seed; this one has several")
+    _wait_for(folder, _words(wait_for), 60 * within)
     for plan in plans:
         run = name or _slug(read.name)
         run = run if len(plans) == 1 else f"{run}-{_slug(plan.method.label)}-seed{plan.seed}"
-        chosen = runs.site_names(folder, [word for word in sites.split(",") if word], plan)
+        chosen = runs.site_names(folder, _words(sites), plan)
         patience: dict[str, Any] = {"quorum": quorum, "round_deadline_s": round_deadline}
         runs.prepare(folder, run, plan, chosen, start_deadline_s=start_deadline, **patience)
         _follow(folder, run, runs.launch(folder, run, say), detach)
@@ -129,7 +132,13 @@ def _follow(folder: Path, run: str, number: int, detach: bool) -> None:
     if detach:
         say(f"{run} is on its way; `fedsmall status` shows how it goes")
         return
-    last = -1
+    last, said = -1, ""
+
+    def waits(line: str) -> None:
+        nonlocal said
+        if line != said:
+            said = line
+            say(f"{run} waits for {line}" if line else f"{run} waits for nobody any more")
 
     def progress(at: dict[str, Any]) -> None:
         nonlocal last
@@ -138,7 +147,7 @@ def _follow(folder: Path, run: str, number: int, detach: bool) -> None:
             say(f"{run}: round {at['t']} of {at['rounds']}, {at['seconds']:.0f} s")
 
     try:
-        outcome = runs.watch(folder, run, number, progress)
+        outcome = runs.watch(folder, run, number, progress, waits)
     except RuntimeError as error:
         say(f"{run} ended early: {error}", "red")
         raise typer.Exit(1) from None
@@ -161,6 +170,18 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
         say(expectation([found]))
     left = [name for name in ("model.safetensors", "outcome.json", "log.jsonl") if (home / name).exists()]
     say(f"in {home}: {', '.join(left)}")
+
+
+def _wait_for(folder: Path, names: list[str], within_s: float) -> None:
+    if names:
+        runs.admitted_sites(folder, names)
+        if not server.is_up(folder):
+            raise PlanError("The server does not run; `fedsmall server up` starts it.")
+        waiting.wait_for(names, within_s, lambda: waiting.online(folder), say)
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
 
 
 def _slug(text: str) -> str:

@@ -10,6 +10,7 @@ import json
 import os
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from strategies.server.run_loop import Outcome, RunLoop
 from strategies.server.validation import AskSites, validated
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
+WAITS_FILE = "waits.json"
 SITES = "FEDSMALL_SITES"  # and that of the sites' public keys, where also what they sign of their logs is kept
 
 app = ServerApp()
@@ -63,7 +65,8 @@ def main(grid: Grid, context: Context) -> None:
     (folder / "failure.json").unlink(missing_ok=True)
     try:
         heads = Heads(Path(os.environ[SITES]) if SITES in os.environ else None, sheet)
-        outcome = conduct(sheet, folder, RetryingGrid(PackedGrid(grid), sheet, log, heads=heads), log)
+        patient = RetryingGrid(PackedGrid(grid), sheet, log, heads=heads, tell_waits=partial(tell_waits, folder))
+        outcome = conduct(sheet, folder, patient, log)
     except RunNotRunningException:
         raise  # stopped, or forgotten with the SuperLink's memory: nothing is wrong with the run
     except Exception as error:
@@ -71,8 +74,18 @@ def main(grid: Grid, context: Context) -> None:
         log.write("failed", reason=line)
         put(folder / "failure.json", json.dumps({"reason": line, "time": time.time()}).encode())
         raise
+    finally:
+        tell_waits(folder, {})
     write_outcome(folder, sheet.plan, outcome)
     log.write("finished", contacts=outcome.contacts, rounds=outcome.rounds)
+
+
+def tell_waits(folder: Path, reasons: dict[str, str]) -> None:
+    """Say in the run's folder which sites' hospitals are waited for, and why."""
+    if reasons:
+        put(folder / WAITS_FILE, json.dumps(reasons).encode())
+    else:
+        (folder / WAITS_FILE).unlink(missing_ok=True)
 
 
 def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) -> Outcome:

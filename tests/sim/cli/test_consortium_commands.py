@@ -286,3 +286,51 @@ def test_a_file_that_is_no_log_of_the_other_end_is_one_line(fedsmall, desk):
         assert code == 2
         assert complained.count("\n") == 1
         assert line in complained
+
+
+def test_a_hospital_pauses_looks_at_what_asks_and_says_yes_or_no(fedsmall, desk, monkeypatch):
+    kit = desk.site("essen").kit
+    here = ("--kit", kit)
+    with (kit / "policy.toml").open("a") as policy:
+        policy.write("approve = true\n")
+    sheet = json.loads((desk.folder / "runs" / "r" / "sheet.json").read_text())
+    config = {"plan": json.dumps(sheet["plan"]), "sites": list(desk.names)}
+    for run in ("lungs", "hearts"):
+        assert "approval" in desk.station("essen").answer("roll", {**config, "run": run}, {})[0]["error"]
+
+    assert "essen is paused: it answers no order to train" in fedsmall("site", "pause", *here)[1]
+    assert "paused already" in fedsmall("site", "pause", *here)[1]
+    said = fedsmall("site", "status", *here)[1]
+    assert "paused by the hospital" in said
+    assert "lungs waits for a yes: `fedsmall site approve lungs`" in said
+    assert "answers again" in fedsmall("site", "unpause", *here)[1]
+    assert "is not paused" in fedsmall("site", "unpause", *here)[1]
+
+    monkeypatch.setattr("typer.confirm", lambda question: "May lungs train at essen" not in question)
+    code, said, _ = fedsmall("site", "approve", "lungs", *here)
+    assert code == 0
+    assert "method FedDC" in said
+    assert "At every contact: the trained model" in said
+    assert said.endswith("lungs is refused, and that is remembered.\n")
+    assert fedsmall("site", "approve", "hearts", "--yes", *here)[1].endswith("the coordinator asks again by itself.\n")
+    listed = fedsmall("site", "approve", *here)[1]
+    assert "lungs: refused;" in listed
+    assert "hearts: approved;" in listed
+    for words, line in (
+        (("approve", "lung"), "no run 'lung' has asked here."),
+        (("approve", "lungs", "--yes", "--no"), "either --yes or --no"),
+    ):
+        code, _, complained = fedsmall("site", *words, *here)
+        assert (code, complained.count("\n")) == (2, 1)
+        assert line in complained
+
+
+def test_a_start_that_is_to_wait_for_a_stranger_or_without_a_server_starts_nothing(fedsmall, desk):
+    before = sorted((desk.folder / "runs").iterdir())
+    cases = [("kiel", "There is no admitted site 'kiel'"), ("essen,bonn", "The server does not run")]
+    for names, line in cases:
+        code, _, complained = fedsmall("start", "consortium_demo", "--wait-for", names, "--within", "1")
+
+        assert code == 2
+        assert line in complained
+    assert sorted((desk.folder / "runs").iterdir()) == before

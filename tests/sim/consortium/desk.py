@@ -1,9 +1,11 @@
 """A consortium without its network: the coordinator's ServerApp, its folder, and the sites' own programs, all real.
 
-Between them are a dictionary and no SuperLink; frames, log lines and signatures are those of real sites.
+Between them are a dictionary and no SuperLink, and time passes only where the server waits; frames, log lines and
+signatures are those of real sites.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +23,8 @@ from sim.consortium import keys, members, runs, sample_data
 from sim.consortium.site import Site
 from sim.engines.local_grid import act_as_server, number_message
 from sim.runs import scenario
-from strategies.server.deployment import conduct, write_outcome
+from strategies.server import retrying_grid
+from strategies.server.deployment import conduct, tell_waits, write_outcome
 from strategies.server.heads import Heads
 from strategies.server.packed_grid import pack, unpack
 from strategies.server.retrying_grid import RetryingGrid
@@ -53,6 +56,8 @@ class Desk:
         self.folder, self.names = folder / "consortium", tuple(names)
         self.data = {name: folder / "data" / f"{name}.csv" for name in names}
         self.stations: dict[str, Station] = {}
+        self.now = 0.0
+        monkeypatch.setattr(retrying_grid.time, "sleep", self._sleep)
         monkeypatch.setattr(relay.socket_frames, "ask", self._ask)
         if new:
             self._make()
@@ -95,7 +100,8 @@ class Desk:
         act_as_server()
         home = runs.run_home(self.folder, name)
         sheet, log = RunSheet.model_validate_json((home / "sheet.json").read_text()), runs.log_of(home)
-        grid = RetryingGrid(Wire(self), sheet, log, heads=Heads(self.folder / "sites", sheet))  # type: ignore[arg-type]
+        told, clock = partial(tell_waits, home), lambda: self.now
+        grid = RetryingGrid(Wire(self), sheet, log, clock, Heads(self.folder / "sites", sheet), told)  # type: ignore[arg-type]
         outcome = conduct(sheet, home, grid, log)
         write_outcome(home, sheet.plan, outcome)
         return outcome
@@ -103,6 +109,9 @@ class Desk:
     def answer(self, name: str, kind: str, config: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         """What a site answers; a test may put itself in between."""
         return self.station(name).answer(kind, config, arrays)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
 
     def _ask(self, path: str, frame: bytes) -> bytes:
         words, arrays = from_frame(frame)

@@ -179,6 +179,53 @@ def test_what_left_the_sites_is_what_the_coordinator_got(loopback, finished):
     assert verify(finished / "log.jsonl").fault is None
 
 
+def fedsmall(*words):
+    """A command as a person types it; its exit code and all that it says."""
+    command = [sys.executable, "-m", "sim.cli.app", *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_run_waits_for_a_yes_and_a_site_log_that_is_cut_is_found_and_stops_the_site(loopback, tmp_path):
+    essen, policy = loopback.kit("essen"), loopback.kit("essen").kit / "policy.toml"
+    book, before = essen.home / "log.jsonl", policy.read_text()
+    policy.write_text(before + "approve = true\n")
+    try:
+        number = loopback.start("asked", plan_of(), **PATIENCE)
+        home = loopback.home("asked")
+        assert flower_cli.wait_until(lambda: "essen: waits for the hospital's approval" in runs.waits(home), 120)
+        assert not [entry for entry in sent_by(book) if entry["run"] == "asked"]
+        code, said = fedsmall("site", "approve", "asked", "--yes", "--kit", essen.kit)
+        assert code == 0
+        assert "At every contact: the trained model" in said
+        loopback.finish("asked", number)
+    finally:
+        policy.write_text(before)
+    whole = book.read_bytes()
+
+    verify_run = ("logs", "asked", "--verify", "--folder", loopback.folder)
+    assert fedsmall(*verify_run, "--against", book)[0] == 0
+    assert fedsmall("site", "log", "--kit", essen.kit, "--against", home / "log.jsonl")[0] == 0
+    assert same(load_file(home / "model.safetensors"), in_process(loopback, plan_of()))
+    book.write_bytes(b"".join(whole.splitlines(keepends=True)[:-3]))
+    code, said = fedsmall(*verify_run, "--against", book)
+    assert code == 1
+    assert "essen's log was cut off, or is an older one: it signed line" in said
+    with pytest.raises(RuntimeError, match="essen: this site's log was cut off or replaced: it had"):
+        loopback.finish("cut", loopback.start("cut", plan_of(), **PATIENCE))
+    code, said = fedsmall("logs", "cut", "--verify", "--folder", loopback.folder)
+    assert code == 1
+    assert said.startswith("essen: this site's log was cut off or replaced")
+    book.write_bytes(whole)
+    loopback.finish("back", loopback.start("back", plan_of(), **PATIENCE))
+    assert fedsmall("logs", "back", "--verify", "--folder", loopback.folder)[0] == 0
+
+
+def sent_by(book):
+    return [entry for entry in AuditLog(book).entries() if entry["event"] == "sent"]
+
+
 def test_no_path_and_no_column_is_in_what_the_coordinator_holds(loopback, finished):
     for path in finished.rglob("*.json*"):
         text = path.read_text()
