@@ -20,6 +20,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
+from clients import consent
 from clients.site_log import SiteLog
 from examples import endurance
 from examples.loopback import LoopbackConsortium, free_ports
@@ -27,7 +28,7 @@ from fedsmall.audit_log import AuditLog, verify
 from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
 from fedsmall.tasks import build_federation, hold_out
-from sim.consortium import flower_cli, keys, members, runs, sample_data, server, site, supervisor
+from sim.consortium import flower_cli, keys, log_check, members, runs, sample_data, server, site, supervisor
 from sim.engines.run import run_plan
 from sim.runs import scenario
 from tests import ROOT
@@ -179,15 +180,7 @@ def test_what_left_the_sites_is_what_the_coordinator_got(loopback, finished):
     assert verify(finished / "log.jsonl").fault is None
 
 
-def fedsmall(*words):
-    """A command as a person types it; its exit code and all that it says."""
-    command = [sys.executable, "-m", "sim.cli.app", *map(str, words)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    return done.returncode, done.stdout + done.stderr
-
-
-def test_a_run_waits_for_a_yes_and_a_site_log_that_is_cut_is_found_and_stops_the_site(loopback, tmp_path):
+def test_a_run_waits_for_a_yes_and_a_site_log_that_is_cut_is_found_and_stops_the_site(loopback):
     essen, policy = loopback.kit("essen"), loopback.kit("essen").kit / "policy.toml"
     book, before = essen.home / "log.jsonl", policy.read_text()
     policy.write_text(before + "approve = true\n")
@@ -196,34 +189,27 @@ def test_a_run_waits_for_a_yes_and_a_site_log_that_is_cut_is_found_and_stops_the
         home = loopback.home("asked")
         assert flower_cli.wait_until(lambda: "essen: waits for the hospital's approval" in runs.waits(home), 120)
         assert not [entry for entry in sent_by(book) if entry["run"] == "asked"]
-        code, said = fedsmall("site", "approve", "asked", "--yes", "--kit", essen.kit)
-        assert code == 0
-        assert "At every contact: the trained model" in said
+        consent.decide(essen.home, consent.request_of(essen.home, "asked"), yes=True)
         loopback.finish("asked", number)
     finally:
         policy.write_text(before)
-    whole = book.read_bytes()
+    whole, key = book.read_bytes(), essen.key.with_name("site.key.pub").read_bytes()
 
-    verify_run = ("logs", "asked", "--verify", "--folder", loopback.folder)
-    assert fedsmall(*verify_run, "--against", book)[0] == 0
-    assert fedsmall("site", "log", "--kit", essen.kit, "--against", home / "log.jsonl")[0] == 0
+    def disagreements():
+        return log_check.between("essen", sent_by(book, every=True), sent_by(home / "log.jsonl", every=True), key)
+
+    assert log_check.check_run(loopback.folder, "asked") == disagreements() == []
     assert same(load_file(home / "model.safetensors"), in_process(loopback, plan_of()))
     book.write_bytes(b"".join(whole.splitlines(keepends=True)[:-3]))
-    code, said = fedsmall(*verify_run, "--against", book)
-    assert code == 1
-    assert "essen's log was cut off, or is an older one: it signed line" in said
+    assert "essen's log was cut off, or is an older one: it signed line" in disagreements()[0]
     with pytest.raises(RuntimeError, match="essen: this site's log was cut off or replaced: it had"):
         loopback.finish("cut", loopback.start("cut", plan_of(), **PATIENCE))
-    code, said = fedsmall("logs", "cut", "--verify", "--folder", loopback.folder)
-    assert code == 1
-    assert said.startswith("essen: this site's log was cut off or replaced")
+    assert log_check.check_run(loopback.folder, "cut")[0].startswith("essen: this site's log was cut off")
     book.write_bytes(whole)
-    loopback.finish("back", loopback.start("back", plan_of(), **PATIENCE))
-    assert fedsmall("logs", "back", "--verify", "--folder", loopback.folder)[0] == 0
 
 
-def sent_by(book):
-    return [entry for entry in AuditLog(book).entries() if entry["event"] == "sent"]
+def sent_by(book, every=False):
+    return [entry for entry in AuditLog(book).entries() if every or entry["event"] == "sent"]
 
 
 def test_no_path_and_no_column_is_in_what_the_coordinator_holds(loopback, finished):
