@@ -61,10 +61,10 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.evaluate(VALIDATE)
 def validate(message: Message, context: Context) -> Message:
-    """Judge the models that came, which never saw this site, on the samples that it trains on; sums alone are told."""
+    """Judge the models that came on samples that they never saw, of those that the site trains on; sums are told."""
     client = _client(message, context)
     arrays = arrays_of(message.content)
-    config: dict[str, Any] = {NAMES: list(arrays)}
+    config: dict[str, Any] = {**message.content.config_records[CONFIG], NAMES: list(arrays)}
     told: dict[str, Any] = dict(records_of(join(**{OUT_OF_FOLD: client.validate(list(arrays.values()), config)})))
     return Message(RecordDict(told), reply_to=message)
 

@@ -16,12 +16,13 @@ from fedsmall.audit_log import digest_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.ensembles import answer, members_of
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.evaluation.out_of_fold import told_of
+from fedsmall.evaluation.out_of_fold import by_folds, told_of
 from fedsmall.federation import Samples
 from fedsmall.models.registry import frozen_arrays, initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import told_samples
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise_one, tells_loss
+from fedsmall.routes import folds_of_samples
 from fedsmall.training.stack import leaving
 from fedsmall.training.trainer import Trainer
 from fedsmall.wire import (
@@ -29,6 +30,7 @@ from fedsmall.wire import (
     COMMON,
     LEAVES,
     LOSS,
+    MEMBERS,
     MODEL,
     NAMES,
     ROUND,
@@ -64,6 +66,7 @@ class HospitalClient(NumPyClient):
         self.memory = memory
         self.sent_names: list[str] = []
         self.trained: Arrays = {}  # as it was trained, before anything is done to it for its way out
+        self.answered = np.zeros((0, 1))  # what the model that was judged last says of the held-out samples
 
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
         """What the site answers at the roll call: its name, its task, its model's signature, its number of samples."""
@@ -98,7 +101,7 @@ class HospitalClient(NumPyClient):
         metrics: dict[str, Scalar] = {STEPS: int(trained.steps[0])}
         if tells_loss(self.plan):
             metrics[LOSS] = float(trained.loss[0])
-        return list(sent.values()), told_samples(self.plan, len(self.home.train)), metrics
+        return list(sent.values()), told_samples(self.plan, int(trained.examples[0])), metrics
 
     def _leaving(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
         """The model as it may leave the site: clipped and noised, or blurred, where the plan asks for that."""
@@ -116,30 +119,40 @@ class HospitalClient(NumPyClient):
         held_out = self.home.held_out
         if held_out is None or len(held_out) == 0:
             return 0.0, 0, {}
-        metrics = evaluate(self._outputs(parameters, config, held_out.x), held_out.y, self.home.task)
+        self.answered = self._outputs(parameters, config, held_out.x)  # (samples, outputs)
+        metrics = evaluate(self.answered, held_out.y, self.home.task)
         return float(metrics["loss"]), len(held_out), {name: float(value) for name, value in metrics.items()}
 
     def validate(
         self, parameters: NDArrays, config: dict[str, Scalar], rows: np.ndarray | None = None, floor: int = 1
     ) -> Arrays:
-        """Judge models that never saw this site on the samples that it trains on, or ``rows`` of them; sums are told.
+        """Judge models that never saw these samples on those that the site trains on, or ``rows`` of them.
 
-        Nothing is told of fewer samples than ``floor``, or than the plan's. Raises PlanError where the plan asks for no
-        such thing.
+        Sums are told. Where folds are of samples the models of all routes come, and every sample is judged by those of
+        its fold's. Nothing is told of fewer samples than ``floor``, or than the plan's. Raises PlanError where the plan
+        asks for no such thing.
         """
         validation, samples = self.plan.method.validation, self.home.train
         if validation is None:
             raise PlanError("the plan does not ask sites to judge models on what they train on")
-        x, y = (samples.x, samples.y) if rows is None else (samples.x[rows], samples.y[rows])
-        if len(y) < max(floor, validation.floor):
+        rows = np.arange(len(samples)) if rows is None else rows
+        if len(rows) < max(floor, validation.floor):
             return {}
-        return told_of(self._outputs(parameters, config, x), y, self.home.task)
+        x, y = samples.x[rows], samples.y[rows]
+        if not self.plan.method.by_samples:
+            return told_of(self._outputs(parameters, config, x), y, self.home.task)
+        of_routes = _of_routes(self._members(parameters, config), config, validation.routes)
+        folds = folds_of_samples(self.plan, self.home.site, samples.y)[rows]
+        outputs = by_folds(folds, x, lambda route, some: self._together(of_routes[route], some))
+        return told_of(outputs, y, self.home.task)
 
     def _outputs(self, parameters: NDArrays, config: dict[str, Scalar], x: np.ndarray) -> np.ndarray:
         """What the models that came answer together, (samples, outputs)."""
+        return self._together(self._members(parameters, config), x)
+
+    def _members(self, parameters: NDArrays, config: dict[str, Scalar]) -> list[Arrays]:
         received = dict(zip(_names(config), parameters, strict=True))
-        members = members_of(split(received, MODEL), self.plan.method.is_ensemble)
-        return self._together(members, x)
+        return members_of(split(received, MODEL), self.plan.method.is_ensemble)
 
     def judged(self, members: Sequence[Arrays], samples: Samples) -> dict[str, float]:
         """The metrics of models that answer together, on samples of the site."""
@@ -167,6 +180,15 @@ def signature_of(model: Arrays, frozen: Arrays | None = None) -> str:
 
 def _names(config: dict[str, Scalar]) -> list[str]:
     return list(config[NAMES])  # type: ignore[arg-type]
+
+
+def _of_routes(members: list[Arrays], config: dict[str, Scalar], routes: int) -> list[list[Arrays]]:
+    """The members of each route. Raises PlanError where an order does not say whose the models are that it brings."""
+    counts: list[int] = list(config.get(MEMBERS, ()))  # type: ignore[arg-type]
+    if len(counts) != routes or sum(counts) != len(members) or min(counts) < 1:
+        raise PlanError("the order does not say which of the models that came belong to which route")
+    ends = np.cumsum(counts).tolist()
+    return [members[end - count : end] for count, end in zip(counts, ends, strict=True)]
 
 
 def _row(arrays: Arrays) -> Arrays:

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clients.upkeep.at_rest import opened, seal
 from fedsmall import __version__
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Scaling
@@ -59,13 +60,13 @@ def keep(at: Place, plan: Plan, whose: str, model: Arrays, said: Mapping[str, An
     prepared = at.raw.preparation.with_scaling(at.scaling)
     members = len(next(iter(model.values()))) if several else None
     package = describe(plan, at.raw.task, prepared, TrainedOn(sites=at.sites), members, **more)
-    save(_folder(at.folder, whose), package, completed(plan, at.raw.task, model))
+    save(_folder(at.folder, whose), package, completed(plan, at.raw.task, model), seal)
 
 
 def kept(folder: Path, whose: str) -> Stored | None:
     """The model of a run that a site has kept, or None. ``folder`` is the run's."""
     path = _folder(folder, whose)
-    return read(path) if path.is_dir() else None
+    return read(path, opened) if path.is_dir() else None
 
 
 def _folder(folder: Path, whose: str) -> Path:

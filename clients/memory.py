@@ -6,7 +6,6 @@ the coordinator went back to its last journal entry), and whoever is asked for r
 remembered before t, or the answer would differ. So a version is read by the round that asks, and a few are kept.
 """
 
-import secrets
 from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
@@ -14,10 +13,12 @@ from typing import Protocol
 from flwr.app import Array, ArrayRecord, Context
 from safetensors.numpy import load, save
 
+from clients.upkeep.at_rest import opened, seal
 from fedsmall.files import write
 from fedsmall.wire import Arrays
 
 RECORD = "fedsmall-memory"
+RUNS = "runs"  # in a site's folder: what it keeps of each run
 KEEP = 5  # versions; more than the coordinator's journal keeps
 
 
@@ -58,11 +59,11 @@ class RoundMemory:
     def read(self) -> Arrays:
         """What was remembered by the last round before ``t``; empty where there is none."""
         before = [t for t in self._rounds() if t < self.t]
-        return load(self._path(before[-1]).read_bytes()) if before else {}
+        return load(opened(self._path(before[-1]).read_bytes())) if before else {}
 
     def write(self, arrays: Arrays) -> None:
         """Remember these arrays as of round ``t``, and let go of the oldest versions."""
-        put(self._path(self.t), save(dict(arrays)))
+        put(self._path(self.t), seal(save(dict(arrays))))
         for old in self._rounds()[:-KEEP]:
             self._path(old).unlink()
 
@@ -91,6 +92,12 @@ def own_folder(home: Path, run: str, ident: str) -> Path:
     return folder
 
 
+def folders_of(home: Path, run: str) -> list[Path]:
+    """The folders of all runs that had this name, the one that has it now first; those that are there."""
+    now = run_folder(home, run)
+    return [path for path in (now, *sorted(home.glob(f"{now.name}-*"))) if path.is_dir()]
+
+
 def _aside(folder: Path, ident: str) -> Path:
     return folder.with_name(f"{folder.name}-{blake2b(ident.encode(), digest_size=8).hexdigest()}")
 
@@ -99,11 +106,3 @@ def put(path: Path, content: bytes) -> None:
     """Write a file of a run, in a folder that is the site's alone."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write(path, content, flush=True)
-
-
-def secret(path: Path) -> bytes:
-    """The key in a file, which nobody else may read; drawn from the system where there is none yet."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write(path, secrets.token_bytes(32), flush=True, mode=0o600)
-    return path.read_bytes()

@@ -11,6 +11,7 @@ from clients.memory import KEEP, put
 from clients.policy import Policy
 from clients.site_log import SiteLog
 from clients.socket_frames import Header
+from clients.upkeep.at_rest import opened, seal
 from fedsmall.audit_log import digest_of
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
@@ -75,10 +76,10 @@ def once(folder: Path, config: Mapping[str, Any], arrays: Arrays, answer: Callab
     if head.exists():
         kept = json.loads(head.read_text())
         if kept["order"] == digest:
-            return kept["header"], load(body.read_bytes())
+            return kept["header"], load(opened(body.read_bytes()))
     head.unlink(missing_ok=True)
     header, sent = answer()
-    put(body, save(sent))
+    put(body, seal(save(sent)))
     put(head, json.dumps({"order": digest, "header": header}).encode())  # last: only what is whole is found
     for old in sorted(folder.glob("*.json"))[:-KEEP]:
         old.with_suffix(".safetensors").unlink(missing_ok=True)

@@ -36,12 +36,18 @@ class Policy(Frozen):
     may be loaded here; "own" stands for the one that the fedsmall installed here would send. ``devices`` are those that
     may train here; "cuda" stands for every GPU. Where ``approve``, each new run waits until somebody here has said yes
     (:mod:`clients.consent`).
+
+    ``least_per_class`` is the least number of samples of every class that the site has. ``most_orders_per_minute`` and
+    ``most_order_mib`` are how many orders, and how much in one, are taken. What is kept of a run is deleted
+    ``forget_after_days`` after it was last heard of, and sealed by the key in the file ``rest_key``
+    (:mod:`clients.upkeep.at_rest`); None keeps it, and as it is.
     """
 
     tasks: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     least_samples: Annotated[int, Field(ge=1)] = 8
     count_floor: Annotated[int, Field(ge=1)] = 8
+    least_per_class: Annotated[int, Field(ge=1)] = 1
     least_sites: Annotated[int, Field(ge=1)] = 3
     most_rounds: Annotated[int, Field(ge=1)] = 100_000
     judge: bool = True
@@ -59,12 +65,19 @@ class Policy(Frozen):
     bundles: tuple[str, ...] = (OWN,)
     devices: tuple[Device, ...] = ()
     approve: bool = False
+    most_orders_per_minute: Annotated[int, Field(ge=1)] | None = None
+    most_order_mib: Annotated[float, Field(gt=0)] | None = None
+    forget_after_days: Annotated[int, Field(ge=1)] | None = None
+    rest_key: Annotated[str, Field(min_length=1)] | None = None
 
-    def check_plan(self, plan: Plan, task: str, *, samples: int, sites: int, numbers: int = 1) -> None:
+    def check_plan(
+        self, plan: Plan, task: str, *, samples: int, sites: int, numbers: int = 1, per_class: int | None = None
+    ) -> None:
         """Raise PolicyError, in one line, unless this site may take part in the plan.
 
         ``task`` is the name of the site's own task, ``samples`` what it would train on, ``sites`` what the server says
-        of the federation, ``numbers`` how many a model has. The line names no number of the site's.
+        of the federation, ``numbers`` how many a model has, ``per_class`` the samples of the site's rarest class, where
+        there are classes. The line names no number of the site's.
         """
         method = plan.method
         if self.tasks and task not in self.tasks:
@@ -73,6 +86,10 @@ class Policy(Frozen):
             raise PolicyError(f"method {method.name!r} is not among those allowed here ({', '.join(self.methods)})")
         if samples < self.least_samples:
             raise PolicyError(f"this site has fewer than the {self.least_samples} samples its policy asks for")
+        if per_class is not None and per_class < self.least_per_class:
+            raise PolicyError(
+                f"this site has fewer than the {self.least_per_class} samples of a class that its policy asks for"
+            )
         if sites < self.least_sites:
             raise PolicyError(f"the federation has {sites} sites; the policy here asks for {self.least_sites}")
         if method.validation is not None and not self.judge:

@@ -17,6 +17,7 @@ from fedsmall.wire import CONFIG, REFUSED, VALIDATE
 
 SOCKET = "FEDSMALL_STATION"  # where the station listens; set by `fedsmall site up`
 KEY = "FEDSMALL_SITE_KEY"  # the file of the site's key, where answers are to be signed
+KILLED = 8  # Flower's ErrorCode for a ClientApp that was killed: the server sends the order again
 
 # What a station is asked, by the type of Flower's message.
 KINDS = {
@@ -98,6 +99,8 @@ def answer_of(message: Message, frame: bytes, path: str, sign: Sign | None = Non
         told, block = header_and_block(answer)
     except FrameError as error:
         return refusal(message, f"the order cannot be read: {error}")
+    except socket_frames.LineError as error:
+        return refusal(message, f"the site's station ended before it had answered: {error}", KILLED)
     except OSError as error:
         return refusal(message, f"the site's station cannot be reached ({type(error).__name__})")
     if "error" in told:

@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedsmall.audit_log import FIRST, AuditLog, LogCheck, verify
-from fedsmall.errors import PolicyError
+from fedsmall.errors import PlanError, PolicyError
 from fedsmall.files import write
+from fedsmall.methods import nearest
 from fedsmall.parts import Frozen
 from fedsmall.privacy.patient_level import Charge
 
@@ -58,6 +59,16 @@ class SiteLog:
     def entries(self) -> list[dict[str, Any]]:
         """All whole lines, oldest first."""
         return list(self._log.entries())
+
+    def of_run(self, run: str) -> list[dict[str, Any]]:
+        """The lines of one run, oldest first. PlanError, with the nearest name, where the log knows no such run."""
+        entries = self.entries()
+        known = list(dict.fromkeys(str(entry["run"]) for entry in entries if entry.get("run")))
+        if run not in known:
+            raise PlanError(
+                f"this site was in no run {run!r}. {nearest(run, known) if known else 'It was in none yet.'}"
+            )
+        return [entry for entry in entries if entry.get("run") == run]
 
     def write(self, event: str, *, run: str, **fields: Any) -> dict[str, Any]:
         """Append a line, and then note it in the state: a crash between leaves one line too many, never too few."""

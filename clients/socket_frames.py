@@ -18,7 +18,18 @@ from fedsmall.frames import (
 )
 from fedsmall.wire import Arrays
 
-__all__ = ["LENGTHS", "MOST_HEADER_BYTES", "Header", "LineError", "ask", "check_length", "listen", "receive", "send"]
+__all__ = [
+    "LENGTHS",
+    "MOST_HEADER_BYTES",
+    "Header",
+    "LineError",
+    "ask",
+    "check_length",
+    "is_answered",
+    "listen",
+    "receive",
+    "send",
+]
 
 LONGEST_PATH = 100  # the system's limit for a socket's path is 104 or 108
 STATION_START_S = 90.0  # a station that was restarted loads torch and the data first
@@ -45,16 +56,18 @@ def receive(line: socket.socket) -> tuple[Header, Arrays]:
 def ask(path: str, frame: bytes, wait_s: float = STATION_START_S) -> bytes:
     """Send a frame to the station at ``path`` and return the frame that it answers with.
 
-    Raises OSError where it cannot be reached within ``wait_s``, or goes away.
+    Raises OSError where it cannot be reached within ``wait_s``, LineError where it goes away before it has answered.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         _connect(line, path, wait_s)
-        line.sendall(frame)
-        start = _exactly(line, LENGTHS.size)
         try:
+            line.sendall(frame)
+            start = _exactly(line, LENGTHS.size)
             return bytes(start + _exactly(line, sum(lengths(start))))
         except FrameError as error:
             raise LineError(str(error)) from None
+        except ConnectionError as error:
+            raise LineError(f"the other end went away ({type(error).__name__})") from None
 
 
 def _connect(line: socket.socket, path: str, wait_s: float) -> None:
@@ -75,6 +88,16 @@ def check_length(path: Path) -> None:
             f"the path of the station's socket has {length} bytes, the system allows {LONGEST_PATH}; "
             "use a shorter folder, with --home"
         )
+
+
+def is_answered(path: Path) -> bool:
+    """Whether a station listens at a path now."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        try:
+            line.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def listen(path: Path) -> socket.socket:

@@ -22,14 +22,18 @@ from clients.consent import Consent, WaitsError
 from clients.hospital import HospitalClient
 from clients.kept import Place, keep
 from clients.log_ends import LogEnds
-from clients.memory import RoundMemory, own_folder, put, secret
+from clients.memory import RUNS, RoundMemory, own_folder, put
 from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
+from clients.run_end import charged, keep_agreed, keep_evaluation, may_be_last, tellable
 from clients.self_check import check_released, guarded
 from clients.site_data import SiteData, stamp
 from clients.site_log import BrokenLogError, SiteLog
 from clients.told_patients import ToldPatients
 from clients.told_sums import ToldSums, told_classes
+from clients.upkeep.at_rest import keeping, secret
+from clients.upkeep.caps import Pace, least_of_a_class
+from clients.upkeep.forgetting import forget_old
 from clients.visitors import keep_visitor, worth_of_visitors
 from fedsmall import __version__
 from fedsmall.audit_log import digest_of, manifest
@@ -43,7 +47,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
-from fedsmall.run_sheet import RUN, RUN_ID, SCALING, SITES, SUMS
+from fedsmall.run_sheet import ROWS, RUN, RUN_ID, SCALING, SITES, SUMS
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
@@ -51,6 +55,7 @@ from fedsmall.wire import (
     BLURRED,
     BROKEN,
     EXAMPLES,
+    HELD_OUT,
     MODEL,
     NAMES,
     OUT_OF_FOLD,
@@ -99,6 +104,7 @@ class Station:
         self._read: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
         self._kept: tuple[str, int] | None = None
+        self.pace = Pace()
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
@@ -136,21 +142,32 @@ class Station:
             raise PlanError("this site was asked for something that it does not know")
         policy = load_policy(self.policy_file)
         policy.check_device(self.device)
+        self.pace.check(policy, arrays)
+        if kind == "roll":
+            forget_old(self.home, self.log, policy.forget_after_days)
+        with keeping(policy.rest_key):
+            return handlers[kind](self._request(kind, policy, config, arrays))
+
+    def _request(self, kind: str, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> SiteRequest:
+        """A message, read, once it is known that the policy allows it, and the hospital has agreed to it."""
         plan = _plan(config)
         raw, digest = self._samples(plan)
         place, sites = self._place(config)
         numbers = self._released(plan_at(plan, place, sites), raw, digest)
-        policy.check_plan(plan, raw.task.name, samples=len(raw.train), sites=sites, numbers=numbers)
+        samples, least = len(raw.train), least_of_a_class(raw)
+        policy.check_plan(plan, raw.task.name, samples=samples, per_class=least, sites=sites, numbers=numbers)
         self.consent.check(kind, policy, plan, raw, config)
         self._check_same_data(config, digest)
-        return handlers[kind](SiteRequest(plan, policy, raw, config, arrays))
+        keep_agreed(self._run_folder(config), config, plan)
+        return SiteRequest(plan, policy, raw, config, arrays)
 
     def _roll(self, order: SiteRequest) -> Answer:
         if is_patient_level(order.plan):
             check_affordable(self.log, *self._account(order), str(order.config.get(RUN, "")))
         properties = self._client(order, scaled=False).get_properties({})
         properties[EXAMPLES] = max(int(properties[EXAMPLES]), order.policy.count_floor)
-        return {"config": {**properties, "version": __version__, "scaled": order.raw.scaled}}, {}
+        rows = order.raw.preparation.model_dump_json()  # how rows become samples, for whoever uses the model later
+        return {"config": {**properties, "version": __version__, "scaled": order.raw.scaled, ROWS: rows}}, {}
 
     def _classes(self, order: SiteRequest) -> Answer:
         told = told_classes(order.raw, order.plan, order.policy.count_floor, self.home / "told_sums.json")
@@ -202,14 +219,25 @@ class Station:
     def _evaluate(self, order: SiteRequest) -> Answer:
         samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
         said: dict[str, Any] = {EXAMPLES: 0}
+        client, t = self._client(order, after=True), int(order.config.get(ROUND, 0))
         if samples >= order.policy.count_floor:  # a share of three patients is as good as their labels
-            client = self._client(order, after=True)
             _, examples, metrics = client.evaluate(list(order.arrays.values()), _named(order))
             kept = worth_of_visitors(self._run_folder(order.config), order.config, client)
             said = {EXAMPLES: examples, **metrics, **kept}
-        if int(order.config.get(ROUND, 0)) == order.plan.rounds:
+        if t == order.plan.rounds:
             self._keep(order, COMMON, split(order.arrays, MODEL), said)
-        return {"metrics": said}, {}
+        return self._last_judged(order, client, said) if may_be_last(order.plan, t) else ({"metrics": said}, {})
+
+    def _last_judged(self, order: SiteRequest, client: HospitalClient, said: dict[str, Any]) -> Answer:
+        """The answer of a run's end: with sums, and with what the run was charged; what was answered is kept here."""
+        folder, run, told = self._run_folder(order.config), str(order.config[RUN]), {}
+        if said[EXAMPLES]:
+            told = tellable(order.raw, client.answered, order.plan, order.policy, self.home / "told_held_out.json")
+        else:  # for the site's own eyes
+            client.evaluate(list(order.arrays.values()), _named(order))
+        keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw)
+        spent = charged(self.log, run, order.plan, order.policy)
+        return {"metrics": said | spent}, join(**{HELD_OUT: told})
 
     def _keep(self, order: SiteRequest, whose: str, model: Arrays, said: Mapping[str, Any]) -> None:
         """Keep a model on the site's own disk, so that it can be used here when the run is over."""
@@ -226,7 +254,7 @@ class Station:
             reason = f"sums are told of {whom}: fewer than {floor} are new"
             self.log.write("kept", run=str(order.config[RUN]), kind=VALIDATE, t=order.config[ROUND], reason=reason)
         client = self._client(order, after=True)
-        told = client.validate(list(order.arrays.values()), _named(order), rows, floor)
+        told = client.validate(list(order.arrays.values()), {**order.config, **_named(order)}, rows, floor)
         return {"config": {}}, join(**{OUT_OF_FOLD: told})
 
     def _client(self, order: SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:
@@ -275,7 +303,7 @@ class Station:
     def _run_folder(self, config: Mapping[str, Any]) -> Path:
         if not config.get(RUN):
             raise PlanError("the order does not say of which run it is")
-        return own_folder(self.home / "runs", str(config[RUN]), one_line(config.get(RUN_ID, ""), 64))
+        return own_folder(self.home / RUNS, str(config[RUN]), one_line(config.get(RUN_ID, ""), 64))
 
     def _check_same_data(self, config: Mapping[str, Any], digest: str) -> None:
         """A run's data are those of its first contact: a file changed under way would mix two populations."""

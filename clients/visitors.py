@@ -12,6 +12,7 @@ from safetensors.numpy import load, save
 
 from clients.hospital import HospitalClient
 from clients.memory import put
+from clients.upkeep.at_rest import opened, seal
 from fedsmall.evaluation.ensembles import members_of
 from fedsmall.plan import Plan
 from fedsmall.visitors import together
@@ -28,7 +29,7 @@ class KeptVisitors:
 
     def keep(self, t: int, model: Arrays) -> None:
         """Keep a model as it leaves after round ``t``, and let go of those that are too old."""
-        put(self._path(t), save({name: array.copy(order="C") for name, array in model.items()}))
+        put(self._path(t), seal(save({name: array.copy(order="C") for name, array in model.items()})))
         for later in [known for known in self.rounds() if known > t]:
             self._path(later).unlink()
         for old in self.rounds()[: -self.count]:
@@ -40,7 +41,7 @@ class KeptVisitors:
 
     def members(self) -> Arrays:
         """The visitors as one result with a leading axis of members, oldest first; empty where there is none."""
-        kept = [load(self._path(t).read_bytes()) for t in self.rounds()]
+        kept = [load(opened(self._path(t).read_bytes())) for t in self.rounds()]
         return together(kept) if kept else {}
 
     def _path(self, t: int) -> Path:

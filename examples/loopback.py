@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from examples.slow_line import Line, SlowLines
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RunSheet
 from sim.consortium import keys, members, runs, server, site
@@ -20,8 +21,9 @@ def silent(_: str) -> None:
 class LoopbackConsortium:
     """A consortium in ``folder`` whose sites hold the given data; TLS, node authentication and the gate are all on.
 
-    ``policy`` is the text of every site's policy; the ``classic`` sites run Flower's own programs, and a ``durable``
-    server keeps its state on the disk. Use it as a context: whatever it started ends with it.
+    ``policy`` is the text of every site's policy; the ``classic`` sites run Flower's own programs, a ``durable`` server
+    keeps its state on the disk, and over a ``line`` all that goes between the sites and the server is slow. Use it as a
+    context: whatever it started ends with it.
     """
 
     def __init__(
@@ -32,13 +34,17 @@ class LoopbackConsortium:
         say: Say = silent,
         classic: Collection[str] = (),
         durable: bool = False,
+        line: Line | None = None,
     ) -> None:
         self.folder = folder / "consortium"
         self.durable = durable
         self.classic = classic
         self.data = dict(data)
         self.say = say
-        self.ports = dict(zip([*self.data, "gate", "superlink"], free_ports(len(self.data) + 2), strict=True))
+        lines = [f"line {name}" for name in self.data]
+        wanted = [*self.data, "gate", "superlink", *lines]
+        self.ports = dict(zip(wanted, free_ports(len(wanted)), strict=True))
+        self.lines = SlowLines({self.ports[one]: self.ports["gate"] for one in lines}, line) if line else None
         members.create(
             self.folder,
             "trial",
@@ -54,6 +60,10 @@ class LoopbackConsortium:
             members.add_site(self.folder, name, self.kit(name).key.with_name("site.key.pub"), days=1)
             if policy:
                 (self.kit(name).kit / "policy.toml").write_text(policy)
+            if line:
+                card = self.kit(name).kit / "site.json"
+                here, there = (f"127.0.0.1:{self.ports[port]}" for port in ("gate", f"line {name}"))
+                card.write_text(card.read_text().replace(here, there))
 
     def kit(self, name: str) -> Site:
         """The site of that name."""
@@ -63,6 +73,8 @@ class LoopbackConsortium:
     def __enter__(self) -> Self:
         """Start the server and all sites."""
         try:
+            if self.lines:
+                self.lines.__enter__()
             server.up(self.folder, self.say, durable=self.durable)
             for name in self.data:
                 self.site_up(name)
@@ -76,6 +88,8 @@ class LoopbackConsortium:
         for name in self.data:
             site.down(self.kit(name))
         server.down(self.folder)
+        if self.lines:
+            self.lines.__exit__()
 
     def site_up(self, name: str) -> None:
         """Start one site."""

@@ -2,7 +2,8 @@
 
 Three federations, one after the other, each with TLS, the gate, node keys, policies, logs and journal: ``resident`` as
 `fedsmall server up` and `fedsmall site up` start it; ``durable`` with the SuperLink's state on the disk; ``classic``
-with that, and at the sites Flower's own SuperNode and SuperExec, and a fresh ClientApp for every message.
+with that, and at the sites Flower's own SuperNode and SuperExec, and a fresh ClientApp for every message. Two more have
+sites behind slow lines: ``slow`` of a tenth of a second there and back and 10 Mbit/s, ``slowest`` of 1 s and 1 Mbit/s.
 
     python -m examples.measure_contacts [CONTACTS] [VARIANT ...]
 """
@@ -20,6 +21,7 @@ from typing import Any
 import psutil
 
 from examples.loopback import LoopbackConsortium
+from examples.slow_line import Line
 from fedsmall.audit_log import AuditLog
 from fedsmall.plan import Plan
 from sim.consortium import flower_cli, sample_data, server, supervisor
@@ -30,7 +32,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "resident": {},
     "durable": {"durable": True},
     "classic": {"durable": True, "classic": SITES},
+    "slow": {"line": Line(0.1, 10.0)},
+    "slowest": {"line": Line(1.0, 1.0)},
 }
+USUAL = ("resident", "durable", "classic")
 PATIENCE = {"round_deadline_s": 300.0, "start_deadline_s": 300.0}
 
 
@@ -104,4 +109,4 @@ def processor_seconds(loopback: LoopbackConsortium) -> float:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 30, sys.argv[2:] or list(VARIANTS))
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 30, sys.argv[2:] or USUAL)

@@ -77,7 +77,13 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
     x, y = (np.concatenate([getattr(part, field) for part in parts]) for field in "xy")
     found = [*told, _shape(raw, floor), *_classes(raw.task, y, floor), *_features(raw.task, x, floor)]
     found += [Finding("note", note) for note in raw.notes if not any(word in note for word in (BY_NAME, CONSTANT))]
-    found += [*_duplicates(Part(x, y), floor), *_leakage(raw, floor), *_withheld(raw), *_idle(plan, raw)]
+    found += [
+        *_duplicates(Part(x, y), floor),
+        *_patients(raw, floor),
+        *_leakage(raw, floor),
+        *_withheld(raw),
+        *_idle(plan, raw),
+    ]
     return Check(tuple(found), leaving, tuple(line.format(floor=floor) for line in NEVER))
 
 
@@ -167,9 +173,18 @@ def _leakage(raw: RawSite, floor: int) -> list[Finding]:
     trained = {row.tobytes() for row in raw.train.x}
     both = sum(row.tobytes() in trained for row in raw.held_out.x)
     if both:
-        text = f"{few(both, floor)} held-out samples are also trained on; results here will look better than they are"
-        return [Finding("note", text)]
+        text = f"{few(both, floor)} held-out samples equal one that is trained on"
+        return [Finding("note", f"{text}; results here will look better than they are")]
     return [Finding("good", "No held-out sample is trained on")]
+
+
+def _patients(raw: RawSite, floor: int) -> list[Finding]:
+    trained, held = raw.train.patients, None if raw.held_out is None else raw.held_out.patients
+    if trained is None:
+        return []
+    out = 0 if held is None else len(np.unique(held))
+    counts = f"{few(len(np.unique(trained)), floor)} to train on, {few(out, floor)} held out"
+    return [Finding("good", f"Split by patients: {counts}, and all samples of a patient on one side")]
 
 
 def _withheld(raw: RawSite) -> list[Finding]:

@@ -1,6 +1,8 @@
 """The data of a federation as every engine sees them: one record per site, and what the model is judged on."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +48,12 @@ class Task:
     def outputs(self) -> int:
         """The width of the model's last layer."""
         return 1 if self.loss in ("logistic", "soft_logistic", "hinge") else self.classes
+
+
+def task_from(fields: Mapping[str, Any]) -> Task:
+    """The task of fields as JSON holds them: lists become tuples."""
+    known: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    return Task(**known)
 
 
 def task_at(task: Task, y: np.ndarray) -> Task:

@@ -49,7 +49,8 @@ class Method(Frozen):
     Where they ``keep_last``, so many of the last models that have trained at a site stay there, as they left it, and
     answer together for that site. In ``distil`` rounds after the run the sites make one model of several
     (:mod:`fedsmall.distillation`). ``validation`` (``validate`` in a scenario, which pydantic has another use for)
-    makes the models routes of a cross-validation, at least a group for each.
+    makes the models routes of a cross-validation, at least a group for each. Where routes take ``turns`` all of them go
+    to all sites, whose own samples are dealt to folds.
     """
 
     name: str
@@ -93,7 +94,7 @@ class Method(Frozen):
     def _models(self) -> Self:
         if self.models is not None and self.fraction < 1:
             raise ValueError("models and fraction both say how many sites take part in a contact; remove one of them")
-        if self.turns and self.groups in (1, "each"):
+        if self.turns and (self.groups == "each" or (self.groups == 1 and self.validation is None)):
             raise ValueError("turns are taken by groups; say how many: groups = 5")
         if self.family != "federated" and (self.models or self.is_ensemble or self.ema or self.keep_last):
             raise ValueError(
@@ -109,10 +110,9 @@ class Method(Frozen):
         routes = self.validation.routes
         if self.phases:
             raise ValueError("phases open only some sites to models, and validate keeps each from others; remove one")
-        if self.turns or self.route == "cyclic":
-            part = "turns" if self.turns else 'route = "cyclic"'
+        if self.route == "cyclic":
             raise ValueError(
-                f"with {part} every model goes to all sites, and validate keeps each from some; remove one"
+                'with route = "cyclic" every model goes to all sites, and validate keeps each from some; remove one'
             )
         if self.groups not in (1, "each") and self.groups % routes:
             raise ValueError(f"{self.groups} groups make no {routes} routes; give groups = {routes}, or a multiple")
@@ -160,6 +160,11 @@ class Method(Frozen):
     def grouped(self) -> bool:
         """Whether models travel in groups that are never merged."""
         return self.groups != 1 or self.validation is not None
+
+    @property
+    def by_samples(self) -> bool:
+        """Whether routes keep away from a fold of every site's samples, and not from sites (:mod:`fedsmall.routes`)."""
+        return self.validation is not None and self.turns
 
     def everyone(self, sites: int) -> bool:
         """Whether every one of so many sites takes part in every contact."""

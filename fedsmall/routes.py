@@ -3,15 +3,23 @@
 So every sample of every site is judged by models that never saw its site, and no site is given up for it. A route
 is one or several groups of models (:mod:`fedsmall.commons`): what never trains at a site is averaged with nothing that
 does. Folds are dealt once, by a named stream; who goes where at a contact is drawn anew, without a conflict.
+
+Of fewer sites than routes no fold of sites can be made. There every site deals its own samples to folds, and a model of
+route k trains at all sites on the samples outside of fold k. With a model at each site no two routes could be under way
+at once, so they take turns: all sites train one route's models, and after their average the next route's.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 
+from fedsmall.data.folds import classes_of
+from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.schedule import AbstractSchedule, Action, schedule_for
 
 
 def folds_of(plan: Plan, sizes: Sequence[int]) -> np.ndarray | None:
@@ -20,10 +28,12 @@ def folds_of(plan: Plan, sizes: Sequence[int]) -> np.ndarray | None:
     Raises ValueError where the numbers of samples are wanted and not there.
     """
     validation = plan.method.validation
-    if validation is None:
+    if validation is None or plan.method.by_samples:
         return None
     if not len(sizes):
         raise ValueError("folds of sites are dealt by their numbers of samples, one a site; give them")
+    if len(sizes) < validation.routes:
+        raise ValueError(f"{len(sizes)} sites make no {validation.routes} folds; ask for the plan among so many sites")
     return _remembered(plan.seed, tuple(sizes), validation.routes)
 
 
@@ -51,6 +61,52 @@ def dealt(seed: int, sizes: Sequence[int], routes: int) -> np.ndarray:
     # so that routes with one model more than others keep away from folds with one site less
     by_sites = np.argsort(np.bincount(folds, minlength=routes), kind="stable")
     return np.argsort(by_sites)[folds]
+
+
+def among(plan: Plan, sites: int) -> Plan:
+    """The plan as so many sites follow it: with fewer sites than routes, folds are of samples."""
+    validation = plan.method.validation
+    if validation is None or plan.method.turns or sites >= validation.routes:
+        return plan
+    return plan.model_copy(update={"method": plan.method.model_copy(update={"turns": True})})
+
+
+def folds_of_samples(plan: Plan, site: str, y: np.ndarray) -> np.ndarray:
+    """The fold of every sample of a site with targets ``y``, (samples,), where folds are of samples.
+
+    Folds differ by one sample at most, in all and of each class; which get one more is drawn, by the site.
+
+    Raises PlanError where a site has one sample: a route would have none there.
+    """
+    assert plan.method.validation is not None
+    if len(y) < 2:
+        raise PlanError(
+            f"{site} has one sample, and folds of samples need two at least: every route leaves some out. Give it more."
+        )
+    routes, rng = plan.method.validation.routes, rng_for(plan.seed, "folds of samples", site)
+    shuffled = rng.permutation(len(y))
+    dealt = shuffled[np.argsort(classes_of(y)[shuffled], kind="stable")]  # class by class, shuffled within
+    folds = np.empty(len(y), dtype=np.int64)
+    folds[dealt] = (np.arange(len(y)) + rng.integers(routes)) % routes
+    return folds
+
+
+def turn_at(plan: Plan, t: int) -> int:
+    """The group whose turn round ``t`` is: the next one after every average."""
+    before = bisect_left(_averages(schedule_for(plan), plan.rounds), t)
+    return before % plan.method.group_count(1)
+
+
+def route_at(plan: Plan, t: int) -> int:
+    """The route whose models train in round ``t``, where folds are of samples; else 0."""
+    validation = plan.method.validation
+    return turn_at(plan, t) % validation.routes if validation is not None and plan.method.by_samples else 0
+
+
+@lru_cache(maxsize=16)
+def _averages(schedule: AbstractSchedule, rounds: int) -> tuple[int, ...]:
+    """The rounds before the last after which models are averaged."""
+    return tuple(t for t in range(1, rounds) if schedule.action(t) is Action.AGGREGATE)
 
 
 def route_of(groups: Sequence[int] | np.ndarray, routes: int) -> np.ndarray:

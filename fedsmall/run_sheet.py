@@ -16,6 +16,7 @@ SITES = "sites"  # the names of the sites that the run is for
 # Names of arrays in the exchange that fixes the scaling.
 SUMS = "sums"
 SCALING = "scaling"
+ROWS = "rows"  # in an answer to the roll call: how rows become samples, as JSON
 CLASSES = "classes"  # the question for sums of classes, for weights
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -26,11 +27,13 @@ class RunSheet(Frozen):
 
     ``sites`` are the names of all sites that must be there at the start. ``round_deadline_s`` is how long a contact
     waits for a site before it counts as silent, ``quorum`` how many sites must answer: with fewer the run stops, and
-    can be resumed. ``quorum`` None means more than half. ``id`` tells the run from another that had its name before.
+    can be resumed. ``quorum`` None means more than half. ``id`` tells the run from another that had its name before;
+    ``about`` is the scenario's own sentence.
     """
 
     run: str
     id: str = ""
+    about: str = ""
     plan: Plan
     sites: tuple[str, ...] = Field(min_length=1)
     round_deadline_s: Annotated[float, Field(gt=0)] = 600.0

@@ -12,8 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsmall.data.folds import classes_of, fold_pool, fold_split, stratified_folds
+from fedsmall.data.dealing_notes import dealing_notes
+from fedsmall.data.folds import fold_pool, fold_split, stratified_folds
+from fedsmall.data.held_out import hold_out
+from fedsmall.data.kin import apart, kin_of
 from fedsmall.data.partition import Shares, partition, read_spec
+from fedsmall.data.patients import partition_of_patients
 from fedsmall.data.preparation import preparation_of
 from fedsmall.data.raw_site import RawSite, agreed, ready
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, join
@@ -40,7 +44,8 @@ def build_federation(plan: Plan, data_root: Path | None = None) -> Federation:
     ``data_root`` is the folder of data files (else the environment variable FEDSMALL_DATA). A source with sites of its
     own keeps them, unless ``plan.sites`` says to how many its samples are to be dealt. Where a source has no test set,
     or ``plan.test`` says how much, a quarter (or that) of every class is held out: at each site where the sites are the
-    source's own, else before they are dealt.
+    source's own, else before they are dealt. Equal samples are never on both sides, nor is a patient where the task
+    says whose a sample is; all of one are at one site.
 
     Raises PlanError for a plan that these data cannot serve, and DataError for data that cannot be used.
     """
@@ -88,30 +93,6 @@ def load_site(plan: Plan, site: str, path: Path | None = None) -> RawSite:
     return sites[site]
 
 
-def hold_out(y: np.ndarray, test: int | float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Indices to train on and indices held out, ascending: ``test`` samples, or that share of every class.
-
-    A share is of every class to the nearest whole sample, and never a class's only one; a number is shared among the
-    classes by their sizes. Targets that are no classes count as one class.
-    """
-    classes = classes_of(y)
-    sizes = np.unique(classes, return_counts=True)[1]
-    counts = [int(test * size + 0.5) for size in sizes] if isinstance(test, float) else _by_largest_rest(test, sizes)
-    held = [np.arange(0)]
-    for label, count in zip(np.unique(classes), counts, strict=True):
-        held.append(rng.permutation(np.flatnonzero(classes == label))[:count])
-    out = np.sort(np.concatenate(held))
-    return np.setdiff1d(np.arange(len(y)), out), out
-
-
-def _by_largest_rest(count: int, sizes: np.ndarray) -> list[int]:
-    """``count`` in whole parts as the ``sizes`` are to each other (Hamilton)."""
-    exact = count * sizes / sizes.sum()
-    parts = np.floor(exact).astype(int)
-    parts[np.argsort(parts - exact, kind="stable")[: count - parts.sum()]] += 1
-    return [int(part) for part in parts]
-
-
 Extra = dict[str, Part]
 
 
@@ -129,7 +110,7 @@ def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -
         test=ready(test, prepared),
         held_out=tuple(held for _, held in samples),
         extra=tuple((name, ready(part, prepared)) for name, part in extra.items() if len(part)),
-        notes=(*pool.notes, *_notes(sites)),
+        notes=(*pool.notes, *_notes(sites), *dealing_notes(plan, sites, test, bool(pool.test))),
         preparation=prepared,
         class_sums=() if task.loss == "l1" else tuple(site.class_sums() for site in sites),
     )
@@ -191,8 +172,8 @@ def _natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold:
 def _split(part: Part, plan: Plan, name: str) -> tuple[np.ndarray, np.ndarray]:
     if plan.folds is None:
         share = plan.test if isinstance(plan.test, float) else HELD_OUT
-        return hold_out(part.y, share, rng_for(plan.seed, "held-out", name))
-    out = stratified_folds(part.y, plan.folds, plan.seed)[_fold(plan)]
+        return hold_out(part.y, share, rng_for(plan.seed, "held-out", name), kin_of(part))
+    out = stratified_folds(part.y, plan.folds, plan.seed, kin_of(part))[_fold(plan)]
     return np.setdiff1d(np.arange(len(part)), out), out
 
 
@@ -219,18 +200,24 @@ def _dealt(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part, Ext
 
 
 def _by_partition(plan: Plan, train: Part, official: Part | None) -> tuple[Shares, Part, Extra]:
-    kept, test = np.arange(len(train)), official
+    kept, test, kin = np.arange(len(train)), official, kin_of(train)
     if test is None or plan.test not in (None, "official"):
-        kept, held = hold_out(train.y, _asked(plan, len(train)), rng_for(plan.seed, "held-out"))
+        kept, held = hold_out(train.y, _asked(plan, len(train)), rng_for(plan.seed, "held-out"), kin)
         if not len(held):
             raise PlanError(
                 f"test = {plan.test or HELD_OUT} of {len(train)} samples holds none of them out; ask for more"
             )
         test = train[held]
-    rng = rng_for(plan.seed, "partition")
-    shares = partition(train.y[kept], plan.partition, plan.sites, plan.samples_per_site, rng)
-    shares = [kept[share] for share in shares]
-    return shares, test, {UNUSED: train[np.setdiff1d(kept, np.concatenate(shares))]}
+    shares = _shared(plan, train, kept, rng_for(plan.seed, "partition"))
+    return shares, test, {UNUSED: train[apart(np.setdiff1d(kept, np.concatenate(shares)), np.concatenate(shares), kin)]}
+
+
+def _shared(plan: Plan, train: Part, rows: np.ndarray, rng: np.random.Generator) -> Shares:
+    """The samples ``rows`` dealt to the sites by the plan's partition, all of a patient's to one."""
+    asked, part = (plan.partition, plan.sites, plan.samples_per_site, rng), train[rows]
+    whose = part.patients
+    shares = partition(part.y, *asked) if whose is None else partition_of_patients(part.y, whose, *asked)
+    return [rows[share] for share in shares]
 
 
 def _asked(plan: Plan, available: int) -> int | float:
@@ -254,16 +241,18 @@ def _by_folds(plan: Plan, train: Part) -> tuple[Shares, Part, Extra]:
     """Cross-validation: one fold is the test set, and what no fold holds was never trained on in any of them."""
     if plan.sites is None or plan.folds is None:
         raise PlanError("folds need a number of sites, as in sites = 3")
-    n, everything = plan.samples_per_site, np.arange(len(train))
-    pool = everything if n is None else fold_pool(train.y, plan.folds, plan.sites, n, plan.seed)
-    parts, held = fold_split(train.y[pool], plan.folds, _fold(plan), plan.sites, plan.seed)
+    n, everything, kin = plan.samples_per_site, np.arange(len(train)), kin_of(train)
+    whole = n is None or train.patients is not None  # else a site would hold part of a patient
+    pool = everything if whole else fold_pool(train.y, plan.folds, plan.sites, n or 1, plan.seed, kin)
+    parts, held = fold_split(train.y[pool], plan.folds, _fold(plan), plan.sites, plan.seed, kin if whole else None)
     test, shares = pool[held], [pool[share][:n] for share in parts]
+    if min(map(len, shares)) < (n or 1):
+        raise PlanError(f"a site of whole patients has {min(map(len, shares))} samples of {n}; ask for fewer a site")
     if plan.partition != "iid":  # skewed sites need more to choose from than the folds' own samples
-        rest = np.setdiff1d(everything, test)
-        rng = rng_for(plan.seed, "partition", plan.fold)
-        shares = [rest[share] for share in partition(train.y[rest], plan.partition, plan.sites, n, rng)]
+        rest = apart(np.setdiff1d(everything, test), test, kin)
+        shares = _shared(plan, train, rest, rng_for(plan.seed, "partition", plan.fold))
         pool = np.concatenate([*shares, test])
-    return shares, train[test], {UNUSED: train[np.setdiff1d(everything, pool)]}
+    return shares, train[test], {UNUSED: train[apart(np.setdiff1d(everything, pool), pool, kin)]}
 
 
 def _notes(sites: list[RawSite]) -> tuple[str, ...]:

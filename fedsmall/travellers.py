@@ -13,6 +13,7 @@ from fedsmall.gate import charge, halves, outsize, size, sizes, too_large
 from fedsmall.journey import groups_of, moved, set_out
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
+from fedsmall.routes import route_at
 from fedsmall.schedule import Action, Contact
 from fedsmall.training.stack import Rows, Stack, group_means, leaving, tensors_of
 from fedsmall.training.trainer import Leg, Signals, Trainer
@@ -117,7 +118,8 @@ class Travellers:
         for contact in stretch:
             at = at if before is None else self._moved(at, before, contact)
             arrived = before is None or before.travels
-            legs.append(Leg(at, contact.t, contact.rounds, arrived, contact.action is Action.AGGREGATE))
+            closes, route = contact.action is Action.AGGREGATE, route_at(self.plan, contact.t)
+            legs.append(Leg(at, contact.t, contact.rounds, arrived, closes, route))
             before = contact
         received = self._kept()
         trained = self.trainer.walk(self.stack, legs, Signals(self.common, order_rule, self._memory, losses=False))
@@ -166,7 +168,8 @@ class Travellers:
         its group begins ``afresh``.
         """
         models, rows = self._commons.models, np.arange(len(self.at))
-        self._forget(rows[np.isin(self.group, list(afresh))])
+        # what one group's models carry is nothing to the next group
+        self._forget(rows if self.plan.method.turns else rows[np.isin(self.group, list(afresh))])
         if self.plan.method.turns:
             self.group[:] = self._commons.turn
         if len(models) == 1:

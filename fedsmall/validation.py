@@ -15,13 +15,15 @@ from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Method, Plan
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.site_level import check_private
-from fedsmall.schedule import contacts_of
+from fedsmall.routes import among, folds_of_samples
+from fedsmall.schedule import Action, contacts_of
 
 CORRECTIONS = {"scaffold": "SCAFFOLD", "feddyn": "FedDyn", "fednova": "FedNova"}
 
 
 def check_plan(plan: Plan, task: Task, sites: int) -> None:
     """Raise PlanError, in one line that says what to do, if ``sites`` sites cannot run the plan on ``task``."""
+    plan = among(plan, sites)
     method = plan.method
     check_own_models(plan, sites)
     check_told(method)
@@ -54,6 +56,9 @@ def check_run(plan: Plan, federation: Federation) -> None:
     """As :func:`check_plan`, for a simulation: here every site's targets and held-out samples are known as well."""
     try_model(plan, federation.task)
     check_plan(plan, federation.task, len(federation.names))
+    if among(plan, len(federation.names)).method.by_samples:
+        for site, own in zip(federation.names, federation.train, strict=True):
+            folds_of_samples(plan, site, own.y)  # which says where a site has too few
     tasks = federation.tasks
     if has_own_models(plan):
         agreed_part(plan, tasks)
@@ -125,7 +130,7 @@ def _check_groups(plan: Plan, sites: int) -> None:
             f"{method.models} models cannot sit at {sites} sites, one at each. Give models = {sites} or less."
         )
     travelling = method.travelling(sites)
-    if method.validation is not None and method.validation.routes > travelling:
+    if method.validation is not None and method.validation.routes > travelling and not method.turns:
         raise PlanError(
             f"{method.validation.routes} routes need a model each, and {travelling} travel. Give routes = {travelling} "
             "or less; two at least."
@@ -146,11 +151,28 @@ def _check_groups(plan: Plan, sites: int) -> None:
                 f"{part!r} holds a model near the one common model, and {method.label!r} has several: use groups = 1, "
                 "without validate."
             )
+    if method.by_samples:
+        _check_turns_of_routes(plan, sites)
+        return
     if method.turns and plan.recipe.has_state and plan.recipe.optimizer_state != "reset":
         raise PlanError('Moments of one group would move the next: with turns use optimizer_state = "reset".')
     if method.turns and method.permute_every is not None:
         raise PlanError(
             "Where groups take turns, all sites train one model, and none travels. Leave permute_every out."
+        )
+
+
+def _check_turns_of_routes(plan: Plan, sites: int) -> None:
+    """Raise PlanError where not every route gets its turn: folds are of samples, and all sites train one route's."""
+    assert plan.method.validation is not None
+    why = f"Of {sites} sites {plan.method.validation.routes} routes take turns, one after every average"
+    if plan.method.groups == "each":
+        raise PlanError(f'{why}, and with groups = "each" no two models are averaged. Give a number, or groups = 1.')
+    turns = sum(contact.action is Action.AGGREGATE for contact in contacts_of(plan))
+    if turns < (groups := plan.method.group_count(sites)):
+        raise PlanError(
+            f"{why}, and this run averages {turns} times where {groups} are needed. Give a smaller aggregate_every, or "
+            "more rounds."
         )
 
 

@@ -19,6 +19,7 @@ RULE = "rule"  # what a local rule needs from the server (an order) or sends to 
 CONFIG = "config"
 METRICS = "metrics"
 OUT_OF_FOLD = "out-of-fold"  # sums over a site's samples, of models that never saw it
+HELD_OUT = "held-out"  # sums over a site's held-out samples, of the common model at a run's end
 
 VALIDATE = "validate"  # the action by which a site is asked for them, beside Flower's own
 
@@ -28,6 +29,7 @@ ROUND = "round"  # t: the last round this order asks for
 ROUNDS = "rounds"  # local rounds to train now: t - ROUNDS + 1 .. t
 COMMON = "common"  # whether the model sent is the common one (proximal rules remember it)
 LEAVES = "leaves"  # whether what is trained leaves the site; False where a simulation only looks at it
+MEMBERS = "members"  # how many of the models that came are of each route, where a site judges those of all
 NAMES = "names"  # names of the arrays in a NumPyClient's list, in its order
 
 # Codes of a refusal, beside Flower's own.
@@ -40,6 +42,7 @@ EXAMPLES = "num-examples"
 LOSS = "train-loss"
 STEPS = "steps"
 BLURRED = "blurred"  # how much noise a site added of its own accord, for patients could be read from its update
+CHARGED = "charged-"  # begins the names of what a run has been charged to a site's privacy budget
 KEPT = "kept-"  # begins the names of what the site's last visitors are worth together there
 
 

@@ -171,6 +171,33 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype]:
     return shape, dtype
 
 
+def checked_sums(record: ArrayRecord, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """The sums that a site tells, of these ``shapes``; ReplyError where they are not sums over one set of samples."""
+    if set(record) != set(shapes):
+        raise ReplyError(f"expected {len(shapes)} sums by name, and others came")
+    sums = {name: read_array(name, array) for name, array in record.items()}
+    for name, array in sums.items():
+        if array.shape != shapes[name] or array.dtype != np.float64:
+            raise ReplyError(f"{name!r} is not of the shape and dtype that was expected")
+        if not np.isfinite(array).all() or (array < 0).any():
+            raise ReplyError(f"{name!r} holds a number that is below zero or not finite")
+    _check_counts(sums)
+    return sums
+
+
+def _check_counts(sums: Mapping[str, np.ndarray]) -> None:
+    count = sums["count"]
+    whole = [sums[name] for name in ("count", "correct", "scores", "called") if name in sums]
+    if any((array != np.round(array)).any() for array in whole) or count < 1:
+        raise ReplyError("a count is no whole number, or there is nobody")
+    binned = [sums["scores"].sum(axis=(1, 2))] if "scores" in sums else []
+    binned += [sums["confidence"][0].sum()] if "confidence" in sums else []
+    binned += [sums["called"].sum()] if "called" in sums else []
+    wrong = any((np.asarray(each) != count).any() for each in binned) or sums.get("correct", count) > count
+    if wrong or ("called" in sums and np.trace(sums["called"]) != sums["correct"]):
+        raise ReplyError("its counts do not add up to the number of its samples")
+
+
 def check_metrics(metrics: Mapping[str, object], limits: Limits = Limits()) -> None:  # noqa: B008 (frozen)
     """Raise ReplyError unless a reply's metrics are few, finite and known, and its counts within limits."""
     if len(metrics) > MOST_METRICS:

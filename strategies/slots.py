@@ -67,12 +67,13 @@ def renewed(
     slots: Mapping[str, Slot], records: Sequence[ArrayRecord], refused: Collection[int], turn: int | None
 ) -> dict[str, Slot]:
     """The slots after an aggregation: every traveller is its group's common model, or that of the group whose turn it
-    is. Its moments stay with it, for weights and buffers alone are replaced, unless its group's aggregate was refused.
+    is, which takes no moments of another. Else its moments stay with it, for weights and buffers alone are replaced,
+    unless its group's aggregate was refused.
     """
     bare = [Slot(record, common=True, group=group) for group, record in enumerate(records)]
     after = {}
     for site, slot in slots.items():
         fresh = bare[slot.group if turn is None else turn]
-        keeps = slot.carried and slot.group not in refused
+        keeps = slot.carried and slot.group not in refused and turn is None
         after[site] = replace(fresh, carried=slot.carried, by=slot.by) if keeps else fresh
     return after

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 
 from clients.launcher import check_bundle
 from clients.network.fleet import FIRST_WAIT_S, LONGEST_WAIT_S, Arrival, Fleet, GoneError, NotAdmittedError
-from clients.relay import answer_of, refusal
+from clients.relay import KILLED, answer_of, refusal
 from fedsmall.ends import Sign, signer
 from fedsmall.errors import PolicyError
 from fedsmall.files import one_line, write
@@ -30,7 +30,6 @@ from fedsmall.frames import MOST_ARRAYS_BYTES, FrameError, joined, leaves
 
 SHORTEST_S, LONGEST_S = 0.03, 3.0  # between two questions to the server
 PATIENCE = 20  # a question comes after a twentieth of the time for which there was nothing to do
-KILLED = 8  # Flower's ErrorCode for a ClientApp that was killed: the server sends the order again
 MOST_RUNS = 1000
 AWAY_S = 3.0  # longer than the server's slowest look for answers: within it, it sees that a site is away
 GIVEN = "given"  # beside the order in hand: its answer, from before it is sent until all of it has arrived

@@ -23,11 +23,15 @@ def one_hot(y: np.ndarray, classes: int) -> np.ndarray:
     return np.asarray(np.eye(classes)[y])
 
 
-def class_sums(y: np.ndarray, classes: int, floor: int) -> Sums:
-    """What a site may tell of its classes: sums of :func:`one_hot`, each class a feature."""
-    sums = standardise.sums(one_hot(y, classes), floor)
-    rest = sums.count - sums.total
-    few = ((sums.total > 0) & (sums.total < floor)) | ((rest > 0) & (rest < floor))
+def class_sums(y: np.ndarray, classes: int, floor: int, patients: np.ndarray | None = None) -> Sums:
+    """What a site may tell of its classes: sums of :func:`one_hot`, each class a feature.
+
+    Where ``patients``, (samples,), says whose each sample is, classes are small that have few patients.
+    """
+    hot = one_hot(y, classes)
+    sums = standardise.sums(hot, floor, patients)
+    counts = [standardise.patients_with(hot == each, patients) for each in (1, 0)]
+    few = np.any([(count > 0) & (count < floor) for count in counts], axis=0)
     return Sums(*(np.where(few, 0.0, values) for values in (sums.count, sums.total, sums.squares)))
 
 

@@ -40,11 +40,11 @@ class RawSite:
 
     def sums(self) -> Sums | None:
         """What this site tells of its training samples for the scaling; ``None`` where nothing is scaled."""
-        return standardise.sums(self.train.x, self.floor) if self.scaled else None
+        return standardise.sums(self.train.x, self.floor, self.train.patients) if self.scaled else None
 
     def class_sums(self) -> Sums:
         """What this site tells of the classes of its training samples, for weights."""
-        return class_sums(self.train.y, self.task.classes, self.floor)
+        return class_sums(self.train.y, self.task.classes, self.floor, self.train.patients)
 
     def withheld(self) -> tuple[str, ...]:
         """The features of which this site tells nothing, because fewer than ``floor`` of its values are there."""

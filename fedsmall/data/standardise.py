@@ -33,17 +33,26 @@ class Scaling:
     scale: np.ndarray
 
 
-def sums(x: np.ndarray, floor: int = COUNT_FLOOR) -> Sums:
+def sums(x: np.ndarray, floor: int = COUNT_FLOOR, patients: np.ndarray | None = None) -> Sums:
     """The sums of ``x`` (samples, features), where NaN marks a missing value.
 
     A feature with fewer than ``floor`` values is reported as if the site had none: the other sites then decide its
-    scaling.
+    scaling. Where ``patients``, (samples,), says whose each sample is, it takes values of so many patients.
     """
     present = ~np.isnan(x)
     count = present.sum(axis=0).astype(np.float64)
-    told = count >= max(floor, 1)
+    told = patients_with(present, patients) >= max(floor, 1)
     values = np.where(present & told, x, 0.0).astype(np.float64)
     return Sums(np.where(told, count, 0.0), values.sum(axis=0), (values * values).sum(axis=0))
+
+
+def patients_with(present: np.ndarray, patients: np.ndarray | None) -> np.ndarray:
+    """How many patients, or samples where nobody says whose they are, are ``present``, (samples, features), in each."""
+    if patients is None:
+        return np.asarray(present.sum(axis=0))
+    order = np.argsort(patients, kind="stable")
+    begins = np.flatnonzero(np.diff(patients[order], prepend=patients.min(initial=0) - 1))
+    return np.asarray(np.logical_or.reduceat(present[order], begins).sum(axis=0))
 
 
 def agree(sites: Sequence[Sums]) -> Scaling:

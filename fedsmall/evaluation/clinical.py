@@ -74,6 +74,11 @@ def at_threshold(p: np.ndarray, positive: np.ndarray, threshold: float) -> AtThr
     called = p >= threshold
     tp, fp = int((called & positive).sum()), int((called & ~positive).sum())
     fn, tn = int((~called & positive).sum()), int((~called & ~positive).sum())
+    return of_counts(threshold, tp, fp, fn, tn)
+
+
+def of_counts(threshold: float, tp: int, fp: int, fn: int, tn: int) -> AtThreshold:
+    """The shares of so many true and false positives and negatives, in the order of their names."""
     shares = wilson(tp, tp + fn), wilson(tn, tn + fp), wilson(tp, tp + fp), wilson(tn, tn + fn)
     return AtThreshold(threshold, tp, fp, fn, tn, *shares)
 

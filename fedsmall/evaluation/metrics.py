@@ -99,22 +99,27 @@ def _of_classes(outputs: np.ndarray, y: np.ndarray, classes: int, with_auc: bool
     guess = predicted(outputs)  # (models, samples)
     cell = (np.arange(len(guess))[:, None] * classes + y) * classes + guess
     table = np.bincount(cell.ravel(), minlength=len(guess) * classes**2).reshape(-1, classes, classes)
+    return of_matrices(table) | ({"auc": _auc(outputs, y, classes)} if with_auc else {})
+
+
+def of_matrices(table: np.ndarray) -> dict[str, np.ndarray]:
+    """The metrics that follow from how many of each class are called what, (models, truth, called): (models,) each."""
     hits = np.diagonal(table, axis1=1, axis2=2)  # (models, classes)
     members, named = table.sum(axis=2), table.sum(axis=1)
-    others = len(y) - members
+    others = table.sum(axis=(1, 2))[:, None] - members
     with np.errstate(invalid="ignore", divide="ignore"):
         sensitivity = hits / members
         specificity = (others - (named - hits)) / others
         f1 = 2 * hits / (members + named)
-    two = classes == 2
-    found = {
-        "accuracy": np.asarray((guess == y).mean(axis=1)),
+        accuracy = hits.sum(axis=1) / members.sum(axis=1)
+    two = table.shape[1] == 2
+    return {
+        "accuracy": accuracy,
         "balanced_accuracy": _mean(sensitivity),
         "macro_f1": _mean(f1),
         "sensitivity": sensitivity[:, 1] if two else _mean(sensitivity),
         "specificity": specificity[:, 1] if two else _mean(specificity),
     }
-    return found | ({"auc": _auc(outputs, y, classes)} if with_auc else {})
 
 
 def brier(shares: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ Sums of several sites add up to those of all their samples together, and say wha
 accuracy, Brier score and calibration exactly, the area under the ROC curve but for pairs that share a bin.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from scipy.special import log_softmax, logsumexp
@@ -38,8 +38,7 @@ def told_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
 
     A model that gives no number knows nothing: its outputs count as zeros there, and none as larger than a million.
     """
-    outputs = np.nan_to_num(np.asarray(outputs, dtype=np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
-    outputs = outputs if task.loss == "l1" else np.clip(outputs, -1e6, 1e6)
+    outputs = bounded(outputs, task)
     loss = evaluate(outputs, y, Task(task.name, task.input_shape, task.classes, task.loss, ("loss",)))["loss"]
     sums: dict[str, float | np.ndarray] = {"count": len(y), "loss": max(0.0, loss * len(y))}
     if task.loss != "l1":
@@ -49,6 +48,25 @@ def told_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
             shares = np.exp(_logs(outputs))  # (samples, classes)
             sums |= {"brier": _brier(shares, y), "confidence": _confidence(shares.max(axis=1), right)}
     return {name: np.asarray(value, dtype=np.float64) for name, value in sums.items()}
+
+
+def bounded(outputs: np.ndarray, task: Task) -> np.ndarray:
+    """Outputs, (samples, outputs), as sums take them: zeros in place of what is no number, none beyond a million."""
+    outputs = np.nan_to_num(np.asarray(outputs, dtype=np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
+    return outputs if task.loss == "l1" else np.clip(outputs, -1e6, 1e6)
+
+
+def by_folds(folds: np.ndarray, x: np.ndarray, outputs_of: Callable[[int, np.ndarray], np.ndarray]) -> np.ndarray:
+    """Outputs, (samples, outputs), for each sample of ``x`` those of the models of its own fold's route.
+
+    ``folds`` is (samples,), and ``outputs_of`` gives what the models of a route say of some samples.
+    """
+    said = {fold: outputs_of(fold, x[folds == fold]) for fold in np.unique(folds).tolist()}
+    first = next(iter(said.values()))
+    outputs = np.empty((len(x), *first.shape[1:]), first.dtype)
+    for fold, theirs in said.items():
+        outputs[folds == fold] = theirs
+    return outputs
 
 
 def together(told: Iterable[Mapping[str, np.ndarray]]) -> Arrays:

@@ -39,6 +39,13 @@ def trivial(federation: Federation, own_models: bool = False) -> dict[str, Any]:
     }
 
 
+def trivial_for(y: np.ndarray, task: Task) -> dict[str, Any]:
+    """The trivial predictor where all that is known are the classes ``y`` of the patients judged by, (samples,)."""
+    worth = evaluate(np.tile(constant(y, task), (len(y), 1)), y, task)
+    named = {"class": int(np.bincount(y).argmax())}
+    return named | {"label": "always the commonest class", "common": worth, "sites": {}, "extra": {}}
+
+
 def constant(y: np.ndarray, task: Task) -> np.ndarray:
     """The outputs that the trivial predictor gives for every sample, from the training targets ``y``: (outputs,)."""
     if task.loss == "l1":

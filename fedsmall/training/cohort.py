@@ -1,6 +1,7 @@
 """The trainer of sites that all have one architecture: K = 1 at a hospital, K = all of them in a simulation."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -72,7 +73,7 @@ class Cohort(OneModelTrainer):
         model.to(self.device)  # in place: what computes gradients holds this model
         shape = self._halves.seen(np.zeros((1, *task.input_shape), plan.dtype)).shape
         shapes = dropout_shapes(model, torch.zeros(shape, dtype=dtype, device=self.device))
-        samples = [Samples(self._halves.seen(one.x), one.y) for one in samples]
+        samples = [replace(one, x=self._halves.seen(one.x)) for one in samples]  # pooled ones stay pooled
         masks = {name: (shape, _probability(model, name)) for name, shape in shapes.items()}
         self._batches: Batches | Lots
         if is_patient_level(plan):

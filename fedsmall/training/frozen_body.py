@@ -6,6 +6,7 @@ follows. The head keeps the names of its arrays, so a linear head behind a deep 
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -82,7 +83,7 @@ def halves(plan: Plan, task: Task) -> Halves:
 def as_trained(plan: Plan, task: Task, samples: Sequence[Samples]) -> tuple[Samples, ...]:
     """Samples as what trains, and so what leaves a site, sees them."""
     cut = halves(plan, task)
-    return tuple(Samples(cut.seen(one.x), one.y) for one in samples)
+    return tuple(replace(one, x=cut.seen(one.x)) for one in samples)
 
 
 def _body(model: nn.Module, graph: fx.Graph) -> list[fx.Node]:

@@ -10,6 +10,7 @@ import torch
 
 from fedsmall.federation import Task
 from fedsmall.plan import Plan
+from fedsmall.routes import route_at
 from fedsmall.schedule import Action, schedule_for
 from fedsmall.training.stack import Stack, Tensors, stacked
 from fedsmall.wire import Arrays, Traveller
@@ -19,7 +20,8 @@ class Leg(NamedTuple):
     """A stretch of a walk: row k trains at ``sites[k]`` in rounds t - rounds + 1 .. t.
 
     ``arrived``: the models have just come to these sites, so moments that are not to travel start afresh. ``closes``:
-    an aggregation follows, for which a local rule sends what it has to say.
+    an aggregation follows, for which a local rule sends what it has to say. ``route`` is the models' own, where folds
+    are of samples: they train on none of that fold.
     """
 
     sites: np.ndarray
@@ -27,6 +29,7 @@ class Leg(NamedTuple):
     rounds: int
     arrived: bool = True
     closes: bool = False
+    route: int = 0
 
 
 def leg_at(plan: Plan, sites: Sequence[int] | np.ndarray, t: int, rounds: int) -> Leg:
@@ -35,7 +38,8 @@ def leg_at(plan: Plan, sites: Sequence[int] | np.ndarray, t: int, rounds: int) -
     before = t - rounds
     arrived = before == 0 or schedule.action(before) is not Action.TRAIN
     closes = t >= plan.rounds or schedule.action(t) is Action.AGGREGATE
-    return Leg(np.asarray(sites, dtype=np.int64), t, rounds, federated and arrived, federated and closes)
+    there = np.asarray(sites, dtype=np.int64)
+    return Leg(there, t, rounds, federated and arrived, federated and closes, route_at(plan, t))
 
 
 class Seat(NamedTuple):

@@ -24,6 +24,7 @@ from fedsmall.replicas.fold import Shared, fold_trees
 from fedsmall.replicas.tree import ANCHOR, forest, row_name, split_row, subsets
 from fedsmall.training.carried_trees import carry, is_replica, planted, put_anchors, put_replicas
 from fedsmall.training.cohort import Cohort
+from fedsmall.training.in_folds import SitesInFolds
 from fedsmall.training.mixed import MixedCohort
 from fedsmall.training.stack import Rows, Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, Trainer, all_here
@@ -48,9 +49,15 @@ def cohort_for(
     seat = seat or all_here(len(names))
     if has_own_models(plan):
         return _mixed_cohort(plan, task, names, samples, path, device, seat)
-    if plan.method.tree is None:
-        return Cohort(plan, task, names, samples, path=path, device=device, seat=seat)
-    return TreeCohort(plan, task, names, samples, path=path, device=device)
+
+    def of_one_kind(plan: Plan, names: Sequence[str], samples: Sequence[Samples]) -> OneModelTrainer:
+        if plan.method.tree is None:  # what a seat is for, privacy of patients, does not go with folds of samples
+            return Cohort(plan, task, names, samples, path=path, device=device, seat=seat)
+        return TreeCohort(plan, task, names, samples, path=path, device=device)
+
+    if plan.method.by_samples:
+        return SitesInFolds(plan, task, names, samples, of_one_kind)
+    return of_one_kind(plan, names, samples)
 
 
 def _mixed_cohort(

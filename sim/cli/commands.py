@@ -41,5 +41,8 @@ COMMANDS: dict[str, Entry] = {
     "resume": Entry("sim.cli.deploy:resume", "Go on with a run over real sites that ended early.", LIVE),
     "status": Entry("sim.cli.deploy:status", "The runs over real sites, and who is connected.", LIVE),
     "stop": Entry("sim.cli.deploy:stop", "Stop a run over real sites; it can be resumed.", LIVE),
+    "dashboard": Entry(
+        "sim.cli.server:dashboard", "A page for the coordinator's browser: sites, contacts, models, budgets.", LIVE
+    ),
     "logs": Entry("sim.cli.deploy:logs", "The orders and answers of a run over real sites.", LIVE),
 }

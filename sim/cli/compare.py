@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from sim.cli.options import OUT
+from sim.consortium.opened import opened
 from sim.report.terminal import terminal
 from sim.runs.folder import read_all
 from sim.runs.merge import merge
@@ -24,7 +25,7 @@ def compare(
     from sim.report.html import write_report
     from sim.report.terminal import print_run
 
-    runs = [run for folder in folders for run in read_all(folder)]
+    runs = [run for folder in folders for run in read_all(opened(folder))]
     merged = merge(runs)
     for one in merged:
         print_run(console, one)

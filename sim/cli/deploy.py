@@ -45,7 +45,7 @@ def start(
         run = run if len(plans) == 1 else f"{run}-{_slug(plan.method.label)}-seed{plan.seed}"
         chosen = runs.site_names(folder, _words(sites), plan)
         patience: dict[str, Any] = {"quorum": quorum, "round_deadline_s": round_deadline}
-        runs.prepare(folder, run, plan, chosen, start_deadline_s=start_deadline, **patience)
+        runs.prepare(folder, run, plan, chosen, about=read.about, start_deadline_s=start_deadline, **patience)
         _follow(folder, run, runs.launch(folder, run, say), detach)
 
 
@@ -168,8 +168,19 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
     say(f"the common model on what the sites held out: {measured or 'nothing was held out'}")
     if found := judged.get("validation"):
         say(expectation([found]))
-    left = [name for name in ("model.safetensors", "outcome.json", "log.jsonl") if (home / name).exists()]
+    left = [name for name in ("model.safetensors", "packages", "outcome.json", "log.jsonl") if (home / name).exists()]
     say(f"in {home}: {', '.join(left)}")
+    say(f"Report: {_page(home)}")
+
+
+def _page(home: Path) -> Path:
+    """The report of a finished run, made anew."""
+    from sim.consortium.opened import opened
+    from sim.report.html import write_report
+    from sim.runs.folder import read
+
+    run = read(opened(home))
+    return write_report(home, [run], run.scenario.name)
 
 
 def _wait_for(folder: Path, names: list[str], within_s: float) -> None:

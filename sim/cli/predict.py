@@ -9,6 +9,7 @@ import typer
 
 from fedsmall.package.record import CENTRAL, COMMON
 from sim.cli.terminal import say
+from sim.consortium.opened import opened
 
 MODEL = typer.Argument(help="the folder of a run, or a package: a folder or .zip", show_default=False)
 METHOD = typer.Option(help="of a run: the method, by its label; its main one if not given", show_default=False)
@@ -91,7 +92,7 @@ def packages(model: Path, method: str | None, seed: int | None, site: str | None
         if method or site or seed is not None:
             raise ValueError("a package is one model; --method, --seed and --site choose among those of a run")
         return [read(model)]
-    return chosen(read_run(model), method, seed, site)
+    return chosen(read_run(opened(model)), method, seed, site)
 
 
 def _who(stored: list[Any]) -> str:

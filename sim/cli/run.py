@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sim.cli.options import ADDRESS, DATA_ROOT, DEVICE, ENGINE, OUT, PROCESSES, SET, WORKERS
+from sim.consortium.opened import opened
 from sim.report.terminal import print_run, terminal
 
 console = terminal()
@@ -69,7 +70,7 @@ def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", sh
     from sim.report.html import write_report
     from sim.runs.folder import read_all
 
-    runs = read_all(folder)
+    runs = read_all(opened(folder))
     for one in runs:
         print_run(console, one)
     console.print(

@@ -1,5 +1,6 @@
 """``fedsmall site``: what a hospital runs: its key, its programs, its log."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
@@ -110,19 +111,17 @@ def package(
 ) -> None:
     """A model of a finished run, ready to use: from what the site keeps, without the coordinator."""
     from clients.kept import kept
-    from clients.memory import run_folder
+    from clients.memory import RUNS, run_folder
     from fedsmall.errors import PlanError
-    from fedsmall.methods import nearest
     from fedsmall.package.record import COMMON
     from fedsmall.package.store import save
     from sim.runs.files import check_free
 
     site = _site(kit, home)
-    stored = kept(run_folder(site.home / "runs", run), site.card.site if own else COMMON)
+    with _opened(kit):
+        stored = kept(run_folder(site.home / RUNS, run), site.card.site if own else COMMON)
     if stored is None:
-        runs = list(dict.fromkeys(str(entry["run"]) for entry in SiteLog(site.home, site.card.site).entries()))
-        if run not in runs:
-            raise PlanError(f"this site was in no run {run!r}. {nearest(run, runs) if runs else 'It was in none yet.'}")
+        SiteLog(site.home, site.card.site).of_run(run)
         raise PlanError(
             f"of {run!r} this site keeps no such model: the run is not over, or the site was away at its end"
         )
@@ -177,6 +176,50 @@ def approve(
     say(f"{run} is {told}.")
 
 
+@app.command("report")
+def report(
+    run: Annotated[str, typer.Argument(help="the run's name; `fedsmall site log` shows it")],
+    kit: Kit = HERE,
+    home: Home = None,
+    out: Annotated[Path | None, typer.Option(help="the page; RUN-at-SITE.html if not given")] = None,
+) -> None:
+    """One page on a run for this hospital: what left it, what the model is worth here, its budget, its log.
+
+    Made from the hospital's own disk; nothing is sent.
+    """
+    from sim.report.sites.hospital import own_run, page
+    from sim.runs.files import write
+
+    site = _site(kit, home)
+    own = own_run(site.home, _policy(kit), site.card.site, run)
+    path = out or Path(f"{run}-at-{own.site}.html")
+    if path.exists():
+        raise ValueError(f"{path} is there already; it is not written over")
+    write(path, page(own).encode())
+    say(f"{path}: {len(own.sent)} messages left {own.site} in {run}, {own.size} bytes of models and sums")
+
+
+@app.command("forget")
+def forget(
+    run: Annotated[str, typer.Argument(help="the run's name; `fedsmall site log` shows it")],
+    kit: Kit = HERE,
+    home: Home = None,
+) -> None:
+    """Delete what this site keeps of a run: models, visitors, memory. Log, privacy account and guards stay."""
+    from clients.socket_frames import is_answered
+    from clients.upkeep import forgetting
+    from fedsmall.errors import PlanError
+
+    site = _site(kit, home)
+    if is_answered(site.socket_path):
+        raise PlanError("this site is up, and its program writes the log; `fedsmall site down` first")
+    gone = forgetting.forget(site.home, SiteLog(site.home, site.card.site), run)
+    if gone is None:
+        raise PlanError(f"this site keeps nothing of a run {run!r}")
+    say(f"{gone.files} files of {run} are deleted, {gone.bytes} bytes; a line in the log says so.")
+    say("Copies elsewhere stay, as a backup, and so does what the server and other hospitals were sent.")
+
+
 @app.command("down")
 def down(kit: Kit = HERE, home: Home = None) -> None:
     """Stop the site's programs."""
@@ -224,7 +267,7 @@ def log(
         return
     from clients.patients import spent_here
 
-    delta = _delta(kit)
+    delta = _policy(kit).delta
     for run, epsilon in spent_here(written, delta):
         say(f"what it has cost a patient here, {run}: epsilon {epsilon:.3g} at delta {delta:g}")
 
@@ -249,6 +292,12 @@ def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
     say(f"{result.lines} lines hold; the last is {result.head}")
 
 
-def _delta(kit: Path) -> float:
-    """The delta of the site's policy, or of a policy that says nothing."""
-    return (load_policy(kit / "policy.toml") if (kit / "policy.toml").exists() else Policy()).delta
+def _opened(kit: Path) -> AbstractContextManager[None]:
+    """Within it, what the site keeps is read by the key that its policy names, where it names one."""
+    from clients.upkeep.at_rest import keeping
+
+    return keeping(_policy(kit).rest_key)
+
+
+def _policy(kit: Path) -> Policy:
+    return load_policy(kit / "policy.toml") if (kit / "policy.toml").exists() else Policy()

@@ -4,38 +4,26 @@ Flower's programs would say no more than that they failed, and only in their own
 will, activates its node, and lets go of it again.
 """
 
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
-from ssl import create_default_context
 
 import httpx
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
 from clients.network.fleet import Fleet
 from sim.consortium import keys
+from sim.consortium.dialling import UNSEEN_S, dial
 
-SAY_S = 20.0
 SOON = 30  # days before an expiry that a site is warned
-UNSEEN_S = 0.5  # the server tells whole seconds
 
 
 def clock_ahead(address: str, authority: Path) -> float:
     """Seconds by which this machine's clock is ahead of the server's, by the date in its answer; negative: behind."""
-    context = create_default_context(cafile=str(authority))
-    before = time.time()
-    try:
-        with urllib.request.urlopen(f"https://{address}/", timeout=SAY_S, context=context) as answer:
-            when = answer.headers["Date"]
-    except urllib.error.HTTPError as refusal:  # the gate lets nobody in here, and says what time it is
-        when = refusal.headers["Date"]
-    if when is None:
+    ahead = dial(address, authority).ahead_s
+    if ahead is None:
         raise ValueError(f"{address} does not say what time it is; is this the gate's port?")
-    return (before + time.time()) / 2 - (parsedate_to_datetime(when).timestamp() + UNSEEN_S)
+    return ahead
 
 
 def check_clock(ahead: float) -> None:

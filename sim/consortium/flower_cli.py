@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,13 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
+def direct(*hosts: str) -> dict[str, str]:
+    """What a program runs with that dials these hosts, and the loopback, itself: a proxy is for what is far away."""
+    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    names = ",".join([*filter(None, [known]), *dict.fromkeys(["127.0.0.1", "localhost", *hosts])])
+    return {"NO_PROXY": names, "no_proxy": names}
+
+
 def write_connection(home: Path, address: str, certificate: Path) -> None:
     """Write Flower's ``config.toml``: one SuperLink, over TLS, and none by default that would start a daemon."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -61,7 +69,8 @@ def call(
     command = [tool("flwr"), *arguments]
     if say:
         say(shown(["flwr", *arguments], {"FLWR_HOME": environment(home)["FLWR_HOME"]}))
-    settings: dict[str, Any] = {"env": {**os.environ, **environment(home)}, "capture_output": True, "text": True}
+    variables = {**os.environ, **environment(home), **direct(*_superlink(home))}
+    settings: dict[str, Any] = {"env": variables, "capture_output": True, "text": True}
     try:
         done = subprocess.run([*command, "--format", "json"], timeout=timeout_s, check=False, **settings)
     except subprocess.TimeoutExpired:
@@ -82,8 +91,9 @@ def shown(command: Sequence[str], variables: Mapping[str, str] | None = None) ->
 def healthy(address: str, authority: Path) -> bool:
     """Whether a server answers at an address, with a certificate of the authority's for that name."""
     context = ssl.create_default_context(cafile=str(authority))
+    handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
-        with urllib.request.urlopen(f"https://{address}/health", timeout=5, context=context):
+        with urllib.request.build_opener(*handlers).open(f"https://{address}/health", timeout=5):
             return True
     except urllib.error.HTTPError:
         return True  # it speaks, with a certificate we trust
@@ -110,6 +120,15 @@ def port_is_free(host: str, port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _superlink(home: Path) -> list[str]:
+    """The host that Flower's ``config.toml`` names, where there is one."""
+    try:
+        told = tomllib.loads((home / "config.toml").read_text())["superlink"][CONNECTION]["address"]
+    except (OSError, LookupError):
+        return []
+    return [str(told).rpartition(":")[0]]
 
 
 def _last_json(text: str) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ def process_folder(folder: Path, only: str = "") -> Path:
 
 def programs(folder: Path, record: Consortium, *, durable: bool = False) -> list[Program]:
     """The four programs of the server, as they would be typed; a ``durable`` SuperLink keeps its state on the disk."""
-    variables = flower_cli.environment(folder / "flwr")
+    variables = flower_cli.environment(folder / "flwr") | flower_cli.direct(record.inner_host)
     authority = folder / "ca" / "ca.crt"
     secret = ["--superexec-auth-secret-file", str((folder / "server" / "superexec.secret").absolute())]
     superlink = [

@@ -6,10 +6,7 @@ resident's place; they give the same bits.
 
 import json
 import secrets
-import socket
-import ssl
 import sys
-import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -20,12 +17,11 @@ from clients.launcher import APPROVED
 from clients.policy import OWN, load_policy
 from clients.relay import KEY, SOCKET
 from fedsmall.parts import Frozen
-from sim.consortium import flower_cli, keys, supervisor
+from sim.consortium import dialling, flower_cli, keys, supervisor
 from sim.consortium.bundles import own_digest
 from sim.consortium.supervisor import Program
 
 Say = Callable[[str], None]
-DIAL_S = 10.0
 NETWORK = {False: ("resident",), True: ("supernode", "superexec")}  # by whether the programs are the classic ones
 
 
@@ -115,6 +111,7 @@ def classic_programs(
     relay = {SOCKET: str(site.socket_path.absolute()), APPROVED: _approved(site)}
     relay |= {} if insecure else {KEY: str(site.key.absolute())}
     relay["PATH"] = f"{home / 'bin'}:{variables['PATH']}"  # our flwr-clientapp comes before Flower's
+    relay |= flower_cli.direct()  # the SuperNode is on this machine; the server may be behind a proxy
     return [
         _station(site, data, device),
         Program("supernode", supernode, variables),
@@ -157,7 +154,7 @@ def up(
     if not insecure and only != "station":
         if not site.key.exists():
             raise ValueError("the kit has no key yet; `fedsmall site keygen` makes one, here and only here")
-        left = check_server(card.address, site.kit / "ca.crt")
+        left = dialling.check_server(card.address, site.kit / "ca.crt")
     # the station would say so only in its own log, and start again for ever
     socket_frames.check_length(site.socket_path)
     if supervisor.running(site.process_folder):
@@ -188,30 +185,6 @@ def _be_admitted(site: Site, left: int, say: Say) -> None:
     }
     for line in admission.warnings(days):
         say(line)
-
-
-def check_server(address: str, authority: Path) -> int:
-    """Dial the server once over TLS, as the SuperNode will, and return the days that are left of its certificate.
-
-    Raises ValueError that says what is wrong.
-    """
-    host, _, port = address.rpartition(":")
-    context = ssl.create_default_context(cafile=str(authority))
-    try:
-        with (
-            socket.create_connection((host, int(port)), timeout=DIAL_S) as plain,
-            context.wrap_socket(plain, server_hostname=host) as secured,
-        ):
-            expires = ssl.cert_time_to_seconds(str((secured.getpeercert() or {})["notAfter"]))
-            return int((expires - time.time()) // 86_400)
-    except ssl.SSLCertVerificationError as error:
-        raise ValueError(
-            f"{address} shows a certificate that this kit does not trust: {error.verify_message}"
-        ) from None
-    except ssl.SSLError as error:
-        raise ValueError(f"{address} does not speak TLS ({error.reason}); is this the gate's port?") from None
-    except OSError as error:
-        raise ValueError(f"{address} cannot be reached ({error.strerror or 'no answer'}); is the server up?") from None
 
 
 def down(site: Site) -> bool:

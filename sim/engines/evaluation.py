@@ -9,12 +9,12 @@ import numpy as np
 from clients.site_data import site_in
 from fedsmall.evaluation.ensembles import answer, spread
 from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
-from fedsmall.evaluation.out_of_fold import told_of
+from fedsmall.evaluation.out_of_fold import by_folds, told_of
 from fedsmall.evaluation.probabilities import probabilities
 from fedsmall.evaluation.thresholds import thresholds_of
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
-from fedsmall.routes import folds_of
+from fedsmall.routes import folds_of, folds_of_samples
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.travellers import Moment
@@ -226,20 +226,26 @@ class LocalRoutes:
         self.folds = folds_of(plan, trainer.samples)
 
     def __call__(self, t: int, of_routes: tuple[Arrays, ...]) -> Told:
-        """What every site tells of the models of its route, which never trained there."""
-        validation, task = self.plan.method.validation, self.federation.task
-        assert validation is not None
-        assert self.folds is not None
-        told = {}
-        for route, members in enumerate(of_routes):
-            state = tensors_of(members)
-            stack = self.trainer.stack_of(state)
-            for number in np.flatnonzero(self.folds == route):
-                samples = self.federation.train[number]
-                if len(samples) >= validation.floor:
-                    outputs = answer(self.trainer.predict(stack, samples.x), task.loss, self.plan.method.together)
-                    told[self.federation.names[number]] = told_of(outputs, samples.y, task)
-        return dict(sorted(told.items()))
+        """What every site tells of the models of its route, or of its samples' routes, which never saw them."""
+        method, task = self.plan.method, self.federation.task
+        assert method.validation is not None
+        stacks = [self.trainer.stack_of(tensors_of(members)) for members in of_routes]
+
+        def outputs_of(route: int, x: np.ndarray) -> np.ndarray:
+            return answer(self.trainer.predict(stacks[route], x), task.loss, method.together)
+
+        return {
+            site: told_of(by_folds(self._folds_at(number), samples.x, outputs_of), samples.y, task)
+            for number, (site, samples) in enumerate(zip(self.federation.names, self.federation.train, strict=True))
+            if len(samples) >= method.validation.floor
+        }
+
+    def _folds_at(self, number: int) -> np.ndarray:
+        """The fold of each of a site's samples."""
+        y = self.federation.train[number].y
+        if self.folds is None:
+            return folds_of_samples(self.plan, self.federation.names[number], y)
+        return np.full(len(y), self.folds[number])
 
 
 def _spread(each: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from fedsmall.package.record import TrainedOn, counted
 from fedsmall.plan import Plan
 from fedsmall.privacy.exposure import Exposure
 from fedsmall.privacy.patient_level import is_patient_level
+from fedsmall.routes import among
 from fedsmall.schedule import Contact
 from fedsmall.training.device import chosen, described
 from fedsmall.training.frozen_body import as_trained
@@ -104,9 +105,9 @@ def run_plan(
     check_run(plan, federation)
     trained_on = federation.pooled() if plan.method.family == "central" else federation
     own = {"device": "cpu"} | (options or {})
-    weighted = _weighted(plan, federation)
-    last, visitors = LastRound(own_models), _visitors(weighted, trained_on)
-    work = _Work(weighted, trained_on, progress, stop, own.pop("device"), visitors=visitors, last=last)
+    agreed = _agreed(plan, federation)
+    last, visitors = LastRound(own_models), _visitors(agreed, trained_on)
+    work = _Work(agreed, trained_on, progress, stop, own.pop("device"), visitors=visitors, last=last)
     work = work.exposed() if exposed else work
     outcome, path, device = ENGINES[engine](work, own)
     record = _record(plan, engine, work.with_patients(outcome), path, device)
@@ -120,15 +121,16 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     """
     check_run(plan, federation)
     check_at_hand(plan)
-    weighted = _weighted(plan, federation)
-    work = _Work(weighted, federation, None, None, "cpu", visitors=_visitors(weighted, federation)).exposed()
+    agreed = _agreed(plan, federation)
+    work = _Work(agreed, federation, None, None, "cpu", visitors=_visitors(agreed, federation)).exposed()
     outcome = work.with_patients(work.on(grid, tell, in_pieces=False))
     record = _record(plan, "flower", outcome, "loop", torch.device("cpu"))
     return _with_end(record, work, federation)
 
 
-def _weighted(plan: Plan, federation: Federation) -> Plan:
-    """The plan with the class weights on which the sites agree, where it asks for such."""
+def _agreed(plan: Plan, federation: Federation) -> Plan:
+    """The plan among so many sites, with the class weights on which they agree, where it asks for such."""
+    plan = among(plan, len(federation.names))
     if plan.recipe.class_weights != BALANCED:
         return plan
     return with_weights(plan, agreed_weights(federation.class_sums, federation.task))
@@ -243,7 +245,8 @@ class _Work:
         """Over a Flower grid, message by message."""
         strategy, trainer = strategy_for(self.plan), self.trainer()
         judge = self.evaluator(trainer, Judges(strategy, grid, self.plan))
-        judge = validated(judge, AskSites(strategy, grid, self.plan, self.federation.task), self.federation.task)
+        ask, task = AskSites(strategy, grid, self.plan, self.federation.task), self.federation.task
+        judge = validated(judge, ask, self.plan, task)
 
         def evaluator(moment: Moment) -> Evaluation | None:
             evaluation = judge(moment)
@@ -268,7 +271,7 @@ class _Work:
         federation, judge = self.federation, self.evaluator(trainer)
         if not isinstance(trainer, OneModelTrainer):
             return judge
-        return validated(judge, LocalRoutes(self.plan, federation, trainer), federation.task)
+        return validated(judge, LocalRoutes(self.plan, federation, trainer), self.plan, federation.task)
 
     def evaluator(self, trainer: Trainer, judges: Ask | None = None) -> Evaluator:
         if isinstance(trainer, OneModelTrainer):

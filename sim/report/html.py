@@ -21,6 +21,8 @@ from sim.report.chain import chain
 from sim.report.clinical import Clinical, class_names, clinical, participants
 from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
 from sim.report.sentences import named, p_of, sentences, short, value, with_interval
+from sim.report.sites.at_home import at_home, real_sentences, repeat
+from sim.report.sites.figures import drawings
 from sim.report.style import Style
 from sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
 from sim.report.together import together
@@ -131,6 +133,7 @@ def contents(run: Run, shown: Clinical | None) -> Markup:
     if shown:
         parts |= {"model": "model", "thresholds": "thresholds" if shown.two else "", "ranking": "ranking, calibration"}
         parts |= {"hospitals": "hospitals" if shown.sites else ""}
+    parts |= {"real": "real hospitals"} if at_home(run) else {}
     parts |= {"methods": "methods", "traffic": "traffic", "events": "events", "plan": "plan", "tripod": "TRIPOD+AI"}
     links = [f'<a href="#{anchor(run)}-{part}">{words}</a>' for part, words in parts.items() if words]
     return Markup("<nav>{}</nav>").format(Markup(" ".join(links)))
@@ -207,6 +210,7 @@ USED: tuple[Callable[..., Any], ...] = (
     *(
         amount,
         anchor,
+        at_home,
         audit_of,
         blind,
         by_label,
@@ -220,6 +224,7 @@ USED: tuple[Callable[..., Any], ...] = (
         overview_data,
         curves_of,
         data_link,
+        drawings,
         events_of,
         facts,
         further_samples,
@@ -237,6 +242,8 @@ USED: tuple[Callable[..., Any], ...] = (
         tripod,
         place_of,
         readers,
+        real_sentences,
+        repeat,
         sentences,
         short,
         shown_scenario,

@@ -21,8 +21,10 @@ class Item(NamedTuple):
 def tripod(run: Run, shown: Clinical | None) -> list[Item]:
     """The list for a run, whose clinical half is ``shown``."""
     dealt = any(plan.sites for plan in run.plans)
-    counts = "Who took part" if participants(run) else ""
-    errors = "Model at thresholds; Ranking and calibration" if shown else ""
+    real = "Over real hospitals" if run.real else ""
+    counts = "Who took part" if participants(run) else real
+    errors = "Model at thresholds; Ranking and calibration" if shown else real
+    by_site = "Hospital by hospital" if shown and shown.sites else real
     scenario = "Plan, versions, and how to repeat this"
     return [
         Item("1", "title: prediction model, population, outcome", "Title of the page, as the scenario names it"),
@@ -40,11 +42,11 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
         Item("11", "missing data", "docs/data.md: a missing value becomes the mean of the training samples"),
         Item("12a", "how data were split for development and evaluation", f"Who took part; {scenario}"),
         Item("12b-c", "predictors in the model, type of model, how it was built", scenario),
-        Item("12d", "heterogeneity between clusters", "Hospital by hospital" if shown and shown.sites else ""),
+        Item("12d", "heterogeneity between clusters", by_site),
         Item(
             "12e",
             "measures of performance",
-            "Ranking and calibration" if shown else "How to read this",
+            "Ranking and calibration" if shown else real or "How to read this",
         ),
         Item("12f", "updating of the model", "Not done"),
         Item("12g", "how predictions are calculated in the evaluation", errors and "The model that is shown"),
@@ -63,7 +65,7 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
         Item("21", "numbers of participants and events in each analysis", counts),
         Item("22", "the full model", "The run's folder, models/" if run.folder else ""),
         Item("23a", "performance with confidence intervals", errors),
-        Item("23b", "performance by cluster", "Hospital by hospital" if shown and shown.sites else ""),
+        Item("23b", "performance by cluster", by_site),
         Item("24", "results of updating", "Not done"),
         Item("25", "interpretation", "The result in one sentence; no clinical interpretation"),
         Item("26", "limitations", "How to read this" + ("; sites were dealt from one table" if dealt else "")),

@@ -1,26 +1,32 @@
-"""What to expect at a hospital that took no part, where models travel by routes: a sentence and a row each."""
+"""What to expect at a hospital that took no part, where models travel by routes: a sentence and a row each.
+
+Where folds were of samples it is what to expect at these hospitals, for patients who took no part.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedsmall.evaluation.unseen import OF_PATIENTS
 from sim.report.sentences import named
 from sim.report.tables import by_label
 from sim.runs.folder import Run
 
 SHARES = ("auc", "accuracy", "mae")  # the metrics of the sentence: the first two of these that there are
 METRICS = ("auc", "accuracy", "loss", "brier", "ece")
+WHERE = {False: "at a hospital that took no part", True: "at these hospitals, for patients who took no part"}
 WORDS = {"loss": "negative log-likelihood", "brier": "Brier score", "ece": "calibration error"}
 
 
 class Expected(NamedTuple):
-    """One method: in words its metrics, the worst and best hospital, and on how much all that rests."""
+    """One method: in words its metrics, the worst and best hospital, on how much all that rests, and of whom it is."""
 
     label: str
     cells: tuple[str, ...]
     hospitals: str
     rests_on: str
+    where: str
 
 
 def unseen_heads() -> list[str]:
@@ -33,7 +39,7 @@ def unseen_rows(run: Run) -> list[Expected]:
     rows = []
     for label, found in _by_method(run).items():
         cells = tuple(_over_seeds(name, [each["metrics"].get(name) for each in found]) for name in METRICS)
-        rows.append(Expected(label, cells, _hospitals(found), _rests_on(found)))
+        rows.append(Expected(label, cells, _hospitals(found), _rests_on(found), _where(found)))
     return rows
 
 
@@ -43,13 +49,21 @@ def unseen_sentences(run: Run) -> list[str]:
 
 
 def expectation(found: Sequence[Mapping[str, Any]]) -> str:
-    """What to expect at a hospital that took no part, by what was ``found`` with each seed."""
+    """What to expect where, by what was ``found`` with each seed."""
     known = [name for name in SHARES if all(name in each["metrics"] for each in found)][:2] or ["loss"]
     told = [
         f"{WORDS.get(name, named(name))} {_over_seeds(name, [each['metrics'][name] for each in found])}"
         for name in known
     ]
-    return f"at a hospital that took no part, expect {', '.join(told)}; {_rests_on(found)}."
+    return f"{_where(found)}, expect {', '.join(told)}; {_rests_on(found)}."
+
+
+def _where(found: Sequence[Mapping[str, Any]]) -> str:
+    return WHERE[_of_patients(found)]
+
+
+def _of_patients(found: Sequence[Mapping[str, Any]]) -> bool:
+    return any(each.get("folds") == OF_PATIENTS for each in found)
 
 
 def _by_method(run: Run) -> dict[str, list[dict[str, Any]]]:
@@ -90,4 +104,5 @@ def _rests_on(found: Sequence[Mapping[str, Any]]) -> str:
     patients, sites = (round(float(np.mean([each[name] for each in found]))) for name in ("samples", "sites"))
     over = f", mean over {len(found)} seeds" if len(found) > 1 else ""
     hospitals = "hospital" + "s" * (sites != 1)
-    return f"{patients} patients of {sites} {hospitals}, each judged by models that never saw its hospital{over}"
+    whom = "the patient" if _of_patients(found) else "its hospital"
+    return f"{patients} patients of {sites} {hospitals}, each judged by models that never saw {whom}{over}"

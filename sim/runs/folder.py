@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder 
     from sim.engines.run import RunRecord
 
 SINGLE = "per_site"
+REAL_SITES = "real sites"  # the engine of a run that was none of a simulation
 PREDICTIONS, PACKAGES = "predictions.npz", "packages"
 
 
@@ -82,6 +83,11 @@ class Run:
         """The plans that were never finished, and did not fail either."""
         ended = {one.index for one in self.done if not one.row["stopped"]} | {each["index"] for each in self.failed}
         return [plan for index, plan in enumerate(self.plans) if index not in ended]
+
+    @property
+    def real(self) -> bool:
+        """Whether it was over real sites, and no simulation."""
+        return bool(self.done) and all("real" in one.row for one in self.done)
 
     @property
     def failed(self) -> list[dict[str, Any]]:

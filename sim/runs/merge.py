@@ -1,11 +1,18 @@
-"""Finished runs made one for each data set, so that their methods can be compared seed by seed."""
+"""Finished runs made one for each data set, so that their methods can be compared seed by seed.
 
+A run over real sites goes with the simulation of its scenario. Their plans differ in the names of files, which are the
+coordinator's in one and nobody's in the other; so they are known to be of the same patients by the names of the sites
+and by how many each holds out.
+"""
+
+from collections import Counter
 from collections.abc import Sequence
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.wire import Arrays
 from sim.runs.folder import PlanRun, Run, prediction_key
+from sim.runs.scenario import FILES
 
 
 def merge(runs: Sequence[Run]) -> list[Run]:
@@ -14,8 +21,8 @@ def merge(runs: Sequence[Run]) -> list[Run]:
     Two runs rest on the same data where task, partition and sizes agree. Raises PlanError where nothing was finished.
     """
     groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(data_of(run.plans[0]), []).append(run)
+    for run in sorted(runs, key=lambda run: run.real):  # what is known of the data, a simulation knows
+        groups.setdefault(_key(run, runs), []).append(run)
     if not any(run.done for run in runs):
         raise PlanError("none of these runs has a finished plan, so there is nothing to compare")
     return [_merged(group) for group in groups.values()]
@@ -26,15 +33,43 @@ def data_of(plan: Plan) -> str:
     return plan.model_copy(update={"seed": 0, "fold": 0}).data_key
 
 
+def _key(run: Run, runs: Sequence[Run]) -> str:
+    """What is the same for runs of the same patients."""
+    own = data_of(run.plans[0])
+    if not run.real:
+        return own
+    played = {data_of(other.plans[0]) for other in runs if not other.real and of_same_patients(run, other)}
+    return played.pop() if len(played) == 1 else own
+
+
+def of_same_patients(real: Run, played: Run) -> bool:
+    """Whether a simulation is of the patients of a run over real sites: same task but for files, sites and counts."""
+    if _without_files(real.plans[0]) != _without_files(played.plans[0]):
+        return False
+    sites = real.done[0].row["real"]["sites"]
+    counts = played.about.get("class_counts") or {}
+    held_out = {name: sum(each["held_out"]) for name, each in counts.items()}
+    told = {name: each["held_out"] for name, each in sites.items() if each["held_out"]}
+    return set(held_out) == set(sites) and all(held_out[name] == count for name, count in told.items())
+
+
+def _without_files(plan: Plan) -> str:
+    task = plan.task
+    if not isinstance(task, str):
+        task = {key: "" if key in FILES else value for key, value in task.items()}
+    return data_of(plan.model_copy(update={"task": task}))
+
+
 def _merged(group: Sequence[Run]) -> Run:
     first = group[0]
     labels = [{plan.method.label for plan in run.plans} for run in group]
     shared = {label for own in labels for label in own if sum(label in each for each in labels) > 1}
     done: list[PlanRun] = []
     predictions: Arrays = {}
-    for run in group:
+    names = _names(group)
+    for run, own_name in zip(group, names, strict=True):
         for one in run.done:
-            label = f"{one.label} ({_name(run)})" if one.label in shared else one.label
+            label = f"{one.label} ({own_name})" if one.label in shared else one.label
             method = one.plan.method.model_copy(update={"label": label})
             plan = one.plan.model_copy(update={"method": method})
             done.append(PlanRun(len(done), plan, {**one.row, "label": label}, one.evaluations, one.events))
@@ -42,12 +77,24 @@ def _merged(group: Sequence[Run]) -> Run:
             predictions |= {f"{prediction_key(done[-1])}/{name}": array for name, array in told}
             if (model := run.model_of(one)) is not None:
                 first.models[len(done) - 1] = model
-    name = first.scenario.name if len(group) == 1 else " and ".join(dict.fromkeys(map(_name, group)))
+    name = first.scenario.name if len(group) == 1 else " and ".join(dict.fromkeys(names))
     scenario = first.scenario.model_copy(update={"name": name})
     failed = [each for run in group for each in run.failed]
-    about = {**first.about, "failed": failed, "sources": [_name(run) for run in group]}
+    about = {**first.about, "failed": failed, "sources": names}
     return Run(scenario, [one.plan for one in done], None, done, about, dict(first.models), predictions)
 
 
+def _names(group: Sequence[Run]) -> list[str]:
+    """A name for each run: its folder's, and what tells it from another of that name."""
+    plain = [_name(run) for run in group]
+    seen: Counter[str] = Counter()
+    names = []
+    for name in plain:
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return names
+
+
 def _name(run: Run) -> str:
-    return run.folder.name if run.folder is not None else run.scenario.name
+    name = run.folder.name if run.folder is not None else run.scenario.name
+    return f"{name}, real sites" if run.real else name

@@ -119,6 +119,19 @@ class Scenario(Frozen):
             raise PlanError(f"Method {named.label!r}, recipe: {explain(error, list(Recipe.model_fields))}") from None
 
 
+def of_plan(plan: Plan, about: str = "") -> Scenario:
+    """The scenario of this one plan."""
+    shared = {name: value for name, value in plan if name not in ("method", "recipe", "seed", "fold")}
+    named = plan.method.model_dump(exclude={"validation"}, exclude_none=True)
+    if plan.method.validation is not None:
+        named["validate"] = plan.method.validation.model_dump(exclude_none=True)
+    known = METHODS[plan.method.name].parts if plan.method.name in METHODS else {}
+    fresh = Method(name=plan.method.name).model_dump()
+    named = {key: value for key, value in named.items() if key in known or fresh.get(key) != value or key == "name"}
+    table = {**named, "recipe": plan.recipe.model_dump(exclude_none=True)}
+    return build({**shared, "about": about, "seeds": [plan.seed], "method": [table]})
+
+
 def overlay(recipe: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe with some keys set anew; a round counted in epochs replaces one counted in steps, and the other way."""
     merged = {**recipe, **own}

@@ -1,14 +1,17 @@
-"""The ServerApp of a federation of real sites: a run from its sheet, through a journal, to a model and a record.
+"""What the ServerApp of a federation of real sites does: a run from its sheet, through a journal, to what came of it.
 
 The folder of a run holds ``sheet.json`` (what it is), ``journal/``, ``log.jsonl`` (every order and answer, chained),
 ``progress.json``, and at the end ``outcome.json`` and ``model.safetensors``, or ``failure.json`` with one line. A run
-that is started again in its folder goes on from its journal.
+that is started again in its folder goes on from its journal. The app itself is :mod:`sim.consortium.server_app`, which
+makes the folder what a simulation's is.
 """
 
 import fcntl
 import json
 import os
 import time
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid
 from flwr.supercore.run import RunNotRunningException
 from safetensors.numpy import save
 
@@ -25,11 +28,13 @@ from fedsmall.data.class_weights import BALANCED, agreed_weights, with_weights
 from fedsmall.data.standardise import Scaling, Sums, agree
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Task
+from fedsmall.files import one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import CLASSES, RUN_NAME, SCALING, SUMS, RunSheet
+from fedsmall.routes import among
+from fedsmall.run_sheet import CLASSES, ROWS, RUN_NAME, SCALING, SUMS, RunSheet
 from fedsmall.validation import check_plan
-from fedsmall.wire import CONFIG, PLAN
+from fedsmall.wire import CONFIG, EXAMPLES, PLAN
 from strategies.build import strategy_for
 from strategies.checks import read_array
 from strategies.daisy_chain import DaisyChain
@@ -44,13 +49,17 @@ from strategies.server.validation import AskSites, validated
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
 WAITS_FILE = "waits.json"
 SITES = "FEDSMALL_SITES"  # and that of the sites' public keys, where also what they sign of their logs is kept
+MOST_ROWS = 4 << 20  # letters in which a site says how its rows become samples
 
-app = ServerApp()
+Told = dict[str, Any]  # what outcome.json holds
+Finish = Callable[[Path, Told], object]
 
 
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    """Conduct the run that the run's config names; what ends it early is told in one line in ``failure.json``."""
+def serve(grid: Grid, context: Context, finish: Finish) -> None:
+    """Conduct the run that the run's config names; what ends it early is told in one line in ``failure.json``.
+
+    ``finish(folder, told)`` writes down more of it in its folder, before ``outcome.json`` says that it is finished.
+    """
     name = str(context.run_config.get("run", ""))
     if not RUN_NAME.fullmatch(name):
         raise PlanError("this bundle runs what `fedsmall start` has prepared; use that")
@@ -66,7 +75,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         heads = Heads(Path(os.environ[SITES]) if SITES in os.environ else None, sheet)
         patient = RetryingGrid(PackedGrid(grid), sheet, log, heads=heads, tell_waits=partial(tell_waits, folder))
-        outcome = conduct(sheet, folder, patient, log)
+        outcome, met = conduct(sheet, folder, patient, log)
     except RunNotRunningException:
         raise  # stopped, or forgotten with the SuperLink's memory: nothing is wrong with the run
     except Exception as error:
@@ -76,7 +85,7 @@ def main(grid: Grid, context: Context) -> None:
         raise
     finally:
         tell_waits(folder, {})
-    write_outcome(folder, sheet.plan, outcome)
+    write_outcome(folder, sheet.plan, outcome, met, partial(_finished, finish, log))
     log.write("finished", contacts=outcome.contacts, rounds=outcome.rounds)
 
 
@@ -88,8 +97,21 @@ def tell_waits(folder: Path, reasons: dict[str, str]) -> None:
         (folder / WAITS_FILE).unlink(missing_ok=True)
 
 
-def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) -> Outcome:
-    """Meet the sites, agree on the scaling, and walk the contacts that the journal does not hold yet."""
+def _finished(finish: Finish, log: AuditLog, folder: Path, told: Told) -> None:
+    """What ``finish`` does; a fault of it is written down and ends no run: the model is worth more than its page."""
+    try:
+        finish(folder, told)
+    except Exception as error:
+        traceback.print_exc()
+        log.write("unwritten", reason=one_line(error, 300) or type(error).__name__)
+
+
+def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) -> tuple[Outcome, Told]:
+    """Meet the sites, agree on the scaling, and walk the contacts that the journal does not hold yet.
+
+    Returns what came of it, and what the sites said of themselves: their task, how rows become samples, their counts.
+    """
+    sheet = sheet.model_copy(update={"plan": among(sheet.plan, len(sheet.sites))})
     plan, journal = sheet.plan, FileJournal(folder / "journal")
     wait_for_sites(sheet, grid)
     strategy = strategy_for(plan)
@@ -110,7 +132,9 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
         grid=grid,
         plan=plan,
         initial=lambda site: initial_model(plan, task, site),
-        evaluator=validated(evaluator_for(strategy, grid, plan), AskSites(strategy, grid, plan, task), task),
+        evaluator=validated(
+            evaluator_for(strategy, grid, plan, task), AskSites(strategy, grid, plan, task), plan, task
+        ),
         progress=note,
         journal=journal,
         timeout_s=sheet.round_deadline_s,
@@ -119,13 +143,35 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
     outcome = conductor.run()
     for fault in journal.faults:
         log.write("journal", fault=fault)
-    return outcome
+    return outcome, {"task": asdict(task), **told_at_roll(strategy.roster.answers)}
 
 
-def write_outcome(folder: Path, plan: Plan, outcome: Outcome) -> None:
+def told_at_roll(answers: Mapping[str, Mapping[str, Any]]) -> Told:
+    """What sites said of themselves, by name: "samples" they train on, and as "rows" how rows become samples.
+
+    The rows are those of the first site; None where a site reads its rows otherwise, but for the separator of a file.
+    """
+    samples = {site: int(answers[site].get(EXAMPLES, 0)) for site in sorted(answers)}
+    told = [str(answers[site].get(ROWS, "null"))[:MOST_ROWS] for site in sorted(answers)]
+    try:
+        rows = [json.loads(each) for each in told]
+        alike = [_without_separator(each) for each in rows]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return {"samples": samples, "rows": None}
+    return {"samples": samples, "rows": rows[0] if all(each == alike[0] for each in alike) else None}
+
+
+def _without_separator(rows: Mapping[str, Any] | None) -> Any:
+    return rows and {**rows, "form": {k: v for k, v in rows["form"].items() if k not in ("separator", "decimal")}}
+
+
+def write_outcome(
+    folder: Path, plan: Plan, outcome: Outcome, met: Mapping[str, Any] | None = None, finish: Finish | None = None
+) -> None:
     """The common model (safetensors) and what was measured (JSON), each written whole or not at all.
 
-    The outcome comes last: whoever sees it may take it that the run is finished and the model is there.
+    ``met`` is what the sites said of themselves, ``finish`` writes more. The outcome comes last: whoever sees it may
+    take it that the run is finished and the model is there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     told = {
@@ -135,9 +181,15 @@ def write_outcome(folder: Path, plan: Plan, outcome: Outcome) -> None:
         "bytes_sent": outcome.bytes_sent,
         "events": outcome.events,
         "chosen": outcome.chosen,
+        "rounds": outcome.rounds,
+        "client_updates": outcome.client_updates,
+        "privacy": outcome.privacy,
+        **(met or {}),
     }
     if outcome.model is not None:
         put(folder / "model.safetensors", save(outcome.model))
+    if finish is not None:
+        finish(folder, told)
     put(folder / "outcome.json", json.dumps(told, indent=1).encode())
 
 

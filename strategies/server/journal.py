@@ -7,6 +7,7 @@ all sites, the common model and the optimizer state that travels; and of the sta
 sites have one model, the last ``lasting``: a run can be taken back to one of them.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -91,6 +92,15 @@ class FileJournal:
             )
         return None
 
+    def cards(self, last: int = KEEP) -> list[tuple[int, dict[str, Any]]]:
+        """Contact and meta of the last states whose record is whole, oldest first; their arrays stay unread."""
+        found = []
+        for path in sorted((path for path in self._ours() if path.suffix == ".json"), key=_contact)[-last:]:
+            with contextlib.suppress(OSError, ValueError, KeyError):  # damaged, or let go while we read
+                card = _card(path)
+                found.append((int(card["contact"]), dict(card["meta"])))
+        return found
+
     def _path(self, contact: int, ending: str) -> Path:
         return self.folder / f"{contact:06d}.{ending}"
 
@@ -113,11 +123,16 @@ def _contact(path: Path) -> int:
     return int(path.name.partition(".")[0])
 
 
-def _read(path: Path) -> tuple[int, Arrays, dict[str, Any]]:
+def _card(path: Path) -> dict[str, Any]:
     digest, _, text = path.read_bytes().partition(b"\n")
     if hashlib.sha256(text).hexdigest().encode() != digest:
         raise ValueError("its record is damaged")
-    card = json.loads(text)
+    card: dict[str, Any] = json.loads(text)
+    return card
+
+
+def _read(path: Path) -> tuple[int, Arrays, dict[str, Any]]:
+    card = _card(path)
     content = path.with_suffix(".safetensors").read_bytes()
     if hashlib.sha256(content).hexdigest() != card["sha256"]:
         raise ValueError("its arrays are damaged")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,16 @@ from flwr.serverapp import Grid
 
 from fedsmall import __version__
 from fedsmall.errors import PlanError, ReplyError
-from fedsmall.federation import Task
+from fedsmall.evaluation.held_out import shapes_of, written
+from fedsmall.federation import Task, task_from
 from fedsmall.files import one_line
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.travellers import Moment
-from fedsmall.wire import CONFIG, EXAMPLES, KEPT, METRICS, MODEL, PLAN, ROUND, Arrays
-from strategies.checks import check_metrics
+from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, HELD_OUT, KEPT, METRICS, MODEL, PLAN, ROUND, Arrays
+from strategies.checks import check_metrics, checked_sums
 from strategies.daisy_chain import DaisyChain
-from strategies.records import to_record
+from strategies.records import array_records, to_record
 from strategies.roster import Roster
 from strategies.server.run_loop import Evaluation, Evaluator
 
@@ -52,9 +53,7 @@ def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
                 )
     if answers[first].get("version") != __version__:
         raise PlanError(f"The sites run fedsmall {answers[first].get('version')}, the server {__version__}.")
-    read: dict[str, Any] = json.loads(str(answers[first]["task"]))
-    fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in read.items()}
-    return Task(**fields)
+    return task_from(json.loads(str(answers[first]["task"])))
 
 
 def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> Any:
@@ -65,9 +64,12 @@ def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> Any:
     return {**task, "classes": None} if task.get("loss") == "l1" else task
 
 
-def evaluator_for(strategy: DaisyChain, grid: Grid, plan: Plan) -> Evaluator:
-    """Who judges models over real sites: the sites do, each a common model or its own."""
-    judges = Judges(strategy, grid, plan)
+def evaluator_for(strategy: DaisyChain, grid: Grid, plan: Plan, task: Task | None = None) -> Evaluator:
+    """Who judges models over real sites: the sites do, each a common model or its own.
+
+    Sums that they tell at the end are read where their ``task`` is known.
+    """
+    judges = Judges(strategy, grid, plan, task)
     return OwnModelsEvaluator(judges) if has_own_models(plan) else SiteEvaluator(judges)
 
 
@@ -82,7 +84,9 @@ class SiteEvaluator:
         if moment.common is None:
             return None
         answers = self._ask(moment, dict.fromkeys(self._ask.strategy.sites, moment.common))
-        return _summary(moment.contact.t, answers) if answers else None
+        if not answers:
+            return Evaluation(moment.contact.t, None, {}, told=self._ask.told) if self._ask.told else None
+        return _summary(moment.contact.t, answers, self._ask.told)
 
 
 class OwnModelsEvaluator:
@@ -115,7 +119,9 @@ class Judges:
     strategy: DaisyChain
     grid: Grid
     plan: Plan
+    task: Task | None = None
     timeout_s: float = 600.0
+    told: dict[str, dict[str, Any]] = field(default_factory=dict)  # beside the metrics, by site, at the last question
 
     def __call__(self, moment: Moment, models: Mapping[str, Arrays]) -> Answers:
         """The answers about each site's model, by site in order; those who are silent or have no samples are left out.
@@ -130,20 +136,36 @@ class Judges:
         replies = list(self.grid.send_and_receive(orders, timeout=self.timeout_s))
         site_of = {order.metadata.message_id: site for order, site in zip(orders, sites, strict=True)}
         answers: Answers = {}
+        self.told = {}
         for reply in replies:
             site = site_of.get(reply.metadata.reply_to_message_id)
             metrics: Any = {} if reply.has_error() else reply.content.get(METRICS, {})
-            if site is None or not metrics.get(EXAMPLES):
+            judged = bool(metrics.get(EXAMPLES))
+            if site is None or not (judged or any(map(_is_charge, metrics))):
                 continue  # silent, or has held nothing out
             try:
-                check_metrics(metrics)
-                answers[site] = {name: value for name, value in metrics.items() if not isinstance(value, list)}
+                check_metrics(metrics if judged else {**metrics, EXAMPLES: 1})
+                said = {name: value for name, value in metrics.items() if not isinstance(value, list)}
+                self.told |= self._beside(site, reply, said)
+                answers |= {site: said} if judged else {}
             except ReplyError as error:
                 self.strategy.note(t, site, "set aside", f"its evaluation: {error}")
         return dict(sorted(answers.items()))
 
+    def _beside(self, site: str, reply: Message, metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """What a site tells beside its metrics, from which it is taken out: what it was charged, and its sums."""
+        spent = {name.removeprefix(CHARGED): metrics.pop(name) for name in list(filter(_is_charge, metrics))}
+        beside: dict[str, Any] = {"charged": spent} if spent else {}
+        beside |= {"samples": metrics[EXAMPLES]} if metrics[EXAMPLES] else {}
+        if self.task is not None and HELD_OUT in reply.content:
+            sums = checked_sums(array_records(reply.content)[HELD_OUT], shapes_of(self.task))
+            if sums["count"] > metrics[EXAMPLES]:
+                raise ReplyError("its sums are of more samples than its metrics")
+            beside["sums"] = written(sums)
+        return {site: beside} if beside else {}
 
-def _summary(t: int, answers: Answers) -> Evaluation:
+
+def _summary(t: int, answers: Answers, told: dict[str, dict[str, Any]]) -> Evaluation:
     weights = np.array([float(metrics[EXAMPLES]) for metrics in answers.values()])
     names = [name for name in _metrics(next(iter(answers.values()))) if not name.startswith(KEPT)]
     common = {
@@ -153,7 +175,11 @@ def _summary(t: int, answers: Answers) -> Evaluation:
     held_out = {
         site: {name: float(metrics[name]) for name in names if name in metrics} for site, metrics in answers.items()
     }
-    return Evaluation(t, common, {}, {"held_out": held_out}, _kept(answers))
+    return Evaluation(t, common, {}, {"held_out": held_out}, _kept(answers), told=dict(sorted(told.items())))
+
+
+def _is_charge(name: str) -> bool:
+    return name.startswith(CHARGED)
 
 
 def _kept(answers: Answers) -> dict[str, Any]:

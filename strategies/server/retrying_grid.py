@@ -22,7 +22,7 @@ from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
 from fedsmall.run_sheet import RUN, RUN_ID, SITES, RunSheet
 from fedsmall.wire import BROKEN, CONFIG, REFUSED, ROUND, WAITS, join
-from strategies.records import described
+from strategies.records import array_records, described, size_in_bytes
 from strategies.server.grid_around import GridAround
 from strategies.server.heads import Heads
 from strategies.server.packed_grid import PackedGrid
@@ -191,7 +191,9 @@ class RetryingGrid(GridAround):
         return None
 
     def _push(self, orders: list[Message]) -> dict[str, Message]:
-        entries = self.log.write_each("order", [self._about(order) for order in orders])
+        sizes = [size_in_bytes(array_records(order.content)) for order in orders]
+        rows = [{**self._about(order), "bytes": size} for order, size in zip(orders, sizes, strict=True)]
+        entries = self.log.write_each("order", rows)
         for order, entry in zip(orders, entries, strict=True):
             site = self.name_of(order.metadata.dst_node_id)
             config = ConfigRecord({**order.content.config_records.get(CONFIG, {}), ENDS: self.heads.order(site, entry)})
@@ -279,7 +281,7 @@ def _digest(reply: Message) -> tuple[int, str]:
         count = math.prod(shape) * dtype.itemsize
         total.update(json.dumps([name, dtype.str, list(shape)]).encode())
         total.update(memoryview(array.data)[-count:] if count else b"")  # what follows the header
-        size += len(array.data)
+        size += min(count, len(array.data))  # without the header: as many as the site's own log says
     return size, total.hexdigest()
 
 

@@ -38,7 +38,9 @@ class Evaluation:
     and under "held_out" the metrics on the site's own held-out samples. ``spread`` is how far the members of an
     ensemble differ (:func:`fedsmall.evaluation.ensembles.spread`), empty for one model.
     ``validation`` is what to expect at an unseen hospital (:func:`fedsmall.evaluation.unseen.expected`), where models
-    travel by routes.
+    travel by routes. ``told`` is what real sites tell beside their metrics, by site: under "samples" how
+    many they judge by, under "sums" those of :mod:`fedsmall.evaluation.held_out`, under "charged" what the run was
+    charged to its privacy budget.
     """
 
     t: int
@@ -48,6 +50,7 @@ class Evaluation:
     kept: dict[str, Any] = field(default_factory=dict)
     spread: dict[str, float] = field(default_factory=dict)
     validation: dict[str, Any] = field(default_factory=dict)
+    told: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

@@ -14,27 +14,28 @@ from fedsmall.evaluation.unseen import expected
 from fedsmall.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.travellers import Moment
-from fedsmall.wire import CONFIG, EXAMPLES, MODEL, OUT_OF_FOLD, PLAN, ROUND, VALIDATE, Arrays
-from strategies.checks import read_array
+from fedsmall.wire import CONFIG, EXAMPLES, MEMBERS, MODEL, OUT_OF_FOLD, PLAN, ROUND, VALIDATE, Arrays
+from strategies.checks import checked_sums
 from strategies.daisy_chain import DaisyChain
 from strategies.records import array_records, to_record
 from strategies.server.run_loop import Evaluation, Evaluator
 
-Told = dict[str, Arrays]  # what each site told of the models of its route, by name in order
+Told = dict[str, Arrays]  # what each site told of models that never saw its samples, by name in order
 Validate = Callable[[int, tuple[Arrays, ...]], Told]
 
 
-def validated(evaluator: Evaluator, validate: Validate, task: Task) -> Evaluator:
-    """An evaluator that adds what to expect at an unseen hospital, after averages, where the plan has routes.
+def validated(evaluator: Evaluator, validate: Validate, plan: Plan, task: Task) -> Evaluator:
+    """An evaluator that adds what to expect at an unseen hospital, or of unseen patients where folds are of samples.
 
-    ``validate`` gives what every site tells of the models of its route, {site: sums}, after round t.
+    It does so after averages, where the plan has routes. ``validate`` gives what every site tells of the models of its
+    samples' routes, {site: sums}, after round t.
     """
 
     def judge(moment: Moment) -> Evaluation | None:
         evaluation, of_routes = evaluator(moment), moment.of_routes()
         if not of_routes:
             return evaluation
-        found = expected(validate(moment.contact.t, of_routes), task)
+        found = expected(validate(moment.contact.t, of_routes), task, plan.method.by_samples)
         return replace(evaluation or Evaluation(moment.contact.t, None, {}), validation=found) if found else evaluation
 
     return judge
@@ -51,14 +52,12 @@ class AskSites:
     timeout_s: float = 600.0
 
     def __call__(self, t: int, of_routes: tuple[Arrays, ...]) -> Told:
-        """What every site tells of the models of its route, which never trained there."""
-        config = ConfigRecord({PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: t})
-        contents = [RecordDict({MODEL: to_record(members), CONFIG: config}) for members in of_routes]
-        nodes, folds = self.strategy.roster.nodes, self.strategy.folds
-        kind = f"{MessageType.EVALUATE}.{VALIDATE}"
-        orders = [Message(contents[folds.of[site]], nodes[site], kind) for site in folds.sites]
+        """What every site tells of the models of its route, or of all routes where it has samples of all folds."""
+        sites, nodes = self.strategy.sites, self.strategy.roster.nodes
+        contents, kind = self._contents(t, of_routes), f"{MessageType.EVALUATE}.{VALIDATE}"
+        orders = [Message(contents[site], nodes[site], kind) for site in sites]
         replies = list(self.grid.send_and_receive(orders, timeout=self.timeout_s))
-        site_of = {order.metadata.message_id: site for order, site in zip(orders, folds.sites, strict=True)}
+        site_of = {order.metadata.message_id: site for order, site in zip(orders, sites, strict=True)}
         told: Told = {}
         for reply in replies:
             site = site_of.get(reply.metadata.reply_to_message_id)
@@ -70,29 +69,20 @@ class AskSites:
                 self.strategy.note(t, site, "set aside", f"its sums: {error}")
         return dict(sorted(told.items()))
 
+    def _contents(self, t: int, of_routes: tuple[Arrays, ...]) -> dict[str, RecordDict]:
+        """What each site is sent; sites that are sent the same thing share it."""
+        words: dict[str, Any] = {PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: t}
+        if self.plan.method.by_samples:
+            counts = [len(next(iter(members.values()))) for members in of_routes]
+            everyone = {name: np.concatenate([members[name] for members in of_routes]) for name in of_routes[0]}
+            config = ConfigRecord({**words, MEMBERS: counts})
+            return dict.fromkeys(self.strategy.sites, RecordDict({MODEL: to_record(everyone), CONFIG: config}))
+        contents = [RecordDict({MODEL: to_record(each), CONFIG: ConfigRecord(words)}) for each in of_routes]
+        return {site: contents[fold] for site, fold in self.strategy.folds.of.items()}
+
     def _checked(self, reply: Message, samples: Any) -> Arrays:
         """The sums of a reply. Raises ReplyError where they are not sums over one set of samples."""
-        record, shapes = array_records(reply.content)[OUT_OF_FOLD], shapes_of(self.task)
-        if set(record) != set(shapes):
-            raise ReplyError(f"expected {len(shapes)} sums by name, and others came")
-        sums = {name: read_array(name, array) for name, array in record.items()}
-        for name, array in sums.items():
-            if array.shape != shapes[name] or array.dtype != np.float64:
-                raise ReplyError(f"{name!r} is not of the shape and dtype that was expected")
-            if not np.isfinite(array).all() or (array < 0).any():
-                raise ReplyError(f"{name!r} holds a number that is below zero or not finite")
-        _check_counts(sums)
+        sums = checked_sums(array_records(reply.content)[OUT_OF_FOLD], shapes_of(self.task))
         if sums["count"] > samples:
             raise ReplyError("it tells of more samples than the site said at the roll call")
         return sums
-
-
-def _check_counts(sums: Arrays) -> None:
-    count = sums["count"]
-    whole = [sums[name] for name in ("count", "correct", "scores") if name in sums]
-    if any((array != np.round(array)).any() for array in whole) or count < 1:
-        raise ReplyError("a count is no whole number, or there is nobody")
-    binned = [sums["scores"].sum(axis=(1, 2))] if "scores" in sums else []
-    binned += [sums["confidence"][0].sum()] if "confidence" in sums else []
-    if any((np.asarray(each) != count).any() for each in binned) or sums.get("correct", count) > count:
-        raise ReplyError("its counts do not add up to the number of its samples")

@@ -16,6 +16,7 @@ from fedsmall.frames import from_frame, joined, pieces_of, to_frame
 from fedsmall.wire import CONFIG
 from sim.consortium.bundles import own_digest
 from sim.engines.local_grid import act_as_server
+from strategies.server import retrying_grid
 
 
 @pytest.fixture
@@ -97,6 +98,27 @@ def test_a_station_that_is_not_there_is_said_so_without_its_path(tmp_path, monke
 
     assert "cannot be reached" in reply.error.reason
     assert str(tmp_path) not in reply.error.reason
+
+
+@pytest.mark.parametrize("said", [b"", b"\0" * 5])
+def test_a_station_that_ends_before_it_has_answered_is_sent_the_order_again(tmp_path, monkeypatch, said):
+    path = tmp_path / "door" / "s"
+    listening = socket_frames.listen(path)
+    monkeypatch.setenv(relay.SOCKET, str(path))
+
+    def killed():
+        line, _ = listening.accept()
+        line.sendall(said)
+        line.close()  # with the order unread: the system resets the connection
+
+    thread = threading.Thread(target=killed)
+    thread.start()
+    reply = relay.relay(order())
+    thread.join()
+    listening.close()
+
+    assert reply.error.code == relay.KILLED
+    assert reply.error.code in retrying_grid.LOST
 
 
 def test_the_relay_imports_nothing_heavy():

@@ -1,32 +1,69 @@
 """The evidence for travelling groups: a method on a small set from end to end, and what pages say of what is kept."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import softmax
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from examples import travelling_groups
-from examples.travelling_groups import KEPT, METHODS, METRICS, Cell, against_rivals, judged, measure, tables, wins
+from examples.travelling_groups import judged, kept, main, measure
+from examples.travelling_groups_sets import CNN, METHODS, METRICS, MLP
+from examples.travelling_groups_tables import against_rivals, tables, wins
 from sim.evidence.run import DOCS
 from sim.runs.files import read_json
 
-
-@pytest.fixture
-def small(monkeypatch):
-    """A set and a search that take seconds."""
-    few = {"task": "breast_cancer", "model": "mlp", "model_options": {"hidden": [4]}, "sites": 6, "samples_per_site": 8}
-    monkeypatch.setitem(travelling_groups.SETS, "small", few)
-    for name, value in {"RATES": (0.1, 0.3), "CONTACTS": (2, 4), "SEEDS": 2, "MEMBERS": 3}.items():
-        monkeypatch.setattr(travelling_groups, name, value)
+OF_SIX = {"sites": 6, "samples_per_site": 8}
+TABLE = {"task": "breast_cancer", "model": "mlp", "model_options": {"hidden": [4]}} | OF_SIX
+SMALL = replace(MLP, sets={"small": TABLE}, rates=(0.1, 0.3), contacts=(2, 4), seeds=2, central=3)
+IMAGES = CNN.sets["PneumoniaMNIST"] | {"task": "digits"} | OF_SIX  # a stand-in: images of 8 x 8
 
 
 @pytest.mark.parametrize("label", [label for label in METHODS if METHODS[label].get("groups", 1) <= 3])
-def test_every_method_is_chosen_and_judged(small, label):
-    few, many = measure("small", label)
+def test_every_method_is_chosen_and_judged(label):
+    few, many = measure(SMALL, "small", label)
 
     assert (few.budget, few.contacts, many.budget) == ("few", 2, "many")
     assert set(METRICS) <= set(many.values)
     assert all(len(values) == 2 and np.isfinite(values).all() for values in many.values.values())
+
+
+def test_a_convolutional_network_is_another_row_of_sets_and_a_run_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
+    methods = {label: METHODS[label] for label in ("FedAvg", "TravellingGroups, 2")}
+    monkeypatch.setattr("examples.travelling_groups_sets.DOCS", tmp_path)
+    monkeypatch.setattr("examples.travelling_groups_sets.METHODS", methods)
+    monkeypatch.setattr(travelling_groups, "DOCS", tmp_path)
+    sets = {"small": IMAGES, "larger": IMAGES | {"samples_per_site": 9}}
+    small = replace(CNN, sets=sets, rates=(0.1,), contacts=(1,), seeds=1)
+    monkeypatch.setattr(travelling_groups, "CNN", small)
+    (tmp_path / "evidence").mkdir()
+    (tmp_path / "page.md").write_text(f"<!-- table {small.word}-few-auc -->\n<!-- end -->\n")
+
+    main(["--cnn", "small"])
+    first = read_json(small.kept)
+    main(["--cnn"])
+
+    assert read_json(small.kept)[:4] == first
+    assert [(cell["data"], cell["method"]) for cell in read_json(small.kept)[4::2]] == [("larger", m) for m in methods]
+    assert capsys.readouterr().out.count("small: FedAvg") == 1
+    assert "| FedAvg | " in (tmp_path / "page.md").read_text()
+
+
+def test_what_is_tested_is_run_first():
+    order = CNN.order()
+
+    tested = {(data, label) for data in CNN.sets for label in CNN.tested(data)}
+    assert set(order[: len(tested)]) == tested
+    assert len(order) == len(set(order)) == 3 * len(METHODS)
+
+
+def test_a_set_that_is_not_there_is_named(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--cnn", "cardiology"])
+
+    assert ended.value.code == 2
+    assert "there is no set 'cardiology'; there are digits" in capsys.readouterr().err
 
 
 def test_the_metrics_are_those_of_scikit_learn():
@@ -41,16 +78,16 @@ def test_the_metrics_are_those_of_scikit_learn():
 
 
 def test_the_page_holds_the_tables_of_what_is_kept_and_says_what_they_say():
-    kept = [Cell(**cell) for cell in read_json(KEPT)]
+    cells = kept(MLP)
     page = (DOCS / "findings.md").read_text()
 
-    made = tables(kept)
+    made = tables(MLP, cells)
     shown = [name for name in made if f"<!-- table {name} -->" in page]
     assert len(shown) == 5
     assert all(made[name] in page for name in shown)
-    assert wins(kept, "many") == wins(kept, "few") == {}  # the bar is not met
-    assert f"{sum(cell.at_the_edge for cell in kept)} of {len(kept)} lie at an edge" in page
-    many = against_rivals(kept, "many")
+    assert wins(MLP, cells, "many") == wins(MLP, cells, "few") == {}  # the bar is not met
+    assert f"{sum(cell.at_the_edge for cell in cells)} of {len(cells)} lie at an edge" in page
+    many = against_rivals(MLP, cells, "many")
     for data in ("cardiotocography", "PneumoniaMNIST", "digits", "digits, two classes a site"):
         for rival, metric in ((rival, metric) for rival in ("FedAvg", "Central") for metric in ("auc", "nll")):
             found, p = many[data, rival, metric]

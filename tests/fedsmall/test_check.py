@@ -49,7 +49,7 @@ def test_what_is_odd_is_noted(tmp_path):
 def test_a_row_that_is_both_trained_on_and_held_out_is_found(tmp_path):
     check = table(tmp_path, "dose,ill\n" + "1,0\n2,1\n" * 20)
 
-    assert "10 held-out samples are also trained on" in texts(check, "note")
+    assert "10 held-out samples equal one that is trained on" in texts(check, "note")
 
 
 def test_a_class_that_is_not_there_is_noted(tmp_path):

@@ -22,7 +22,7 @@ def plan_of(name: str = "TravellingGroups", rounds: int = 40, **settings: Any) -
 @pytest.mark.parametrize("routes", [2, 3, 5])
 def test_folds_differ_by_a_site_at_most_and_the_larger_ones_come_last(sites: int, routes: int) -> None:
     if routes > sites:
-        pytest.skip("more routes than sites are refused")
+        pytest.skip("of fewer sites than routes there are no folds of sites")
     sizes = np.random.default_rng(sites).integers(1, 100, sites)
 
     counts = np.bincount(dealt(0, sizes, routes), minlength=routes)
@@ -74,8 +74,8 @@ def test_no_model_is_ever_at_a_site_of_the_fold_of_its_route(sites: int, routes:
     settings["groups"] = 2 * routes if settings["groups"] == "twice" else settings["groups"]
     plan = plan_of(validate={"routes": routes}, **settings)
     travelling = plan.method.travelling(sites)
-    if plan.method.models not in (None, travelling) or plan.method.group_count(sites) > travelling:
-        pytest.skip("more groups, or models, than there is room for are refused")
+    if plan.method.models not in (None, travelling) or plan.method.group_count(sites) > travelling or routes > sites:
+        pytest.skip("more groups, or models, than there is room for are refused, and more routes are of samples")
     samples = np.random.default_rng(sites).integers(5, 50, sites).tolist()
     folds = folds_of(plan, samples)
 
@@ -117,9 +117,14 @@ def test_where_two_routes_leave_no_choice_models_go_where_they_must() -> None:
     ("settings", "line"),
     [
         ({"groups": 5, "validate": {"routes": 6}}, "5 groups make no 6 routes"),
-        ({"groups": 1, "validate": {"routes": 6}}, "6 routes need a model each, and 5 travel"),
+        ({"groups": 1, "models": 3, "validate": {"routes": 4}}, "4 routes need a model each, and 3 travel"),
+        ({"groups": "each", "validate": {"routes": 6}}, "no two models are averaged"),
+        ({"groups": "each", "turns": True, "validate": {"routes": 2}}, "turns are taken by groups"),
+        (
+            {"groups": 1, "aggregate_every": 10, "validate": {"routes": 6}},
+            "Of 5 sites 6 routes take turns, one after every average, and this run averages 4 times where 6 are needed",
+        ),
         ({"groups": 1, "validate": {"routes": 1}}, "greater than or equal to 2"),
-        ({"groups": 2, "turns": True, "validate": {"routes": 2}}, "with turns every model goes to all sites"),
         ({"groups": 1, "route": "cyclic", "validate": {"routes": 2}}, "every model goes to all sites"),
         ({"groups": 1, "validate": {"routes": 2}, "privacy": {"clip": 1.0, "noise": 1.0}}, "which no epsilon covers"),
         (

@@ -103,6 +103,21 @@ def test_every_method_of_a_scenario_runs(name, root):
 
 
 @pytest.mark.slow
+def test_the_mri_scenario_runs_as_it_is_printed(root):
+    """253 images of two classes, 25 sites of 8 and 53 to test, 150 x 150 in colour: only its rounds are fewer."""
+    name = next(name for name in FILES if name.endswith("feddc_table1_mri"))
+    plan = load(FILES[name], TWO_ROUNDS).plans()[0]
+    federation = build_federation(plan, root)
+
+    last = run_plan(plan, federation, "cohort").evaluations[-1]
+
+    assert ([len(site) for site in federation.train], len(federation.test)) == ([8] * 25, 53)
+    assert (plan.model, federation.task.input_shape, last.t) == ("cnn", (3, 150, 150), 2)
+    assert last.common is not None
+    assert np.isfinite(list(last.common.values())).all()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in FILES if with_other_model(name)])
 def test_every_method_of_a_scenario_runs_with_its_own_model(name, root):
     run_every_method(load(FILES[name], [*TWO_ROUNDS, *few(name)]), root)

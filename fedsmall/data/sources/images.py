@@ -4,6 +4,7 @@ An official test set is a folder of the same shape beside it.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from fedsmall.data.forms import Pixels
 from fedsmall.data.pictures import EIGHT_BITS, ENDINGS, Picture, common_ends
 from fedsmall.data.sources.files import as_classes, at_site, class_names, locate
+from fedsmall.data.sources.patient_column import numbered, patients_in
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
 
@@ -30,13 +32,15 @@ def images(
     colour: bool = False,
     classes: Sequence[object] | None = None,
     range: Sequence[float] | None = None,
+    patient: str | None = None,
     by_site: bool = False,
 ) -> Pool:
     """The images at ``path``, and the official test images at ``test`` where there are such.
 
     They are grey (``channels`` = 1, the default) or in colour (3, or ``colour``), and brought to ``size``, one number
     or (height, width), where that is given. ``range`` says which values become -1 and 1, where files hold more than 8
-    bits; without it their own depth does. Hidden and empty folders, and ``__MACOSX``, are no classes.
+    bits; without it their own depth does. ``patient`` is a regular expression that finds in a file's name whose it
+    is, by its first group, as "person([0-9]+)_". Hidden and empty folders, and ``__MACOSX``, are no classes.
 
     Raises PlanError for a size or number of channels that no image has, and DataError where there are no images, where
     one cannot be read, or where they differ in size and none is given.
@@ -52,7 +56,14 @@ def images(
     read = [{name: _read(name, each, form) for name, each in side.items()} for side in (folders, tests)]
     pictures = [picture for side in read for held in side.values() for _, picture, _ in held]
     form = form.model_copy(update={"range": stated or common_ends(pictures), "stated": stated is not None})
-    train, official = ({name: _part(name, held, names, form) for name, held in side.items()} for side in read)
+    whose = [
+        patients_in({name: [file for file, _, _ in held] for name, held in side.items()}, patient) for side in read
+    ]
+    numbers = numbered(*whose)
+    train, official = (
+        {name: replace(_part(name, held, names, form), patients=of.get(name)) for name, held in side.items()}
+        for side, of in zip(read, numbers, strict=True)
+    )
     shape = next(iter(train.values())).x.shape
     notes = _unused_depth(pictures, form)
     return Pool(train, names, official, form=form.model_copy(update={"size": (shape[2], shape[3])}), notes=notes)

@@ -17,10 +17,12 @@ class Part:
 
     ``x`` has shape (samples, *input_shape): uint8 for images, float64 otherwise, NaN where a value is missing.
     ``y`` has shape (samples,) with classes 0, 1, ..., or (samples, *target_shape) in floats for regression.
+    ``patients``, (samples,) of whole numbers, says whose each sample is, where a patient may have several.
     """
 
     x: np.ndarray
     y: np.ndarray
+    patients: np.ndarray | None = None
 
     def __len__(self) -> int:
         """The number of samples."""
@@ -28,7 +30,7 @@ class Part:
 
     def __getitem__(self, rows: np.ndarray) -> "Part":
         """The samples at the indices ``rows``, in that order."""
-        return Part(self.x[rows], self.y[rows])
+        return Part(self.x[rows], self.y[rows], None if self.patients is None else self.patients[rows])
 
 
 @dataclass(frozen=True)
@@ -67,4 +69,6 @@ def join(parts: Iterable[Part]) -> Part:
         if len(shapes) > 1:
             called = "samples" if what == "x" else "targets"
             raise DataError(f"{called} of shapes {shapes[0]} and {shapes[1]} cannot go into one model; make them equal")
-    return Part(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
+    held = [part.patients for part in parts if part.patients is not None]
+    patients = np.concatenate(held) if len(held) == len(parts) else None
+    return Part(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]), patients)

@@ -4,7 +4,7 @@ What cannot be used is said by column and count, never by value: a message may t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from fedsmall.data.forms import Columns, need
 from fedsmall.data.sources.class_spelling import Classes, check_spelling, read_classes
 from fedsmall.data.sources.column_notes import column_notes
 from fedsmall.data.sources.files import as_classes, at_site, class_names, locate, plain, site_files
+from fedsmall.data.sources.patient_column import check_no_feature, patients_of
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.table_files import check_header, read_table
 from fedsmall.errors import DataError, PlanError
@@ -38,6 +39,7 @@ def csv(
     missing: Sequence[object] = (),
     separator: str | None = None,
     decimal: str = ".",
+    patient: str | None = None,
     site_column: str | None = None,
 ) -> Pool:
     """The table at ``path``, or one for each site where that is a folder.
@@ -47,7 +49,7 @@ def csv(
     gives the values of each: such a column becomes one feature of 0 and 1 for each value. ``separator`` is found from
     the header unless given, ``decimal`` is ".". Empty cells, "?", "NA" and the like are missing values, and what
     ``missing`` lists is, too. ``classes`` may say which spellings mean one class, {"ill": ["Ill", "krank"]}.
-    ``site_column`` names the site of each row, and is no feature.
+    ``site_column`` names the site of each row and ``patient`` the patient, who may have several; neither is a feature.
 
     Raises DataError for a column that is not there or holds text, and for a row without a label.
     """
@@ -61,7 +63,9 @@ def csv(
                 raise DataError("there is no row under the header; a site needs at least one patient")
     if site_column is not None and NOWHERE in frames:
         frames = _by_site(frames[NOWHERE], site_column)
-    left_out = [*drop, *([site_column] if site_column else [])]
+    whose = patients_of(frames, patient, one_table=NOWHERE not in frames and not found.is_dir())
+    left_out = [*drop, *(column for column in (site_column, patient) if column)]
+    check_no_feature(patient, label, features, categorical)
     reading = {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
     schema = Schema.of(
         frames, label, features=features, drop=left_out, classes=classes, categorical=categorical, **reading
@@ -69,7 +73,7 @@ def csv(
     parts = {}
     for name, frame in frames.items():
         with at_site(name):
-            parts[name] = schema.part(frame)
+            parts[name] = replace(schema.part(frame), patients=whose.get(name))
     notes = column_notes(
         frames,
         {name: part.x for name, part in parts.items()},

@@ -10,6 +10,7 @@ from clients.launcher import bundle_digest
 from clients.network import fleet, resident
 from clients.network.fleet import Arrival, GoneError, NotAdmittedError
 from clients.network.resident import Resident
+from clients.relay import KILLED
 from fedsmall.frames import from_frame, joined, pieces_of, to_frame
 from sim.engines.local_grid import act_as_server
 from strategies.server import packed_grid
@@ -154,7 +155,7 @@ def test_an_order_in_hand_when_the_program_was_killed_is_given_back_to_be_sent_a
 
     program.connect()
 
-    assert line.replies[0].error.code == resident.KILLED
+    assert line.replies[0].error.code == KILLED
     assert not program.taken.exists()
     assert not asked
 
@@ -191,7 +192,7 @@ def test_the_answer_to_an_earlier_order_is_never_sent_for_the_one_in_hand(at_wor
 
     program.connect()
 
-    assert line.replies[0].error.code == resident.KILLED
+    assert line.replies[0].error.code == KILLED
 
 
 @pytest.mark.parametrize("spoilt", [b"", b"\xff\x01"])

@@ -56,9 +56,11 @@ def test_the_scenarios_of_the_page_are_federations(folder):
     text = (folder / "patients.csv").read_text()
     (folder / "patients.csv").write_text(re.sub(r",f,", ",0,", text).replace(",m,", ",1,"))
     (folder / "local.csv").write_text(text)
+    visits = [f"p{row // 3},{row},{row // 3 % 2}" for row in range(60)]
+    (folder / "visits.csv").write_text("\n".join(["patient_id,x,outcome", *visits]))
 
     for block in blocks("toml"):
-        table = {"sites": 4, "samples_per_site": 5} if "images" in block else {}
+        table = {"sites": 4, "samples_per_site": 5} if "images" in block or "visits" in block else {}
         plan = Plan(name="t", method=Method(name="FedDC"), **table, **tomllib.loads(block))
         if "local.csv" in block:
             assert load_site(plan, "essen", folder / "local.csv").task.class_names == ("well", "ill")

@@ -5,9 +5,14 @@ import pytest
 import torch
 
 from fedsmall.federation import Federation, Samples, Task
+from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
 from fedsmall.training.batches import Batches
-from tests.fedsmall.training.cohorts import plan_for
+from fedsmall.training.cohort import Cohort
+from fedsmall.training.stack import Stack
+from fedsmall.wire import Traveller
+from tests.fedsmall.training.cohorts import TABLE, plan_for, samples_for
 
 
 def federation(*sizes: int) -> Federation:
@@ -52,3 +57,20 @@ def test_an_epoch_of_pooled_data_keeps_the_batch_of_the_recipe():
 
     assert [len(batch) for batch in central] == [2] * 9
     assert sum(map(len, central)) == sum(map(len, batches(sites, recipe)))
+
+
+def test_a_step_of_the_central_model_is_the_mean_of_the_sites_steps():
+    names, samples = samples_for(TABLE, (6, 6, 6))
+    sites = Federation(TABLE, tuple(names), tuple(samples), samples[0])
+    plan = plan_for(rounds=1, lr=0.5, batch=6, local_steps=1)
+
+    (central,), apart = (_after_a_round(plan, of).parameters["0.weight"].numpy() for of in (sites.pooled(), sites))
+
+    assert np.abs(central - apart.mean(axis=0)).max() < 1e-12  # rounding of sums in another order
+
+
+def _after_a_round(plan: Plan, of: Federation) -> Stack:
+    cohort = Cohort(plan, of.task, of.names, of.train)
+    stack = cohort.stack([Traveller(initial_model(plan, of.task))] * len(of.names))
+    cohort.train(stack, range(len(of.names)), 1, 1)
+    return stack

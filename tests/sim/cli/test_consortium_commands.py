@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedsmall.methods import method
 from fedsmall.plan import Plan
 from fedsmall.privacy.accountant import epsilon_of
 from fedsmall.privacy.patient_level import Charge
+from sim.cli.app import main
 from sim.consortium import keys, members, runs
 from sim.consortium.site import Site, classic_programs, programs
 from strategies.server.journal import FileJournal
@@ -334,3 +336,20 @@ def test_a_start_that_is_to_wait_for_a_stranger_or_without_a_server_starts_nothi
         assert code == 2
         assert line in complained
     assert sorted((desk.folder / "runs").iterdir()) == before
+
+
+def test_the_page_wants_a_consortium_and_a_port_that_is_free(folder, tmp_path, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for words, line in (
+            (["--folder", str(tmp_path)], "fedsmall: no consortium in this folder"),
+            (["--folder", str(folder), "--port", str(port)], f"fedsmall: port {port} is taken by another program"),
+        ):
+            with pytest.raises(SystemExit) as left:
+                main(["dashboard", *words])
+
+            assert left.value.code == 2
+            assert capsys.readouterr().err.startswith(line)
+    assert not (folder / "server" / "dashboard.token").exists()

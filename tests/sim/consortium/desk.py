@@ -102,8 +102,8 @@ class Desk:
         sheet, log = RunSheet.model_validate_json((home / "sheet.json").read_text()), runs.log_of(home)
         told, clock = partial(tell_waits, home), lambda: self.now
         grid = RetryingGrid(Wire(self), sheet, log, clock, Heads(self.folder / "sites", sheet), told)  # type: ignore[arg-type]
-        outcome = conduct(sheet, home, grid, log)
-        write_outcome(home, sheet.plan, outcome)
+        outcome, met = conduct(sheet, home, grid, log)
+        write_outcome(home, sheet.plan, outcome, met)
         return outcome
 
     def answer(self, name: str, kind: str, config: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:

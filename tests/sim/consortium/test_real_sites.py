@@ -28,7 +28,7 @@ from fedsmall.audit_log import AuditLog, verify
 from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
 from fedsmall.tasks import build_federation, hold_out
-from sim.consortium import flower_cli, keys, log_check, members, runs, sample_data, server, site, supervisor
+from sim.consortium import dialling, flower_cli, keys, log_check, members, runs, sample_data, server, site, supervisor
 from sim.engines.run import run_plan
 from sim.runs import scenario
 from tests import ROOT
@@ -289,11 +289,11 @@ def test_a_wrong_authority_another_name_or_no_server_is_said_in_words(loopback, 
     with pytest.raises(ValueError, match="does not trust"):
         site.up(stranger, None, 1, print)
     with pytest.raises(ValueError, match=r"does not trust: .*mismatch"):
-        site.check_server(
+        dialling.check_server(
             address.replace("127.0.0.1", "127.1"), authority
         )  # the same place, by a name it does not hold
     with pytest.raises(ValueError, match="cannot be reached"):
-        site.check_server(f"127.0.0.1:{free_ports(1)[0]}", authority)
+        dialling.check_server(f"127.0.0.1:{free_ports(1)[0]}", authority)
 
 
 def test_a_site_that_is_let_in_is_told_so_and_of_what_expires(loopback, tmp_path):

@@ -1,6 +1,8 @@
 """Real sites' own programs behind a grid: only Flower's network is left out."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Message
@@ -17,19 +19,37 @@ from strategies.server.packed_grid import pack, unpack
 
 
 class Stations(LocalGrid):
-    """The sites ``names``, whose data lie in folders of their names; each program is started anew for every message."""
+    """The sites ``names``, each with its ``data`` or none of its own; a program is started anew for every message.
 
-    def __init__(self, folder: Path, names: tuple[str, ...], monkeypatch: Any, policy: str = "") -> None:
+    What a site writes lies in a folder of its name.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        names: tuple[str, ...],
+        monkeypatch: Any,
+        policy: str = "",
+        data: Mapping[str, Path] | None = None,
+    ) -> None:
         super().__init__(len(names), 1)
+        self.data = data or {}
         self.folder, self.names, self.at = folder, names, dict(zip(self.nodes, names, strict=True))
-        (folder / "policy.toml").write_text(
-            "least_samples = 1\ncount_floor = 1\nleast_blur = 0\nmost_read = 1000\n" + policy
-        )
+        lenient = {"least_samples": 1, "count_floor": 1, "least_blur": 0, "most_read": 1000}
+        lines = [f"{key} = {value}\n" for key, value in lenient.items() if key not in policy]
+        (folder / "policy.toml").write_text("".join([*lines, policy]))
         monkeypatch.setenv(relay.SOCKET, "")
         monkeypatch.setattr(relay.socket_frames, "ask", self._ask)
 
     def station(self, site: str) -> Station:
-        return Station(site, None, self.folder / site, self.folder / "policy.toml")
+        return Station(site, self.data.get(site), self.folder / site, self.folder / "policy.toml")
+
+    def get_nodes(self) -> list[SimpleNamespace]:
+        """The nodes under the names of their sites, as Flower's grid has them."""
+        return [SimpleNamespace(node_id=node, name=name) for node, name in self.at.items()]
+
+    def forget(self, message_ids: Iterable[str]) -> None:
+        """All have been answered."""
 
     def agree_on_scaling(self, plan: Plan) -> None:
         """What a server does between the roll call and the first contact."""
@@ -42,7 +62,7 @@ class Stations(LocalGrid):
 
     def _ask(self, path: str, frame: bytes) -> bytes:
         words, arrays = from_frame(frame)
-        config = {**words["config"], RUN: "r", SITES: list(self.names)}
+        config = {RUN: "r", SITES: list(self.names), **words["config"]}
         return to_frame(*self.station(self.site).answer(words["kind"], config, arrays))
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:

@@ -39,7 +39,7 @@ def outcome_of(lie: Any) -> Any:
     give_federation(PLAN, federation)
     strategy, grid = strategy_for(PLAN), Lying(app, 5)
     grid.lie = lie
-    evaluator = validated(lambda moment: None, AskSites(strategy, grid, PLAN, federation.task), federation.task)
+    evaluator = validated(lambda moment: None, AskSites(strategy, grid, PLAN, federation.task), PLAN, federation.task)
     initial = lambda site: initial_model(PLAN, federation.task, site)  # noqa: E731
     return RunLoop(strategy, grid, PLAN, initial, evaluator).run()
 

@@ -1,0 +1,117 @@
+"""A run's end at a site: sums of the common model that it may tell, and what stays here for the hospital's own page."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from clients.memory import put
+from clients.policy import Policy
+from clients.site_log import SiteLog
+from clients.told_patients import ToldPatients
+from clients.upkeep.at_rest import opened, seal
+from fedsmall.data.raw_site import RawSite
+from fedsmall.evaluation.held_out import told_of
+from fedsmall.evaluation.probabilities import probabilities
+from fedsmall.models.own_models import has_own_models
+from fedsmall.plan import Plan
+from fedsmall.privacy.patient_level import is_patient_level
+from fedsmall.privacy.site_level import epsilon
+from fedsmall.run_sheet import RUN, RUN_ID, SITES
+from fedsmall.wire import CHARGED, Arrays
+
+AGREED, OWN = "agreed.json", "own_evaluation.safetensors"  # in the folder of a run
+
+
+class Agreed(NamedTuple):
+    """What a site took part in: the run's name and id, the plan, and the names of all its sites."""
+
+    run: str
+    ident: str
+    plan: Plan
+    sites: tuple[str, ...]
+
+
+class OwnEvaluation(NamedTuple):
+    """What the common model after round ``t`` says of the site's own held-out patients; it never leaves the site.
+
+    ``said`` are probabilities (samples, classes), or for numbers predictions (samples, outputs); ``y`` what was so.
+    """
+
+    t: int
+    said: np.ndarray
+    y: np.ndarray
+
+
+def may_be_last(plan: Plan, t: int) -> bool:
+    """Whether a run may end with the model that is judged after round ``t``: at its end, or where it ends early."""
+    validation = plan.method.validation
+    return t == plan.rounds or (validation is not None and validation.patience is not None)
+
+
+def tellable(raw: RawSite, answered: np.ndarray, plan: Plan, policy: Policy, memory: Path) -> Arrays:
+    """The sums over the held-out patients that may be told, of what a model ``answered``, (samples, outputs).
+
+    None where the policy lets no sums be told, for fewer patients than its floor, and where they would be those of the
+    answer before but for a few (:class:`clients.told_patients.ToldPatients`). Nor where sites have models of their own.
+    """
+    held = raw.held_out
+    if held is None or not policy.judge or has_own_models(plan):
+        return {}
+    rows = ToldPatients(memory).rows(held.x, held.y, policy.count_floor)
+    return told_of(answered[rows], held.y[rows], raw.task) if len(rows) else {}
+
+
+def charged(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:
+    """What a run has been charged here, as the site may tell it: counts, and what follows from counts and the plan.
+
+    The epsilon of patient-level privacy follows from how many patients there are, and stays here.
+    """
+    privacy = plan.method.privacy
+    if privacy is None or not privacy.counted:
+        return {}
+    if is_patient_level(plan):
+        steps = sum(each.steps for of, each in log.charges() if of == run)
+        most, told = policy.most_epsilon, {"steps": float(steps)}
+    else:
+        releases = sum(entry["event"] == "spent" and entry.get("run") == run for entry in log.entries())
+        spent = epsilon(privacy.noise, policy.delta, releases)
+        most, told = policy.budget, {"releases": float(releases), "epsilon": spent, "delta": policy.delta}
+    told |= {} if most is None else {"most": most}
+    return {f"{CHARGED}{name}": value for name, value in told.items() if np.isfinite(value)}
+
+
+def keep_agreed(folder: Path, config: Mapping[str, Any], plan: Plan) -> None:
+    """Keep what the site takes part in, once: the hospital's own page says it."""
+    if not (folder / AGREED).exists():
+        told = {"run": str(config[RUN]), "id": str(config.get(RUN_ID, "")), "sites": sorted(map(str, config[SITES]))}
+        put(folder / AGREED, json.dumps(told | {"plan": plan.model_dump(mode="json", exclude_defaults=True)}).encode())
+
+
+def agreed(folder: Path) -> Agreed | None:
+    """What :func:`keep_agreed` has kept; None where it has kept nothing, as earlier releases."""
+    if not (folder / AGREED).exists():
+        return None
+    told = json.loads((folder / AGREED).read_text())
+    return Agreed(told["run"], told["id"], Plan(**told["plan"]), tuple(told["sites"]))
+
+
+def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite) -> None:
+    """Keep what a model answered for the held-out patients beside the truth, on the site's own disk."""
+    if raw.held_out is None or not len(raw.held_out):
+        return
+    loss = raw.task.loss
+    said = np.asarray(answered if loss == "l1" else probabilities(answered, loss), dtype=np.float64)
+    held = save({"t": np.array(t), "said": said, "y": np.ascontiguousarray(raw.held_out.y)})
+    put(folder / OWN, seal(held))
+
+
+def own_evaluation(folder: Path) -> OwnEvaluation | None:
+    """What :func:`keep_evaluation` has kept last; None where it has kept nothing."""
+    if not (folder / OWN).exists():
+        return None
+    held = load(opened((folder / OWN).read_bytes()))
+    return OwnEvaluation(int(held["t"]), held["said"], held["y"])

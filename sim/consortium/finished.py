@@ -1,0 +1,205 @@
+"""The folder of a run over real sites, once it is finished, made what a simulation's is.
+
+Beside its own files (:mod:`strategies.server.deployment`) it gets those of :mod:`sim.runs.folder`: scenario, plans,
+summary, rounds, packages. What a simulation knows and a coordinator does not is left out: what models say of single
+samples, how many of each class a site trains on, the sites' own models.
+"""
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+from safetensors.numpy import load
+
+from fedsmall.audit_log import AuditLog
+from fedsmall.data.preparation import Preparation
+from fedsmall.data.standardise import Scaling
+from fedsmall.errors import PlanError
+from fedsmall.evaluation.held_out import CALLED, figures, judged_at_home, read
+from fedsmall.evaluation.metrics import default_metric, known_metric
+from fedsmall.evaluation.out_of_fold import together
+from fedsmall.evaluation.trivial import trivial_for
+from fedsmall.federation import Task, task_from
+from fedsmall.models.own_models import has_own_models
+from fedsmall.models.registry import completed
+from fedsmall.package.record import COMMON, TrainedOn
+from fedsmall.plan import Plan
+from fedsmall.privacy.patient_level import is_patient_level
+from fedsmall.run_sheet import RunSheet
+from fedsmall.wire import Arrays
+from sim.consortium.run_log import RunLog, run_log
+from sim.engines.run import RunRecord, versions
+from sim.runs.cores import cores
+from sim.runs.files import write, write_json
+from sim.runs.folder import REAL_SITES, Run
+from sim.runs.scenario import as_toml, of_plan
+from strategies.server.run_loop import Evaluation
+
+Told = Mapping[str, Any]
+OTHER_ROWS = "The hospitals do not all read their rows alike, so no model was packaged."
+
+
+def write_run(folder: Path, told: Told) -> Run:
+    """Write the files of a run into ``folder``, which holds its sheet, log and model; ``told`` is its outcome.json."""
+    sheet = RunSheet.model_validate_json((folder / "sheet.json").read_text())
+    log = run_log(AuditLog(folder / "log.jsonl").entries())
+    task = task_from(told["task"]) if told.get("task") else None  # outcomes of earlier releases hold none
+    evaluations = [_pooled(Evaluation(**each), task) for each in told["evaluations"]]
+    evaluations = [each for each in evaluations if each.common or each.sites]
+    last = _judged_last(told).get("told", {})
+    sums = {site: read(said["sums"]) for site, said in sorted(last.items()) if "sums" in said}
+    y = _held_out(together(sums.values()))
+    plan = sheet.plan
+    scenario = of_plan(plan, sheet.about)
+    if task is not None:
+        scenario = scenario.model_copy(update={"metric": _metric(plan, task, y)})
+    plan = plan.model_copy(update={"metric": scenario.metric})
+    run = Run(scenario, [plan], folder, about=_about(sheet, told, log, last))
+    write(folder / "scenario.toml", as_toml(scenario))
+    write_json(folder / "plans.json", [each.model_dump(mode="json") for each in run.plans])
+    record = _record(folder, plan, told, task, [replace(each, told={}) for each in evaluations], log)
+    if record.model is not None and record.preparation is None and task is not None and not has_own_models(plan):
+        run.about["notes"].append(OTHER_ROWS)
+    one = run.add(0, record, trivial_for(y, task) if task is not None and len(y) else None)
+    one.row["real"] = _real(sheet, told, log, last)
+    if task is not None and sums:
+        one.row["real"]["judged"] = judged_at_home(sums, task)
+    run.save()
+    return run
+
+
+def _judged_last(told: Told) -> Told:
+    """The evaluation of the model that the run ends with."""
+    every = told["evaluations"] or [{}]
+    return next((each for each in every if told.get("chosen") and each["t"] == told["chosen"]), every[-1])
+
+
+def complete(folder: Path) -> None:
+    """Write the files of a run of an earlier release, which wrote none. PlanError where it is not finished."""
+    try:
+        told = json.loads((folder / "outcome.json").read_text())
+    except FileNotFoundError:
+        raise PlanError(
+            f"{folder} is a run over real sites that is not finished; `fedsmall status` shows how it goes"
+        ) from None
+    write_run(folder, told)
+
+
+def _pooled(evaluation: Evaluation, task: Task | None) -> Evaluation:
+    """The evaluation by the sums of all sites together, where all that judged have told them.
+
+    Until then the common model's metrics are means of the sites' own, which an AUC of all patients is not.
+    """
+    said = {site: told["sums"] for site, told in evaluation.told.items() if "sums" in told}
+    if task is None or not said or set(said) != set(evaluation.extra.get("held_out", {})):
+        return evaluation
+    found = figures(together(read(said[site]) for site in sorted(said)), task)
+    common = evaluation.common or {}
+    return replace(evaluation, common=common | {name: found[name] for name in found if name in common})
+
+
+def _held_out(sums: Arrays) -> np.ndarray:
+    """The classes of the patients of whom sums were told, (samples,), in no order; none where numbers are predicted."""
+    if CALLED not in sums:
+        return np.zeros(0, dtype=np.int64)
+    counts = sums[CALLED].sum(axis=1).astype(np.int64)
+    return np.repeat(np.arange(len(counts)), counts)
+
+
+def _metric(plan: Plan, task: Task, y: np.ndarray) -> str:
+    """What the run is judged by: as a simulation chooses it, by the held-out patients in place of those trained on."""
+    if plan.metric is not None:
+        return known_metric(plan.metric, task.loss)
+    return default_metric([y], task)
+
+
+def _record(
+    folder: Path, plan: Plan, told: Told, task: Task | None, evaluations: list[Evaluation], log: RunLog
+) -> RunRecord:
+    path = folder / "model.safetensors"
+    model = load(path.read_bytes()) if path.exists() else None
+    if model is not None and task is not None and not has_own_models(plan):
+        model = completed(plan, task, model)
+    return RunRecord(
+        plan=plan,
+        engine=REAL_SITES,
+        evaluations=evaluations,
+        contacts=told["contacts"],
+        rounds=told.get("rounds", plan.rounds),
+        bytes_sent=told["bytes_sent"],
+        seconds=sum(seconds for _, seconds, _ in log.contacts.values()),
+        client_updates=told.get("client_updates", 0),
+        model=model,
+        events=sorted([*told["events"], *log.events], key=lambda event: event["t"]),
+        versions=versions(),
+        privacy=_promise(plan, told),
+        task=task,
+        preparation=_preparation(folder, told),
+        trained_on={COMMON: _trained_on(plan, told)},
+        chosen=told.get("chosen", 0),
+    )
+
+
+def _promise(plan: Plan, told: Told) -> dict[str, float]:
+    """What the run's ledger says; for patients the epsilon that every site keeps to, where the plan names it."""
+    privacy = plan.method.privacy
+    if privacy is not None and is_patient_level(plan) and privacy.epsilon is not None:
+        return {"epsilon_least": privacy.epsilon, "epsilon": privacy.epsilon, "delta": privacy.delta}
+    return dict(told.get("privacy", {}))
+
+
+def _preparation(folder: Path, told: Told) -> Preparation | None:
+    """What rows go through, as the sites said; None where they did not say one thing, or were never scaled alike."""
+    try:
+        prepared = Preparation.model_validate(told.get("rows"))
+    except ValidationError:
+        return None
+    path = folder / "scaling.json"
+    if not prepared.scaled:
+        return prepared
+    if not path.exists():
+        return None
+    return prepared.with_scaling(Scaling(**{k: np.array(v) for k, v in json.loads(path.read_text()).items()}))
+
+
+def _trained_on(plan: Plan, told: Told) -> TrainedOn:
+    samples = told.get("samples", {})
+    known = bool(samples) and not is_patient_level(plan)  # else what is told is the size of a lot
+    return TrainedOn(sites=max(1, len(samples)), samples=sum(samples.values()) if known else None)
+
+
+def _about(sheet: RunSheet, told: Told, log: RunLog, last: Told) -> dict[str, Any]:
+    samples = list(told.get("samples", {}).values()) or [0]
+    return {
+        "engine": REAL_SITES,
+        "started": log.started,
+        "ended": log.ended,
+        "cores": cores(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "task": told.get("task") or {},
+        "sites": len(sheet.sites),
+        "samples_per_site": [min(samples), max(samples)],
+        "test_samples": sum(said.get("samples", 0) for said in last.values()),
+        "notes": [],
+    }
+
+
+def _real(sheet: RunSheet, told: Told, log: RunLog, last: Told) -> dict[str, Any]:
+    """What only a run over real sites has: of each site, and of each contact."""
+    samples = told.get("samples", {})
+    sites = {
+        name: {
+            "samples": samples.get(name),
+            "held_out": last.get(name, {}).get("samples", 0),
+            "charged": last.get(name, {}).get("charged", {}),
+            **log.sites.get(name, {}),
+        }
+        for name in sheet.sites
+    }
+    times = {"started": log.started, "ended": log.ended, "launches": log.launches}
+    return {"run": sheet.run, "sites": sites, "contacts": list(log.contacts.values()), **times}

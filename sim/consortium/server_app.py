@@ -1,0 +1,15 @@
+"""The ServerApp of a federation of real sites, whose runs end in a folder such as a simulation leaves."""
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from sim.consortium.finished import write_run
+from strategies.server.deployment import serve
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Conduct the run that the run's config names, and write its folder."""
+    serve(grid, context, write_run)

@@ -1,0 +1,177 @@
+"""A hospital's own page on a run: what left it, what the model is worth on its own patients, its budget and its log.
+
+Made at the hospital from what lies on its disk, and nothing is sent for it. The page holds no record of a patient, but
+its curves have a point for each of those held out: it is for the hospital.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tomli_w
+from markupsafe import Markup
+
+from clients.kept import kept
+from clients.memory import run_folder
+from clients.patients import spent_here
+from clients.policy import Policy
+from clients.run_end import Agreed, OwnEvaluation, agreed, own_evaluation
+from clients.site_log import SiteLog
+from fedsmall.audit_log import LogCheck
+from fedsmall.evaluation.metrics import default_metric, evaluate
+from fedsmall.federation import Task
+from fedsmall.package.record import COMMON, Package
+from fedsmall.privacy.site_level import epsilon
+from sim.report.html import TEMPLATES
+from sim.runs.folder import PlanRun, Run, prediction_key
+from sim.runs.scenario import as_toml, of_plan
+
+LISTED = 200  # messages that are shown one by one
+KINDS = {
+    "roll": "who it is: name, task, model, number of samples, and how its rows become samples",
+    "sums": "sums of each feature, for a scaling that all share",
+    "scaling": "that it has taken the agreed scaling",
+    "classes": "how many samples of each class",
+    "train": "a trained model, with sample and step counts, and the training loss where no privacy forbids it",
+    "evaluate": "what a model is worth on its held-out patients; at the end sums over them",
+    "validate": "sums over its patients, of models that never saw them",
+}
+
+
+class Kind(NamedTuple):
+    """All that left of one kind: how many messages, bytes of arrays, and from when to when."""
+
+    kind: str
+    what: str
+    messages: int
+    size: int
+    first: str
+    last: str
+
+
+class OwnRun(NamedTuple):
+    """A run as a hospital's disk has it: its lines of the log, what was agreed, and what the model answered here."""
+
+    site: str
+    run: str
+    entries: list[dict[str, Any]]
+    check: LogCheck
+    agreed: Agreed | None
+    evaluation: OwnEvaluation | None
+    package: Package | None
+    budget: tuple[str, ...]
+
+    @property
+    def sent(self) -> list[dict[str, Any]]:
+        """The lines of what left."""
+        return [entry for entry in self.entries if entry["event"] == "sent"]
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """What left, by kind."""
+        by_kind: dict[str, list[dict[str, Any]]] = {}
+        for entry in self.sent:
+            by_kind.setdefault(entry["kind"], []).append(entry)
+        return [
+            Kind(kind, KINDS.get(kind, ""), len(all_of), _size(all_of), all_of[0]["time"][:19], all_of[-1]["time"][:19])
+            for kind, all_of in by_kind.items()
+        ]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all that left."""
+        return _size(self.sent)
+
+    @property
+    def others(self) -> list[dict[str, Any]]:
+        """The lines of what was refused, kept back, blurred or charged."""
+        return [entry for entry in self.entries if entry["event"] not in ("sent", "charged", "spent")]
+
+    @property
+    def settings(self) -> str:
+        """What was agreed, as a scenario."""
+        return as_toml(of_plan(self.agreed.plan)).decode() if self.agreed else ""
+
+
+def own_run(home: Path, policy: Policy, site: str, run: str) -> OwnRun:
+    """The run ``run`` as the disk of ``site`` has it. PlanError where the site was in none of that name."""
+    log, folder = SiteLog(home, site), run_folder(home / "runs", run)
+    entries = log.of_run(run)
+    common = kept(folder, COMMON)
+    return OwnRun(
+        site,
+        run,
+        entries,
+        log.verify(),
+        agreed(folder),
+        own_evaluation(folder),
+        None if common is None else common.package,
+        tuple(_budget(log, policy)),
+    )
+
+
+def page(own: OwnRun) -> str:
+    """The whole page."""
+    css = Markup((files("sim.report") / "report.css").read_text(encoding="utf-8"))
+    template = TEMPLATES.get_template("hospital.html")
+    shown, now = as_run(own), datetime.now(UTC).isoformat(timespec="minutes")[:16].replace("T", " ")
+    return template.render(own=own, run=shown, css=css, now=now, listed=LISTED, toml=tomli_w.dumps)
+
+
+def as_run(own: OwnRun) -> Run | None:
+    """The evaluation here as a run of one plan, such as clinical pages are made of; None where there is none."""
+    if own.agreed is None or own.evaluation is None:
+        return None
+    plan, said, y = own.agreed.plan, own.evaluation.said, own.evaluation.y
+    task = _task(own)
+    metric = plan.metric or default_metric([y], task)
+    outputs = said if task.loss == "l1" else np.log(np.clip(said, 1e-300, None))
+    worth = evaluate(outputs, y, task)
+    row = {"method": plan.method.name, "label": plan.method.label, "seed": plan.seed, "common": worth, "sites": {}}
+    row |= {"extra": {}, "contacts": 0, "bytes_sent": 0, "stopped": False, "rounds": own.evaluation.t}
+    one = PlanRun(0, plan, row, [{"t": own.evaluation.t, "common": worth, "sites": {}, "extra": {}}], [])
+    about = {"task": {"loss": task.loss, "class_names": task.class_names}, "notes": []}
+    name = "predictions" if task.loss == "l1" else "probabilities"
+    key = prediction_key(one)
+    scenario = of_plan(plan).model_copy(update={"metric": metric})
+    return Run(scenario, [plan], None, [one], about, predictions={f"{key}/{name}": said, f"{key}/labels": y})
+
+
+def _task(own: OwnRun) -> Task:
+    """The task, as far as judging goes."""
+    assert own.evaluation is not None
+    if own.package is not None:
+        task = own.package.learns
+        loss = "l1" if task.loss == "l1" else "cross_entropy"
+        classes, names = task.classes, task.class_names
+    else:  # sites with models of their own, whose package holds no class
+        loss = "cross_entropy" if own.evaluation.y.dtype.kind in "iu" else "l1"
+        classes, names = own.evaluation.said.shape[1], ()
+    metrics = ("mae", "loss") if loss == "l1" else ("accuracy", "balanced_accuracy", "auc", "brier", "loss")
+    return Task("here", (), classes, loss, metrics, names)
+
+
+def _budget(log: SiteLog, policy: Policy) -> list[str]:
+    """What has been spent of the privacy of patients and of the site, over all runs, and what the policy allows."""
+    lines = [
+        f"{run}: epsilon {spent:.3g} at delta {policy.delta:g} to each patient"
+        for run, spent in spent_here(log, policy.delta)
+    ]
+    if policy.most_epsilon is not None:
+        lines.append(f"The policy here allows epsilon {policy.most_epsilon:g} to a patient, over all runs.")
+    releases, noise = log.spent()
+    if releases and noise is not None:
+        spent = epsilon(noise, policy.delta, releases)
+        lines.append(
+            f"{releases} releases under clip and noise, over all runs: epsilon {spent:.3g} at delta {policy.delta:g}"
+        )
+    if policy.budget is not None:
+        lines.append(f"The policy here allows epsilon {policy.budget:g} to the site, over all runs.")
+    return lines
+
+
+def _size(entries: Sequence[dict[str, Any]]) -> int:
+    return sum(int(entry.get("bytes", 0)) for entry in entries)

@@ -1,0 +1,118 @@
+"""What is sealed is read with its key and no other; what a station keeps of a run is sealed where its policy asks."""
+
+import stat
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clients.kept import kept
+from clients.memory import run_folder
+from clients.station import Station
+from clients.upkeep.at_rest import KEY, NONCE, SEALED, keeping, opened, seal
+from fedsmall.errors import PolicyError
+from fedsmall.package.record import COMMON
+from fedsmall.wire import ROUND, split
+from tests.clients.test_station import AS_IT_IS, config, files, order, plan, same, scaled
+
+__all__ = ["files"]
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("key") / "rest.key")
+
+
+@settings(max_examples=30, deadline=None)
+@given(content=st.binary(max_size=300))
+def test_what_is_sealed_comes_back_and_is_never_the_same_twice(key, content):
+    with keeping(key):
+        one, other = seal(content), seal(content)
+        assert opened(one) == opened(other) == content
+    assert one != other
+    assert len(one) == len(SEALED) + NONCE + len(content) + 16
+
+
+def test_it_is_aes_gcm_with_the_key_in_the_file(key, tmp_path):
+    with keeping(key):
+        sealed = seal(b"weights")
+
+    written = (tmp_path / key).read_bytes()
+    assert len(written) == KEY
+    assert stat.S_IMODE((tmp_path / key).stat().st_mode) == 0o600
+    rest = sealed[len(SEALED) :]
+    assert AESGCM(written).decrypt(rest[:NONCE], rest[NONCE:], SEALED) == b"weights"
+
+
+def test_without_a_key_things_are_as_they_are_and_what_was_written_so_stays_readable(key):
+    assert seal(b"x") == opened(b"x") == b"x"
+    with keeping(None):
+        assert seal(b"x") == b"x"
+    with keeping(key):
+        assert opened(b"x") == b"x"
+
+
+def test_another_key_none_or_a_changed_bit_is_a_refusal(key, tmp_path):
+    with keeping(key):
+        sealed = seal(b"weights")
+        for place in (len(SEALED), len(SEALED) + NONCE, len(sealed) - 1):
+            changed = bytes([*sealed[:place], sealed[place] ^ 1, *sealed[place + 1 :]])
+            with pytest.raises(PolicyError, match="sealed with another rest_key, or was changed"):
+                opened(changed)
+        with pytest.raises(PolicyError, match="or was changed"):
+            opened(SEALED + b"short")
+    with pytest.raises(PolicyError, match="its policy names no rest_key to open it"):
+        opened(sealed)
+    with keeping(str(tmp_path / "other.key")), pytest.raises(PolicyError, match="another rest_key"):
+        opened(sealed)
+
+
+def test_a_key_that_cannot_be_made_or_is_none_is_told(tmp_path):
+    (tmp_path / "short").write_bytes(b"abc")
+    (tmp_path / "file").touch()
+
+    with pytest.raises(PolicyError, match="rest_key holds 3 bytes, a key has 32"), keeping(str(tmp_path / "short")):
+        pass
+    with pytest.raises(PolicyError, match="can be neither read nor made"), keeping(str(tmp_path / "file" / "key")):
+        pass
+
+
+def run_of(station, the_plan):
+    """Two contacts and the last evaluation; what left, in order."""
+    model = scaled(station, the_plan)
+    left = [station.answer("train", order(t, the_plan=the_plan), model)[1] for t in (1, 2)]
+    end = station.answer("evaluate", config(the_plan, **{ROUND: the_plan.rounds}), model)
+    assert "error" not in end[0]
+    return left, model
+
+
+def arrays_on_disk(folder):
+    return [path for path in folder.rglob("*") if path.is_file() and path.suffix in (".safetensors", ".json", ".md")]
+
+
+def test_a_station_with_a_key_gives_the_same_bits_and_keeps_nothing_that_can_be_read(tmp_path, files, key):
+    the_plan = plan(2, keep_last=2)
+    (tmp_path / "open.toml").write_text(AS_IT_IS)
+    (tmp_path / "sealed.toml").write_text(AS_IT_IS + f'rest_key = "{key}"\n')
+    plain = Station("essen", files["essen"], tmp_path / "plain", tmp_path / "open.toml")
+    sealed = Station("essen", files["essen"], tmp_path / "sealed", tmp_path / "sealed.toml")
+
+    (one, model), (other, _) = run_of(plain, the_plan), run_of(sealed, the_plan)
+
+    assert all(same(a, b) for a, b in zip(one, other, strict=True))
+    folder = run_folder(tmp_path / "sealed" / "runs", "r")
+    places = {str(path.relative_to(folder).parent) for path in arrays_on_disk(folder)}
+    assert {"visitors", "packages/common", "packages/own"} <= places
+    for path in arrays_on_disk(folder):
+        if path.name != "agreed.json":  # the plan, which everybody knows
+            assert path.read_bytes().startswith(SEALED), path.name
+    assert not any(
+        p.read_bytes().startswith(SEALED) for p in arrays_on_disk(run_folder(tmp_path / "plain" / "runs", "r"))
+    )
+    with pytest.raises(PolicyError, match="names no rest_key"):
+        kept(folder, COMMON)
+    with keeping(key):
+        found = kept(folder, COMMON).weights
+    assert all(np.array_equal(found[name], array) for name, array in split(model, "arrays").items())

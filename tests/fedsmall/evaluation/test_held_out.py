@@ -1,0 +1,136 @@
+"""Sums that sites tell of their held-out patients show what one central test set of the same patients would."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import (
+    balanced_accuracy_score,
+    brier_score_loss,
+    confusion_matrix,
+    f1_score,
+    roc_auc_score,
+    roc_curve,
+)
+
+from fedsmall.evaluation.held_out import (
+    area,
+    figures,
+    judged_at_home,
+    read,
+    roc_points,
+    shapes_of,
+    told_of,
+    written,
+)
+from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.out_of_fold import EDGES, together
+from fedsmall.federation import Task
+
+METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "sensitivity", "specificity", "auc", "brier", "loss")
+
+
+def task_of(classes: int, loss: str = "cross_entropy") -> Task:
+    names = ("mae", "loss") if loss == "l1" else tuple(name for name in METRICS if loss != "hinge" or name != "brier")
+    return Task("t", (1,), classes, loss, names)
+
+
+def patients(classes: int, count: int, seed: int = 0, outputs: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(classes, size=count)
+    said = rng.normal(size=(count, outputs or classes))
+    said[np.arange(count), np.minimum(y, said.shape[1] - 1)] += np.where(y < said.shape[1], 1.0, -1.0)
+    return said, y
+
+
+@pytest.mark.parametrize(
+    ("classes", "loss", "outputs"),
+    [(2, "cross_entropy", 2), (2, "logistic", 1), (2, "hinge", 1), (3, "cross_entropy", 3)],
+)
+def test_the_sums_of_all_sites_show_the_metrics_of_all_patients(classes, loss, outputs):
+    task, (said, y) = task_of(classes, loss), patients(classes, 200, outputs=outputs)
+    cuts = np.split(np.arange(200), [30, 90])
+
+    found = figures(together(told_of(said[mine], y[mine], task) for mine in cuts), task)
+
+    whole = evaluate(said, y, task)
+    assert found.keys() - {"ece"} == whole.keys()
+    assert all(found[name] == pytest.approx(whole[name], abs=1e-12) for name in whole if name != "auc")
+    assert found["auc"] == pytest.approx(whole["auc"], abs=0.01)
+
+
+def test_the_metrics_of_the_matrix_are_those_of_scikit_learn():
+    task, (said, y) = task_of(3), patients(3, 90)
+
+    sums = told_of(said, y, task)
+
+    called = said.argmax(axis=1)
+    assert sums["called"].tolist() == confusion_matrix(y, called).tolist()
+    assert figures(sums, task)["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, called))
+    assert figures(sums, task)["macro_f1"] == pytest.approx(f1_score(y, called, average="macro"))
+
+
+def test_the_area_and_the_curve_are_those_of_the_binned_scores():
+    task, (said, y) = task_of(2), patients(2, 120)
+    sums = told_of(said, y, task)
+    bins = np.digitize(said[:, 1] - said[:, 0], EDGES)
+
+    x, sensitivity = roc_points(sums)
+
+    expected = roc_curve(y, bins, drop_intermediate=False)
+    assert area(sums).value == pytest.approx(roc_auc_score(y, bins))
+    assert area(sums).low < area(sums).value < area(sums).high
+    assert set(zip(expected[0].tolist(), expected[1].tolist(), strict=True)) == set(
+        zip(x.tolist(), sensitivity.tolist(), strict=True)
+    )
+
+
+def test_the_brier_score_is_scikit_learns():
+    task, (said, y) = task_of(2, "logistic"), patients(2, 60, outputs=1)
+
+    found = figures(told_of(said, y, task), task)
+
+    assert found["brier"] == pytest.approx(brier_score_loss(y, 1 / (1 + np.exp(-said[:, 0]))))
+
+
+def test_a_model_of_no_numbers_is_told_as_one_that_knows_nothing():
+    task, (said, y) = task_of(2), patients(2, 20)
+
+    sums = told_of(np.full_like(said, np.nan), y, task)
+
+    assert sums["called"][:, 1].sum() == 0  # a tie goes to the lower class
+    assert sums["correct"] == np.trace(sums["called"])
+
+
+def test_numbers_that_are_predicted_have_a_mean_error_and_no_classes():
+    task = task_of(1, "l1")
+
+    sums = told_of(np.array([[1.0], [3.0]]), np.array([[0.0], [1.0]]), task)
+
+    assert sums.keys() == shapes_of(task).keys() == {"count", "loss"}
+    assert figures(sums, task) == {"loss": 1.5, "mae": 1.5}
+
+
+def test_sums_are_the_same_after_they_were_written():
+    task, (said, y) = task_of(3), patients(3, 40)
+    sums = told_of(said, y, task)
+
+    again = read(json.loads(json.dumps(written(sums))))
+
+    assert {name: array.shape for name, array in again.items()} == shapes_of(task)
+    assert all((again[name] == sums[name]).all() for name in sums)
+
+
+def test_what_a_page_needs_is_of_every_site_and_of_all_together():
+    task = task_of(2)
+    told = {
+        site: told_of(*patients(2, count, seed), task) for seed, (site, count) in enumerate({"b": 30, "a": 50}.items())
+    }
+
+    shown = judged_at_home(told, task)
+
+    assert list(shown["sites"]) == ["a", "b"]
+    assert (shown["together"]["count"], shown["together"]["sites"]) == (80, 2)
+    assert shown["together"]["called"] == (told["a"]["called"] + told["b"]["called"]).tolist()
+    assert shown["together"]["over_sites"]["accuracy"]["value"] == shown["together"]["metrics"]["accuracy"]
+    assert json.loads(json.dumps(shown)) == shown

@@ -1,0 +1,86 @@
+"""Of fewer sites than routes every site deals its own samples: evenly, by class, and as its own stream says."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsmall.commons import Commons
+from fedsmall.errors import PlanError
+from fedsmall.federation import Federation, Samples, Task
+from fedsmall.methods import method
+from fedsmall.plan import Plan
+from fedsmall.routes import among, folds_of, folds_of_samples, route_at, turn_at
+from fedsmall.schedule import Action, contacts_of
+from fedsmall.validation import check_run
+
+
+def plan_of(routes: int = 5, rounds: int = 40, seed: int = 0, **settings: Any) -> Plan:
+    chosen = method("FedDC", validate={"routes": routes}, **settings)
+    return Plan(name="p", task="breast_cancer", rounds=rounds, seed=seed, method=chosen)
+
+
+@pytest.mark.parametrize("samples", [2, 3, 4, 5, 9, 10, 31])
+@pytest.mark.parametrize("routes", [2, 3, 5])
+def test_folds_differ_by_a_sample_at_most_in_all_and_of_each_class(samples: int, routes: int) -> None:
+    y = np.random.default_rng(samples).integers(0, 3, samples)
+
+    folds = folds_of_samples(plan_of(routes), "north", y)
+
+    for some in (folds, *(folds[y == label] for label in range(3))):
+        counts = np.bincount(some, minlength=routes)
+        assert counts.max() - counts.min() <= 1
+    assert all((folds != route).any() for route in range(routes))  # every route has somebody to learn from
+
+
+def test_who_is_in_which_fold_is_drawn_for_each_site_and_seed_alone() -> None:
+    y = np.arange(7) % 2
+
+    draws = np.array([folds_of_samples(plan_of(seed=seed), "north", y) for seed in range(600)])
+    again, elsewhere = (folds_of_samples(plan_of(), site, y) for site in ("north", "south"))
+
+    shares = np.stack([(draws == fold).mean(axis=0) for fold in range(5)])
+    np.testing.assert_allclose(shares, 0.2, atol=0.07)  # four standard errors
+    np.testing.assert_array_equal(draws[0], again)
+    assert (again != elsewhere).any()
+
+
+def test_only_of_fewer_sites_than_routes_are_folds_of_samples() -> None:
+    plan = plan_of(3)
+
+    assert [among(plan, sites).method.by_samples for sites in (1, 2, 3, 4)] == [True, True, False, False]
+    assert among(plan, 3) is plan
+    assert folds_of(among(plan, 2), [5, 5]) is None
+    assert Plan.model_validate_json(among(plan, 2).model_dump_json(exclude_defaults=True)) == among(plan, 2)
+    with pytest.raises(ValueError, match="ask for the plan among so many sites"):
+        folds_of(plan, [5, 5])
+
+
+@pytest.mark.parametrize("random", [False, True])
+@pytest.mark.parametrize(("groups", "routes"), [(1, 3), (6, 3)])
+def test_the_turn_is_known_from_the_plan_as_the_common_models_know_it(random: bool, groups: int, routes: int) -> None:
+    plan = among(plan_of(routes, groups=groups, random_schedule=random, permute_every=1, aggregate_every=3), 2)
+    names = range(plan.method.group_count(2))
+    commons = Commons(None, plan.method, [{"w": np.zeros(1)} for _ in names])  # type: ignore[arg-type]
+
+    for contact in contacts_of(plan):
+        turns = {turn_at(plan, t) for t in range(contact.t - contact.rounds + 1, contact.t + 1)}
+        assert turns == {commons.turn}
+        assert route_at(plan, contact.t) == commons.turn % routes
+        if contact.action is Action.AGGREGATE:
+            commons.aggregate(lambda group: Nobody, contact.t, 0.0)  # type: ignore[arg-type, return-value]
+
+
+class Nobody:
+    """Updates of no site, which leave a common model what it is."""
+
+    sites = ()
+
+
+def test_a_site_of_one_sample_is_told_so_before_the_run() -> None:
+    some, one = (Samples(np.zeros((n, 2)), np.arange(n) % 2) for n in (4, 1))
+    task = Task("breast_cancer", (2,), 2, "cross_entropy", ("accuracy",))
+    federation = Federation(task, ("north", "south"), (some, one), some)
+
+    with pytest.raises(PlanError, match=r"^south has one sample, and folds of samples need two at least"):
+        check_run(plan_of(rounds=50).model_copy(update={"model": "linear"}), federation)

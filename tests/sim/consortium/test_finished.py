@@ -1,0 +1,239 @@
+"""A run over real sites ends in the folder of a simulation; its figures are the sites' own, and theirs alone."""
+
+import html
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+from sklearn.metrics import brier_score_loss, confusion_matrix, roc_auc_score
+
+from clients.memory import run_folder
+from clients.run_end import own_evaluation
+from fedsmall.audit_log import AuditLog
+from fedsmall.errors import PlanError
+from fedsmall.tasks import build_federation
+from sim.cli.app import main
+from sim.consortium.opened import opened
+from sim.engines.run import run_plan
+from sim.report.html import page
+from sim.report.sites.at_home import at_home
+from sim.runs.execute import execute
+from sim.runs.folder import REAL_SITES, read
+from sim.runs.merge import merge
+from strategies.server import deployment
+from tests.sim.consortium.real_run import NAMES, demo, files, plan_of, real_run
+
+SHORT = ("rounds=4", "method.0.permute_every=1", "method.0.aggregate_every=2", "evaluate_every=2")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("real")
+
+
+@pytest.fixture(scope="module")
+def home(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        return real_run(folder, plan_of(), patch)
+
+
+@pytest.fixture(scope="module")
+def played(folder, home):
+    """The simulation of the same scenario."""
+    data = next(iter(files(folder).values())).parent
+    execute(demo(*SHORT, "method.0.privacy.blur=0", f"task.csv={data}"), folder / "runs" / "trial", engine="inprocess")
+    return read(folder / "runs" / "trial")
+
+
+def fedsmall(capsys, *words):
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    told = capsys.readouterr()
+    return ended.value.code, told.out, told.err
+
+
+def own(folder, site, run="trial"):
+    return own_evaluation(run_folder(folder / site / "runs", run))
+
+
+def test_the_folder_is_read_as_that_of_a_simulation(home, played):
+    real = read(home)
+
+    (one,), (other,) = real.done, played.done
+    assert real.about["engine"] == REAL_SITES
+    assert real.scenario.about == "A trial."
+    assert real.scenario.metric == played.scenario.metric
+    assert (one.row["contacts"], one.row["bytes_sent"]) == (other.row["contacts"], other.row["bytes_sent"])
+    assert one.row["trivial"]["common"] == pytest.approx(other.row["trivial"]["common"], abs=0.01)
+    assert real.about["test_samples"] == played.about["test_samples"] == 144
+    told = one.row["common"]
+    assert all(told[name] == pytest.approx(other.row["common"][name], abs=1e-6) for name in told if name != "auc")
+    assert told["auc"] == pytest.approx(
+        other.row["common"]["auc"], abs=one.row["real"]["judged"]["together"]["auc_error"]
+    )
+
+
+@pytest.mark.parametrize("site", NAMES)
+def test_the_figures_of_a_hospital_are_scikit_learns_on_its_own_predictions(folder, home, site):
+    said, y = own(folder, site).said, own(folder, site).y
+
+    judged = read(home).done[0].row["real"]["judged"]["sites"][site]
+
+    called = said.argmax(axis=1)
+    assert judged["count"] == len(y) == 48
+    assert judged["called"] == confusion_matrix(y, called).tolist()
+    assert judged["metrics"]["accuracy"] == pytest.approx((called == y).mean())
+    assert judged["metrics"]["brier"] == pytest.approx(brier_score_loss(y, said[:, 1]))
+    assert judged["metrics"]["auc"] == pytest.approx(roc_auc_score(y, said[:, 1]), abs=judged["auc_error"])
+
+
+def test_the_page_shows_them_and_says_what_it_cannot_show(home):
+    run = read(home)
+
+    text = html.unescape(page([run], "t"))
+
+    (shown,) = at_home(run)
+    for at in shown.homes:
+        assert f"<tr><td>{at.site}</td><td>{at.trained}</td><td>48</td><td>{at.area.value:.3f}" in text
+        assert f"{at.errors.sensitivity.hits} of {at.errors.sensitivity.of}" in text
+    assert "There is no central test set." in text
+    assert "144 patients of 3 hospitals" in text
+    assert "What this cannot show" in text
+    assert "fedsmall start trial/scenario.toml --name ANOTHER" in text
+    assert "holds no predictions of classes" not in text
+
+
+def test_what_came_is_what_the_hospitals_say_that_they_sent(folder, home):
+    sites = read(home).done[0].row["real"]["sites"]
+
+    for site in NAMES:
+        left = [e for e in AuditLog(folder / site / "log.jsonl").entries() if e["event"] == "sent"]
+        assert (sites[site]["answers"], sites[site]["came"]) == (len(left), sum(e["bytes"] for e in left))
+
+
+def test_the_model_predicts_what_the_simulations_does(folder, home, played, tmp_path, capsys):
+    frame = pandas.read_csv(files(folder)["essen"]).drop(columns="diagnosis")
+    frame.to_csv(tmp_path / "new.csv", index=False)
+
+    said = []
+    for where, name in ((home, "real.csv"), (played.folder, "played.csv")):
+        code, _, _ = fedsmall(capsys, "predict", where, tmp_path / "new.csv", "--out", tmp_path / name)
+        assert code == 0
+        said.append(pandas.read_csv(tmp_path / name))
+
+    real, simulated = said
+    assert len(real) == len(frame)
+    assert np.abs(real["p_benign"] - simulated["p_benign"]).max() < 1e-6
+
+
+def test_compare_puts_it_beside_its_simulation(home, played, capsys, tmp_path):
+    code, told, _ = fedsmall(capsys, "compare", home, played.folder, "--out", tmp_path / "both")
+
+    (merged,) = merge([read(home), played])
+    assert code == 0
+    assert [one.label for one in merged.done] == ["FedDC (trial)", "FedDC (trial, real sites)"]
+    assert "FedDC (trial, real sites): judged at home on 144 patients" in told
+    assert "Over real hospitals: FedDC (trial, real sites)" in (tmp_path / "both" / "report.html").read_text()
+
+
+def test_a_simulation_of_other_patients_is_another_table(folder, home, tmp_path):
+    others = {name: path.read_text().splitlines() for name, path in files(tmp_path).items()}
+    for name, lines in others.items():
+        (tmp_path / "data" / f"{name}.csv").write_text("\n".join(lines[:60]) + "\n")
+    execute(demo(*SHORT, "method.0.privacy.blur=0", f"task.csv={tmp_path / 'data'}"), tmp_path / "o")
+
+    assert len(merge([read(home), read(tmp_path / "o")])) == 2
+
+
+def test_a_hospital_whose_policy_lets_no_sums_be_told_is_named(tmp_path, monkeypatch):
+    home = real_run(tmp_path, plan_of(), monkeypatch, policy="judge = false\n")
+
+    run = read(home)
+    (shown,) = at_home(run)
+    text = page([run], "t")
+    assert (shown.homes, shown.silent) == ([], list(NAMES))
+    assert "no hospital has told sums" in text
+    assert run.done[0].row["common"]["accuracy"] > 0  # what a policy does not forbid is told
+    assert own(tmp_path, "essen") is not None  # its own page needs nobody's leave
+
+
+def test_where_nobody_holds_enough_out_there_is_a_page_without_figures(tmp_path, monkeypatch, capsys):
+    home = real_run(tmp_path, plan_of(), monkeypatch, policy="count_floor = 1000\n")
+
+    code, _, _ = fedsmall(capsys, "report", home)
+
+    assert code == 0
+    assert "no hospital has told sums" in (home / "report.html").read_text()
+    assert read(home).about["test_samples"] == 0
+    assert len(own(tmp_path, "essen").y) == 48
+
+
+def test_a_run_of_an_earlier_release_gets_its_files_when_it_is_opened(home, tmp_path, capsys):
+    old = tmp_path / "old"
+    old.mkdir()
+    for name in ("sheet.json", "log.jsonl", "model.safetensors", "scaling.json"):
+        (old / name).write_bytes((home / name).read_bytes())
+    told = json.loads((home / "outcome.json").read_text())
+    known = ("plan", "evaluations", "contacts", "bytes_sent", "events", "chosen")
+    for evaluation in told["evaluations"]:
+        del evaluation["told"]
+    (old / "outcome.json").write_text(json.dumps({name: told[name] for name in known}))
+
+    code, said, _ = fedsmall(capsys, "report", old)
+
+    assert code == 0
+    assert "FedDC" in said
+    code, _, error = fedsmall(capsys, "predict", old, home / "scenario.toml")
+    assert (code, "holds no model that can be used" in error) == (2, True)
+
+
+def test_a_run_that_is_not_finished_is_one_line(home, tmp_path, capsys):
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "sheet.json").write_bytes((home / "sheet.json").read_bytes())
+
+    for words in (["report"], ["compare"], ["predict"]):
+        code, _, error = fedsmall(
+            capsys, *words, tmp_path / "half", *([home / "x.csv"] if words == ["predict"] else [])
+        )
+        assert (code, error.count("\n")) == (2, 1)
+        assert "is a run over real sites that is not finished" in error
+    with pytest.raises(PlanError, match="not finished"):
+        opened(tmp_path / "half")
+
+
+def test_a_folder_that_cannot_be_written_costs_no_model(tmp_path, capsys):
+    def broken(folder: Path, told: deployment.Told) -> None:
+        raise RuntimeError("no room\nfor a page")
+
+    log = AuditLog(tmp_path / "log.jsonl")
+
+    deployment._finished(broken, log, tmp_path, {})
+
+    assert [(e["event"], e["reason"]) for e in log.entries()] == [("unwritten", "no room for a page")]
+    assert "RuntimeError" in capsys.readouterr().err
+
+
+def test_rows_that_hospitals_read_otherwise_make_no_package():
+    rows = {"form": {"kind": "table", "columns": ["a"], "separator": ","}, "shape": [1]}
+    other = rows | {"form": {**rows["form"], "separator": ";"}}
+    odd = rows | {"form": {**rows["form"], "columns": ["b"]}}
+
+    def met(*each):
+        answers = {f"s{k}": {"num-examples": 9, "rows": json.dumps(one)} for k, one in enumerate(each)}
+        return deployment.told_at_roll(answers)["rows"]
+
+    assert met(rows, other) == rows  # a file's separator is nobody else's business
+    assert met(rows, odd) is None
+    assert met(rows, None) is None
+    assert deployment.told_at_roll({"a": {"rows": "no JSON"}, "b": {"rows": "[1]"}})["rows"] is None
+
+
+def test_the_bits_are_those_of_the_simulation(folder, home):
+    plan = plan_of(f"task.csv={folder / 'data'}")
+
+    record = run_plan(plan, build_federation(plan), "inprocess")
+
+    model = read(home).model_of(read(home).done[0])
+    assert all(model[name].tobytes() == array.tobytes() for name, array in record.model.items())

@@ -1,0 +1,162 @@
+"""A hospital's own page: what left it, what the model is worth on its own patients, its budget; from its disk alone."""
+
+import html
+import json
+
+import pytest
+from sklearn.metrics import confusion_matrix, roc_auc_score
+
+from clients.memory import run_folder
+from clients.policy import Policy
+from clients.run_end import agreed, own_evaluation
+from clients.site_log import SiteLog
+from sim.cli.app import main
+from sim.report.html import page as run_page
+from sim.report.sites.hospital import own_run, page
+from sim.runs.folder import read
+from tests.sim.consortium.real_run import NAMES, plan_of, real_run
+
+PRIVATE = (
+    'method.0.privacy={level = "patient", clip = 1.0, epsilon = 8.0, lot = 16}',
+    'task.ranges=[0, 5000]',
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("h")
+    with pytest.MonkeyPatch.context() as patch:
+        real_run(made, plan_of(), patch)
+    kit = {"consortium": "c", "site": "essen", "address": "x:1", "expires": "2030-01-01"}
+    (made / "kit").mkdir()
+    (made / "kit" / "site.json").write_text(json.dumps(kit))
+    return made
+
+
+def shown(own):
+    return html.unescape(page(own))
+
+
+def report(capsys, folder, *words):
+    with pytest.raises(SystemExit) as ended:
+        main(["site", "report", *map(str, words), "--kit", str(folder / "kit"), "--home", str(folder / "essen")])
+    told = capsys.readouterr()
+    return ended.value.code, told.out, told.err
+
+
+def test_what_left_is_what_the_log_says(folder):
+    own = own_run(folder / "essen", Policy(), "essen", "trial")
+
+    log = [entry for entry in SiteLog(folder / "essen", "essen").entries() if entry["event"] == "sent"]
+    text = shown(own)
+    assert own.size == sum(entry["bytes"] for entry in log)
+    assert sum(each.messages for each in own.kinds) == len(log) == 9
+    assert {each.kind for each in own.kinds} == {"roll", "sums", "scaling", "train", "evaluate"}
+    assert f"{len(log)} messages left this hospital" in text
+    assert all(entry["sha256"][:16] in text for entry in log if entry["bytes"])
+
+
+def test_what_the_model_is_worth_here_is_scikit_learns(folder):
+    evaluation = own_evaluation(run_folder(folder / "essen" / "runs", "trial"))
+
+    text = shown(own_run(folder / "essen", Policy(), "essen", "trial"))
+
+    (tn, fp), (fn, tp) = confusion_matrix(evaluation.y, evaluation.said.argmax(axis=1))
+    assert f"<tr><td>malignant</td><td>{tn}</td><td>{fp}</td><td>{tn + fp}</td></tr>" in text
+    assert f"<tr><td>benign</td><td>{fn}</td><td>{tp}</td><td>{fn + tp}</td></tr>" in text
+    assert f"<td>{roc_auc_score(evaluation.y, evaluation.said[:, 1]):.3f}<br>" in text
+    assert "calibration" in text
+
+
+def test_it_says_what_was_agreed_and_the_logs_head(folder):
+    own = own_run(folder / "essen", Policy(), "essen", "trial")
+
+    text = shown(own)
+
+    found = agreed(run_folder(folder / "essen" / "runs", "trial"))
+    assert found.plan == plan_of()
+    assert found.sites == NAMES
+    assert "FedDC over 4 rounds, seed 0, with 3 hospitals: bonn, essen, ulm" in text
+    assert f"<pre>{own.check.head}</pre>" in text
+    assert "Nothing was changed, cut off or replaced" in text
+    assert "No run here was under a ledger" in text
+
+
+def test_nothing_leaves_for_it_and_no_other_hospital_is_on_it(folder):
+    before = (folder / "essen" / "log.jsonl").read_bytes()
+
+    text = shown(own_run(folder / "essen", Policy(), "essen", "trial"))
+
+    assert (folder / "essen" / "log.jsonl").read_bytes() == before
+    assert "trial" in text
+    assert str(folder) not in text
+
+
+def test_the_command_writes_one_page_and_never_over_another(folder, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    code, told, _ = report(capsys, folder, "trial")
+
+    assert code == 0
+    assert told.startswith("trial-at-essen.html: 9 messages left essen in trial")
+    assert (tmp_path / "trial-at-essen.html").read_text().startswith("<!doctype html>")
+    code, _, error = report(capsys, folder, "trial")
+    assert (code, "is there already" in error) == (2, True)
+
+
+def test_a_run_that_the_site_was_not_in_is_one_line(folder, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    code, _, error = report(capsys, folder, "tria")
+
+    assert (code, error) == (2, "fedsmall: this site was in no run 'tria'. Did you mean 'trial'?\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_not_over_has_no_figures(folder, tmp_path, monkeypatch):
+    log = SiteLog(tmp_path, "essen")
+    log.write("refused", run="half", kind="roll", reason="too many rounds")
+
+    text = shown(own_run(tmp_path, Policy(), "essen", "half"))
+
+    assert "0 messages left this hospital" in text
+    assert "too many rounds" in text
+    assert "No model of this run was judged here" in text
+    assert "The plan is not on this disk" in text
+
+
+def test_a_log_that_was_changed_is_said_first(folder, tmp_path):
+    (tmp_path / "log.jsonl").write_text((folder / "essen" / "log.jsonl").read_text().replace('"t":1,', '"t":3,'))
+    (tmp_path / "log.state.json").write_bytes((folder / "essen" / "log.state.json").read_bytes())
+
+    text = shown(own_run(tmp_path, Policy(), "essen", "trial"))
+
+    assert "Its log does not hold: line" in text
+    assert "Nothing was changed" not in text
+
+
+def test_the_budget_of_patients_is_told_at_home_and_counted_in_steps_elsewhere(tmp_path, monkeypatch):
+    home = real_run(tmp_path, plan_of(*PRIVATE), monkeypatch, policy="most_epsilon = 9.0\n")
+
+    own = own_run(tmp_path / "essen", Policy(most_epsilon=9.0), "essen", "trial")
+    run = read(home)
+    text = html.unescape(run_page([run], "t"))
+
+    charged = run.done[0].row["real"]["sites"]["essen"]["charged"]
+    assert charged == {"steps": 4.0, "most": 9.0}  # no epsilon: it would tell how many patients there are
+    assert "4 local steps; its limit is 9" in text
+    assert "promises epsilon = 8 at" in text
+    assert any(line.startswith("trial: epsilon ") for line in own.budget)
+    assert "The policy here allows epsilon 9 to a patient, over all runs." in shown(own)
+
+
+def test_the_budget_of_a_site_is_told_with_its_epsilon(tmp_path, monkeypatch):
+    plan = plan_of("method.0.privacy={clip = 1.0, noise = 2.0}", "task.ranges=[0, 5000]")
+    home = real_run(tmp_path, plan, monkeypatch)
+
+    charged = read(home).done[0].row["real"]["sites"]["ulm"]["charged"]
+
+    assert (charged["releases"], charged["delta"]) == (4.0, 1e-5)
+    own = own_run(tmp_path / "ulm", Policy(), "ulm", "trial")
+    assert f"epsilon {charged['epsilon']:.3g} at delta 1e-05" in shown(own)
+    assert f"epsilon {charged['epsilon']:.3g} at delta 1e-05, 4 releases" in html.unescape(run_page([read(home)], "t"))
