@@ -234,6 +234,8 @@ def status(kit: Kit = HERE, home: Home = None) -> None:
     classic = "supernode" in running or "superexec" in running
     for name in ("station", *sites.NETWORK[classic]):
         say(f"{name}: {'runs' if name in running else 'does not run'}")
+    for line in sites.warnings(site):
+        say(line, "yellow")
     if consent.is_paused(site.home):
         say("paused by the hospital: it answers no order to train; `fedsmall site unpause` ends that")
     for request in consent.requests(site.home):
@@ -279,12 +281,8 @@ def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
     if result.fault:
         faults = [result.fault]
     elif against is not None:
-        other = log_check.read_whole(against, against.name)
-        name, key = site.card.site, site.key.with_name(f"{site.key.name}.pub")
-        if not any(entry["event"] == "order" and entry.get("site") == name for entry in other):
-            raise ValueError(f"{against.name} holds no order to {name}; is it the coordinator's log of a run?")
-        faults = log_check.between(name, written.entries(), other, key.read_bytes() if key.exists() else None)
-        say(f"{log_check.lost(name, written.entries(), other)} answers left and are not in the coordinator's log")
+        faults, missing = log_check.against_coordinator(site.card.site, written.entries(), against, site.key)
+        say(f"{missing} answers left and are not in the coordinator's log")
     for fault in faults:
         say(fault, "red")
     if faults:

@@ -47,6 +47,17 @@ def lost(site: str, own: Sequence[Entry], of_run: Sequence[Entry]) -> int:
     return sum(entry["event"] == "sent" and entry["n"] not in came for entry in _of_run(own, of_run))
 
 
+def against_coordinator(site: str, own: Sequence[Entry], path: Path, key: Path) -> tuple[list[str], int]:
+    """What :func:`between` and :func:`lost` find, for a site with a copy of the coordinator's log at hand.
+
+    ``key`` is the site's, of which the public half beside it is read. Raises ValueError for a file that is no such log.
+    """
+    of_run, public = read_whole(path, path.name), key.with_name(f"{key.name}.pub")
+    if not any(entry["event"] == "order" and entry.get("site") == site for entry in of_run):
+        raise ValueError(f"{path.name} holds no order to {site}; is it the coordinator's log of a run?")
+    return between(site, own, of_run, public.read_bytes() if public.exists() else None), lost(site, own, of_run)
+
+
 def check_run(folder: Path, run: str) -> list[str]:
     """The faults of all that the coordinator holds of a run, one line for each end; none where all hold."""
     home = runs.run_home(folder, run)

@@ -6,6 +6,7 @@ that is started again in its folder goes on from its journal. The app itself is 
 makes the folder what a simulation's is.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -28,7 +29,7 @@ from fedsmall.data.class_weights import BALANCED, agreed_weights, with_weights
 from fedsmall.data.standardise import Scaling, Sums, agree
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Task
-from fedsmall.files import one_line
+from fedsmall.files import DiskFullError, one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.routes import among
@@ -76,17 +77,26 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
         heads = Heads(Path(os.environ[SITES]) if SITES in os.environ else None, sheet)
         patient = RetryingGrid(PackedGrid(grid), sheet, log, heads=heads, tell_waits=partial(tell_waits, folder))
         outcome, met = conduct(sheet, folder, patient, log)
+        write_outcome(folder, sheet.plan, outcome, met, partial(_finished, finish, log))
     except RunNotRunningException:
         raise  # stopped, or forgotten with the SuperLink's memory: nothing is wrong with the run
     except Exception as error:
-        line = " ".join(str(error).split())[:2000] or type(error).__name__
-        log.write("failed", reason=line)
-        put(folder / "failure.json", json.dumps({"reason": line, "time": time.time()}).encode())
+        tell_failure(folder, log, error)
         raise
     finally:
         tell_waits(folder, {})
-    write_outcome(folder, sheet.plan, outcome, met, partial(_finished, finish, log))
     log.write("finished", contacts=outcome.contacts, rounds=outcome.rounds)
+
+
+def tell_failure(folder: Path, log: AuditLog, error: Exception) -> None:
+    """Say in one line what ended a run early, where the coordinator's command looks and in the log.
+
+    The disk may be full: the reason needs little room, and the log may have none left for it.
+    """
+    line = " ".join(str(error).split())[:2000] or type(error).__name__
+    put(folder / "failure.json", json.dumps({"reason": line, "time": time.time()}).encode())
+    with contextlib.suppress(DiskFullError):
+        log.write("failed", reason=line)
 
 
 def tell_waits(folder: Path, reasons: dict[str, str]) -> None:

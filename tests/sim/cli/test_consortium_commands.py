@@ -3,6 +3,7 @@
 import json
 import shutil
 import socket
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,24 @@ def test_what_expires_within_a_month_is_said_where_the_coordinator_looks(fedsmal
 
         assert "the server's certificate expires in 19 days; `fedsmall consortium renew`" in said
         assert "essen is admitted for 10 more days; `fedsmall consortium add-site essen`" in said
+
+
+def test_what_has_expired_is_said_too_at_start_and_at_the_site(fedsmall, folder, essen, monkeypatch):
+    keys.new_site_key(essen.key)
+    members.add_site(folder, "essen", essen.key.with_name("site.key.pub"), days=10)
+    later = members.today() + timedelta(days=25)
+    monkeypatch.setattr(members, "today", lambda: later)
+    monkeypatch.setattr(keys, "days_left", lambda certificate: -1)
+
+    for words in (("status",), ("start", "consortium_demo")):
+        _, said, _ = fedsmall(*words)
+
+        assert "the server's certificate has expired; `fedsmall consortium renew`" in said
+        assert "the authority's certificate has expired; make a new consortium" in said
+        assert "essen's admission expired on" in said
+    _, said, _ = fedsmall("site", "status", "--kit", essen.kit)
+    assert "this site's admission expires in 10 days; tell the coordinator" in said
+    assert "the consortium's own certificate (ca.crt) has expired; tell the coordinator" in said
 
 
 def test_a_site_sees_what_its_own_patients_have_spent(fedsmall, essen):
