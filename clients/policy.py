@@ -36,7 +36,8 @@ class Policy(Frozen):
     at ``delta`` that all runs may cost a patient, and demands patient-level privacy, as ``least_lot`` does, the least
     expected number of samples in a step. ``bundles`` are the digests of the Flower bundles whose code
     may be loaded here; "own" stands for the one that the fedsmall installed here would send. ``devices`` are those that
-    may train here; "cuda" stands for every GPU.
+    may train here; "cuda" stands for every GPU. Where ``approve``, each new run waits until somebody here has said yes
+    (:mod:`clients.consent`).
 
     ``least_per_class`` is the least number of samples of every class that the site has. ``most_orders_per_minute`` and
     ``most_order_mib`` are how many orders, and how much in one, are taken. What is kept of a run is deleted
@@ -65,6 +66,7 @@ class Policy(Frozen):
     least_lot: Annotated[int, Field(ge=1)] | None = None
     bundles: tuple[str, ...] = (OWN,)
     devices: tuple[Device, ...] = ()
+    approve: bool = False
     most_orders_per_minute: Annotated[int, Field(ge=1)] | None = None
     most_order_mib: Annotated[float, Field(gt=0)] | None = None
     forget_after_days: Annotated[int, Field(ge=1)] | None = None

@@ -5,16 +5,18 @@ the only one that can read the data: who passes messages on needs no right to, a
 """
 
 import os
+from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients import socket_frames
+from fedsmall.ends import ENDS, Sign, signer, statement_of
 from fedsmall.frames import FrameError, header_and_block, joined, pieces_of, with_block
-from fedsmall.wire import CONFIG, VALIDATE
+from fedsmall.wire import CONFIG, REFUSED, VALIDATE
 
 SOCKET = "FEDSMALL_STATION"  # where the station listens; set by `fedsmall site up`
-REFUSED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+KEY = "FEDSMALL_SITE_KEY"  # the file of the site's key, where answers are to be signed
 KILLED = 8  # Flower's ErrorCode for a ClientApp that was killed: the server sends the order again
 
 # What a station is asked, by the type of Flower's message.
@@ -79,18 +81,22 @@ def relay(message: Message) -> Message:
         frame = joined(message.content.config_records.values())
     except FrameError as error:
         return refusal(message, f"the order cannot be read: {error}")
-    return answer_of(message, frame, os.environ[SOCKET])
+    sign = signer(Path(os.environ[KEY])) if KEY in os.environ else None
+    return answer_of(message, frame, os.environ[SOCKET], sign)
 
 
-def answer_of(message: Message, frame: bytes, path: str) -> Message:
-    """The answer of the station at ``path`` to a message whose frame is here, arrays unread on both ways."""
+def answer_of(message: Message, frame: bytes, path: str, sign: Sign | None = None) -> Message:
+    """The answer of the station at ``path`` to a message whose frame is here, arrays unread on both ways.
+
+    Where the site's log stands is signed here: the station, which says so, has no key.
+    """
     kind = KINDS.get(message.metadata.message_type)
     if kind is None:
         return refusal(message, "this site was asked for something that it does not know")
     try:
         header, block = header_and_block(frame)
         answer = socket_frames.ask(path, with_block({"kind": kind, CONFIG: header.get(CONFIG, {})}, block))
-        told = header_and_block(answer)[0]
+        told, block = header_and_block(answer)
     except FrameError as error:
         return refusal(message, f"the order cannot be read: {error}")
     except socket_frames.LineError as error:
@@ -98,7 +104,9 @@ def answer_of(message: Message, frame: bytes, path: str) -> Message:
     except OSError as error:
         return refusal(message, f"the site's station cannot be reached ({type(error).__name__})")
     if "error" in told:
-        return refusal(message, str(told["error"]))
+        return refusal(message, str(told["error"]), int(told.get("code", REFUSED)))
+    if sign is not None and (statement := statement_of(told.get(ENDS))):
+        answer = with_block({**told, ENDS: statement.signed(sign).model_dump()}, block)
     records = {f"frame-{n}": ConfigRecord(piece) for n, piece in enumerate(pieces_of(answer))}
     return Message(RecordDict(dict(records)), reply_to=message)
 

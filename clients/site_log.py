@@ -2,7 +2,8 @@
 
 A chain of digests alone cannot show that its end was cut off, that all of it was written anew, or that it is another
 site's; ``log.state.json`` can, and the privacy budget is counted from both, whichever has spent more. Who can write
-both files can still replace both: keep a copy of the head elsewhere, or compare it with the coordinator's log.
+both files can put both back to an older state; what the site has signed, which the coordinator holds and sends with
+every order, shows that (:mod:`clients.log_ends`). A log that does not go on from either is not gone on with.
 """
 
 from collections.abc import Iterable
@@ -17,6 +18,11 @@ from fedsmall.files import write
 from fedsmall.methods import nearest
 from fedsmall.parts import Frozen
 from fedsmall.privacy.patient_level import Charge
+
+DIGEST_BYTES = 32
+PUT_BACK = (
+    "Put log.jsonl and log.state.json back from a copy and start the site again, or have it admitted under a new name"
+)
 
 
 class LogState(Frozen):
@@ -35,6 +41,10 @@ class LogState(Frozen):
     broken: str | None = None
 
 
+class BrokenLogError(PolicyError):
+    """The site's log is not the one that was written here; nothing may leave until that is back."""
+
+
 class SiteLog:
     """The log of the site ``name`` in ``home``; it has one writer, the site's station."""
 
@@ -44,6 +54,7 @@ class SiteLog:
         self._state_file = home / "log.state.json"
         self._log = AuditLog(self.path)
         self._current: LogState | None = None
+        self._digests = bytearray()  # of all lines, DIGEST_BYTES each: a log is long, and read once
 
     def entries(self) -> list[dict[str, Any]]:
         """All whole lines, oldest first."""
@@ -62,6 +73,34 @@ class SiteLog:
     def write(self, event: str, *, run: str, **fields: Any) -> dict[str, Any]:
         """Append a line, and then note it in the state: a crash between leaves one line too many, never too few."""
         return self._append(self._known(), event, run=run, **fields)
+
+    @property
+    def lines(self) -> int:
+        """How many lines were in the file when it was read, and were written since."""
+        self._known()
+        return len(self._digests) // DIGEST_BYTES
+
+    def digest_at(self, line: int) -> str:
+        """The digest of a line, counted from 1; :data:`FIRST` where there is none."""
+        self._known()
+        found = self._digests[(line - 1) * DIGEST_BYTES : line * DIGEST_BYTES] if line > 0 else b""
+        return found.hex() or FIRST
+
+    def check_stands(self) -> None:
+        """Raise BrokenLogError unless the file goes on from what was written here last; looks at its end alone."""
+        state = self._known()
+        try:
+            last, head = self._log.last()
+        except ValueError:
+            raise BrokenLogError(f"the last line of this site's log is no line of it. {PUT_BACK}") from None
+        most = max(state.lines, self.lines)
+        as_written = (last, head) == (self.lines, self.digest_at(self.lines))
+        # one more line than in the state, where a crash came between the two
+        as_known = self.lines - state.lines in (0, 1) and self.digest_at(state.lines) == state.head
+        if as_written and as_known and state.broken is None:
+            return
+        what = f"it had {most} lines and has {last}" if last != most else f"its line {last} is another"
+        raise BrokenLogError(f"this site's log was cut off or replaced: {state.broken or what}. {PUT_BACK}")
 
     def spent(self) -> tuple[int, float | None]:
         """How often privacy was spent, and the least noise of any time."""
@@ -116,6 +155,7 @@ class SiteLog:
         new = state.model_copy(update={"lines": entry["n"], "head": entry["digest"], "broken": broken})
         write(self._state_file, new.model_dump_json().encode(), flush=True, mode=0o600)
         self._current = new
+        self._digests += bytes.fromhex(entry["digest"])
         return entry
 
     def _break(self, state: LogState, entry: dict[str, Any]) -> str | None:
@@ -130,12 +170,13 @@ class SiteLog:
     def _known(self) -> LogState:
         """The state, with all that the log says was spent; read once, for a log is long and has one writer."""
         if self._current is None:
-            begun = self._state_file.exists()
-            noises = [float(entry["noise"]) for entry in self._log.entries() if entry["event"] == "spent"]
+            begun, entries = self._state_file.exists(), self.entries()
+            noises = [float(entry["noise"]) for entry in entries if entry["event"] == "spent"]
+            self._digests = bytearray(b"".join(bytes.fromhex(entry["digest"]) for entry in entries))
             state = self._state() if begun else LogState(site=self.name)
             if state.site != self.name:
                 raise PolicyError("the state beside this site's log is another site's")
-            state = state.model_copy(update={"charges": _most(state.charges, _charged(self._log.entries()))})
+            state = state.model_copy(update={"charges": _most(state.charges, _charged(entries))})
             self._current = _spent(state, max(0, len(noises) - state.releases), noises)
             if self.path.exists() and not begun:
                 self._adopt(self._current)

@@ -17,15 +17,17 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from clients import socket_frames
+from clients.consent import Consent, WaitsError
 from clients.hospital import HospitalClient
 from clients.kept import OWN_MODEL, Place, keep
+from clients.log_ends import LogEnds
 from clients.memory import RUNS, RoundMemory, own_folder, put
 from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
 from clients.run_end import keep_agreed, may_be_last
 from clients.self_check import check_released, guarded
 from clients.site_data import SiteData
-from clients.site_log import SiteLog
+from clients.site_log import BrokenLogError, SiteLog
 from clients.site_request import TOLD, SiteRequest, named, plan_of, reason_of
 from clients.telling import Telling
 from clients.upkeep.at_rest import keeping, secret
@@ -37,6 +39,7 @@ from fedsmall.audit_log import digest_of, manifest
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.files import stamp
 from fedsmall.data.standardise import Scaling
+from fedsmall.ends import KEY_FILE
 from fedsmall.errors import DataError, PlanError
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.package.record import COMMON
@@ -48,7 +51,7 @@ from fedsmall.run_sheet import ROWS, RUN, RUN_ID, SCALING, SITES
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import BLURRED, EXAMPLES, KEEP, MODEL, ROUND, STEPS, VALIDATE, Arrays, split
+from fedsmall.wire import BLURRED, BROKEN, EXAMPLES, KEEP, MODEL, ROUND, STEPS, VALIDATE, WAITS, Arrays, split
 
 NOISE_KEY = "noise.key"
 CALL_S = 60.0  # how long a caller may take to say what it wants
@@ -70,6 +73,8 @@ class Station:
     def __post_init__(self) -> None:
         self.log = SiteLog(self.home, self.name)
         self._told = Telling(self.home, self.log)
+        self.consent = Consent(self.home, self.log)
+        self.ends = LogEnds(self.log, self.policy_file.with_name(f"{KEY_FILE}.pub"))
         self._read: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
         self._kept: tuple[str, int] | None = None
@@ -79,21 +84,30 @@ class Station:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
         try:
             return self._logged(one_line(kind, 20), one_line(config.get(RUN, ""), 100), config, arrays)
+        except BrokenLogError as error:  # nothing is written to it, so that it can be put back
+            print(error, flush=True)
+            return {"error": f"{self.name}: {error}; nothing was sent", "code": BROKEN}, {}
         except (*TOLD, OSError) as error:  # what the log does not hold does not leave
             traceback.print_exc()
             return {"error": f"{self.name}: {one_line(reason_of(error), 300)}; nothing was sent"}, {}
 
     def _logged(self, kind: str, run: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         try:
+            order, config = self.ends.taken(config)
             header, leaving = self._handle(kind, config, arrays)
+        except BrokenLogError:
+            raise
+        except WaitsError as error:
+            return self._wait(kind, run, str(error))
         except (*TOLD, DiskFullError) as error:
             return self._refuse(kind, run, one_line(reason_of(error), 300))
         except Exception:
             traceback.print_exc()  # to the station's own log, which stays here
             return self._refuse(kind, run, "its program failed; the traceback is in the station's log at the site")
         fields = {"metrics": header["metrics"]} if "metrics" in header else {"said": sorted(header.get("config", {}))}
-        self.log.write("sent", run=run, kind=kind, t=config.get(ROUND), **fields, **manifest(leaving))
-        return header, leaving
+        fields |= self.ends.fields(order)
+        entry = self.log.write("sent", run=run, kind=kind, t=config.get(ROUND), **fields, **manifest(leaving))
+        return {**header, **self.ends.said(order, entry)}, leaving
 
     def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         handlers = {"roll": self._roll, "scaling": self._take_scaling, "train": self._train}
@@ -107,16 +121,17 @@ class Station:
         if kind == "roll":
             forget_old(self.home, self.log, policy.forget_after_days)
         with keeping(policy.rest_key):
-            return handlers[kind](self._request(policy, config, arrays))
+            return handlers[kind](self._request(kind, policy, config, arrays))
 
-    def _request(self, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> SiteRequest:
-        """A message, read, once it is known that the policy allows it."""
+    def _request(self, kind: str, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> SiteRequest:
+        """A message, read, once it is known that the policy allows it, and the hospital has agreed to it."""
         plan = plan_of(config)
         raw, digest = self._samples(plan)
         place, sites = self._place(config)
         numbers = self._released(plan_at(plan, place, sites), raw, digest)
         samples, least = len(raw.train), least_of_a_class(raw)
         policy.check_plan(plan, raw.task.name, samples=samples, per_class=least, sites=sites, numbers=numbers)
+        self.consent.check(kind, policy, plan, raw, config)
         self._check_same_data(config, digest)
         keep_agreed(self._run_folder(config), config, plan)
         return SiteRequest(plan, policy, raw, config, arrays)
@@ -259,6 +274,11 @@ class Station:
 
     def _account(self, order: SiteRequest) -> tuple[Policy, Plan, int, tuple[int, int]]:
         return order.policy, order.plan, len(order.raw.train), self._place(order.config)
+
+    def _wait(self, kind: str, run: str, reason: str) -> Answer:
+        if self.consent.is_new(run, reason):
+            self.log.write("waits", run=run, kind=kind, reason=reason)
+        return {"error": f"{self.name}: {reason}", "code": WAITS}, {}
 
     def _refuse(self, kind: str, run: str, reason: str) -> Answer:
         self.log.write("refused", run=run, kind=kind, reason=reason)

@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -32,10 +32,14 @@ class LogCheck(NamedTuple):
 
 
 class AuditLog:
-    """A log at ``path``; made, readable by its owner alone, at the first entry. Safe for several processes at once."""
+    """A log at ``path``; made, readable by its owner alone, at the first entry. Safe for several processes at once.
 
-    def __init__(self, path: Path) -> None:
+    The fields ``always`` are in every line that is written here.
+    """
+
+    def __init__(self, path: Path, **always: Any) -> None:
         self.path = path
+        self._always = always
 
     def write(self, event: str, **fields: Any) -> dict[str, Any]:
         """Append one line and flush it to the disk; returns it.
@@ -43,23 +47,44 @@ class AuditLog:
         A line that a crash left half-written is cut off first, and the new line says so. Raises ValueError for a field
         of one of the log's own names, DiskFullError where there is no room.
         """
-        if taken := set(fields) & set(OWN):
+        return self.write_each(event, [fields])[0]
+
+    def write_each(self, event: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """As :meth:`write`, a line for each row, all of them flushed together."""
+        rows = [{**self._always, **row} for row in rows]
+        if taken := {name for row in rows for name in row} & set(OWN):
             raise ValueError(f"the log itself writes {', '.join(sorted(taken))}; choose another name")
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        lines: list[bytes] = []
         with told_when_full(self.path.name), os.fdopen(handle, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             last, cut = _last_line(_tail(file))
             if cut:
-                fields["cut"] = cut
+                rows = [{**row, "cut": cut} for row in rows[:1]] + rows[1:]
                 file.truncate(os.fstat(file.fileno()).st_size - cut)
-            line = _line(last, event, fields)
+            for row in rows:
+                lines.append(_line(lines[-1] if lines else last, event, row))
             file.seek(0, os.SEEK_END)
-            file.write(line)
+            file.write(b"".join(lines))
             file.flush()
             os.fsync(file.fileno())
-        entry: dict[str, Any] = json.loads(line)
-        return entry
+        return [json.loads(line) for line in lines]
+
+    def last(self) -> tuple[int, str]:
+        """Number and digest of the last whole line, from the file's end alone; 0 and :data:`FIRST` where there is none.
+
+        Raises ValueError for a line that is none of this log's.
+        """
+        if not self.path.exists():
+            return 0, FIRST
+        with self.path.open("rb") as file:
+            line, _ = _last_line(_tail(file))
+        try:
+            entry: dict[str, Any] = json.loads(line) if line else {"n": 0, "digest": FIRST}
+            return int(entry["n"]), str(entry["digest"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError("the last line is none of this log's") from None
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """All whole lines, oldest first."""

@@ -70,7 +70,7 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
     try:
         plan, told = _with_classes(plan, path)
         raw = load_site(plan, site, path)
-        leaves = _leaves(plan, raw, floor)
+        leaving = leaves(plan, raw, floor)
     except (DataError, PlanError) as wrong:
         return Check((Finding("problem", str(wrong)),))
     parts = [raw.train, *([raw.held_out] if raw.held_out is not None and len(raw.held_out) else [])]
@@ -84,7 +84,7 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
         *_withheld(raw),
         *_idle(plan, raw),
     ]
-    return Check(tuple(found), leaves, tuple(line.format(floor=floor) for line in NEVER))
+    return Check(tuple(found), leaving, tuple(line.format(floor=floor) for line in NEVER))
 
 
 def few(count: int, floor: int = COUNT_FLOOR) -> str:
@@ -206,17 +206,20 @@ def _idle(plan: Plan, raw: RawSite) -> list[Finding]:
     return [Finding("note", "Replicas would lack no sample here (drop is too small): copies, trained for nothing")]
 
 
-def _leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
+def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     """What the site's program would send under this plan, from the roll call to the last contact."""
     model = initial_model(plan, raw.task, None)
     numbers = sum(array.size for array in model.values())
+    size = sum(array.nbytes for array in model.values())
     arrays = _listed([f"{name} {tuple(array.shape)}" for name, array in model.items()])
     count = "" if is_patient_level(plan) else "its number of samples, "
     rows = "how its rows become samples (columns, categories, public ranges)"
     lines = [f"At the roll call: the site's name, {count}the names and shapes of the model's arrays, {rows}."]
     if raw.scaled:
         lines.append(f"Once: for each feature the count, the sum and the sum of squares of at least {floor} values.")
-    lines.append(f"At every contact: the trained model, {numbers:,} numbers in {len(model)} arrays: {arrays}.")
+    lines.append(
+        f"At every contact: the trained model, {numbers:,} numbers in {len(model)} arrays: {arrays}; {size:,} bytes."
+    )
     loss = " and the mean training loss" if tells_loss(plan) else "; the training loss stays here"
     counts = "the number of steps" if is_patient_level(plan) else "the number of samples, the number of steps"
     lines.append(f"With it: {counts}{loss}.")

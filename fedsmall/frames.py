@@ -6,7 +6,7 @@ before anything is read, and safetensors' header against the block, so that a br
 
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from safetensors import SafetensorError
@@ -17,6 +17,7 @@ from fedsmall.wire import Arrays
 LENGTHS = struct.Struct(">QQ")
 MOST_HEADER_BYTES = 4 << 20
 MOST_ARRAYS_BYTES = 4 << 30
+SMALL_BYTES = 64 << 10  # a block up to here is not worth a call of its own
 PIECE_BYTES = 4 << 20  # a gate passes no call of any size, so that a frame travels in pieces
 
 # Keys of the records in which a piece travels.
@@ -31,7 +32,12 @@ class FrameError(ValueError):
 
 def to_frame(header: Mapping[str, Any], arrays: Arrays) -> bytes:
     """Words and arrays as one frame."""
-    return with_block(header, save(arrays) if arrays else b"")
+    return with_block(header, block_of(arrays))
+
+
+def block_of(arrays: Arrays) -> bytes:
+    """Arrays as a safetensors block; no arrays are no bytes."""
+    return save(arrays) if arrays else b""
 
 
 def with_block(header: Mapping[str, Any], block: bytes | memoryview) -> bytes:
@@ -86,8 +92,28 @@ def from_frame(frame: bytes) -> tuple[Header, Arrays]:
 
 def pieces_of(frame: bytes) -> list[dict[str, Any]]:
     """A frame as numbered pieces, each small enough for one call."""
-    cuts = range(0, len(frame), PIECE_BYTES)
-    return [{NUMBER: n, COUNT: len(cuts), PIECE: frame[cut : cut + PIECE_BYTES]} for n, cut in enumerate(cuts)]
+    return _numbered(cuts_of(frame))
+
+
+def cuts_of(content: bytes) -> list[bytes]:
+    """Bytes cut into stretches, each small enough for one call."""
+    return [content[cut : cut + PIECE_BYTES] for cut in range(0, len(content), PIECE_BYTES)]
+
+
+def pieces_with(header: Mapping[str, Any], cuts: Sequence[bytes]) -> list[dict[str, Any]]:
+    """A frame of words and of a block that is cut already, in pieces.
+
+    Where the block is large the words are a piece of their own, so that frames which differ in their words alone have
+    all other pieces in common, and a server stores them once.
+    """
+    size = sum(map(len, cuts))
+    start = with_block(header, b"")[LENGTHS.size :]
+    start = LENGTHS.pack(len(start), size) + start
+    return _numbered([start, *cuts] if size > SMALL_BYTES else cuts_of(b"".join([start, *cuts])))
+
+
+def _numbered(contents: Sequence[bytes]) -> list[dict[str, Any]]:
+    return [{NUMBER: n, COUNT: len(contents), PIECE: content} for n, content in enumerate(contents)]
 
 
 def joined(pieces: Iterable[Mapping[str, Any]]) -> bytes:

@@ -33,6 +33,11 @@ MEMBERS = "members"  # how many of the models that came are of each route, where
 KEEP = "keep"  # of a model to be judged: it is the run's, though there were to be more rounds
 NAMES = "names"  # names of the arrays in a NumPyClient's list, in its order
 
+# Codes of a refusal, beside Flower's own.
+REFUSED = 2  # as an exception in a ClientApp
+BROKEN = 101  # the site's log does not go on from what the site has signed
+WAITS = 102  # the hospital has not said yes yet, or has paused: to be asked again
+
 # Keys of a reply's metrics.
 EXAMPLES = "num-examples"
 LOSS = "train-loss"

@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 from clients.launcher import check_bundle
 from clients.network.fleet import FIRST_WAIT_S, LONGEST_WAIT_S, Arrival, Fleet, GoneError, NotAdmittedError
 from clients.relay import KILLED, answer_of, refusal
+from fedsmall.ends import Sign, signer
 from fedsmall.errors import PolicyError
 from fedsmall.files import one_line, write
 from fedsmall.frames import MOST_ARRAYS_BYTES, FrameError, joined, leaves
@@ -47,6 +48,7 @@ class Resident:
     station: str
     approved: str
     taken: Path
+    sign: Sign | None = None  # with the site's key, where its log stands
     runs: dict[int, str] = field(default_factory=dict)  # looked at; with the reason where the app is not approved
 
     def serve(self) -> None:
@@ -128,7 +130,7 @@ class Resident:
             frame = self._content(arrival)
             self.fleet.confirm(arrival)
             reason = self._refused(run)
-            return refusal(message, reason) if reason else answer_of(message, frame, self.station)
+            return refusal(message, reason) if reason else answer_of(message, frame, self.station, self.sign)
         except FrameError as error:
             return refusal(message, f"the order cannot be read: {error}")
         except (GoneError, NotAdmittedError):
@@ -184,7 +186,7 @@ def main(arguments: list[str]) -> None:
     """``python -m clients.network.resident ADDRESS CA KEY SOCKET HOME DIGESTS``: what `fedsmall site up` runs."""
     address, authority, key, station, home, approved = arguments
     fleet = Fleet(address, Path(authority).read_bytes(), Path(key), Path(home) / "node")
-    resident = Resident(fleet, station, approved, Path(home) / "taken")
+    resident = Resident(fleet, station, approved, Path(home) / "taken", signer(Path(key)))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         resident.connect()

@@ -10,7 +10,7 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
 from sim.cli.consortium import HERE, Folder
 from sim.cli.terminal import say
-from sim.consortium import flower_cli, members, runs, server
+from sim.consortium import flower_cli, members, runs, server, waiting
 from sim.report.unseen import expectation
 from sim.runs import scenario, shipped
 
@@ -28,6 +28,8 @@ def start(
     quorum: Annotated[int | None, typer.Option(help="how many sites must answer; by default more than half")] = None,
     round_deadline: Annotated[float, typer.Option(help="seconds that a contact waits for a site")] = 600.0,
     start_deadline: Annotated[float, typer.Option(help="seconds to wait for all sites to connect")] = 300.0,
+    wait_for: Annotated[str, typer.Option(help="first wait until these sites are connected, separated by commas")] = "",
+    within: Annotated[float, typer.Option(min=0, metavar="MINUTES", help="how long at most (--wait-for)")] = 10.0,
     settings: Annotated[list[str] | None, typer.Option("--set", help="set a key of the scenario, key=value")] = None,
     detach: Detach = False,
 ) -> None:
@@ -37,10 +39,11 @@ def start(
     plans = read.plans()
     if detach and len(plans) > 1:
         raise PlanError("--detach takes a scenario of one method and one seed; this one has several")
+    _wait_for(folder, _words(wait_for), 60 * within)
     for plan in plans:
         run = name or _slug(read.name)
         run = run if len(plans) == 1 else f"{run}-{_slug(plan.method.label)}-seed{plan.seed}"
-        chosen = runs.site_names(folder, [word for word in sites.split(",") if word], plan)
+        chosen = runs.site_names(folder, _words(sites), plan)
         patience: dict[str, Any] = {"quorum": quorum, "round_deadline_s": round_deadline}
         runs.prepare(folder, run, plan, chosen, about=read.about, start_deadline_s=start_deadline, **patience)
         _follow(folder, run, runs.launch(folder, run, say), detach)
@@ -76,14 +79,48 @@ def stop(run: Run, folder: Folder = HERE) -> None:
     runs.stop(folder, run, say)
 
 
-def logs(run: Run, folder: Folder = HERE, last: Annotated[int, typer.Option(min=1)] = 30) -> None:
+def logs(
+    run: Run,
+    folder: Folder = HERE,
+    last: Annotated[int, typer.Option(min=1)] = 30,
+    check: Annotated[
+        bool, typer.Option("--verify", help="hold the run's log against what its sites have signed of theirs")
+    ] = False,
+    against: Annotated[
+        list[Path] | None, typer.Option(help="and against a copy of a site's log, its log.jsonl; may be given again")
+    ] = None,
+) -> None:
     """The last orders and answers of a run, with every silence and every answer set aside."""
     home = runs.run_home(folder, run)
+    if check or against:
+        return _verify(folder, run, against or [])
     for entry in list(AuditLog(home / "log.jsonl").entries())[-last:]:
         what = entry.get("reason") or (f"{entry['bytes']} bytes" if "bytes" in entry else "")
         where = f"round {entry['t']}" if entry.get("t") else ""
         say(f"{entry['time']}  {entry['event']:8} {entry.get('site', ''):16} {where:12} {what}")
     say(f"Flower's own log: {flower_cli.shown(['flwr', 'log', '--show', 'RUN-ID', flower_cli.CONNECTION])}")
+
+
+def _verify(folder: Path, run: str, copies: list[Path]) -> None:
+    from sim.consortium import log_check
+
+    faults, home = log_check.check_run(folder, run), runs.run_home(folder, run)
+    entries = list(AuditLog(home / "log.jsonl").entries())
+    for path in copies if not faults else ():
+        site, own = log_check.read_site_log(path)
+        key = folder / "sites" / f"{site}.pub"
+        if not key.exists():
+            raise ValueError(f"{path.name} is the log of {site!r}, of which this consortium holds no key")
+        faults += log_check.between(site, own, entries, key.read_bytes())
+        say(
+            f"{path.name}, of {site}: {log_check.lost(site, own, entries)} answers left it and are not in the run's log"
+        )
+    for fault in faults:
+        say(fault, "red")
+    if faults:
+        raise typer.Exit(1)
+    signed = sum("signed" in entry for entry in entries)
+    say(f"{run}: {len(entries)} lines hold, {signed} answers are signed; the last is {entries[-1]['digest']}")
 
 
 def _warn(folder: Path) -> None:
@@ -95,7 +132,13 @@ def _follow(folder: Path, run: str, number: int, detach: bool) -> None:
     if detach:
         say(f"{run} is on its way; `fedsmall status` shows how it goes")
         return
-    last = -1
+    last, said = -1, ""
+
+    def waits(line: str) -> None:
+        nonlocal said
+        if line != said:
+            said = line
+            say(f"{run} waits for {line}" if line else f"{run} waits for nobody any more")
 
     def progress(at: dict[str, Any]) -> None:
         nonlocal last
@@ -104,7 +147,7 @@ def _follow(folder: Path, run: str, number: int, detach: bool) -> None:
             say(f"{run}: round {at['t']} of {at['rounds']}, {at['seconds']:.0f} s")
 
     try:
-        outcome = runs.watch(folder, run, number, progress)
+        outcome = runs.watch(folder, run, number, progress, waits)
     except RuntimeError as error:
         say(f"{run} ended early: {error}", "red")
         raise typer.Exit(1) from None
@@ -140,6 +183,18 @@ def _page(home: Path) -> Path:
 
     run = read(opened(home))
     return write_report(home, [run], run.scenario.name)
+
+
+def _wait_for(folder: Path, names: list[str], within_s: float) -> None:
+    if names:
+        runs.admitted_sites(folder, names)
+        if not server.is_up(folder):
+            raise PlanError("The server does not run; `fedsmall server up` starts it.")
+        waiting.wait_for(names, within_s, lambda: waiting.online(folder), say)
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
 
 
 def _slug(text: str) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from clients import consent
 from clients.policy import Policy, load_policy
 from clients.site_log import SiteLog
 from sim.cli.terminal import say
@@ -139,6 +140,50 @@ def package(
     say(f"Use it: fedsmall predict {folder} NEW.csv. It is no medical device; {folder / 'README.md'} says what it is.")
 
 
+@app.command("pause")
+def pause(kit: Kit = HERE, home: Home = None) -> None:
+    """Answer no order to train from now on; runs go on without this site, or wait, until `unpause`."""
+    site = _site(kit, home)
+    if not consent.pause(site.home):
+        say(f"{site.card.site} is paused already")
+        return
+    say(f"{site.card.site} is paused: it answers no order to train that comes from now on; what it trains now it ends.")
+    say("The coordinator is told that the hospital has paused. `fedsmall site unpause` ends it.")
+
+
+@app.command("unpause")
+def unpause(kit: Kit = HERE, home: Home = None) -> None:
+    """Answer orders to train again."""
+    site = _site(kit, home)
+    say(f"{site.card.site} answers again" if consent.unpause(site.home) else f"{site.card.site} is not paused")
+
+
+@app.command("approve")
+def approve(
+    run: Annotated[str, typer.Argument(help="the run's name; without it, all that have asked are listed")] = "",
+    kit: Kit = HERE,
+    home: Home = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="say yes without being asked")] = False,
+    no: Annotated[bool, typer.Option("--no", help="refuse the run without being asked")] = False,
+) -> None:
+    """Say yes or no to a run that waits here, because the policy has `approve = true`; shows what it is first."""
+    site = _site(kit, home)
+    if not run:
+        for each in consent.requests(site.home):
+            say(f"{each.run}: {each.verdict}; it asked first at {each.asked}")
+        return
+    if yes and no:
+        raise ValueError("either --yes or --no")
+    request = consent.request_of(site.home, run)
+    say(f"{run} ({request.verdict}), asked first at {request.asked}:")
+    for line in request.lines:
+        say(f"  {line}")
+    answer = yes or (not no and typer.confirm(f"May {run} train at {site.card.site}, and what is said above leave?"))
+    consent.decide(site.home, request, answer)
+    told = "approved; the coordinator asks again by itself" if answer else "refused, and that is remembered"
+    say(f"{run} is {told}.")
+
+
 @app.command("report")
 def report(
     run: Annotated[str, typer.Argument(help="the run's name; `fedsmall site log` shows it")],
@@ -198,6 +243,13 @@ def status(kit: Kit = HERE, home: Home = None) -> None:
     classic = "supernode" in running or "superexec" in running
     for name in ("station", *sites.NETWORK[classic]):
         say(f"{name}: {'runs' if name in running else 'does not run'}")
+    for line in sites.warnings(site):
+        say(line, "yellow")
+    if consent.is_paused(site.home):
+        say("paused by the hospital: it answers no order to train; `fedsmall site unpause` ends that")
+    for request in consent.requests(site.home):
+        if request.verdict == consent.WAITING:
+            say(f"{request.run} waits for a yes: `fedsmall site approve {request.run}`")
     if not running:
         raise typer.Exit(1)
 
@@ -209,18 +261,16 @@ def log(
     check: Annotated[
         bool, typer.Option("--verify", help="check that nothing was changed, cut off or replaced since it was written")
     ] = False,
+    against: Annotated[
+        Path | None, typer.Option(help="hold it against the coordinator's log of a run, its log.jsonl")
+    ] = None,
     last: Annotated[int, typer.Option(min=1, help="how many lines to show")] = 20,
 ) -> None:
     """What left this site, when, and to which run."""
     site = _site(kit, home)
     written = SiteLog(site.home, site.card.site)
-    if check:
-        result = written.verify()
-        if result.fault:
-            say(result.fault, "red")
-            raise typer.Exit(1)
-        say(f"{result.lines} lines hold; the last is {result.head}")
-        return
+    if check or against:
+        return _verify(site, written, against)
     for entry in written.entries()[-last:]:
         what = entry.get("reason") or f"{len(entry.get('arrays', {}))} arrays, {entry.get('bytes', 0)} bytes"
         say(f"{entry['time']}  {entry['event']:8} {entry.get('kind', ''):9} {entry.get('run', '')}  {what}")
@@ -231,6 +281,22 @@ def log(
     delta = _policy(kit).delta
     for run, epsilon in spent_here(written, delta):
         say(f"what it has cost a patient here, {run}: epsilon {epsilon:.3g} at delta {delta:g}")
+
+
+def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
+    from sim.consortium import log_check
+
+    result, faults = written.verify(), []
+    if result.fault:
+        faults = [result.fault]
+    elif against is not None:
+        faults, missing = log_check.against_coordinator(site.card.site, written.entries(), against, site.key)
+        say(f"{missing} answers left and are not in the coordinator's log")
+    for fault in faults:
+        say(fault, "red")
+    if faults:
+        raise typer.Exit(1)
+    say(f"{result.lines} lines hold; the last is {result.head}")
 
 
 def _opened(kit: Path) -> AbstractContextManager[None]:

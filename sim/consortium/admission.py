@@ -4,7 +4,6 @@ Flower's programs would say no more than that they failed, and only in their own
 will, activates its node, and lets go of it again.
 """
 
-from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 from clients.network.fleet import Fleet
 from sim.consortium import keys
 from sim.consortium.dialling import UNSEEN_S, dial
-
-SOON = 30  # days before an expiry that a site is warned
 
 
 def clock_ahead(address: str, authority: Path) -> float:
@@ -70,8 +67,3 @@ def _explain(status: int, mark: str, expires: str) -> None:
         f"the server does not let this site in (HTTP {status}): it does not know the key {mark}, or has revoked it. "
         "Read this fingerprint to the coordinator on the telephone, who compares it with `fedsmall consortium list`"
     ) from None
-
-
-def warnings(days: Mapping[str, int]) -> list[str]:
-    """A line for whatever expires within a month; ``days`` are those that are left, by what it is."""
-    return [f"{what} expires in {left} days; tell the coordinator" for what, left in days.items() if left <= SOON]

@@ -8,7 +8,7 @@ import base64
 import hashlib
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 NIST_CURVES = ("secp256r1", "secp384r1", "secp521r1")
+SOON = 30  # days before an expiry that everybody whom it concerns is warned
 LOOPBACK = ("localhost", "127.0.0.1")
 
 
@@ -129,6 +130,12 @@ def check_host(certificate: x509.Certificate, host: str) -> None:
 def days_left(certificate: x509.Certificate, now: datetime | None = None) -> int:
     """Whole days until the certificate expires; negative when it has."""
     return (certificate.not_valid_after_utc - (now or datetime.now(UTC))).days
+
+
+def warnings(days: Mapping[str, int]) -> list[str]:
+    """A line for whatever has expired or does within a month; ``days`` are those that are left, by what it is."""
+    soon = {what: left for what, left in days.items() if left <= SOON}
+    return [f"{what} " + (f"expires in {left} days" if left >= 0 else "has expired") for what, left in soon.items()]
 
 
 def general_name(host: str) -> x509.GeneralName:

@@ -25,7 +25,6 @@ from sim.consortium import keys
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 RECORD = "consortium.json"
-SOON = 30  # days before an expiry that a listing starts to warn
 
 
 class Member(Frozen):
@@ -170,17 +169,21 @@ def certificates(folder: Path) -> dict[str, int]:
 
 
 def warnings(folder: Path) -> list[str]:
-    """What expires within a month, a line each, with what to do."""
+    """What has expired or does within a month, a line each, with what to do."""
+    remedy = {"server": "`fedsmall consortium renew` makes a new one", "authority": "make a new consortium before"}
     lines = [
-        f"the {label}'s certificate expires in {days} days; "
-        + ("`fedsmall consortium renew` makes a new one" if label == "server" else "make a new consortium before")
+        f"{line}; {remedy[label]}"
         for label, days in certificates(folder).items()
-        if 0 <= days <= SOON
+        for line in keys.warnings({f"the {label}'s certificate": days})
     ]
     for name, member in sorted(load(folder).members.items()):
         days = (member.expires - today()).days
-        if member.standing(today()) == "admitted" and days <= SOON:
+        if member.standing(today()) == "admitted" and days <= keys.SOON:
             lines.append(f"{name} is admitted for {days} more days; `fedsmall consortium add-site {name}` renews that")
+        elif member.standing(today()) == "expired":
+            lines.append(
+                f"{name}'s admission expired on {member.expires}; `fedsmall consortium add-site {name}` renews it"
+            )
     return lines
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 LAUNCHED = "launched"
 OF_SITES = {"lost": "its order or answer was lost, and was sent again", "away": "it was not connected, and waited for"}
+OF_SITES |= {"waits": "its hospital had not agreed, or had paused, and was waited for"}
+COUNTED = {"order": "orders", "answer": "answers", "failed": "refused", "log fault": "refused", "silent": "silent"}
 OF_RUN = {"taken back": "the run was taken back to an earlier contact", "stopped": "the run was stopped"}
 
 
@@ -33,7 +35,7 @@ class RunLog:
         event = entry["event"]
         if event == LAUNCHED:
             self._launched()
-        elif event in ("order", "answer", "failed", "silent") and "site" in entry:
+        elif event in COUNTED and "site" in entry:
             self._count(event, entry)
         elif event in OF_SITES:
             self._note(event, str(entry.get("site", "")), str(entry.get("reason") or OF_SITES[event]), entry.get("t"))
@@ -50,7 +52,7 @@ class RunLog:
         counts = self.sites.setdefault(
             str(entry["site"]), dict.fromkeys(("orders", "answers", "refused", "silent", "sent", "came"), 0)
         )
-        counts[{"order": "orders", "answer": "answers", "failed": "refused", "silent": "silent"}[event]] += 1
+        counts[COUNTED[event]] += 1
         size = int(entry.get("bytes", 0))
         counts["sent"] += size if event == "order" else 0
         counts["came"] += size if event == "answer" else 0

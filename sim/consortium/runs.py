@@ -20,6 +20,7 @@ from fedsmall.privacy.blur import check_handed_on
 from fedsmall.run_sheet import RunSheet
 from sim.consortium import flower_cli, members, server
 from sim.consortium.bundles import SOURCE
+from sim.consortium.waiting import waits
 from sim.runs.scenario import FILES
 from strategies.server.journal import FileJournal
 
@@ -33,11 +34,7 @@ ASK_FLOWER_S = 20.0  # how often Flower is asked whether the ServerApp still liv
 
 def site_names(folder: Path, chosen: Sequence[str], plan: Plan) -> tuple[str, ...]:
     """The sites of a run: those chosen, else all that are admitted. PlanError where the plan asks for others."""
-    record = members.load(folder)
-    admitted = [n for n, m in sorted(record.members.items()) if m.standing(members.today()) == "admitted"]
-    for name in chosen:
-        if name not in admitted:
-            raise PlanError(f"There is no admitted site {name!r}. {nearest(name, admitted)}")
+    admitted = admitted_sites(folder, chosen)
     names = tuple(sorted(chosen)) or tuple(admitted)
     if not names:
         raise PlanError("No site is admitted yet; `fedsmall consortium add-site` admits one.")
@@ -45,6 +42,16 @@ def site_names(folder: Path, chosen: Sequence[str], plan: Plan) -> tuple[str, ..
         raise PlanError(f"The scenario asks for {plan.sites} sites; {len(names)} are admitted: {', '.join(names)}.")
     check_own_models(plan, len(names))
     return names
+
+
+def admitted_sites(folder: Path, chosen: Sequence[str]) -> list[str]:
+    """All sites that are admitted now; PlanError where one of those chosen is not."""
+    record = members.load(folder)
+    admitted = [n for n, m in sorted(record.members.items()) if m.standing(members.today()) == "admitted"]
+    for name in chosen:
+        if name not in admitted:
+            raise PlanError(f"There is no admitted site {name!r}. {nearest(name, admitted)}")
+    return admitted
 
 
 def prepare(folder: Path, run: str, plan: Plan, sites: tuple[str, ...], **patience: Any) -> Path:
@@ -60,7 +67,7 @@ def prepare(folder: Path, run: str, plan: Plan, sites: tuple[str, ...], **patien
     sheet = RunSheet(run=run, id=secrets.token_hex(8), plan=_without_paths(plan), sites=sites, **patience)
     home.mkdir(parents=True, mode=0o700)
     write(home / "sheet.json", sheet.model_dump_json(exclude_defaults=True, indent=1).encode(), flush=True)
-    AuditLog(home / "log.jsonl").write("prepared", sites=list(sites), method=plan.method.label, seed=plan.seed)
+    log_of(home).write("prepared", sites=list(sites), method=plan.method.label, seed=plan.seed)
     return home
 
 
@@ -72,7 +79,7 @@ def launch(folder: Path, run: str, say: Say) -> int:
     number = int(flower_cli.call(folder / "flwr", *command, say=say)["run-id"])
     home = folder / "runs" / run
     write(home / "flower.json", json.dumps({"runs": [*numbers(home), number]}).encode(), flush=True)
-    AuditLog(home / "log.jsonl").write(LAUNCHED, flower=number)
+    log_of(home).write(LAUNCHED, flower=number)
     return number
 
 
@@ -105,7 +112,7 @@ def _go_back(home: Path, contact: int) -> None:
             "Resume it without --from, or start a new run."
         )
     FileJournal(home / "journal").go_back(contact)
-    AuditLog(home / "log.jsonl").write("taken back", contact=contact)
+    log_of(home).write("taken back", contact=contact)
 
 
 def stop(folder: Path, run: str, say: Say) -> None:
@@ -115,11 +122,20 @@ def stop(folder: Path, run: str, say: Say) -> None:
     if not known or not is_running(home):
         raise PlanError(f"{run!r} does not run now")
     flower_cli.call(folder / "flwr", "stop", str(known[-1]), flower_cli.CONNECTION, say=say)
-    AuditLog(home / "log.jsonl").write(STOPPED)
+    log_of(home).write(STOPPED)
 
 
-def watch(folder: Path, run: str, number: int, progress: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Wait for the end of a run and return its outcome. Raises RuntimeError with the one line that ended it early."""
+def watch(
+    folder: Path,
+    run: str,
+    number: int,
+    progress: Callable[[dict[str, Any]], None],
+    waiting: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Wait for the end of a run and return its outcome. Raises RuntimeError with the one line that ended it early.
+
+    ``waiting`` is told, again and again, which hospitals the run waits for; an empty line where it waits for none.
+    """
     home, asked = run_home(folder, run), time.monotonic()
     known = asked  # when Flower knew the run last, as this number or as that of its resumption
     while True:
@@ -130,6 +146,7 @@ def watch(folder: Path, run: str, number: int, progress: Callable[[dict[str, Any
             raise RuntimeError(json.loads((home / "failure.json").read_text())["reason"])
         if (home / "progress.json").exists():
             progress(json.loads((home / "progress.json").read_text()))
+        waiting(waits(home))
         if time.monotonic() - asked > ASK_FLOWER_S:
             asked = time.monotonic()
             number = numbers(home)[-1]
@@ -153,8 +170,15 @@ def states(folder: Path) -> list[tuple[str, str, str]]:
         elif (home / "failure.json").exists():
             rows.append((home.name, "failed", json.loads((home / "failure.json").read_text())["reason"]))
         else:
-            rows.append((home.name, "running" if is_running(home) else "ended early; resume it", line))
+            told = f"{line}; it waits for {waits(home)}" if waits(home) else line
+            rows.append((home.name, "running" if is_running(home) else "ended early; resume it", told))
     return rows
+
+
+def log_of(home: Path) -> AuditLog:
+    """The log of a run, whose every line names the run."""
+    sheet = json.loads((home / "sheet.json").read_text())
+    return AuditLog(home / "log.jsonl", run=sheet["run"], id=sheet.get("id", ""))
 
 
 def run_home(folder: Path, run: str) -> Path:

@@ -13,7 +13,8 @@ from sim.consortium import flower_cli, gate, keys, members, supervisor
 from sim.consortium.members import Consortium
 from sim.consortium.supervisor import Program
 
-RUNS = "FEDSMALL_RUNS"  # as strategies.server.deployment reads it; importing that would bring torch
+# as strategies.server.deployment reads them; importing that would bring torch
+RUNS, SITES = "FEDSMALL_RUNS", "FEDSMALL_SITES"
 
 SEEN = "seen.json"  # the server as its keeper has seen it last
 KEPT = ("superexec", "keeper")  # where each program has a container, these two share one
@@ -47,9 +48,10 @@ def programs(folder: Path, record: Consortium, *, durable: bool = False) -> list
         flower_cli.tool("flower-superexec"),
         *("--root-certificates", str(authority.absolute()), "--runtime-api-address", record.inner_address, *secret),
     ]
+    folders = {RUNS: str((folder / "runs").absolute()), SITES: str((folder / "sites").absolute())}
     return [
         Program("superlink", superlink, variables),
-        Program("superexec", superexec, variables | {RUNS: str((folder / "runs").absolute())}),
+        Program("superexec", superexec, variables | folders),
         Program("gate", gate.command(gate.write(record, folder))),
         Program("keeper", keeper, variables),
     ]

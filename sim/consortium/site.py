@@ -7,7 +7,7 @@ resident's place; they give the same bits.
 import json
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from clients import socket_frames
 from clients.launcher import APPROVED
 from clients.policy import OWN, load_policy
-from clients.relay import SOCKET
+from clients.relay import KEY, SOCKET
 from fedsmall.parts import Frozen
 from sim.consortium import dialling, flower_cli, keys, supervisor
 from sim.consortium.bundles import own_digest
@@ -109,6 +109,7 @@ def classic_programs(
     ]
     variables = flower_cli.environment(home / "flwr")
     relay = {SOCKET: str(site.socket_path.absolute()), APPROVED: _approved(site)}
+    relay |= {} if insecure else {KEY: str(site.key.absolute())}
     relay["PATH"] = f"{home / 'bin'}:{variables['PATH']}"  # our flwr-clientapp comes before Flower's
     relay |= flower_cli.direct()  # the SuperNode is on this machine; the server may be behind a proxy
     return [
@@ -177,13 +178,17 @@ def _be_admitted(site: Site, left: int, say: Say) -> None:
 
     card, authority = site.card, site.kit / "ca.crt"
     say(admission.check_admission(card.address, authority, site.key, site.home / "node", card.expires))
-    days = {
-        "this site's admission": (date.fromisoformat(card.expires) - datetime.now(UTC).date()).days,
-        "the server's certificate": left,
-        "the consortium's own certificate (ca.crt)": keys.days_left(keys.load_certificate(authority)),
-    }
-    for line in admission.warnings(days):
+    for line in warnings(site, {"the server's certificate": left}):
         say(line)
+
+
+def warnings(site: Site, further: Mapping[str, int] | None = None) -> list[str]:
+    """What of this site's has expired or does within a month, a line each, and of ``further`` things with days left."""
+    days = {
+        "this site's admission": (date.fromisoformat(site.card.expires) - datetime.now(UTC).date()).days,
+        "the consortium's own certificate (ca.crt)": keys.days_left(keys.load_certificate(site.kit / "ca.crt")),
+    }
+    return [f"{line}; tell the coordinator" for line in keys.warnings({**days, **(further or {})})]
 
 
 def down(site: Site) -> bool:

@@ -6,6 +6,7 @@ that is started again in its folder goes on from its journal. The app itself is 
 makes the folder what a simulation's is.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -28,7 +29,7 @@ from fedsmall.data.class_weights import BALANCED, agreed_weights, with_weights
 from fedsmall.data.standardise import Scaling, Sums, agree
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Task
-from fedsmall.files import one_line
+from fedsmall.files import DiskFullError, one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.routes import among
@@ -38,6 +39,7 @@ from fedsmall.wire import CONFIG, EXAMPLES, PLAN
 from strategies.build import strategy_for
 from strategies.checks import read_array
 from strategies.daisy_chain import DaisyChain
+from strategies.server.heads import Heads
 from strategies.server.journal import FileJournal, put
 from strategies.server.packed_grid import PackedGrid
 from strategies.server.remote import Judges, evaluator_for, task_from_roll
@@ -46,6 +48,8 @@ from strategies.server.run_loop import Outcome, RunLoop
 from strategies.server.validation import AskSites, validated
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
+WAITS_FILE = "waits.json"
+SITES = "FEDSMALL_SITES"  # and that of the sites' public keys, where also what they sign of their logs is kept
 MOST_ROWS = 4 << 20  # letters in which a site says how its rows become samples
 
 Told = dict[str, Any]  # what outcome.json holds
@@ -62,7 +66,7 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
         raise PlanError("this bundle runs what `fedsmall start` has prepared; use that")
     folder = Path(os.environ[RUNS]) / name
     sheet = RunSheet.model_validate_json((folder / "sheet.json").read_text())
-    log = AuditLog(folder / "log.jsonl")
+    log = AuditLog(folder / "log.jsonl", run=sheet.run, id=sheet.id)
     lock = (folder / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the death of this process lets it go
@@ -70,16 +74,37 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
         raise PlanError("another ServerApp conducts this run") from None
     (folder / "failure.json").unlink(missing_ok=True)
     try:
-        outcome, met = conduct(sheet, folder, RetryingGrid(PackedGrid(grid), sheet, log), log)
+        heads = Heads(Path(os.environ[SITES]) if SITES in os.environ else None, sheet)
+        patient = RetryingGrid(PackedGrid(grid), sheet, log, heads=heads, tell_waits=partial(tell_waits, folder))
+        outcome, met = conduct(sheet, folder, patient, log)
+        write_outcome(folder, sheet.plan, outcome, met, partial(_finished, finish, log))
     except RunNotRunningException:
         raise  # stopped, or forgotten with the SuperLink's memory: nothing is wrong with the run
     except Exception as error:
-        line = " ".join(str(error).split())[:2000] or type(error).__name__
-        log.write("failed", reason=line)
-        put(folder / "failure.json", json.dumps({"reason": line, "time": time.time()}).encode())
+        tell_failure(folder, log, error)
         raise
-    write_outcome(folder, sheet.plan, outcome, met, partial(_finished, finish, log))
+    finally:
+        tell_waits(folder, {})
     log.write("finished", contacts=outcome.contacts, rounds=outcome.rounds)
+
+
+def tell_failure(folder: Path, log: AuditLog, error: Exception) -> None:
+    """Say in one line what ended a run early, where the coordinator's command looks and in the log.
+
+    The disk may be full: the reason needs little room, and the log may have none left for it.
+    """
+    line = " ".join(str(error).split())[:2000] or type(error).__name__
+    put(folder / "failure.json", json.dumps({"reason": line, "time": time.time()}).encode())
+    with contextlib.suppress(DiskFullError):
+        log.write("failed", reason=line)
+
+
+def tell_waits(folder: Path, reasons: dict[str, str]) -> None:
+    """Say in the run's folder which sites' hospitals are waited for, and why."""
+    if reasons:
+        put(folder / WAITS_FILE, json.dumps(reasons).encode())
+    else:
+        (folder / WAITS_FILE).unlink(missing_ok=True)
 
 
 def _finished(finish: Finish, log: AuditLog, folder: Path, told: Told) -> None:

@@ -74,16 +74,19 @@ class FileJournal:
     def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
         """The last state that was written whole and is still whole: contacts done, arrays, meta.
 
-        None where the first contact was never written whole. Raises PlanError where there were states and none is left:
-        a run must not begin anew unasked.
+        None where the first contact was never written whole. Raises PlanError where there were states and none is left,
+        or all of the last ``keep`` are damaged: a run must not begin anew, nor far back, unasked.
         """
         self.faults = []
         ours = self._ours()
         for path in sorted((path for path in ours if path.suffix == ".json"), key=_contact, reverse=True):
             try:
-                return _read(path)
+                found = _read(path)
             except (OSError, ValueError, KeyError, SafetensorError) as error:
                 self.faults.append(f"contact {_contact(path)}: {error}")
+                continue
+            self._check_near(found[0])
+            return found
         if self.faults or any(_contact(path) > 1 for path in ours):
             faults = one_line("; ".join(self.faults) or "all records are gone")
             raise PlanError(
@@ -91,6 +94,15 @@ class FileJournal:
                 "Put a copy of its journal folder back, or start a new run under another name."
             )
         return None
+
+    def _check_near(self, contact: int) -> None:
+        """Raise PlanError where all newest states are damaged: no crash does that, and sites forget older rounds."""
+        if len(self.faults) >= self.keep:
+            raise PlanError(
+                f"The last {len(self.faults)} states in the run's journal are damaged "
+                f"({one_line('; '.join(self.faults), 300)}). Put a copy of its journal folder back, or go on from an "
+                f"older one: `fedsmall resume RUN --from {contact}`."
+            )
 
     def cards(self, last: int = KEEP) -> list[tuple[int, dict[str, Any]]]:
         """Contact and meta of the last states whose record is whole, oldest first; their arrays stay unread."""

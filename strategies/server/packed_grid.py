@@ -18,16 +18,19 @@ from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequ
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 
+from fedsmall.ends import ENDS
 from fedsmall.files import one_line
-from fedsmall.frames import FrameError, from_frame, joined, leaves, pieces_of, to_frame
-from fedsmall.wire import CONFIG, METRICS, join, parts
+from fedsmall.frames import PIECE, FrameError, block_of, cuts_of, from_frame, joined, leaves, pieces_with
+from fedsmall.wire import CONFIG, METRICS, REFUSED, join, parts
 from strategies.records import array_records, to_arrays, to_record
 from strategies.server.grid_around import GridAround
 
-REFUSED, LOST = 2, 4  # Flower's ErrorCodes: the ClientApp raised an error; an answer is not to be had any more
+LOST = 4  # Flower's ErrorCode: an answer is not to be had any more
 SHORTEST_S, LONGEST_S = 0.02, 1.0  # between two questions
 PATIENCE = 20  # a question comes after a twentieth of the time for which nothing came
 MOST_TIMES, MOST_BESIDE = 8, 16 << 20  # an answer is at most so many times its order, and so many bytes
+
+Blocks = dict[tuple[tuple[str, int], ...], list[bytes]]  # what arrays became, by the records that hold them
 
 
 @dataclass
@@ -60,16 +63,17 @@ class PackedGrid(GridAround):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send orders, each as a frame; every one is given its id."""
         orders = list(messages)
-        frames: dict[int, tuple[RecordDict, int]] = {}  # by content, which many share
-        for order in orders:
-            if id(order.content) not in frames:
-                frames[id(order.content)] = pack(order.content)
-        copies = [Message(frames[id(o.content)][0], o.metadata.dst_node_id, o.metadata.message_type) for o in orders]
+        blocks: Blocks = {}  # many orders share their arrays
+        packed = [pack(order.content, blocks) for order in orders]
+        copies = [
+            Message(content, order.metadata.dst_node_id, order.metadata.message_type)
+            for order, (content, _) in zip(orders, packed, strict=True)
+        ]
         ids = self._push(copies)
-        for order, copy in zip(orders, copies, strict=True):
+        for order, copy, (_, size) in zip(orders, copies, packed, strict=True):
             key = copy.metadata.message_id
             order.metadata.__dict__["_message_id"] = key
-            self._waiting[key] = _Waiting(order, MOST_TIMES * frames[id(order.content)][1] + MOST_BESIDE)
+            self._waiting[key] = _Waiting(order, MOST_TIMES * size + MOST_BESIDE)
         self._since = self._last = self.clock()
         return ids
 
@@ -187,14 +191,18 @@ def unreadable(order: Message, why: str) -> Message:
     return Message(Error(REFUSED, f"its answer cannot be read ({one_line(why, 100)})"), reply_to=order)
 
 
-def pack(content: RecordDict) -> tuple[RecordDict, int]:
-    """An order's content as a frame in records, and the frame's bytes."""
+def pack(content: RecordDict, blocks: Blocks | None = None) -> tuple[RecordDict, int]:
+    """An order's content as a frame in records, and the frame's bytes; ``blocks`` are the arrays packed so far."""
+    blocks = {} if blocks is None else blocks
     config: Mapping[str, Any] = content.config_records.get(CONFIG, {})
     words = {key: value for key, value in config.items() if not isinstance(value, bytes)}
-    arrays = join(**{key: to_arrays(record) for key, record in array_records(content).items()})
-    frame = to_frame({CONFIG: words}, arrays)
-    records = {f"frame-{n}": ConfigRecord(piece) for n, piece in enumerate(pieces_of(frame))}
-    return RecordDict(dict(records)), len(frame)
+    records = array_records(content)
+    same = tuple((key, id(record)) for key, record in records.items())
+    if same not in blocks:
+        blocks[same] = cuts_of(block_of(join(**{key: to_arrays(record) for key, record in records.items()})))
+    pieces = pieces_with({CONFIG: words}, blocks[same])
+    size = sum(len(piece[PIECE]) for piece in pieces)
+    return RecordDict({f"frame-{n}": ConfigRecord(piece) for n, piece in enumerate(pieces)}), size
 
 
 def unpack(frame: bytes) -> RecordDict:
@@ -212,4 +220,6 @@ def unpack(frame: bytes) -> RecordDict:
         content[CONFIG] = ConfigRecord(header[CONFIG])
     if METRICS in header:
         content[METRICS] = MetricRecord(header[METRICS])
+    if ENDS in header:
+        content[ENDS] = ConfigRecord(header[ENDS])
     return content

@@ -1,9 +1,9 @@
 """A grid that waits for sites, but not for ever: the deadline and the quorum of a contact, and its line in the log.
 
 It stands between a strategy and a grid over Flower's own. An order whose site went away before it answered is sent
-again when the site is back: training is a function of the order alone, so the answer has the same bits. What is still
-missing at the deadline is left out, and the strategy counts the site as silent; below the quorum the run stops and can
-be resumed.
+again when the site is back: training is a function of the order alone, so the answer has the same bits. So is one that
+a hospital has not agreed to yet, or paused. What is still missing at the deadline is left out, and the strategy counts
+the site as silent; below the quorum the run stops and can be resumed.
 """
 
 import hashlib
@@ -13,22 +13,26 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flwr.app import ConfigRecord, Error, Message, MessageType
+from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from google.protobuf.message import DecodeError
 
 from fedsmall.audit_log import AuditLog
+from fedsmall.ends import ENDS, Statement
+from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
 from fedsmall.run_sheet import RUN, RUN_ID, SITES, RunSheet
-from fedsmall.wire import CONFIG, ROUND, join
+from fedsmall.wire import BROKEN, CONFIG, REFUSED, ROUND, WAITS, join
 from strategies.records import array_records, described, size_in_bytes
 from strategies.server.grid_around import GridAround
+from strategies.server.heads import Heads
 from strategies.server.packed_grid import PackedGrid
+from strategies.server.waits import Waits
 
 # Flower's ErrorCode: the message or its reply was lost, the node went away, the ClientApp's process was killed
 LOST = {3: "its order was lost", 4: "its answer was lost", 5: "its program went away", 8: "its ClientApp was killed"}
 # what Flower raises while it unpacks an answer that a site made up; a lost connection raises none of these
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, DecodeError)
-REFUSED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+FAULT = "log fault"  # the event of an answer whose site's log does not go on from what the site has signed
 MOST_SENDINGS = 5
 RESEND_S = 2.0  # times the sendings so far: a site that comes up and falls over is given time
 POLL_S = 0.25
@@ -45,9 +49,17 @@ class RetryingGrid(GridAround):
     grid: PackedGrid
 
     def __init__(
-        self, grid: PackedGrid, sheet: RunSheet, log: AuditLog, clock: Callable[[], float] = time.monotonic
+        self,
+        grid: PackedGrid,
+        sheet: RunSheet,
+        log: AuditLog,
+        clock: Callable[[], float] = time.monotonic,
+        heads: Heads | None = None,
+        tell_waits: Callable[[dict[str, str]], None] = lambda _: None,
     ) -> None:
         self.grid = grid
+        self.waits = Waits(tell_waits, clock)
+        self.heads = heads or Heads(None, sheet)
         self.sheet = sheet
         self.log = log
         self.clock = clock
@@ -88,7 +100,7 @@ class RetryingGrid(GridAround):
         for order in orders:
             config = order.content.config_records.setdefault(CONFIG, ConfigRecord())
             config[RUN], config[RUN_ID], config[SITES] = self.sheet.run, self.sheet.id, list(self.sheet.sites)
-        replies = self._exchange(orders, self.clock() + self.sheet.round_deadline_s)
+        replies = self._exchange(orders, self.clock() + self._patience_s(orders))
         answered = {reply.metadata.reply_to_message_id for reply in replies if not reply.has_error()}
         silent = {o.metadata.dst_node_id for o in orders if o.metadata.message_id not in answered}
         training = [order for order in orders if order.metadata.message_type.startswith(MessageType.TRAIN)]
@@ -97,9 +109,15 @@ class RetryingGrid(GridAround):
             raise QuorumError(self._too_few("answered", len(answered), silent) + self._reasons(replies))
         return replies
 
+    def _patience_s(self, orders: list[Message]) -> float:
+        """Before the first contact people may have to be asked, which takes as long as it takes them to come."""
+        questions = all(order.metadata.message_type.startswith(MessageType.QUERY) for order in orders)
+        return max(self.sheet.round_deadline_s, self.sheet.start_deadline_s if questions else 0.0)
+
     def _exchange(self, orders: list[Message], deadline: float) -> list[Message]:
         waiting = self._push(orders)
-        again: dict[int, tuple[Message, float]] = {}  # what was lost, and from when on it may be sent again
+        again: dict[int, tuple[Message, float]] = {}  # what is to be sent again, and from when on
+        said: dict[int, Message] = {}  # the last word of those whose hospital is waited for
         sendings = dict.fromkeys(map(id, orders), 1)
         replies: list[Message] = []
         while (waiting or again) and self.clock() <= deadline:
@@ -108,24 +126,53 @@ class RetryingGrid(GridAround):
                 if reply is None:
                     continue
                 del waiting[key]
-                if self._is_lost(reply) and sendings[id(order)] < MOST_SENDINGS:
-                    self._note("lost", order, reason=LOST[reply.error.code])
-                    again[id(order)] = (order, self.clock() + RESEND_S * sendings[id(order)])
-                else:
-                    self._note_answer(order, reply)
+                reply, statement = self._held_to(order, reply)
+                due = self._due_again(order, reply, sendings[id(order)])
+                if due is None:
+                    self._note_answer(order, reply, statement)
                     replies.append(reply)
+                    continue
+                again[id(order)] = (order, due)
+                if reply.error.code == WAITS:
+                    said[id(order)] = reply
+                else:
+                    sendings[id(order)] += 1
             back = [order for order, due in again.values() if self.clock() >= due and self._is_here(order)]
             for order in back:
                 del again[id(order)]
-                sendings[id(order)] += 1
             waiting |= self._push_again(back)
             if waiting or again:
                 time.sleep(ANSWER_S)
+        self.heads.keep()
         self.grid.forget(waiting)
-        for order in [*waiting.values(), *(order for order, _ in again.values())]:
-            self._note("silent", order)
-            self.away.add(order.metadata.dst_node_id)
-        return replies
+        missed = [*waiting.values(), *(order for order, _ in again.values())]
+        return [*replies, *self._missed(missed, said)]
+
+    def _due_again(self, order: Message, reply: Message, sendings: int) -> float | None:
+        """When an order is to be sent again; None where this is its answer."""
+        site, code = self.name_of(order.metadata.dst_node_id), reply.error.code if reply.has_error() else None
+        if code == WAITS:
+            if self.waits.note(site, _line(reply.error.reason)):
+                self._note("waits", order, reason=_line(reply.error.reason))
+            return self.waits.again(site)
+        if code in LOST and sendings < MOST_SENDINGS:
+            self._note("lost", order, reason=LOST[reply.error.code])
+            return self.clock() + RESEND_S * sendings
+        self.waits.over(site)
+        return None
+
+    def _missed(self, orders: list[Message], said: Mapping[int, Message]) -> list[Message]:
+        """Note who was silent; who said that its hospital is waited for has that as its answer."""
+        answers = []
+        for order in orders:
+            reply = said.get(id(order))
+            self._note("silent", order, **({"reason": _line(reply.error.reason)} if reply else {}))
+            if reply:
+                self.waits.give_up([self.name_of(order.metadata.dst_node_id)])
+                answers.append(Message(reply.error, reply_to=order))
+            else:
+                self.away.add(order.metadata.dst_node_id)
+        return answers
 
     def _answer_to(self, order: Message) -> Message | None:
         """What came for one order, or None.
@@ -144,9 +191,14 @@ class RetryingGrid(GridAround):
         return None
 
     def _push(self, orders: list[Message]) -> dict[str, Message]:
+        sizes = [size_in_bytes(array_records(order.content)) for order in orders]
+        rows = [{**self._about(order), "bytes": size} for order, size in zip(orders, sizes, strict=True)]
+        entries = self.log.write_each("order", rows)
+        for order, entry in zip(orders, entries, strict=True):
+            site = self.name_of(order.metadata.dst_node_id)
+            config = ConfigRecord({**order.content.config_records.get(CONFIG, {}), ENDS: self.heads.order(site, entry)})
+            order.content = RecordDict({**order.content, CONFIG: config})  # others share what was there
         self.grid.push_messages(orders)  # gives each order its id
-        for order in orders:
-            self._note("order", order, bytes=size_in_bytes(array_records(order.content)))
         return {order.metadata.message_id: order for order in orders}
 
     def _push_again(self, orders: list[Message]) -> dict[str, Message]:
@@ -161,21 +213,32 @@ class RetryingGrid(GridAround):
     def _is_here(self, order: Message) -> bool:
         return order.metadata.dst_node_id in {node.node_id for node in self.get_nodes()}
 
-    @staticmethod
-    def _is_lost(reply: Message) -> bool:
-        return reply.has_error() and reply.error.code in LOST
-
-    def _note_answer(self, order: Message, reply: Message) -> None:
+    def _held_to(self, order: Message, reply: Message) -> tuple[Message, Statement | None]:
+        """An answer without what it says of its site's log, and that; an error where it does not go on from before."""
         if reply.has_error():
-            self._note("failed", order, reason=_line(reply.error.reason))
+            return reply, None
+        try:
+            told = reply.content.pop(ENDS, None)
+            return reply, self.heads.took(self.name_of(order.metadata.dst_node_id), told)
+        except ReplyError as error:
+            return Message(Error(BROKEN, str(error)), reply_to=order), None
+
+    def _note_answer(self, order: Message, reply: Message, statement: Statement | None) -> None:
+        if reply.has_error():
+            event = FAULT if reply.error.code == BROKEN else "failed"
+            self._note(event, order, reason=_line(reply.error.reason))
             return
         size, digest = _digest(reply)
-        self._note("answer", order, bytes=size, sha256=digest)
+        signed = {"signed": statement.model_dump()} if statement else {}
+        self._note("answer", order, bytes=size, sha256=digest, **signed)
 
     def _note(self, event: str, order: Message, **fields: Any) -> None:
+        self.log.write(event, **self._about(order), **fields)
+
+    def _about(self, order: Message) -> dict[str, Any]:
         config: Mapping[str, Any] = order.content.config_records.get(CONFIG, {})
         site = self.name_of(order.metadata.dst_node_id)
-        self.log.write(event, kind=order.metadata.message_type, site=site, t=config.get(ROUND), **fields)
+        return {"kind": order.metadata.message_type, "site": site, "t": config.get(ROUND)}
 
     def name_of(self, node: int) -> str:
         """The name under which a node was registered, or its number."""

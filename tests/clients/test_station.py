@@ -18,8 +18,8 @@ from fedsmall.package.record import COMMON
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, RUN_ID, SITES
+from fedsmall.wire import BROKEN, PLAN, ROUND, ROUNDS, split
 from fedsmall.wire import COMMON as IS_COMMON
-from fedsmall.wire import PLAN, ROUND, ROUNDS, split
 from sim.consortium import sample_data
 from tests.fedsmall.training.second_device import second_device
 
@@ -295,17 +295,25 @@ def test_a_spent_budget_stops_the_site_and_survives_a_restart(station):
     assert "budget" in refused(station, "train", order(3, the_plan=private), model)
 
 
-def test_a_cut_log_does_not_give_the_budget_back(station):
+def test_a_cut_log_does_not_give_the_budget_back_and_stops_the_site_until_it_is_back(station):
     private = plan(privacy=Privacy(clip=1.0, noise=2.0))
     model = scaled(station, private)
     from fedsmall.privacy.site_level import epsilon
 
     station.policy_file.write_text(f"budget = {epsilon(2.0, 1e-5, 1) + 1e-6}\n")
     assert "error" not in station.answer("train", order(1, the_plan=private), model)[0]
+    whole = station.log.path.read_bytes()
     station.log.path.write_bytes(b"")
 
-    station = Station(station.name, station.data, station.home, station.policy_file)
+    for each in (station, Station(station.name, station.data, station.home, station.policy_file)):
+        words, leaving = each.answer("train", order(2, the_plan=private), model)
+        assert words["code"] == BROKEN
+        assert "was cut off or replaced: it had 3 lines and has 0" in words["error"]
+        assert leaving == {}
+    assert station.log.path.read_bytes() == b""  # nothing is written to a log that is not the one
 
+    station.log.path.write_bytes(whole)
+    station = Station(station.name, station.data, station.home, station.policy_file)
     assert "budget" in refused(station, "train", order(2, the_plan=private), model)
 
 

@@ -133,3 +133,19 @@ def test_a_line_longer_than_the_tail_that_is_read_is_found(book):
     book.write("sent", t=7)
 
     assert verify(book.path)[::2] == (7, None)
+
+
+def test_the_last_line_is_known_from_the_end_alone_and_what_is_always_said_is_in_every_line(tmp_path):
+    log = AuditLog(tmp_path / "log.jsonl", run="r")
+    assert log.last() == (0, FIRST)
+    for _ in range(3):
+        entry = log.write("sent", note="x" * 20_000)
+
+    assert log.last() == (3, entry["digest"])
+    assert {line["run"] for line in log.entries()} == {"r"}
+    with log.path.open("ab") as file:
+        file.write(b'{"half')
+    assert log.last() == (3, entry["digest"])
+    log.path.write_bytes(b"[]\n")
+    with pytest.raises(ValueError, match="none of this log's"):
+        log.last()

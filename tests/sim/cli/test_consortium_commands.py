@@ -1,7 +1,10 @@
 """What the commands of a consortium print: others' words as they came and harmless, a fingerprint whole, no riddles."""
 
 import json
+import shutil
 import socket
+from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +27,7 @@ from sim.cli.app import main
 from sim.consortium import keys, members, runs, sample_data
 from sim.consortium.site import Site, classic_programs, programs
 from strategies.server.journal import FileJournal
+from tests.sim.consortium.desk import Desk
 
 HOSTILE = {
     "[red]it says[/red] no": "[red]it says[/red] no",
@@ -113,6 +117,24 @@ def test_what_expires_within_a_month_is_said_where_the_coordinator_looks(fedsmal
 
         assert "the server's certificate expires in 19 days; `fedsmall consortium renew`" in said
         assert "essen is admitted for 10 more days; `fedsmall consortium add-site essen`" in said
+
+
+def test_what_has_expired_is_said_too_at_start_and_at_the_site(fedsmall, folder, essen, monkeypatch):
+    keys.new_site_key(essen.key)
+    members.add_site(folder, "essen", essen.key.with_name("site.key.pub"), days=10)
+    later = members.today() + timedelta(days=25)
+    monkeypatch.setattr(members, "today", lambda: later)
+    monkeypatch.setattr(keys, "days_left", lambda certificate: -1)
+
+    for words in (("status",), ("start", "consortium_demo")):
+        _, said, _ = fedsmall(*words)
+
+        assert "the server's certificate has expired; `fedsmall consortium renew`" in said
+        assert "the authority's certificate has expired; make a new consortium" in said
+        assert "essen's admission expired on" in said
+    _, said, _ = fedsmall("site", "status", "--kit", essen.kit)
+    assert "this site's admission expires in 10 days; tell the coordinator" in said
+    assert "the consortium's own certificate (ca.crt) has expired; tell the coordinator" in said
 
 
 def test_a_site_sees_what_its_own_patients_have_spent(fedsmall, essen):
@@ -239,6 +261,119 @@ def test_a_site_gets_its_package_by_the_runs_name_and_is_told_why_where_there_is
     assert (both[0], "give one of them" in both[2]) == (2, True)
     assert "fedsmall predict trial-common" in there[1]
     assert (tmp_path / "trial-common" / "package.json").is_file()
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """A consortium of three sites with a finished run, in the folder in which commands are called."""
+    desk = Desk(tmp_path, monkeypatch)
+    desk.run("r")
+    return desk
+
+
+def test_both_ends_hold_their_logs_against_each_other(fedsmall, desk):
+    kit, book, other = desk.site("essen").kit, desk.log_of("essen"), desk.folder / "runs" / "r" / "log.jsonl"
+    shutil.copy(book, "essen.jsonl")
+    whole = [
+        ("logs", "r", "--verify"),
+        ("logs", "r", "--against", "essen.jsonl"),
+        ("site", "log", "--kit", kit, "--against", other),
+    ]
+    for words in whole:
+        code, said, complained = fedsmall(*words)
+        assert (code, complained) == (0, "")
+        assert "lines hold" in said
+    lines = book.read_bytes().splitlines(keepends=True)
+    Path("essen.jsonl").write_bytes(b"".join(lines[:2]))
+
+    code, said, _ = fedsmall("logs", "r", "--verify", "--against", "essen.jsonl")
+
+    assert code == 1
+    assert "essen's log was cut off, or is an older one: it signed line 3 and has 2" in said
+    short = tmp_copy(other, 12)
+    code, said, _ = fedsmall("site", "log", "--kit", kit, "--against", short)
+    assert code == 1
+    assert "the coordinator's log was cut off: essen was shown its line" in said
+    assert "and it has 12" in said
+    shutil.copy(short, other)
+    code, said, _ = fedsmall("logs", "r", "--verify")
+    assert code == 1
+    assert "the coordinator's log was cut off: " in said
+
+
+def tmp_copy(path, count):
+    copy = Path("short.jsonl")
+    copy.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:count]))
+    return copy
+
+
+def test_a_file_that_is_no_log_of_the_other_end_is_one_line(fedsmall, desk):
+    kit, book, other = desk.site("essen").kit, desk.log_of("essen"), desk.folder / "runs" / "r" / "log.jsonl"
+    stranger = SiteLog(Path("stranger"), "stranger")
+    stranger.write("sent", run="r")
+    Path("torn.jsonl").write_bytes(book.read_bytes()[:-5])
+    cases = [
+        (("logs", "r", "--against", other), "this is no site's log"),
+        (("logs", "r", "--against", stranger.path), "of which this consortium holds no key"),
+        (("logs", "r", "--against", "torn.jsonl"), "is half-written"),
+        (("logs", "r", "--against", "nowhere.jsonl"), "there is no log"),
+        (("site", "log", "--kit", kit, "--against", book), "is it the coordinator's log of a run?"),
+        (("site", "log", "--kit", kit, "--against", "nowhere.jsonl"), "there is no log"),
+    ]
+    for words, line in cases:
+        code, _, complained = fedsmall(*words)
+
+        assert code == 2
+        assert complained.count("\n") == 1
+        assert line in complained
+
+
+def test_a_hospital_pauses_looks_at_what_asks_and_says_yes_or_no(fedsmall, desk, monkeypatch):
+    kit = desk.site("essen").kit
+    here = ("--kit", kit)
+    with (kit / "policy.toml").open("a") as policy:
+        policy.write("approve = true\n")
+    sheet = json.loads((desk.folder / "runs" / "r" / "sheet.json").read_text())
+    config = {"plan": json.dumps(sheet["plan"]), "sites": list(desk.names)}
+    for run in ("lungs", "hearts"):
+        assert "approval" in desk.station("essen").answer("roll", {**config, "run": run}, {})[0]["error"]
+
+    assert "essen is paused: it answers no order to train" in fedsmall("site", "pause", *here)[1]
+    assert "paused already" in fedsmall("site", "pause", *here)[1]
+    said = fedsmall("site", "status", *here)[1]
+    assert "paused by the hospital" in said
+    assert "lungs waits for a yes: `fedsmall site approve lungs`" in said
+    assert "answers again" in fedsmall("site", "unpause", *here)[1]
+    assert "is not paused" in fedsmall("site", "unpause", *here)[1]
+
+    monkeypatch.setattr("typer.confirm", lambda question: "May lungs train at essen" not in question)
+    code, said, _ = fedsmall("site", "approve", "lungs", *here)
+    assert code == 0
+    assert "method FedDC" in said
+    assert "At every contact: the trained model" in said
+    assert said.endswith("lungs is refused, and that is remembered.\n")
+    assert fedsmall("site", "approve", "hearts", "--yes", *here)[1].endswith("the coordinator asks again by itself.\n")
+    listed = fedsmall("site", "approve", *here)[1]
+    assert "lungs: refused;" in listed
+    assert "hearts: approved;" in listed
+    for words, line in (
+        (("approve", "lung"), "no run 'lung' has asked here."),
+        (("approve", "lungs", "--yes", "--no"), "either --yes or --no"),
+    ):
+        code, _, complained = fedsmall("site", *words, *here)
+        assert (code, complained.count("\n")) == (2, 1)
+        assert line in complained
+
+
+def test_a_start_that_is_to_wait_for_a_stranger_or_without_a_server_starts_nothing(fedsmall, desk):
+    before = sorted((desk.folder / "runs").iterdir())
+    cases = [("kiel", "There is no admitted site 'kiel'"), ("essen,bonn", "The server does not run")]
+    for names, line in cases:
+        code, _, complained = fedsmall("start", "consortium_demo", "--wait-for", names, "--within", "1")
+
+        assert code == 2
+        assert line in complained
+    assert sorted((desk.folder / "runs").iterdir()) == before
 
 
 def test_the_page_wants_a_consortium_and_a_port_that_is_free(folder, tmp_path, capsys):

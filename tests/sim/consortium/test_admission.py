@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.consortium import admission, gate
+from sim.consortium import admission, gate, keys
 
 
 @pytest.mark.parametrize("ahead", [-299.0, 0.0, 4.0])
@@ -16,10 +16,10 @@ def test_a_clock_that_flower_would_refuse_is_told(ahead, words):
         admission.check_clock(ahead)
 
 
-def test_what_expires_within_a_month_is_told():
-    lines = admission.warnings({"the certificate": 30, "the admission": 31})
+def test_what_expires_within_a_month_or_has_is_told():
+    lines = keys.warnings({"the certificate": 30, "the admission": 31, "the other": 0, "the old one": -1})
 
-    assert lines == ["the certificate expires in 30 days; tell the coordinator"]
+    assert lines == ["the certificate expires in 30 days", "the other expires in 0 days", "the old one has expired"]
 
 
 def test_the_calls_that_ask_are_among_those_the_gate_passes():

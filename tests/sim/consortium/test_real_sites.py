@@ -21,6 +21,7 @@ import pytest
 from safetensors.numpy import load_file
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, roc_auc_score
 
+from clients import consent
 from clients.memory import run_folder
 from clients.run_end import own_evaluation
 from clients.site_log import SiteLog
@@ -31,7 +32,7 @@ from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
 from fedsmall.tasks import build_federation, hold_out
 from sim.cli.app import main
-from sim.consortium import dialling, flower_cli, keys, members, runs, sample_data, server, site, supervisor
+from sim.consortium import dialling, flower_cli, keys, log_check, members, runs, sample_data, server, site, supervisor
 from sim.engines.run import run_plan
 from sim.runs import scenario
 from sim.runs.execute import execute
@@ -227,6 +228,38 @@ def test_what_left_the_sites_is_what_the_coordinator_got(loopback, finished):
         assert SiteLog(book.parent, name).verify().fault is None
         assert [e["sha256"] for e in left] == [e["sha256"] for e in came if e["site"] == name]
     assert verify(finished / "log.jsonl").fault is None
+
+
+def test_a_run_waits_for_a_yes_and_a_site_log_that_is_cut_is_found_and_stops_the_site(loopback):
+    essen, policy = loopback.kit("essen"), loopback.kit("essen").kit / "policy.toml"
+    book, before = essen.home / "log.jsonl", policy.read_text()
+    policy.write_text(before + "approve = true\n")
+    try:
+        number = loopback.start("asked", plan_of(), **PATIENCE)
+        home = loopback.home("asked")
+        assert flower_cli.wait_until(lambda: "essen: waits for the hospital's approval" in runs.waits(home), 120)
+        assert not [entry for entry in sent_by(book) if entry["run"] == "asked"]
+        consent.decide(essen.home, consent.request_of(essen.home, "asked"), yes=True)
+        loopback.finish("asked", number)
+    finally:
+        policy.write_text(before)
+    whole, key = book.read_bytes(), essen.key.with_name("site.key.pub").read_bytes()
+
+    def disagreements():
+        return log_check.between("essen", sent_by(book, every=True), sent_by(home / "log.jsonl", every=True), key)
+
+    assert log_check.check_run(loopback.folder, "asked") == disagreements() == []
+    assert same(load_file(home / "model.safetensors"), in_process(loopback, plan_of()))
+    book.write_bytes(b"".join(whole.splitlines(keepends=True)[:-3]))
+    assert "essen's log was cut off, or is an older one: it signed line" in disagreements()[0]
+    with pytest.raises(RuntimeError, match="essen: this site's log was cut off or replaced: it had"):
+        loopback.finish("cut", loopback.start("cut", plan_of(), **PATIENCE))
+    assert log_check.check_run(loopback.folder, "cut")[0].startswith("essen: this site's log was cut off")
+    book.write_bytes(whole)
+
+
+def sent_by(book, every=False):
+    return [entry for entry in AuditLog(book).entries() if every or entry["event"] == "sent"]
 
 
 def test_no_path_and_no_column_is_in_what_the_coordinator_holds(loopback, finished):

@@ -49,6 +49,8 @@ def test_silence_refusal_and_absence_are_counted_or_told():
             order(3, "a", 5),
             line(4, "failed", kind="train", site="a", t=5, reason="no"),
             line(5, "silent", kind="train", site="b", t=5),
+            line(5, "log fault", kind="train", site="b", t=5, reason="its log was cut off"),
+            line(5, "waits", kind="train", site="b", t=5, reason="b: paused by the hospital"),
             line(6, "away", site="b"),
             line(7, "taken back", contact=3),
         ]
@@ -57,9 +59,11 @@ def test_silence_refusal_and_absence_are_counted_or_told():
     assert (read.sites["a"]["orders"], read.sites["a"]["refused"], read.sites["b"]["silent"]) == (2, 1, 1)
     assert [(e["t"], e["site"], e["kind"]) for e in read.events] == [
         (5, "a", "lost"),
+        (5, "b", "waits"),
         (5, "b", "away"),
         (3, "", "taken back"),
     ]
+    assert read.sites["b"]["refused"] == 1
     assert read.events[0]["reason"] == "its program went away"
 
 

@@ -1,12 +1,17 @@
 """The end of a run on the disk."""
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fedsmall.audit_log import AuditLog
+from fedsmall.files import DiskFullError
 from fedsmall.plan import Method, Plan
+from sim.consortium.waiting import waits
 from strategies.server import deployment
 from strategies.server.run_loop import Outcome
 
@@ -42,3 +47,30 @@ def test_a_run_killed_while_it_ends_is_not_finished_without_its_model(tmp_path, 
         deployment.write_outcome(tmp_path, PLAN, outcome())
 
     assert not (tmp_path / "outcome.json").exists()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_what_ended_a_run_is_told_though_the_log_has_no_room_for_it(tmp_path, monkeypatch, full):
+    log = AuditLog(tmp_path / "log.jsonl", run="r")
+    log.write("launched")
+
+    def fsync(handle):
+        if full and os.readlink(f"/proc/self/fd/{handle}").endswith("log.jsonl"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+    deployment.tell_failure(tmp_path, log, DiskFullError(errno.ENOSPC, "the disk is full: there is no room to write 7"))
+
+    told = json.loads((tmp_path / "failure.json").read_text())
+    assert told["reason"] == "the disk is full: there is no room to write 7"
+
+
+def test_who_is_waited_for_is_told_in_the_runs_folder_as_long_as_that_is_so(tmp_path):
+    deployment.tell_waits(tmp_path, {"essen": "essen: paused by the hospital", "bonn": "waits"})
+    assert waits(tmp_path) == "bonn: waits; essen: paused by the hospital"
+
+    deployment.tell_waits(tmp_path, {})
+
+    assert waits(tmp_path) == ""
+    assert list(tmp_path.iterdir()) == []

@@ -216,3 +216,20 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_state(tmp_path):
 
         assert meta == {"contact": contact}
         assert (arrays["w"] == contact).all()
+
+
+def test_when_all_newest_states_are_damaged_it_says_so_and_names_the_older_one(tmp_path):
+    journal = FileJournal(tmp_path)
+    for contact in range(1, 8):
+        journal.save(contact, {"w": np.full(2, contact)}, {}, lasting=contact == 2)
+    damaged = sorted(tmp_path.glob("*.safetensors"))[-3:]
+    for path in damaged[1:]:
+        path.write_bytes(b"x")
+    assert journal.latest()[0] == 5  # two may be a crash's
+    damaged[0].write_bytes(b"x")
+
+    with pytest.raises(PlanError, match=r"last 3 states .* damaged \(contact 7: its arrays.*resume RUN --from 2"):
+        journal.latest()
+
+    journal.go_back(2)
+    assert journal.latest()[0] == 2

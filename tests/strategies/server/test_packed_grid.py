@@ -10,7 +10,7 @@ from flwr.proto.message_pb2 import PullObjectResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from fedsmall.audit_log import digest_of
-from fedsmall.frames import from_frame, joined, pieces_of, to_frame
+from fedsmall.frames import from_frame, joined, leaves, pieces_of, to_frame
 from fedsmall.wire import CONFIG, METRICS, MODEL
 from sim.engines.local_grid import act_as_server
 from strategies.server import packed_grid
@@ -207,3 +207,22 @@ def test_what_is_packed_is_what_is_unpacked():
 
     assert size == len(frame)
     assert unpack(frame)[CONFIG] == content[CONFIG]
+
+
+def test_large_arrays_are_sent_once_though_the_words_of_every_order_differ(link):
+    grid, large = PackedGrid(link), ArrayRecord({"w": Array(np.arange(20_000.0))})
+    asked = [
+        Message(RecordDict({MODEL: large, CONFIG: ConfigRecord({"round": 2, "own": site})}), 2 + site, "train")
+        for site in range(3)
+    ]
+
+    grid.push_messages(asked)
+
+    pieces = [name for name in link.pushed if b"piece" in link.objects[name]]
+    assert len(pieces) == len(set(pieces)) == 3 + 1  # words for each, and one block for all
+    for site, sent in enumerate(link.sent):
+        tree = get_object_tree(Message(pack(asked[site].content)[0], 2 + site, "train"))
+        words, arrays = from_frame(joined(ConfigRecord.inflate(link.objects[name]) for name in leaves(tree)))
+        assert words[CONFIG]["own"] == site
+        assert arrays["arrays/w"].tobytes() == np.arange(20_000.0).tobytes()
+        assert sent.metadata.message_id in [order.metadata.message_id for order in asked]

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from fedsmall.audit_log import AuditLog, digest_of, verify
 from fedsmall.plan import Method, Plan
 from fedsmall.run_sheet import RUN, RUN_ID, SITES, RunSheet
-from fedsmall.wire import CONFIG, METRICS, MODEL, ROUND
+from fedsmall.wire import CONFIG, METRICS, MODEL, ROUND, WAITS
 from strategies.server import retrying_grid
 from strategies.server.retrying_grid import QuorumError, RetryingGrid
 
@@ -277,3 +277,62 @@ def test_an_answer_of_nonsense_is_logged_without_being_read(tmp_path, monkeypatc
 def test_a_sheet_that_cannot_be_is_refused(settings, line):
     with pytest.raises(ValueError, match=line):
         RunSheet(**{"run": "r", "plan": PLAN, "sites": ("a", "b", "c"), **settings})
+
+
+def waits(reason="essen: paused by the hospital"):
+    return Error(code=WAITS, reason=reason)
+
+
+def test_a_hospital_that_is_not_ready_is_asked_again_until_it_is_and_costs_one_line(tmp_path, monkeypatch):
+    script = lambda node, times, now: waits() if node == 3 and now < 40 else answer()  # noqa: E731
+    grid, fleet = grid_of(tmp_path, monkeypatch, script)
+    asked, told = orders(), []
+    grid.waits.tell = told.append
+
+    replies = grid.send_and_receive(asked)
+
+    assert sites_of(asked, replies) == ["bonn", "essen", "ulm"]
+    assert not any(reply.has_error() for reply in replies)
+    assert len(fleet.pushed) == 3 + 6  # after 1, 3, 7, 15, 30 and 45 seconds: seldom enough
+    assert events(grid).count(("waits", "essen")) == 1
+    assert told == [{"essen": "essen: paused by the hospital"}, {}]
+
+
+def test_who_was_waited_for_in_vain_is_silent_with_the_reason_and_not_waited_for_again(tmp_path, monkeypatch):
+    until = 100.0
+    script = lambda node, times, now: waits() if node == 3 and now < until else answer()  # noqa: E731
+    grid, _ = grid_of(tmp_path, monkeypatch, script)
+
+    first, begun = list(grid.send_and_receive(orders())), grid.clock()
+    second, then = list(grid.send_and_receive(orders())), grid.clock()
+    grid.clock.now = until
+    third, end = list(grid.send_and_receive(orders())), grid.clock()
+
+    for replies in (first, second):
+        (error,) = [reply.error for reply in replies if reply.has_error()]
+        assert "paused by the hospital" in error.reason
+    assert begun >= 60
+    assert then - begun < 2  # asked once, not waited for
+    assert not any(reply.has_error() for reply in third)
+    assert end - until < 2
+    (silent,) = [entry for entry in grid.log.entries() if entry["event"] == "silent"]
+    assert "paused by the hospital" in silent["reason"]
+
+
+def test_below_the_quorum_the_run_stops_and_says_that_the_hospital_has_paused(tmp_path, monkeypatch):
+    script = lambda node, times, now: waits() if node != 2 else answer()  # noqa: E731
+    grid, _ = grid_of(tmp_path, monkeypatch, script)
+
+    with pytest.raises(QuorumError, match=r"1 of 3 sites answered.*essen, ulm.*paused by the hospital"):
+        grid.send_and_receive(orders())
+
+
+@pytest.mark.parametrize(("kind", "most"), [("query", 500), ("train", 60)])
+def test_people_have_until_the_start_deadline_to_say_yes(tmp_path, monkeypatch, kind, most):
+    script = lambda node, times, now: waits("essen: waits for a yes") if node == 3 else answer()  # noqa: E731
+    grid, _ = grid_of(tmp_path, monkeypatch, script, start_deadline_s=500)
+
+    replies = grid.send_and_receive(orders(kind))
+
+    assert [reply.error.reason for reply in replies if reply.has_error()] == ["essen: waits for a yes"]
+    assert most <= grid.clock() < most + 5

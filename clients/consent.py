@@ -1,0 +1,167 @@
+"""The hospital's own say in runs that go on: a pause, and its approval of each new run.
+
+Both are files in the site's home: its commands write them, and its station looks before every answer. A coordinator who
+is told to wait asks again, until its own deadline.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from clients.policy import Policy
+from clients.site_log import SiteLog
+from fedsmall.check import leaves
+from fedsmall.data.raw_site import RawSite
+from fedsmall.errors import PolicyError
+from fedsmall.files import one_line, write
+from fedsmall.methods import nearest
+from fedsmall.parts import Frozen
+from fedsmall.plan import Plan
+from fedsmall.run_sheet import RUN, RUN_ID, SITES
+from fedsmall.validation import leaving_contacts
+
+FOLDER, PAUSED = "consent", "paused"
+IS_PAUSED = "paused by the hospital"
+WAITING, YES, NO = "waiting", "approved", "refused"
+VERDICTS = (YES, NO)
+MOST_WAITING = 100  # a coordinator cannot fill the hospital's disk with questions
+
+
+class WaitsError(PolicyError):
+    """The hospital has not said yes, or not now; whoever asked is to ask again."""
+
+
+class Request(Frozen):
+    """A run that asks to train here: ``lines`` say what it is and what would leave, ``verdict`` what came of it."""
+
+    key: str
+    run: str
+    asked: str
+    lines: tuple[str, ...]
+    verdict: str = WAITING
+
+
+class Consent:
+    """What the station asks the hospital, in the site's ``home``; verdicts go into ``log`` when they are met first."""
+
+    def __init__(self, home: Path, log: SiteLog) -> None:
+        self.home, self.log = home, log
+        self._told: dict[str, str] = {}
+
+    def check(self, kind: str, policy: Policy, plan: Plan, raw: RawSite, config: Mapping[str, Any]) -> None:
+        """Raise WaitsError where this order is not to be answered yet, and PolicyError where its run was refused."""
+        if policy.approve:
+            self._check_approved(policy, plan, raw, config)
+        if kind == "train" and is_paused(self.home):
+            raise WaitsError(IS_PAUSED)
+        self._told.pop(_run_of(config), None)
+
+    def is_new(self, run: str, reason: str) -> bool:
+        """Whether this run was not told so before: one that asks again and again needs one line in the log."""
+        before = self._told.get(run)
+        self._told[run] = reason
+        return before != reason
+
+    def _check_approved(self, policy: Policy, plan: Plan, raw: RawSite, config: Mapping[str, Any]) -> None:
+        key, run = _key(plan, config), _run_of(config)
+        asked, verdict = self.home / FOLDER / f"{key}.json", verdict_of(self.home, key)
+        if not asked.exists():
+            if sum(each.verdict == WAITING for each in requests(self.home)) >= MOST_WAITING:
+                raise PolicyError("too many runs wait for the hospital's approval already")
+            lines = tuple(describe(plan, raw, config, policy.count_floor))
+            request = Request(key=key, run=run, asked=datetime.now(UTC).isoformat(timespec="seconds"), lines=lines)
+            _put(asked, request.model_dump_json().encode())
+        if verdict == WAITING:
+            raise WaitsError(f"waits for the hospital's approval (there: fedsmall site approve {run})")
+        if not (noted := self.home / FOLDER / f"{key}.{verdict}.logged").exists():
+            self.log.write(verdict, run=run, reason="by the hospital")
+            _put(noted, b"")
+        if verdict == NO:
+            raise PolicyError("the hospital has refused this run")
+
+
+def pause(home: Path) -> bool:
+    """Let the site answer no order to train from now on; False where it was paused already."""
+    if is_paused(home):
+        return False
+    _put(home / PAUSED, datetime.now(UTC).isoformat(timespec="seconds").encode())
+    return True
+
+
+def unpause(home: Path) -> bool:
+    """End a pause; False where there was none."""
+    before = is_paused(home)
+    (home / PAUSED).unlink(missing_ok=True)
+    return before
+
+
+def is_paused(home: Path) -> bool:
+    """Whether the hospital has paused its site."""
+    return (home / PAUSED).exists()
+
+
+def requests(home: Path) -> list[Request]:
+    """All runs that have asked here, those first that asked first."""
+    found = [Request.model_validate_json(path.read_bytes()) for path in (home / FOLDER).glob("*.json")]
+    found = [each.model_copy(update={"verdict": verdict_of(home, each.key)}) for each in found]
+    return sorted(found, key=lambda each: (each.asked, each.key))
+
+
+def request_of(home: Path, run: str) -> Request:
+    """The last request of a run. Raises PolicyError where none of that name has asked."""
+    every = requests(home)
+    for request in reversed(every):
+        if request.run == run:
+            return request
+    names = list(dict.fromkeys(each.run for each in every))
+    raise PolicyError(f"no run {run!r} has asked here. {nearest(run, names) if names else 'None has asked yet.'}")
+
+
+def decide(home: Path, request: Request, yes: bool) -> None:
+    """Write the hospital's verdict down; a later one takes the place of an earlier one."""
+    _put(home / FOLDER / f"{request.key}.verdict", (YES if yes else NO).encode())
+    for verdict in VERDICTS:  # the log is to tell of it again
+        (home / FOLDER / f"{request.key}.{verdict}.logged").unlink(missing_ok=True)
+
+
+def verdict_of(home: Path, key: str) -> str:
+    """What the hospital has said of a request; what nobody can read is no yes."""
+    path = home / FOLDER / f"{key}.verdict"
+    said = path.read_text(errors="replace") if path.exists() else WAITING
+    return said if said in VERDICTS else WAITING
+
+
+def describe(plan: Plan, raw: RawSite, config: Mapping[str, Any], floor: int) -> list[str]:
+    """What a run is, and what of this site would leave for it, a line each."""
+    privacy = plan.method.privacy
+    settings = {} if privacy is None else privacy.model_dump(exclude_defaults=True)
+    told = ", ".join(f"{name} = {value}" for name, value in settings.items())
+    sites = ", ".join(one_line(site, 63) for site in config.get(SITES, ()))
+    return [
+        f"method {plan.method.label}, {plan.rounds} local rounds; models leave at {leaving_contacts(plan)} contacts",
+        f"sites: {sites}",
+        f"privacy: {told or 'none; models leave as they are trained'}",
+        *leaves(plan, raw, floor),
+    ]
+
+
+def _key(plan: Plan, config: Mapping[str, Any]) -> str:
+    """A digest of the run, its plan and its sites: whatever else a coordinator sends under that name asks anew.
+
+    Agreed class weights are left out: they come of what the sites tell in the run itself.
+    """
+    recipe = plan.recipe.model_copy(update={"class_weights": None})
+    told = [_run_of(config), str(config.get(RUN_ID, "")), plan.model_copy(update={"recipe": recipe}).model_dump_json()]
+    return blake2b(json.dumps([*told, sorted(map(str, config.get(SITES, ())))]).encode(), digest_size=16).hexdigest()
+
+
+def _put(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write(path, content, flush=True, mode=0o600)
+
+
+def _run_of(config: Mapping[str, Any]) -> str:
+    return one_line(config.get(RUN, ""), 100)

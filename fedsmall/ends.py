@@ -1,0 +1,95 @@
+"""What the two ends of a run tell each other of their logs, so that neither can be cut off or written anew unseen.
+
+An order names the line of the coordinator's log that tells of it, and the last statement that the site has signed, in
+whichever run. An answer is a new statement: which line of the site's log tells of it, and that line's digest, signed
+with the site's key. As every line holds the digest of the line before it, a statement speaks for all of a log up to it.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from pydantic import Field, ValidationError
+
+from fedsmall.audit_log import FIRST
+from fedsmall.parts import Frozen
+
+KEY_FILE = "site.key"  # in a kit; its public half is beside it, with .pub
+ENDS = "ends"  # in an order's config, and in an answer's words
+PREFIX = b"fedsmall: where a site's log stands\n"  # the key signs for Flower too; no text of the two is alike
+ALGORITHM = ec.ECDSA(SHA384())
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Sign = Callable[[bytes], str]
+
+
+class Statement(Frozen):
+    """A site's word on its log: ``head`` is the digest of ``line``, which tells of its answer in a run.
+
+    ``seen`` and ``seen_head`` are the line of the coordinator's log that told of the order, as the order said.
+    """
+
+    site: Annotated[str, Field(max_length=100)]
+    run: Annotated[str, Field(max_length=100)]
+    id: Annotated[str, Field(max_length=64)] = ""
+    line: Annotated[int, Field(ge=1)]
+    head: Digest
+    seen: Annotated[int, Field(ge=0)] = 0
+    seen_head: Digest = FIRST
+    signature: Annotated[str, Field(max_length=400)] = ""
+
+    @property
+    def content(self) -> bytes:
+        """What is signed."""
+        told = self.model_dump(exclude={"signature"})
+        return PREFIX + json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+
+    def signed(self, sign: Sign) -> "Statement":
+        """The statement with its signature."""
+        return self.model_copy(update={"signature": sign(self.content)})
+
+    def is_by(self, public: bytes) -> bool:
+        """Whether the holder of the key of which this is the public half, an OpenSSH line, has signed this."""
+        try:
+            key = load_ssh_public_key(public)
+            if not isinstance(key, ec.EllipticCurvePublicKey):
+                return False
+            key.verify(base64.b64decode(self.signature, validate=True), self.content, ALGORITHM)
+        except (InvalidSignature, UnsupportedAlgorithm, ValueError, binascii.Error):
+            return False
+        return True
+
+
+class OrderEnds(Frozen):
+    """What an order says: the line of the coordinator's log that tells of it, and what the site has signed last.
+
+    ``id`` is the run's, which the order holds beside this.
+    """
+
+    id: str = ""
+    line: Annotated[int, Field(ge=1)]
+    head: Digest
+    held: Statement | None = None
+
+
+def statement_of(told: Any) -> Statement | None:
+    """The statement in an answer's words; None where there is none that can be read."""
+    try:
+        return Statement(**told) if isinstance(told, Mapping) else None
+    except (ValidationError, TypeError):
+        return None
+
+
+def signer(key: Path) -> Sign:
+    """What signs with the private key in a file. Raises ValueError where it is none of `fedsmall site keygen`'s."""
+    private = load_ssh_private_key(key.read_bytes(), None)
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise ValueError("the kit's key is none that `fedsmall site keygen` makes")
+    return lambda content: base64.b64encode(private.sign(content, ALGORITHM)).decode()

@@ -1,0 +1,91 @@
+"""What the coordinator holds of its sites' logs: the last line that each has signed, over all runs.
+
+It is sent to the site with every order, which is how a site learns that its own log has been cut off or put back to an
+older state; and every answer must go on from it.
+"""
+
+import fcntl
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedsmall.ends import OrderEnds, Statement, statement_of
+from fedsmall.errors import ReplyError
+from fedsmall.files import write
+from fedsmall.run_sheet import RunSheet
+
+FILE = "heads.json"
+
+
+class Heads:
+    """The statements of one run's sites, kept in ``folder`` (NAME.pub beside ``heads.json``) for all runs.
+
+    A site whose public key is not there may answer without one: there is nothing to hold it to. Without a folder
+    nothing is kept.
+    """
+
+    def __init__(self, folder: Path | None, sheet: RunSheet) -> None:
+        self.folder, self.sheet = folder, sheet
+        self.keys = {} if folder is None else public_keys(folder, sheet.sites)
+        self.held = {} if folder is None else read(folder)
+        self._asked: dict[str, OrderEnds] = {}
+        self._new: dict[str, Statement] = {}
+
+    def order(self, site: str, entry: Mapping[str, Any]) -> str:
+        """What an order to a site says, as JSON; ``entry`` is the line of the run's log that tells of it."""
+        ends = OrderEnds(line=entry["n"], head=entry["digest"], held=self.held.get(site))
+        self._asked[site] = ends
+        return ends.model_dump_json(exclude_defaults=True)
+
+    def took(self, site: str, told: Any) -> Statement | None:
+        """The statement of a site's answer. Raises ReplyError where it does not go on from the last one."""
+        statement, asked = statement_of(told), self._asked.get(site)
+        if site not in self.keys and statement is None:
+            return None
+        if statement is None:
+            raise ReplyError("its answer does not say where its log stands")
+        if site in self.keys and not statement.is_by(self.keys[site]):
+            raise ReplyError("where its log stands is not signed with its key")
+        if (statement.site, statement.run, statement.id) != (site, self.sheet.run, self.sheet.id):
+            raise ReplyError("what it signed is of another site's log, or of another run")
+        if asked is None or (statement.seen, statement.seen_head) != (asked.line, asked.head):
+            raise ReplyError("what it signed is of another order")
+        if asked.held is not None and statement.line <= asked.held.line:
+            raise ReplyError(
+                f"its log was cut off or put back to an older state: it signed line {asked.held.line} before, and "
+                f"line {statement.line} now"
+            )
+        self.held[site] = self._new[site] = statement
+        return statement
+
+    def keep(self) -> None:
+        """Write down what is new; of two runs at once, the later line stays."""
+        if self.folder is None or not self._new:
+            return
+        with (self.folder / "heads.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            every = read(self.folder)
+            for site, statement in self._new.items():
+                if site not in every or statement.line > every[site].line:
+                    every[site] = statement
+            told = {site: statement.model_dump() for site, statement in sorted(every.items())}
+            write(self.folder / FILE, json.dumps(told, indent=1).encode(), flush=True, mode=0o600)
+        self.held, self._new = self.held | every, {}
+
+
+def read(folder: Path) -> dict[str, Statement]:
+    """The last statement of every site. Raises ValueError where the file cannot be read: it must not be begun anew."""
+    path = folder / FILE
+    try:
+        return {} if not path.exists() else {k: Statement(**v) for k, v in json.loads(path.read_text()).items()}
+    except (ValueError, TypeError, AttributeError, ValidationError):
+        raise ValueError(f"{FILE}, which holds what sites signed of their logs, is damaged; put a copy back") from None
+
+
+def public_keys(folder: Path, sites: tuple[str, ...]) -> dict[str, bytes]:
+    """The public keys of these sites that are in a folder, by name."""
+    paths = {site: folder / f"{site}.pub" for site in sites}
+    return {site: path.read_bytes() for site, path in paths.items() if path.exists()}
