@@ -10,12 +10,14 @@ from safetensors.numpy import load, save
 
 from clients.memory import put
 from clients.policy import Policy
+from clients.site_data import SiteData
 from clients.site_log import SiteLog
 from clients.told_patients import ToldPatients
 from clients.upkeep.at_rest import opened, seal
 from fedsmall.data.raw_site import RawSite
 from fedsmall.evaluation.held_out import told_of
 from fedsmall.evaluation.probabilities import probabilities
+from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
@@ -52,7 +54,7 @@ def may_be_last(plan: Plan, t: int) -> bool:
     return t == plan.rounds or (validation is not None and validation.patience is not None)
 
 
-def tellable(raw: RawSite, answered: np.ndarray, plan: Plan, policy: Policy, memory: Path) -> Arrays:
+def tellable(raw: RawSite, home: SiteData, answered: np.ndarray, plan: Plan, policy: Policy, memory: Path) -> Arrays:
     """The sums over the held-out patients that may be told, of what a model ``answered``, (samples, outputs).
 
     None where the policy lets no sums be told, for fewer patients than its floor, and where they would be those of the
@@ -62,7 +64,8 @@ def tellable(raw: RawSite, answered: np.ndarray, plan: Plan, policy: Policy, mem
     if held is None or not policy.judge or has_own_models(plan):
         return {}
     rows = ToldPatients(memory).rows(held.x, held.y, policy.count_floor)
-    return told_of(answered[rows], held.y[rows], raw.task) if len(rows) else {}
+    assert home.held_out is not None
+    return told_of(answered[rows], home.held_out.y[rows], home.task) if len(rows) else {}
 
 
 def charged(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:
@@ -99,14 +102,24 @@ def agreed(folder: Path) -> Agreed | None:
     return Agreed(told["run"], told["id"], Plan(**told["plan"]), tuple(told["sites"]))
 
 
-def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite) -> None:
-    """Keep what a model answered for the held-out patients beside the truth, on the site's own disk."""
-    if raw.held_out is None or not len(raw.held_out):
+def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, home: SiteData) -> None:
+    """Keep what a model answered for the held-out patients beside the truth, on the site's own disk.
+
+    Of classes these are probabilities, of numbers they are in their own unit; of times until an event they are log-odds
+    by interval, beside the targets of those.
+    """
+    if raw.held_out is None or home.held_out is None or not len(raw.held_out):
         return
-    loss = raw.task.loss
-    said = np.asarray(answered if loss == "l1" else probabilities(answered, loss), dtype=np.float64)
-    held = save({"t": np.array(t), "said": said, "y": np.ascontiguousarray(raw.held_out.y)})
+    y = home.held_out.y if home.task.kind == "times" else raw.held_out.y
+    held = save({"t": np.array(t), "said": _said(answered, home.task), "y": np.ascontiguousarray(y)})
     put(folder / OWN, seal(held))
+
+
+def _said(answered: np.ndarray, task: Task) -> np.ndarray:
+    if task.kind == "classes":
+        return probabilities(answered, task.loss)
+    mean, scale = task.unit or (0.0, 1.0)
+    return np.asarray(np.asarray(answered, dtype=np.float64) * scale + mean)
 
 
 def own_evaluation(folder: Path) -> OwnEvaluation | None:

@@ -162,7 +162,7 @@ class Station:
         if sums is None:
             raise PlanError("this task is not scaled; the site tells no sums")
         memory = ToldSums(self.home / "told_sums.json")
-        sums, again = memory.answer(sums, raw.train.x, raw.task.feature_names, raw.floor)
+        sums, again = memory.answer(sums, raw.told, raw.told_names, raw.floor)
         if again:
             reason = f"fewer than {raw.floor} new values of {again} features since sums were told: told as before"
             self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
@@ -215,10 +215,11 @@ class Station:
         """The answer of a run's end: with sums, and with what the run was charged; what was answered is kept here."""
         folder, run, told = self._run_folder(order.config), str(order.config[RUN]), {}
         if said[EXAMPLES]:
-            told = tellable(order.raw, client.answered, order.plan, order.policy, self.home / "told_held_out.json")
+            memory = self.home / "told_held_out.json"
+            told = tellable(order.raw, client.home, client.answered, order.plan, order.policy, memory)
         else:  # for the site's own eyes
             client.evaluate(list(order.arrays.values()), _named(order))
-        keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw)
+        keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw, client.home)
         spent = charged(self.log, run, order.plan, order.policy)
         return {"metrics": said | spent}, join(**{HELD_OUT: told})
 
@@ -246,7 +247,7 @@ class Station:
         key = (order.plan, id(order.raw), None if scaling is None else digest_of(vars(scaling)))
         if self._core is None or self._core[0] != key:
             train, held_out = order.raw.samples(scaling)
-            home = SiteData(self.name, order.raw.task, train, held_out, False, *self._place(order.config))
+            home = SiteData(self.name, order.raw.learns(scaling), train, held_out, False, *self._place(order.config))
             plan = plan_at(order.plan, home.place, home.sites)
             self._core = (key, home, self._trainer(plan, home))
         _, home, cohort = self._core

@@ -19,6 +19,7 @@ from sim.report import clinical_figures, figures
 from sim.report.cards import model_card
 from sim.report.chain import chain
 from sim.report.clinical import Clinical, class_names, clinical, participants
+from sim.report.outcomes.half import Shown, asked, outcome_half
 from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
 from sim.report.sentences import named, p_of, sentences, short, value, with_interval
 from sim.report.sites.at_home import at_home, real_sentences, repeat
@@ -127,12 +128,14 @@ def svg(figure: Figure, title: str) -> Markup:
     return Markup(figures.svg(figure, str(escape(title))))
 
 
-def contents(run: Run, shown: Clinical | None) -> Markup:
+def contents(run: Run, shown: Clinical | None, other: Shown | None = None) -> Markup:
     """Links to the parts of a run's section."""
     parts = {"question": "question", "who": "who took part" if participants(run) else ""}
     if shown:
         parts |= {"model": "model", "thresholds": "thresholds" if shown.two else "", "ranking": "ranking, calibration"}
         parts |= {"hospitals": "hospitals" if shown.sites else ""}
+    if other:
+        parts |= {"model": "model", "hospitals": "hospitals" if other.sites else ""}
     parts |= {"real": "real hospitals"} if at_home(run) else {}
     parts |= {"methods": "methods", "traffic": "traffic", "events": "events", "plan": "plan", "tripod": "TRIPOD+AI"}
     links = [f'<a href="#{anchor(run)}-{part}">{words}</a>' for part, words in parts.items() if words]
@@ -210,6 +213,7 @@ USED: tuple[Callable[..., Any], ...] = (
     *(
         amount,
         anchor,
+        asked,
         at_home,
         audit_of,
         blind,
@@ -236,6 +240,7 @@ USED: tuple[Callable[..., Any], ...] = (
     ),
     *(
         looked_at,
+        outcome_half,
         names_of,
         p_of,
         participants,
