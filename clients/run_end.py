@@ -10,11 +10,13 @@ from safetensors.numpy import load, save
 
 from clients.memory import put
 from clients.policy import Policy
+from clients.site_data import SiteData
 from clients.site_log import SiteLog
 from clients.told_patients import ToldPatients
 from clients.upkeep.at_rest import opened, seal
 from fedsmall.data.raw_site import RawSite
 from fedsmall.evaluation.probabilities import probabilities
+from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
@@ -97,14 +99,24 @@ def agreed(folder: Path) -> Agreed | None:
     return Agreed(told["run"], told["id"], Plan(**told["plan"]), tuple(told["sites"]))
 
 
-def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite) -> None:
-    """Keep what a model answered for the held-out patients beside the truth, on the site's own disk."""
-    if raw.held_out is None or not len(raw.held_out):
+def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, home: SiteData) -> None:
+    """Keep what a model answered for the held-out patients beside the truth, on the site's own disk.
+
+    Of classes these are probabilities, of numbers they are in their own unit; of times until an event they are log-odds
+    by interval, beside the targets of those.
+    """
+    if raw.held_out is None or home.held_out is None or not len(raw.held_out):
         return
-    loss = raw.task.loss
-    said = np.asarray(answered if loss == "l1" else probabilities(answered, loss), dtype=np.float64)
-    held = save({"t": np.array(t), "said": said, "y": np.ascontiguousarray(raw.held_out.y)})
+    y = home.held_out.y if home.task.kind == "times" else raw.held_out.y
+    held = save({"t": np.array(t), "said": _said(answered, home.task), "y": np.ascontiguousarray(y)})
     put(folder / OWN, seal(held))
+
+
+def _said(answered: np.ndarray, task: Task) -> np.ndarray:
+    if task.kind == "classes":
+        return probabilities(answered, task.loss)
+    mean, scale = task.unit or (0.0, 1.0)
+    return np.asarray(np.asarray(answered, dtype=np.float64) * scale + mean)
 
 
 def own_evaluation(folder: Path) -> OwnEvaluation | None:

@@ -205,7 +205,9 @@ class Station:
         if self._core is None or self._core[0] != key:
             train, held_out = order.raw.samples(scaling)
             apart = order.raw.samples_kept_back(scaling)
-            home = SiteData(self.name, order.raw.task, train, held_out, False, *self._place(order.config), apart)
+            home = SiteData(
+                self.name, order.raw.learns(scaling), train, held_out, False, *self._place(order.config), apart
+            )
             plan = plan_at(order.plan, home.place, home.sites)
             self._core = (key, home, self._trainer(plan, home))
         _, home, cohort = self._core

@@ -34,7 +34,7 @@ class Telling:
         if sums is None:
             raise PlanError("this task is not scaled; the site tells no sums")
         memory = ToldSums(self.home / TOLD_SUMS)
-        sums, again = memory.answer(sums, raw.train.x, raw.task.feature_names, raw.floor)
+        sums, again = memory.answer(sums, raw.told, raw.told_names, raw.floor)
         if again:
             reason = f"fewer than {raw.floor} new values of {again} features since sums were told: told as before"
             self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
@@ -60,12 +60,12 @@ class Telling:
         told: Arrays = {}
         if not said[EXAMPLES]:  # for the site's own eyes
             client.evaluate(list(order.arrays.values()), named(order))
-        elif (held := order.raw.held_out) is not None:
+        elif (held := client.home.held_out) is not None:
             rows = tellable(order.raw, order.plan, order.policy, self.home / TOLD_HELD_OUT)
             if rows is not None:
                 self._note_untold(order, "evaluate", len(rows), len(held))
-                told = told_of(client.answered[rows], held.y[rows], order.raw.task) if len(rows) else {}
-        keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw)
+                told = told_of(client.answered[rows], held.y[rows], client.home.task) if len(rows) else {}
+        keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw, client.home)
         spent = charged(self.log, str(order.config[RUN]), order.plan, order.policy)
         return {"metrics": said | spent}, join(**{HELD_OUT: told})
 

@@ -59,7 +59,7 @@ def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
     Raises PlanError where the plan asks for none, or for a privacy that such counts would break.
     """
     task = raw.task
-    if plan.recipe.class_weights != BALANCED or task.loss == "l1":
+    if plan.recipe.class_weights != BALANCED or task.kind != "classes":
         raise PlanError("this plan balances no classes; the site tells no counts of them")
     if is_patient_level(plan):
         raise PlanError("the plan's privacy does not cover exact counts of classes; give numbers as class_weights")

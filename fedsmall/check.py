@@ -95,7 +95,12 @@ def few(count: int, floor: int = COUNT_FLOOR) -> str:
 def _with_classes(plan: Plan, path: Path | None) -> tuple[Plan, list[Finding]]:
     """The plan with the classes of this file where it names none, and the line that says so."""
     source = read_task(plan.task)
-    if source.kind not in OWN_FILES or "classes" in source.options or path is None or not path.exists():
+    if (
+        source.kind not in OWN_FILES
+        or {"classes", "target", "time"} & set(source.options)
+        or path is None
+        or not path.exists()
+    ):
         return plan, []
     task = {**source.options, source.kind: str(path)}
     classes = list(read_pool(read_task(task), ("iid", None), plan.seed, None).class_names)
@@ -115,7 +120,7 @@ def _shape(raw: RawSite, floor: int) -> Finding:
 
 
 def _classes(task: Task, y: np.ndarray, floor: int) -> list[Finding]:
-    if y.ndim != 1 or task.loss == "l1":
+    if y.ndim != 1 or task.kind != "classes":
         return []
     counts = {name: int((y == label).sum()) for label, name in enumerate(task.class_names)}
     shown = ", ".join(f"{name}: {few(count, floor)}" for name, count in counts.items())
@@ -216,7 +221,9 @@ def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     rows = "how its rows become samples (columns, categories, public ranges)"
     lines = [f"At the roll call: the site's name, {count}the names and shapes of the model's arrays, {rows}."]
     if raw.scaled:
-        lines.append(f"Once: for each feature the count, the sum and the sum of squares of at least {floor} values.")
+        outcome = raw.preparation.outcome
+        whose = f" and for {outcome.name}" if outcome is not None and outcome.agrees else ""
+        lines.append(f"Once: for each feature{whose} count, sum and sum of squares of at least {floor} values.")
     lines.append(
         f"At every contact: the trained model, {numbers:,} numbers in {len(model)} arrays: {arrays}; {size:,} bytes."
     )

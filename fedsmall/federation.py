@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.data.outcomes import Kind, kind_of
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.standardise import Sums
 
@@ -37,7 +38,10 @@ class Task:
     """What is learnt: the shapes, the loss by name and the metrics by name.
 
     ``loss`` is one of "cross_entropy" (outputs = classes), "logistic" (one output, two classes), "hinge" (one output,
-    two classes) and "l1". ``input_shape`` is the shape of one sample, (channels, height, width) for images.
+    two classes), or for numbers "mse", "l1" and "huber". ``input_shape`` is the shape of one sample, (channels, height,
+    width) for images. ``unit`` are the number that is 0 in training and the difference that is 1, where the targets
+    are scaled and the sites have agreed; ``target`` is its name. ``cuts`` are the ends of the intervals of a time
+    until an event (the loss is "hazard").
     """
 
     name: str
@@ -47,6 +51,14 @@ class Task:
     metrics: tuple[str, ...] = ("accuracy",)
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
+    target: str | None = None
+    unit: tuple[float, float] | None = None
+    cuts: tuple[float, ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        """What is predicted: "classes", "numbers" or "times"."""
+        return kind_of(self.loss)
 
     @property
     def outputs(self) -> int:
@@ -62,7 +74,7 @@ def task_from(fields: Mapping[str, Any]) -> Task:
 
 def task_at(task: Task, y: np.ndarray) -> Task:
     """The task of one site with targets ``y``: where targets are vectors, its own may be longer or shorter."""
-    return replace(task, classes=int(np.prod(y.shape[1:]))) if y.ndim > 1 else task
+    return replace(task, classes=int(np.prod(y.shape[1:]))) if y.ndim > 1 and task.kind == "numbers" else task
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ options of its source every table takes ``loss``: "cross_entropy", or with two c
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,15 +17,16 @@ from fedsmall.data.dealing_notes import dealing_notes
 from fedsmall.data.folds import fold_pool, fold_split, stratified_folds
 from fedsmall.data.held_out import hold_out
 from fedsmall.data.kin import apart, kin_of
+from fedsmall.data.outcomes import kind_of
 from fedsmall.data.partition import Shares, partition, read_spec
 from fedsmall.data.patients import partition_of_patients
 from fedsmall.data.preparation import preparation_of
-from fedsmall.data.raw_site import RawSite, agreed, ready
+from fedsmall.data.raw_site import RawSite, agreed, ready, task_with
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, join
 from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task
 from fedsmall.data.standardise import COUNT_FLOOR
 from fedsmall.errors import DataError, PlanError
-from fedsmall.evaluation.metrics import OF_CLASSES, OF_NUMBERS, known_metric
+from fedsmall.evaluation.metrics import OF_CLASSES, OF_KIND, known_metric
 from fedsmall.federation import Federation, Task, task_at
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
@@ -35,6 +37,7 @@ __all__ = ["TASKS", "build_federation", "federation_from_arrays", "hold_out", "l
 
 HELD_OUT = 0.25
 CLASS_METRICS = tuple(name for name in OF_CLASSES if name not in ("average_precision", "brier"))  # always told
+GRAPH_METRICS = ("mae", "loss")  # of numbers that have no unit
 UNUSED, OFFICIAL = "unused training samples", "official test"
 NO_OFFICIAL = "these data have no test set of their own; say how much to hold out, as in test = 0.2"
 
@@ -62,11 +65,14 @@ def federation_from_arrays(
     """A federation of one's own arrays: x and y of every site by its name, and a common test set where there is one.
 
     Shapes are those of an .npz (:func:`fedsmall.data.sources.arrays.npz`). Without ``test`` a quarter is held out at
-    each site. The plan's ``task`` is any name, or a table of ``name``, ``loss`` and ``classes``.
+    each site. The plan's ``task`` is any name, or a table of ``name``, ``loss`` and ``classes``; where the loss is of
+    numbers, y are such, and ``target`` may name them.
     """
     from fedsmall.data.sources.arrays import from_arrays, make_part
 
     options = {"name": plan.task} if isinstance(plan.task, str) else dict(plan.task)
+    if kind_of(options.get("loss", "")) == "numbers":
+        return _federation(*_of_numbers(plan, options, sites, test))
     everything = [np.asarray(y).ravel() for _, y in (*sites.values(), *([test] if test is not None else []))]
     classes = options.get("classes") or np.unique(np.concatenate(everything)).tolist()
     pool = from_arrays({str(name): [np.asarray(array) for array in pair] for name, pair in sites.items()}, classes)
@@ -74,6 +80,21 @@ def federation_from_arrays(
     common = None if test is None else make_part(np.asarray(test[0]), np.asarray(test[1]), pool.class_names)
     plan = plan.model_copy(update={"partition": {"natural": "site"}})  # arrays come with their sites
     return _federation(plan, str(options.get("name", "arrays")), pool, common)
+
+
+def _of_numbers(
+    plan: Plan,
+    options: Mapping[str, Any],
+    sites: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    test: tuple[np.ndarray, np.ndarray] | None,
+) -> tuple[Plan, str, Pool, Part | None]:
+    """What a federation of arrays is made of, whose y are numbers to be predicted."""
+    from fedsmall.data.sources.arrays import pool_of_numbers
+
+    name = str(options.get("name", "arrays"))
+    pool = pool_of_numbers(sites, str(options.get("target", "y")), options["loss"])
+    common = None if test is None else pool_of_numbers({NOWHERE: test}, "y", options["loss"]).train[NOWHERE]
+    return plan.model_copy(update={"partition": {"natural": "site"}}), name, pool, common
 
 
 def load_site(plan: Plan, site: str, path: Path | None = None) -> RawSite:
@@ -105,7 +126,7 @@ def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -
     samples = [site.samples(scaling) for site in sites]
     prepared = preparation_of(pool, plan.dtype).with_scaling(scaling)
     return Federation(
-        task,
+        task_with(task, prepared),
         names=tuple(site.name for site in sites),
         train=tuple(train for train, _ in samples),
         test=ready(test, prepared),
@@ -113,7 +134,7 @@ def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -
         extra=tuple((name, ready(part, prepared)) for name, part in extra.items() if len(part)),
         notes=(*pool.notes, *_notes(sites), *dealing_notes(plan, sites, test, bool(pool.test))),
         preparation=prepared,
-        class_sums=() if task.loss == "l1" else tuple(site.class_sums() for site in sites),
+        class_sums=() if task.kind != "classes" else tuple(site.class_sums() for site in sites),
         kept_back=tuple(kept for site in sites if (kept := site.samples_kept_back(scaling)) is not None),
     )
 
@@ -121,15 +142,18 @@ def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -
 def _task(name: str, pool: Pool, metric: str | None) -> Task:
     asked = [known_metric(metric, pool.loss)] if metric is not None else []
     part = pool.train[min(pool.train)]
-    regression = pool.loss == "l1"
+    classes = kind_of(pool.loss) == "classes"
+    told = CLASS_METRICS if classes else GRAPH_METRICS if pool.outcome is None else OF_KIND[kind_of(pool.loss)]
+    width = pool.outcome.width if pool.outcome is not None else int(np.prod(part.y.shape[1:]))
     return Task(
         name,
         input_shape=part.x.shape[1:],
-        classes=int(np.prod(part.y.shape[1:])) if regression else len(pool.class_names),
+        classes=len(pool.class_names) if classes else width,
         loss=pool.loss,
-        metrics=tuple(dict.fromkeys([*(OF_NUMBERS if regression else CLASS_METRICS), *asked])),
+        metrics=tuple(dict.fromkeys([*told, *asked])),
         class_names=pool.class_names,
         feature_names=pool.feature_names,
+        target=pool.outcome.name if pool.outcome is not None else None,
     )
 
 

@@ -31,6 +31,8 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     check_stop(plan)
     _check_phases(plan, sites)
     _check_weights(plan, task)
+    if plan.threshold is not None and task.kind != "classes":
+        raise PlanError(f"threshold says who is called positive, and this task predicts {task.kind}. Leave it out.")
     check_distil(plan, task.loss)
     if is_patient_level(plan):
         check_patient_level(plan, _buffers(plan, task))
@@ -119,8 +121,8 @@ def _check_phases(plan: Plan, sites: int) -> None:
 def _check_weights(plan: Plan, task: Task) -> None:
     """Raise PlanError where class weights are not one for each class."""
     weights = plan.recipe.class_weights
-    if weights is not None and task.loss == "l1":
-        raise PlanError("class_weights are for classes, and this task predicts numbers. Leave them out.")
+    if weights is not None and task.kind != "classes":
+        raise PlanError(f"class_weights are for classes, and this task predicts {task.kind}. Leave them out.")
     if isinstance(weights, tuple) and len(weights) != task.classes:
         raise PlanError(f"class_weights has {len(weights)} numbers and the task {task.classes} classes; give one each.")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch.nn import Module
 
-    from fedsmall.package.predictor import Classifier, Regressor
+    from fedsmall.package.predictor import Classifier, Regressor, SurvivalModel
 
 Sites = Mapping[str, tuple[np.ndarray, np.ndarray]]
 METHODS = ("Standalone", "FedAvg", "FedDC", "Central")
@@ -103,7 +103,7 @@ class Result:
         *,
         visitors: str | None = None,
         distilled: bool = False,
-    ) -> "Classifier | Regressor":
+    ) -> "Classifier | Regressor | SurvivalModel":
         """The models of a method, by default of the main one, as an estimator in the sense of scikit-learn.
 
         It takes rows as they were before training: a pandas table, an array, or a file. All seeds answer with their
@@ -116,17 +116,22 @@ class Result:
         return together(chosen(self.run, method, seed, whose_is(site, visitors, distilled)))
 
     def predict(self, rows: Any, method: str | None = None, seed: int | None = None) -> "DataFrame":
-        """The class and the probability of each class of new rows (or the numbers), in a table; see :meth:`predictor`.
+        """The class and the probability of each class of new rows, or the number, or the curve; see :meth:`predictor`.
 
         "spread" is how far the models of several seeds are apart, "notes" what a reader should know of a row.
         """
         import pandas
 
-        answers = (model := self.predictor(method, seed)).answers(rows)
-        names = [f"p_{name}" for name in model.package.class_names]
-        table = pandas.DataFrame(answers.together.reshape(len(answers.together), -1), columns=names or None)
-        if names:
-            table.insert(0, "class", np.array(model.package.class_names)[answers.named])
+        from fedsmall.evaluation.survival import mean_time
+
+        model = self.predictor(method, seed)
+        package, answers = model.package, model.answers(rows)
+        told = answers.together.reshape(len(answers.together), -1)
+        table = pandas.DataFrame(told, columns=list(package.columns) or None)
+        if package.kind == "classes":
+            table.insert(0, "class", np.array(package.class_names)[answers.named])
+        if package.kind == "times":
+            table.insert(0, f"mean_{package.target}", mean_time(told, np.array(package.cuts)))
         if len(answers.each) > 1:
             table["spread"] = answers.spread
         return table.assign(notes=["; ".join(notes) for notes in answers.rows.notes])

@@ -39,7 +39,7 @@ class Pace:
 
 def least_of_a_class(raw: RawSite) -> int | None:
     """How many samples of its rarest class a site trains on, of those it has; None where there are no classes."""
-    if raw.task.loss == "l1" or not len(raw.train):
+    if raw.task.kind != "classes" or not len(raw.train):
         return None
     _, counts = np.unique(raw.train.y, return_counts=True)
     return int(counts.min())

@@ -4,12 +4,13 @@ A row becomes numbers (its form), numbers are cut to public ranges or scaled as 
 the middle, and all become the model's dtype. Training and prediction call the same functions of the same record.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from fedsmall.data import standardise
 from fedsmall.data.forms import Columns, Form, Numbers, Pixels
+from fedsmall.data.outcomes import Outcome
 from fedsmall.data.sources.pool import Pool
 from fedsmall.data.standardise import Scaling
 from fedsmall.parts import Frozen
@@ -51,7 +52,8 @@ class Preparation(Frozen):
     """From rows as they were read to what a model takes.
 
     ``shape`` is that of one sample. ``ranges`` are public, ``agreed`` is what the sites worked out together: no feature
-    has both. ``scaled`` says whether there is anything to agree on.
+    has both. ``scaled`` says whether there is anything to agree on of features. ``outcome`` is what is predicted, where
+    that is no class.
     """
 
     form: Form
@@ -60,13 +62,31 @@ class Preparation(Frozen):
     ranges: Ranges | None = None
     agreed: Agreed | None = None
     dtype: Literal["float32", "float64"] = "float32"
+    outcome: Outcome | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether there is anything on which sites have to agree, of features or of what is predicted."""
+        return self.scaled or (self.outcome is not None and self.outcome.agrees)
+
+    def told(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Of what a site tells sums, (samples, numbers): of its features where they are scaled, and of its outcome."""
+        outcome = [self.outcome.told(y)] if self.outcome is not None and self.outcome.agrees else []
+        if not outcome:
+            return x
+        return np.concatenate([*([x.reshape(len(x), -1)] if self.scaled else []), *outcome], axis=1)
 
     def with_scaling(self, scaling: Scaling | None) -> "Preparation":
         """The same once the sites have agreed."""
         if scaling is None:
             return self
-        agreed = Agreed(mean=tuple(scaling.mean.ravel().tolist()), scale=tuple(scaling.scale.ravel().tolist()))
-        return self.model_copy(update={"agreed": agreed})
+        mean, scale = scaling.mean.ravel().tolist(), scaling.scale.ravel().tolist()
+        update: dict[str, Any] = {}
+        if self.outcome is not None and self.outcome.agrees:
+            update["outcome"] = self.outcome.with_scaling(mean.pop(), scale.pop())  # it comes after the features
+        if self.scaled:
+            update["agreed"] = Agreed(mean=tuple(mean), scale=tuple(scale))
+        return self.model_copy(update=update)
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
         """``x`` (samples, *shape) as a model takes it: images from -1 to 1, features scaled, nothing missing."""
@@ -110,7 +130,14 @@ def preparation_of(pool: Pool, dtype: Literal["float32", "float64"]) -> Preparat
     x = pool.train[min(pool.train)].x
     ends = [tuple(np.asarray(end, dtype=np.float64).ravel().tolist()) for end in pool.ranges or ()]
     ranges = Ranges(low=ends[0], high=ends[1]) if ends else None
-    return Preparation(form=form_of(pool), shape=x.shape[1:], scaled=pool.standardise, ranges=ranges, dtype=dtype)
+    return Preparation(
+        form=form_of(pool),
+        shape=x.shape[1:],
+        scaled=pool.standardise,
+        ranges=ranges,
+        dtype=dtype,
+        outcome=pool.outcome,
+    )
 
 
 def form_of(pool: Pool) -> Columns | Pixels | Numbers:

@@ -16,14 +16,23 @@ def within_ranges(pool: Pool, ranges: Mapping[str, Sequence[float]] | Sequence[f
     """``pool`` whose features are to be scaled by their ranges, with nothing left to agree on between sites.
 
     ``ranges`` gives [lowest, highest] by the feature's name, or one such pair for all features. A value outside counts
-    as the nearest end (:class:`fedsmall.data.preparation.Ranges`).
+    as the nearest end (:class:`fedsmall.data.preparation.Ranges`). A number that is predicted has a range by its name,
+    too; it is scaled by that, and not cut.
 
     Raises PlanError for a feature without a range, a range of no such feature, and one that is none.
     """
     if not pool.standardise:
         raise PlanError("ranges are for features that are scaled; this task's are not. Leave ranges out")
     shape = next(iter(pool.train.values())).x.shape[1:]
-    return replace(pool, ranges=_ends(pool.feature_names, shape, ranges), standardise=False)
+    outcome = pool.outcome
+    if outcome is not None and outcome.kind == "survival" and outcome.agrees:
+        raise PlanError(f"beside ranges say cuts = [...], or sites tell sums of {outcome.name!r} to agree on intervals")
+    if outcome is not None and outcome.kind == "amount" and isinstance(ranges, Mapping):
+        if outcome.name not in ranges:
+            raise PlanError(f"ranges says nothing of {outcome.name}, which is predicted; give [lowest, highest]")
+        outcome = outcome.model_copy(update={"stated": _pair(outcome.name, ranges[outcome.name])})
+        ranges = {name: ends for name, ends in ranges.items() if name != outcome.name}
+    return replace(pool, ranges=_ends(pool.feature_names, shape, ranges), standardise=False, outcome=outcome)
 
 
 def _ends(names: Sequence[str], shape: tuple[int, ...], ranges: Any) -> tuple[np.ndarray, np.ndarray]:

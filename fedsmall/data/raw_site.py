@@ -5,7 +5,7 @@ all sites agreed on to the samples it trains on (:meth:`RawSite.samples`). A sim
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,23 +37,39 @@ class RawSite:
 
     @property
     def scaled(self) -> bool:
-        """Whether the task's features are scaled by what the sites agree on."""
-        return self.preparation.scaled
+        """Whether the task's features, or its targets, are scaled by what the sites agree on."""
+        return self.preparation.agrees
+
+    @property
+    def told(self) -> np.ndarray:
+        """Of what the site tells sums, a column for each feature and for its target: (samples, ...)."""
+        return self.preparation.told(self.train.x, self.train.y)
+
+    @property
+    def told_names(self) -> tuple[str, ...]:
+        """The names of those columns; none where features have none."""
+        outcome, features = self.preparation.outcome, self.task.feature_names if self.preparation.scaled else ()
+        target = (outcome.name,) if outcome is not None and outcome.agrees else ()
+        return (*features, *target) if features or not self.preparation.scaled else ()
 
     def sums(self) -> Sums | None:
         """What this site tells of its training samples for the scaling; ``None`` where nothing is scaled."""
-        return standardise.sums(self.train.x, self.floor, self.train.patients) if self.scaled else None
+        return standardise.sums(self.told, self.floor, self.train.patients) if self.scaled else None
 
     def class_sums(self) -> Sums:
         """What this site tells of the classes of its training samples, for weights."""
         return class_sums(self.train.y, self.task.classes, self.floor, self.train.patients)
 
     def withheld(self) -> tuple[str, ...]:
-        """The features of which this site tells nothing, because fewer than ``floor`` of its values are there."""
+        """The features (and target) of which this site tells nothing, for it has fewer than ``floor`` values there."""
         sums = self.sums()
-        if sums is None or not self.task.feature_names:
+        if sums is None or not self.told_names:
             return ()
-        return tuple(name for name, count in zip(self.task.feature_names, sums.count, strict=True) if count == 0)
+        return tuple(name for name, count in zip(self.told_names, sums.count, strict=True) if count == 0)
+
+    def learns(self, scaling: Scaling | None) -> Task:
+        """The task with what the sites agreed on of its targets."""
+        return task_with(self.task, self.preparation.with_scaling(scaling))
 
     def samples(self, scaling: Scaling | None) -> tuple[Samples, Samples | None]:
         """The samples to train on and those held out, as a model takes them."""
@@ -72,7 +88,14 @@ def agreed(sites: Sequence[RawSite]) -> Scaling | None:
     return standardise.agree(known) if known else None
 
 
+def task_with(task: Task, preparation: Preparation) -> Task:
+    """The task with what is agreed in a preparation: the unit of a number, the intervals of a time."""
+    outcome = preparation.outcome
+    return task if outcome is None else replace(task, **outcome.known)
+
+
 def ready(part: Part, preparation: Preparation) -> Samples:
-    """Samples as a model takes them, classes as 64-bit integers."""
-    y = part.y.astype(np.int64 if part.y.dtype.kind in "iub" else preparation.dtype)
+    """Samples as a model takes them, classes as 64-bit integers, numbers in the scale of training."""
+    targets = part.y if preparation.outcome is None else preparation.outcome.targets(part.y)
+    y = targets.astype(np.int64 if targets.dtype.kind in "iub" else preparation.dtype)
     return Samples(preparation.inputs(part.x), y, patients=part.patients, groups=part.groups)

@@ -23,14 +23,14 @@ CALLED = "called"  # (classes, classes): how many of each class, by rows, are ca
 
 def shapes_of(task: Task) -> dict[str, tuple[int, ...]]:
     """What a site tells under this task, by name, and its shape."""
-    counted = {} if task.loss == "l1" else {CALLED: (task.classes, task.classes)}
+    counted = {} if task.kind != "classes" else {CALLED: (task.classes, task.classes)}
     return out_of_fold.shapes_of(task) | counted
 
 
 def told_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     """The sums over samples with targets ``y`` for which a model gives ``outputs``, (samples, outputs): float64."""
     sums = out_of_fold.told_of(outputs, y, task)
-    if task.loss == "l1":
+    if task.kind != "classes":
         return sums
     named = predicted(out_of_fold.bounded(outputs, task))
     cells = np.bincount(y * task.classes + named, minlength=task.classes**2)

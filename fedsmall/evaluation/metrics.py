@@ -12,7 +12,9 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import rankdata
 
+from fedsmall.data.outcomes import NUMBERS, kind_of, survival_of
 from fedsmall.errors import PlanError
+from fedsmall.evaluation import numbers, survival
 from fedsmall.evaluation.probabilities import probabilities
 from fedsmall.federation import Task
 from fedsmall.methods import nearest
@@ -28,15 +30,23 @@ OF_CLASSES = (
     "brier",
     "loss",
 )
-OF_NUMBERS = ("mae", "loss")
+OF_NUMBERS = ("mae", "rmse", "r2", "loss")
+OF_TIMES = ("c_index", "ibs", "loss")
+OF_KIND = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "times": OF_TIMES}
 OTHER_NAMES = {"nll": "loss", "roc_auc": "auc", "f1": "macro_f1"}
-LOWER_IS_BETTER = ("loss", "mae", "mse", "brier", "ece")
+OTHER_NAMES |= {
+    "mean_absolute_error": "mae",
+    "root_mean_squared_error": "rmse",
+    "r2_score": "r2",
+    "concordance": "c_index",
+}
+LOWER_IS_BETTER = ("loss", "mae", "rmse", "mse", "brier", "ibs", "ece")
 UNEQUAL = 0.1  # how far above an equal share the commonest class may be, for accuracy to be what methods are judged by
 
 
 def known_metric(name: str, loss: str) -> str:
     """The metric that ``name`` means for a task of this ``loss``; PlanError where there is none of that name."""
-    able = OF_NUMBERS if loss == "l1" else OF_CLASSES
+    able = OF_KIND[kind_of(loss)]
     name = OTHER_NAMES.get(name, name)
     if name not in able:
         raise PlanError(f"metric: there is no {name!r} for this task. {nearest(name, list(able))}")
@@ -50,10 +60,10 @@ def default_metric(y: Sequence[np.ndarray], task: Task) -> str:
 
     It would be where the commonest class of the training samples, the sites' ``y``, holds ten points more than an equal
     share (60% of two classes, 43% of three): then a prediction that looks at no sample already seems to be worth
-    something. Numbers are judged by their mean absolute error.
+    something. Numbers are judged by their mean absolute error, times by the concordance index.
     """
-    if task.loss == "l1":
-        return "mae"
+    if task.kind != "classes":
+        return OF_KIND[task.kind][0]
     shares = np.bincount(np.concatenate(list(y)), minlength=task.classes) / max(sum(map(len, y)), 1)
     return "auc" if shares.max() > 1 / task.classes + UNEQUAL else "accuracy"
 
@@ -79,9 +89,11 @@ def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, n
         return {}
     with np.errstate(invalid="ignore", over="ignore"):  # outputs of a model that has diverged; its loss tells
         found = {"loss": _losses(outputs, y, task.loss)}
-    if task.loss == "l1":
-        found["mae"] = found["loss"]
-    else:
+        if task.kind == "numbers":
+            found |= numbers.metrics_of(outputs, _flat(y), task.unit[1] if task.unit else 1.0, task.metrics)
+        if task.kind == "times":
+            found |= _of_times(outputs, y, task)
+    if task.kind == "classes":
         found |= _of_classes(outputs, y, task.classes, with_auc="auc" in task.metrics)
         if "average_precision" in task.metrics:
             found["average_precision"] = _average_precision(outputs, y, task.classes)
@@ -174,8 +186,10 @@ def _area(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
 
 
 def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
-    if name == "l1":
-        return np.asarray(np.abs(outputs.reshape(len(outputs), *y.shape) - y).reshape(len(outputs), -1).mean(axis=1))
+    if kind_of(name) == "times":
+        return survival.loss_of(outputs, y.astype(np.float64))
+    if kind_of(name) == "numbers":
+        return numbers.loss_of(name, outputs, _flat(y))
     if name == "cross_entropy":
         of_label = np.take_along_axis(outputs, y[None, :, None], axis=2)[..., 0]
         return np.asarray((logsumexp(outputs, axis=2) - of_label).mean(axis=1))
@@ -184,7 +198,23 @@ def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
         return np.asarray(np.maximum(0.0, 1.0 - margins).mean(axis=1))
     if name == "logistic":
         return np.asarray(np.logaddexp(0.0, -margins).mean(axis=1))
-    raise ValueError(f'losses are "cross_entropy", "logistic", "hinge" and "l1"; this task names {name!r}')
+    raise ValueError(
+        f'losses are "cross_entropy", "logistic", "hinge" and those of {NUMBERS}; this task names {name!r}'
+    )
+
+
+def _of_times(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
+    """How well mean times are in order, and the error of the curves; none before the sites agree on intervals."""
+    if not task.cuts:
+        return {}
+    curves, seen = survival_of(outputs), (np.array(task.cuts), *y[:, 2:4].T.astype(np.float64))
+    ways = {"c_index": survival.concordance, "ibs": survival.integrated_brier}
+    return {name: way(curves, *seen) for name, way in ways.items() if name in task.metrics}
+
+
+def _flat(y: np.ndarray) -> np.ndarray:
+    """Targets as (samples, numbers) in float64."""
+    return y.reshape(len(y), -1).astype(np.float64)
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

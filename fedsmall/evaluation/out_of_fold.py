@@ -5,6 +5,7 @@ accuracy, Brier score and calibration exactly, the area under the ROC curve but 
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import log_softmax, logsumexp
@@ -22,12 +23,15 @@ CONFIDENCES = 10  # bins of the probability of the class that is named
 def shapes_of(task: Task) -> dict[str, tuple[int, ...]]:
     """What a site tells under this task, by name, and its shape.
 
-    "count" and the sums "loss", "correct" and "brier" are numbers; "scores" counts samples (classes, outside or of the
+    "count" and the sums "loss", "correct" and "brier" are numbers, and so are, of numbers, "absolute" and "squared"
+    (errors in the unit that the site knows); "scores" counts samples (classes, outside or of the
     class, bins of their score), of class 1 alone where there are two; "confidence" has for each bin of confidence how
     many samples, the sum of their confidences, and how many of them are right: (3, bins).
     """
     told: dict[str, tuple[int, ...]] = {"count": (), "loss": ()}
-    if task.loss == "l1":
+    if task.kind == "numbers":
+        return told | {"absolute": (), "squared": ()}
+    if task.kind == "times":
         return told
     told |= {"correct": (), "scores": (1 if task.classes == 2 else task.classes, 2, len(EDGES) + 1)}
     return told if task.loss == "hinge" else told | {"brier": (), "confidence": (3, CONFIDENCES)}
@@ -41,7 +45,10 @@ def told_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     outputs = bounded(outputs, task)
     loss = evaluate(outputs, y, Task(task.name, task.input_shape, task.classes, task.loss, ("loss",)))["loss"]
     sums: dict[str, float | np.ndarray] = {"count": len(y), "loss": max(0.0, loss * len(y))}
-    if task.loss != "l1":
+    if task.kind == "numbers":
+        found = evaluate(outputs, y, replace(task, metrics=("mae", "rmse")))
+        sums |= {"absolute": found["mae"] * len(y), "squared": found["rmse"] ** 2 * len(y)}
+    if task.kind == "classes":
         right = predicted(outputs) == y
         sums |= {"correct": right.sum(), "scores": _scores(outputs, y, task)}
         if task.loss != "hinge":
@@ -53,7 +60,7 @@ def told_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
 def bounded(outputs: np.ndarray, task: Task) -> np.ndarray:
     """Outputs, (samples, outputs), as sums take them: zeros in place of what is no number, none beyond a million."""
     outputs = np.nan_to_num(np.asarray(outputs, dtype=np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
-    return outputs if task.loss == "l1" else np.clip(outputs, -1e6, 1e6)
+    return outputs if task.kind != "classes" else np.clip(outputs, -1e6, 1e6)
 
 
 def by_folds(folds: np.ndarray, x: np.ndarray, outputs_of: Callable[[int, np.ndarray], np.ndarray]) -> np.ndarray:
@@ -87,8 +94,11 @@ def figures(sums: Mapping[str, np.ndarray], task: Task) -> dict[str, float]:
     if not count:
         return {}
     found = {"loss": float(sums["loss"]) / count}
-    if task.loss == "l1":
-        return {"loss": found["loss"], "mae": found["loss"]}
+    if task.kind == "numbers":
+        absolute, squared = float(sums["absolute"]) / count, float(sums["squared"]) / count
+        return found | {"mae": absolute, "rmse": squared**0.5}
+    if task.kind == "times":
+        return found
     found["accuracy"] = float(sums["correct"]) / count
     if "brier" in sums:
         found["brier"] = float(sums["brier"]) / count

@@ -3,6 +3,8 @@
 import numpy as np
 from scipy.special import expit, softmax
 
+from fedsmall.data.outcomes import kind_of
+
 
 def probabilities(outputs: np.ndarray, loss: str) -> np.ndarray:
     """The probability of each class, (..., samples, classes) in float64, from ``outputs``, (..., samples, outputs).
@@ -13,7 +15,7 @@ def probabilities(outputs: np.ndarray, loss: str) -> np.ndarray:
     Raises ValueError for a loss that is not of classes.
     """
     outputs = np.asarray(outputs, dtype=np.float64)
-    if loss == "l1":
+    if kind_of(loss) != "classes":
         raise ValueError("numbers are predicted here, not classes, so there are no probabilities")
     if outputs.shape[-1] > 1:
         return np.asarray(softmax(outputs, axis=-1))

@@ -1,7 +1,8 @@
 """What a prediction is worth that looks at no sample: the least that a trained model has to beat.
 
 For classes it is always the commonest one of the training samples (the lower one of two that are equally common), for
-regression always the median of their targets, output by output.
+numbers always the mean of their targets, output by output, or their median where the loss is "l1"; for times the
+curve of all training samples.
 """
 
 from typing import Any
@@ -9,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.survival import interval_log_odds
 from fedsmall.federation import Federation, Samples, Task, task_at
+
+LABELS = {
+    "l1": "always the median",
+    "mse": "always the mean",
+    "huber": "always the mean",
+    "hazard": "one curve for all",
+}
 
 
 def trivial(federation: Federation, own_models: bool = False) -> dict[str, Any]:
@@ -18,7 +27,7 @@ def trivial(federation: Federation, own_models: bool = False) -> dict[str, Any]:
     "label" says what it is; "common", "sites" and "extra" hold its metrics as a run's summary holds a method's. With
     ``own_models`` each site has a predictor of its own, judged on its own held-out samples, and there is no common one.
     """
-    label = "always the median" if federation.task.loss == "l1" else "always the commonest class"
+    label = LABELS.get(federation.task.loss, "always the commonest class")
     homes = [(name, samples) for name, samples in zip(federation.names, federation.held_out, strict=False) if samples]
     if own_models:
         trained = dict(zip(federation.names, federation.train, strict=True))
@@ -30,7 +39,7 @@ def trivial(federation: Federation, own_models: bool = False) -> dict[str, Any]:
     }
     held_out = {name: _judged(y, samples, federation.task) for name, samples in homes}
     common = _judged(y, federation.test, federation.task)
-    named = {} if federation.task.loss == "l1" else {"class": int(np.bincount(y).argmax())}
+    named = {} if federation.task.kind != "classes" else {"class": int(np.bincount(y).argmax())}
     return named | {
         "label": label,
         "common": common,
@@ -48,8 +57,11 @@ def trivial_for(y: np.ndarray, task: Task) -> dict[str, Any]:
 
 def constant(y: np.ndarray, task: Task) -> np.ndarray:
     """The outputs that the trivial predictor gives for every sample, from the training targets ``y``: (outputs,)."""
-    if task.loss == "l1":
-        return np.asarray(np.median(y.reshape(len(y), -1), axis=0))
+    if task.kind == "times":
+        return interval_log_odds(y, task.outputs)
+    if task.kind == "numbers":
+        flat = y.reshape(len(y), -1)
+        return np.asarray(np.median(flat, axis=0) if task.loss == "l1" else flat.mean(axis=0, dtype=np.float64))
     counts = np.bincount(y, minlength=task.classes)
     if task.outputs > 1:
         return np.asarray(np.log((counts + 1) / (len(y) + task.classes)))  # one more of each: no loss is infinite

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.data.outcomes import Outcome
 from fedsmall.data.pictures import EIGHT_BITS
 from fedsmall.data.preparation import FAR
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, Package
@@ -69,17 +70,20 @@ def _what(package: Package, size: int) -> str:
         who = f"The last models that were trained at {package.whose.removeprefix(VISITORS)}"
     design = package.architecture
     several = f", {design.members} networks that answer together" if design.members else ""
-    aim = (
-        f"It predicts {package.outputs} numbers"
-        if package.numbers
-        else f"It tells {' from '.join(package.class_names)}"
-    )
+    aim = f"It predicts {_numbers(package)}" if package.numbers else f"It tells {' from '.join(package.class_names)}"
     positive = f"; **{package.positive}** is the positive class" if package.positive else ""
     return (
         f"{who}, trained by {package.label} over {package.trained_on.sites} sites (seed {package.seed}). "
         f"{aim}{positive}. "
         f"Network: `{design.model}`{several}, {size:,} numbers."
     )
+
+
+def _numbers(package: Package) -> str:
+    outcome = package.preparation.outcome
+    if outcome is None:
+        return f"{package.outputs} numbers"
+    return f"**{outcome.name}**, a number" if outcome.kind == "amount" else f"**{outcome.name}** until {outcome.event}"
 
 
 def _use(package: Package) -> str:
@@ -89,6 +93,8 @@ def _use(package: Package) -> str:
             f"The class is {package.positive} where its probability is above {package.threshold:g} "
             f"({package.threshold_from})."
         )
+    if package.kind == "times":
+        return USE + "model.predict_survival(rows)  # one column for each of model.times_\n```"
     if package.numbers:
         return USE + "model.predict(rows)\n```"
     return USE + f"model.predict_proba(rows)  # one column for each of model.classes_\n```\n\n{rule}"
@@ -118,9 +124,20 @@ def _takes(package: Package) -> str:
             "Features are scaled by the mean and the standard deviation on which the training sites agreed; values "
             f"more than {FAR:g} standard deviations from the mean are noted."
         )
+    if prepared.outcome is not None:
+        lines.append(_outcome(prepared.outcome))
     if prepared.ranges:
         lines.append("Features are scaled by public ranges; a value outside counts as the nearest end, and is noted.")
     return "## What it takes\n\n" + "\n".join(f"- {line}" for line in lines)
+
+
+def _outcome(outcome: Outcome) -> str:
+    if outcome.kind == "survival":
+        cuts = ", ".join(f"{cut:g}" for cut in outcome.cuts)
+        return f"It answers with the probability that `{outcome.event}` has not happened by `{outcome.name}` = {cuts}."
+    mean, scale = outcome.mean_and_scale
+    whence = "on which the training sites agreed" if outcome.agrees else "of its public range"
+    return f"Its answers are in the unit of `{outcome.name}`: outputs times {scale:.6g} plus {mean:.6g}, {whence}."
 
 
 def _trained(package: Package) -> str:

@@ -2,7 +2,8 @@
 
 Its input "x" are rows as numbers, (rows, *shape): for a table one number for each of its feature names, in float64, NaN
 where a value is missing, categories as 0 and 1; for images 8-bit pixels, channels first. Its output is "probabilities",
-(rows, classes) in float64, or "numbers". What the names of both are is written in the file.
+(rows, classes) in float64, or "numbers" in their unit, or "survival", (rows, intervals).
+What the names of both are is written in the file.
 """
 
 import json
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from fedsmall import files
 from fedsmall.data.forms import Pixels
+from fedsmall.data.outcomes import Amount, kind_of
 from fedsmall.data.pictures import EIGHT_BITS
 from fedsmall.data.preparation import Agreed, Preparation, Ranges
 from fedsmall.errors import PlanError
@@ -41,6 +43,8 @@ class WithPreparation(nn.Module):
     def __init__(self, stored: Stored) -> None:
         super().__init__()
         prepared, self.loss = stored.package.preparation, stored.package.loss
+        self.kind, outcome = kind_of(self.loss), prepared.outcome
+        self.unit = outcome.mean_and_scale if isinstance(outcome, Amount) else (0.0, 1.0)
         self.network = network(*stored)
         self.deep = _deep_range(prepared)
         self.pixels, self.dtype = prepared.form.kind == "images", getattr(torch, prepared.dtype)
@@ -51,8 +55,10 @@ class WithPreparation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(rows, classes) or (rows, numbers) in float64."""
         outputs: Tensor = self.network(self._inputs(x)).to(torch.float64)
-        if self.loss == "l1":
-            return outputs
+        if self.kind == "times":
+            return torch.exp(torch.cumsum(torch.nn.functional.logsigmoid(-outputs), dim=-1))
+        if self.kind == "numbers":
+            return outputs * self.unit[1] + self.unit[0]
         if outputs.shape[-1] > 1:
             return torch.softmax(outputs, dim=-1)
         return torch.cat([torch.sigmoid(-outputs), torch.sigmoid(outputs)], dim=-1)
@@ -102,6 +108,8 @@ def meaning(package: Package) -> dict[str, str]:
     return {
         "input": json.dumps(form.feature_names if form.kind == "table" else list(package.preparation.shape)),
         "classes": json.dumps(package.class_names),
+        "target": package.target or "",
+        "times": json.dumps(package.cuts),
         "positive": package.positive or "",
         "threshold": repr(package.threshold),
         "model": f"{package.name}, {package.label}, seed {package.seed}",
@@ -119,7 +127,7 @@ def _onnx(stored: Stored, path: Path) -> None:
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own
         file = Path(folder) / "model.onnx"
-        name = "numbers" if stored.package.numbers else "probabilities"
+        name = {"classes": "probabilities", "numbers": "numbers", "times": "survival"}[stored.package.kind]
         torch.onnx.export(
             WithPreparation(stored).eval().requires_grad_(False),
             (torch.from_numpy(rows),),
@@ -189,7 +197,7 @@ def _rows(prepared: Preparation) -> np.ndarray:
 def _check(stored: Stored, rows: np.ndarray, said: np.ndarray) -> None:
     package = stored.package
     outputs = outputs_of(network(*stored), package.preparation.inputs(rows))
-    expected = outputs if package.numbers else probabilities(outputs, package.loss)
+    expected = package.said(outputs) if package.numbers else probabilities(outputs, package.loss)
     off = float(np.abs(said - expected).max()) if said.shape == expected.shape else np.inf
     if not off <= CLOSE * max(1.0, float(np.abs(expected).max())):
         raise PlanError(f"the exported file is off by {off:.2g} from the package, so it was not written")

@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.probabilities import named_classes, probabilities
+from fedsmall.evaluation.survival import mean_time
 from fedsmall.package.network import network
 from fedsmall.package.record import Package
 from fedsmall.package.rows import Rows, read_rows
@@ -137,14 +138,56 @@ class Regressor(RegressorMixin, _Trained):
     """Saved models of numbers."""
 
     def predict(self, x: Any) -> np.ndarray:
-        """The numbers of each row, (rows, numbers); of several models they are their mean."""
-        return self.answers(x).together
+        """The numbers of each row, (rows, numbers), or (rows,) of a target; of several models they are their mean."""
+        together = self.answers(x).together
+        return together if self.package.target is None else together[:, 0]
 
     def _answers(self, said: list[np.ndarray], each: list[np.ndarray], rows: Rows) -> Answers:
-        return Answers(np.stack(each), np.mean(said, axis=0), np.zeros(0, dtype=int), rows)
+        units = [one.package.said for one in self.stored for _ in range(one.package.architecture.members or 1)]
+        apart = np.stack([unit(outputs) for unit, outputs in zip(units, each, strict=True)])
+        mean = np.mean([one.package.said(outputs) for one, outputs in zip(self.stored, said, strict=True)], axis=0)
+        return Answers(apart, mean, np.zeros(0, dtype=int), rows)
 
 
-def load(path: Path | str) -> Classifier | Regressor:
+class SurvivalModel(_Trained):
+    """Saved models of times until an event; ``times_`` are the times at which curves are told."""
+
+    @property
+    def times_(self) -> np.ndarray:
+        """The times of the columns of :meth:`predict_survival`, those of the first package."""
+        return np.array(self.package.cuts)
+
+    def predict_survival(self, x: Any) -> np.ndarray:
+        """The probability that the event has not happened by each of ``times_``: (rows, times).
+
+        Of several models it is their mean; curves are straight between the times of each.
+        """
+        return self.answers(x).together
+
+    def predict(self, x: Any) -> np.ndarray:
+        """The mean time without the event, up to the last of ``times_``: (rows,)."""
+        return mean_time(self.predict_survival(x), self.times_)
+
+    def _answers(self, said: list[np.ndarray], each: list[np.ndarray], rows: Rows) -> Answers:
+        owners = [one.package for one in self.stored for _ in range(one.package.architecture.members or 1)]
+        apart = np.stack([self._curves(package, outputs) for package, outputs in zip(owners, each, strict=True)])
+        mean = [self._curves(one.package, outputs) for one, outputs in zip(self.stored, said, strict=True)]
+        return Answers(apart, np.mean(mean, axis=0), np.zeros(0, dtype=int), rows)
+
+    def _curves(self, package: Package, outputs: np.ndarray) -> np.ndarray:
+        """The curves of a package at the times of the first."""
+        own, curves = np.array([0.0, *package.cuts]), package.said(outputs)
+        return np.stack([np.interp(self.times_, own, [1.0, *curve]) for curve in curves])
+
+
+MODELS: dict[str, type[Classifier | Regressor | SurvivalModel]] = {
+    "classes": Classifier,
+    "numbers": Regressor,
+    "times": SurvivalModel,
+}
+
+
+def load(path: Path | str) -> Classifier | Regressor | SurvivalModel:
     """The model in a package, a folder or a .zip, ready to predict.
 
     Raises PlanError where there is none, or it is not whole.
@@ -152,14 +195,14 @@ def load(path: Path | str) -> Classifier | Regressor:
     return together([read(path)])
 
 
-def together(stored: Sequence[Stored]) -> Classifier | Regressor:
+def together(stored: Sequence[Stored]) -> Classifier | Regressor | SurvivalModel:
     """Several packages of one task as one model, which answers with their mean."""
     first = stored[0].package
     for package, _ in stored[1:]:
         same = (package.task, package.class_names, package.loss, package.preparation.form.kind)
         if same != (first.task, first.class_names, first.loss, first.preparation.form.kind):
             raise PlanError(f"{first.label} and {package.label} are of different tasks; they cannot answer together")
-    return Regressor(tuple(stored)) if first.numbers else Classifier(tuple(stored))
+    return MODELS[first.kind](tuple(stored))
 
 
 def outputs_of(model: "Module", x: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from fedsmall.data.outcomes import Kind, kind_of
 from fedsmall.data.preparation import Preparation
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Task
@@ -87,12 +88,44 @@ class Package(Frozen):
             self.loss,
             class_names=self.class_names,
             feature_names=names,
+            target=self.target,
+            **({} if self.preparation.outcome is None else self.preparation.outcome.known),
         )
 
     @property
+    def target(self) -> str | None:
+        """The name of the number that is predicted, where it has one."""
+        return self.preparation.outcome.name if self.preparation.outcome is not None else None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What the numbers of an answer are called in a table: of classes, of a number, or of a curve's points."""
+        if self.kind == "classes":
+            return tuple(f"p_{name}" for name in self.class_names)
+        if self.kind == "times":
+            return tuple(f"survival_{cut:g}" for cut in self.cuts)
+        return (self.target,) if self.target else tuple(f"y{place}" for place in range(self.outputs))
+
+    def said(self, outputs: np.ndarray) -> np.ndarray:
+        """What outputs say of an outcome that is no class, in its own unit, (..., outputs) in float64."""
+        outcome = self.preparation.outcome
+        return np.asarray(outputs, dtype=np.float64) if outcome is None else outcome.said(outputs)
+
+    @property
+    def kind(self) -> Kind:
+        """What is predicted: "classes", "numbers" or "times"."""
+        return kind_of(self.loss)
+
+    @property
     def numbers(self) -> bool:
-        """Whether numbers are predicted, and no classes."""
-        return self.loss == "l1"
+        """Whether no classes are predicted."""
+        return self.kind != "classes"
+
+    @property
+    def cuts(self) -> tuple[float, ...]:
+        """The times at which a survival curve is told; none of other outcomes."""
+        outcome = self.preparation.outcome
+        return outcome.cuts if outcome is not None and outcome.kind == "survival" else ()
 
 
 def describe(
@@ -106,7 +139,7 @@ def describe(
         raise PlanError(
             "sites have models of their own here, of which only a part is common: that part predicts nothing"
         )
-    two = task.loss != "l1" and len(task.class_names) == 2
+    two = task.kind == "classes" and len(task.class_names) == 2
     fields: dict[str, Any] = {
         "name": plan.name,
         "task": task.name,
@@ -144,7 +177,7 @@ def counted(federation: Federation) -> dict[str, TrainedOn]:
 
 def counted_at(task: Task, y: Sequence[int] | np.ndarray, sites: int) -> TrainedOn:
     """The counts of samples with the targets ``y`` (samples, ...)."""
-    if task.loss == "l1":
+    if task.kind != "classes":
         return TrainedOn(sites=sites, samples=len(y))
     names = task.class_names or tuple(map(str, range(task.classes)))
     counts = np.bincount(np.asarray(y), minlength=len(names)).tolist()
@@ -168,6 +201,6 @@ def limits_of(task: Task, preparation: Preparation) -> tuple[str, ...]:
         told.append("A value far outside those of training is used and noted; the prediction is then a guess.")
     if task.loss == "hinge":
         told.append("It was trained with the hinge loss: its probabilities rank samples, and are not calibrated.")
-    elif task.loss != "l1":
+    elif task.kind == "classes":
         told.append("Its probabilities were not calibrated after training.")
     return tuple(told)

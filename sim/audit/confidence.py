@@ -7,10 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedsmall.data.outcomes import kind_of
 from fedsmall.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.training.batches import taken
 from fedsmall.training.frozen_body import halves
+from fedsmall.training.gradients.losses import LOSSES
 from fedsmall.training.gradients.mlp import forward, layers_of
 from fedsmall.training.stack import Rows, Tensors
 
@@ -63,7 +65,9 @@ def outputs_of(model: nn.Module) -> Outputs:
 
 def sureness(outputs: Tensor, y: Tensor, loss: str) -> Tensor:
     """The scores of outputs (..., outputs) for targets ``y`` (...), scaled as LiRA's: the logit of the confidence."""
-    if loss == "l1":
+    if kind_of(loss) == "times":
+        return -LOSSES[loss].value(outputs, y)
+    if kind_of(loss) == "numbers":
         return -(outputs.reshape(y.shape) - y).abs().flatten(2).mean(-1)
     if outputs.shape[-1] == 1:
         return outputs[..., 0] * (2.0 * y - 1.0)

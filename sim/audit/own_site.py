@@ -68,7 +68,8 @@ def audit_own_site(folder: Path, site: str, data: Path | None) -> SiteAudit:
     if plan.method.is_ensemble:
         raise PlanError("several models answer together in this run; this audit holds one model against patients")
     raw = load_site(plan, site, data)
-    train, held = raw.samples(_scaling(folder) if raw.scaled else None)
+    scaling = _scaling(folder) if raw.scaled else None
+    train, held = raw.samples(scaling)
     if held is None or not len(held):
         raise DataError(f"{site} holds nobody out, so there is nobody to compare its training patients with")
     return SiteAudit(site, len(train), len(held), compare(plan, raw.task, _model(folder, plan, raw.task), train, held))

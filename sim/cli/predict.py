@@ -35,7 +35,7 @@ def predict(
     ] = None,
     array: Annotated[str, typer.Option(help="the array of an .npz")] = "x",
 ) -> None:
-    """Probabilities and a class for every row: columns are found by name, and no label is needed.
+    """Probabilities and a class, or the number, for every row: columns are found by name, and no label is needed.
 
     Several seeds answer with their mean, and say how far they are apart.
     """
@@ -126,13 +126,15 @@ def _table(stored: list[Any], answers: Any, column: str | None) -> tuple[list[st
     package, rows = stored[0].package, answers.rows
     first = column or ("image" if package.preparation.form.kind == "images" and rows.names[0] != "1" else "row")
     names = rows.names if column is None else _named(rows.table, column)
-    if package.numbers:
+    if package.kind == "times":
+        said = _curves(package, answers.together)
+    elif package.numbers:
         numbers = answers.together.reshape(len(names), -1)
-        said = [{f"y{place}": repr(float(value)) for place, value in enumerate(row)} for row in numbers]
+        said = [{name: repr(float(v)) for name, v in zip(package.columns, row, strict=True)} for row in numbers]
     else:
         said = [
             {"class": package.class_names[place]}
-            | {f"p_{name}": repr(float(p)) for name, p in zip(package.class_names, row, strict=True)}
+            | {name: repr(float(p)) for name, p in zip(package.columns, row, strict=True)}
             for place, row in zip(answers.named, answers.together, strict=True)
         ]
     more: list[dict[str, Any]] = [{"notes": "; ".join(notes)} for notes in rows.notes]
@@ -140,6 +142,20 @@ def _table(stored: list[Any], answers: Any, column: str | None) -> tuple[list[st
         more = [{"spread": repr(float(far))} | note for far, note in zip(answers.spread, more, strict=True)]
     table = [{first: name} | one | other for name, one, other in zip(names, said, more, strict=True)]
     return list(table[0]), table
+
+
+def _curves(package: Any, survival: Any) -> list[dict[str, str]]:
+    """The mean time without the event up to the last cut, and the probability of coming through each."""
+    import numpy as np
+
+    from fedsmall.evaluation.survival import mean_time
+
+    means = mean_time(survival, np.asarray(package.cuts))
+    return [
+        {f"mean_{package.target}": repr(float(mean))}
+        | {name: repr(float(p)) for name, p in zip(package.columns, curve, strict=True)}
+        for mean, curve in zip(means, survival, strict=True)
+    ]
 
 
 def _named(table: Any, column: str) -> list[str]:

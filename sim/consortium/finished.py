@@ -160,7 +160,7 @@ def _preparation(folder: Path, told: Told) -> Preparation | None:
     except ValidationError:
         return None
     path = folder / "scaling.json"
-    if not prepared.scaled:
+    if not prepared.agrees:
         return prepared
     if not path.exists():
         return None

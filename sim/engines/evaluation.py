@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from clients.site_data import site_in
+from fedsmall.data.outcomes import survival_of
 from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.ensembles import answer, spread
 from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
@@ -28,7 +29,7 @@ from strategies.server.run_loop import Evaluation
 from strategies.server.validation import Told, unseen_at
 
 MOST_SAMPLES = 100_000  # of more training samples no threshold is found
-ON_THE_WAY = ("accuracy", "mae", "loss")
+ON_THE_WAY = ("accuracy", "mae", "c_index", "loss")
 
 
 @dataclass
@@ -148,7 +149,7 @@ class CentralEvaluator:
     def _thresholds(self, model: Arrays) -> dict[str, float]:
         """Where the model's thresholds lie by the training samples; none where classes are not two, or samples many."""
         train, task = self.federation.train, self.federation.task
-        if task.classes != 2 or task.loss == "l1" or sum(map(len, train)) > MOST_SAMPLES:
+        if task.classes != 2 or task.kind != "classes" or sum(map(len, train)) > MOST_SAMPLES:
             return {}
         with np.errstate(over="ignore", invalid="ignore"):  # of absurd samples at a site there are none
             outputs = np.concatenate([self._answer(model, samples.x) for samples in train])
@@ -196,12 +197,11 @@ class CentralEvaluator:
 def said_of(outputs: np.ndarray, federation: Federation) -> Arrays:
     """What a model's ``outputs`` (samples, outputs) say of the common test set, beside the truth, as a run keeps it.
 
-    "probabilities" (samples, classes) and "labels" (samples,), or for regression "predictions" and "labels"; "sites"
-    names the site that held each sample out, where the test set is what the sites held out, and "groups/sex" each
-    sample's subgroup by that column.
+    "probabilities" (samples, classes) and "labels" (samples,), or for regression "predictions" and "labels", in the
+    unit of what is predicted; "sites" names the site that held each sample out, where the test set is what the sites
+    held out, and "groups/sex" each sample's subgroup by that column.
     """
-    loss = federation.task.loss
-    said = {"predictions": outputs} if loss == "l1" else {"probabilities": probabilities(outputs, loss)}
+    said = _said(outputs, federation.test.y, federation.task)
     homes = [
         (site, held) for site, held in zip(federation.names, federation.held_out, strict=False) if held is not None
     ]
@@ -209,7 +209,20 @@ def said_of(outputs: np.ndarray, federation: Federation) -> Arrays:
     if sum(counts) == len(outputs):
         said["sites"] = np.repeat([site for site, _ in homes], counts)
     groups = {f"{KEPT_AS}{column}": names for column, names in federation.test.groups.items()}
-    return {**said, "labels": federation.test.y, **groups}
+    return {**said, **groups}
+
+
+def _said(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
+    """What outputs say, and what was so: numbers in their own unit, and the times and events of survival curves."""
+    if task.kind == "times":
+        cuts = np.tile(np.array(task.cuts), (len(y), 1))
+        return {"survival": survival_of(outputs), "cuts": cuts, "labels": y[:, 2:4].astype(np.float64)}
+    if task.kind == "classes":
+        return {"probabilities": probabilities(outputs, task.loss), "labels": y}
+    if task.unit is None:
+        return {"predictions": outputs, "labels": y}
+    mean, scale = task.unit
+    return {"predictions": outputs * scale + mean, "labels": y.astype(np.float64) * scale + mean}
 
 
 class LocalJudges:

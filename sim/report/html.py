@@ -22,6 +22,7 @@ from sim.report.clinical import figures as clinical_figures
 from sim.report.clinical.shown import Clinical, class_names, clinical, participants
 from sim.report.clinical.subgroups import FLOOR, subgroups
 from sim.report.clinical.tripod import tripod
+from sim.report.outcomes.half import Shown, asked, outcome_half
 from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
 from sim.report.sentences import named, p_of, sentences, short, value, with_interval
 from sim.report.sites.at_home import at_home, real_sentences, repeat
@@ -130,7 +131,7 @@ def svg(figure: Figure, title: str) -> Markup:
     return Markup(figures.svg(figure, str(escape(title))))
 
 
-def contents(run: Run, shown: Clinical | None) -> Markup:
+def contents(run: Run, shown: Clinical | None, other: Shown | None = None) -> Markup:
     """Links to the parts of a run's section."""
     parts = {"question": "question", "who": "who took part" if participants(run) else ""}
     if shown:
@@ -139,6 +140,8 @@ def contents(run: Run, shown: Clinical | None) -> Markup:
             "hospitals": "hospitals" if shown.sites else "",
             "subgroups": "subgroups" if shown.said.groups else "",
         }
+    if other:
+        parts |= {"model": "model", "hospitals": "hospitals" if other.sites else ""}
     parts |= {"real": "real hospitals"} if at_home(run) else {}
     parts |= {"methods": "methods", "traffic": "traffic", "events": "events", "plan": "plan", "tripod": "TRIPOD+AI"}
     links = [f'<a href="#{anchor(run)}-{part}">{words}</a>' for part, words in parts.items() if words]
@@ -216,6 +219,7 @@ USED: tuple[Callable[..., Any], ...] = (
     *(
         amount,
         anchor,
+        asked,
         at_home,
         audit_of,
         blind,
@@ -242,6 +246,7 @@ USED: tuple[Callable[..., Any], ...] = (
     ),
     *(
         looked_at,
+        outcome_half,
         names_of,
         p_of,
         participants,

@@ -12,6 +12,10 @@ NAMES = {
     "macro_f1": "macro F1",
     "balanced_accuracy": "balanced accuracy",
     "mae": "mean absolute error",
+    "rmse": "root mean squared error",
+    "r2": "R2",
+    "c_index": "concordance index",
+    "ibs": "integrated Brier score",
     "brier": "Brier score",
     "average_precision": "average precision",
 }

@@ -14,7 +14,7 @@ MANY_SITES = 500  # of more, nobody reads how many of each class they have
 def class_counts(federation: Federation) -> dict[str, dict[str, list[int]]]:
     """How many of each class every site trains on and holds out; nothing for numbers, or for very many sites."""
     task, held = federation.task, federation.held_out or (None,) * len(federation.names)
-    if task.loss == "l1" or len(federation.names) > MANY_SITES:
+    if task.kind != "classes" or len(federation.names) > MANY_SITES:
         return {}
     return {
         name: {"train": _counted(train, task.classes), "held_out": _counted(out, task.classes)}

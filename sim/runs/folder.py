@@ -157,7 +157,8 @@ class Run:
     def predictions_of(self, one: PlanRun) -> Arrays:
         """What the one model at the end of a plan says of the test samples, beside the truth; empty if it is not kept.
 
-        "probabilities" (samples, classes) or for regression "predictions"; "labels"; and "sites" where those are known.
+        "probabilities" (samples, classes) for numbers "predictions", or for times "survival"
+        and "cuts" (samples, intervals); "labels"; and "sites" where those are known.
         """
         key = f"{prediction_key(one)}/"
         return {name.removeprefix(key): array for name, array in self.predictions.items() if name.startswith(key)}

@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall import __version__
+from fedsmall.data.outcomes import kind_of
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.held_out import shapes_of, written
 from fedsmall.federation import Task, task_from
@@ -61,7 +62,7 @@ def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> Any:
     if key != "task" or not has_own_models(plan):
         return answer.get(key)
     task = json.loads(str(answer[key]))
-    return {**task, "classes": None} if task.get("loss") == "l1" else task
+    return {**task, "classes": None} if kind_of(str(task.get("loss"))) == "numbers" else task
 
 
 def evaluator_for(strategy: DaisyChain, grid: Grid, plan: Plan, task: Task | None = None) -> Evaluator:

@@ -9,6 +9,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from fedsmall.data.forms import Columns
+from fedsmall.data.outcomes import Amount
 from fedsmall.data.sources.files import as_classes, class_names, locate, needed_root, site_files
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
@@ -44,6 +45,21 @@ def from_arrays(sites: Mapping[str, Sequence[np.ndarray]], classes: Sequence[obj
     features = tuple(f"x{index}" for index in range(width)) if table else ()
     form = Columns(columns=features, missing=False) if table else None
     return Pool(train, names, test, feature_names=features, standardise=table, form=form)
+
+
+def pool_of_numbers(sites: Mapping[str, Sequence[np.ndarray]], target: str, loss: str) -> Pool:
+    """A pool of (x, y) for each site, whose y (samples,) are numbers to be predicted, called ``target``."""
+    train = {}
+    for name, (x, y) in sites.items():
+        numbers = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        if numbers.shape[1] != 1 or not np.isfinite(numbers).all() or len(numbers) != len(x):
+            raise DataError(f"targets are one number for each of {len(x)} samples, none missing; got {np.shape(y)}")
+        train[str(name)] = Part(as_inputs(np.asarray(x)), numbers)
+    first = next(iter(train.values())).x
+    features = tuple(f"x{index}" for index in range(first.shape[1])) if first.ndim == 2 else ()
+    form = Columns(columns=features, missing=False) if features else None
+    outcome = Amount(name=target)
+    return Pool(train, (), {}, features, standardise=bool(features), loss=loss, form=form, outcome=outcome)
 
 
 def read_npz(path: Path) -> list[np.ndarray]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from fedsmall.data.sources.files import plain
+from fedsmall.data.sources.files import is_number, plain
 from fedsmall.errors import DataError, PlanError
 
 Classes = Sequence[object] | Mapping[str, Sequence[object]]
@@ -33,7 +33,8 @@ def check_spelling(by_site: Mapping[str, set[str]]) -> None:
     """Raise DataError where two classes, {site: its classes}, look like one in two spellings."""
     alike: dict[str, set[str]] = {}
     for name in sorted(set().union(*by_site.values())):
-        alike.setdefault(re.sub(r"[\W_]+", "", name.casefold()) or name, set()).add(name)
+        key = name if is_number(name) else re.sub(r"[\W_]+", "", name.casefold()) or name  # 1.5 is not 15, nor -1
+        alike.setdefault(key, set()).add(name)
     groups = [sorted(names, key=str.swapcase) for names in alike.values() if len(names) > 1]
     if groups:
         raise DataError(

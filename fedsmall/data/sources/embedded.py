@@ -6,6 +6,7 @@ import numpy as np
 from sklearn import datasets
 from sklearn.model_selection import train_test_split
 
+from fedsmall.data.outcomes import Amount
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 
 
@@ -17,6 +18,18 @@ def breast_cancer(root: Path | None, seed: int) -> Pool:
         class_names=tuple(map(str, bunch.target_names)),
         feature_names=tuple(map(str, bunch.feature_names)),
         standardise=True,
+    )
+
+
+def diabetes(root: Path | None, seed: int) -> Pool:
+    """442 real patients with 10 features, and how far their diabetes had gone a year later (Efron et al. 2004)."""
+    bunch = datasets.load_diabetes(scaled=False)
+    return Pool(
+        {NOWHERE: Part(bunch.data, bunch.target[:, None])},
+        feature_names=tuple(map(str, bunch.feature_names)),
+        standardise=True,
+        loss="mse",
+        outcome=Amount(name="progression"),
     )
 
 

@@ -103,6 +103,15 @@ def plain(label: object) -> str:
     return str(int(number)) if number.is_integer() else text
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def class_names(labels: Iterable[object], given: Sequence[object] | None) -> tuple[str, ...]:
     """The classes in order: those ``given``, else all that occur, numbers by size and words by the alphabet.
 
@@ -119,7 +128,10 @@ def class_names(labels: Iterable[object], given: Sequence[object] | None) -> tup
     if len(found) < 2:
         raise DataError("all samples have one label; a model needs at least two classes to tell apart")
     if len(found) > MOST_CLASSES:
-        raise DataError(f"the labels have {len(found)} different values; they do not look like classes")
+        raise DataError(
+            f"the labels have {len(found)} different values; they do not look like classes. "
+            "A number that is to be predicted is named as target in place of label"
+        )
     return tuple(sorted(found, key=_by_size))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedsmall.data.forms import Columns, Numbers, Pixels
+from fedsmall.data.outcomes import Outcome
 from fedsmall.errors import DataError
 
 NOWHERE = ""  # the key of a source that has no sites of its own
@@ -45,6 +46,7 @@ class Pool:
     features are brought to mean 0 and spread 1 over the sites (images never are). ``keep_unused`` asks that official
     training samples which no site was given be kept as a further test set. ``form`` says what a row was before it was a
     sample, where the samples do not say it themselves; ``ranges`` are public ends of every feature, (low, high).
+    ``outcome`` is what is predicted, where that is no class and its targets are scaled.
     """
 
     train: dict[str, Part]
@@ -57,6 +59,7 @@ class Pool:
     notes: tuple[str, ...] = ()
     form: Columns | Pixels | Numbers | None = None
     ranges: tuple[np.ndarray, np.ndarray] | None = None
+    outcome: Outcome | None = None
 
     @property
     def natural(self) -> bool:

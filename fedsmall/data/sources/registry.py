@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedsmall.data.outcomes import NUMBERS, TIMES, kind_of
 from fedsmall.data.ranges import within_ranges
 from fedsmall.data.sources.once import read_once
 from fedsmall.data.sources.pool import Part, Pool
@@ -23,8 +24,10 @@ from fedsmall.own_code import own_code
 
 TASKS = {
     "breast_cancer": "fedsmall.data.sources.embedded:breast_cancer",
+    "diabetes": "fedsmall.data.sources.embedded:diabetes",
     "digits": "fedsmall.data.sources.embedded:digits",
     "synthetic": "fedsmall.data.sources.embedded:synthetic",
+    "gbsg2": "fedsmall.data.sources.survival:gbsg2",
     "heart_disease": "fedsmall.data.sources.public:heart_disease",
     "susy": "fedsmall.data.sources.public:susy",
     "cifar10": "fedsmall.data.sources.public:cifar10",
@@ -39,7 +42,7 @@ KINDS = {
     "connectomes": "fedsmall.data.sources.connectomes:connectomes",
 }
 OWN_FILES = ("csv", "images", "npz")  # every site holds its own
-LOSSES = ("cross_entropy", "logistic", "hinge", "l1")
+LOSSES = ("cross_entropy", "logistic", "hinge", *NUMBERS, *TIMES)
 BY_FILE = ("file", "folder", "site")  # natural sites that are no column of a table
 
 
@@ -94,7 +97,7 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
         return _read(source, None, seed, (), {**options, "file": path})
     if source.kind not in OWN_FILES:
         return None
-    if "classes" not in options:
+    if not {"classes", "target", "time"} & set(options):
         raise PlanError('sites with files of their own need the classes in the task, as in classes = ["0", "1"]')
     if not isinstance(options.get("categorical", {}), dict):
         raise PlanError('sites with files of their own need the values of a category, as in {sex = ["f", "m"]}')
@@ -119,10 +122,20 @@ def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...],
     )
     pool = of_features(pool, groups) if groups else pool
     pool = pool if ranges is None else within_ranges(pool, ranges)
-    pool = pool if loss is None else replace(pool, loss=loss)
+    pool = pool if loss is None else _with_loss(pool, loss)
     if pool.loss in ("logistic", "hinge") and len(pool.class_names) != 2:
         raise PlanError(f"the loss {pool.loss!r} tells two classes apart; this task has {len(pool.class_names)}")
     return pool
+
+
+def _with_loss(pool: Pool, loss: str) -> Pool:
+    """The pool with another loss for what it holds; PlanError for one that is of something else."""
+    y = pool.train[min(pool.train)].y
+    holds = "classes" if y.ndim == 1 and y.dtype.kind in "iub" else kind_of(pool.loss)
+    if holds != kind_of(loss):
+        cure = '; the column of a number is named as target = "age" in place of label' * (holds == "classes")
+        raise PlanError(f"the loss {loss!r} is for {kind_of(loss)}, and this task predicts {holds}{cure}")
+    return replace(pool, loss=loss)
 
 
 def _own_pool(source: Source, root: Path | None, seed: int, options: dict[str, Any]) -> Pool:

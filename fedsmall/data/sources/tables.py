@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsmall.data.cells import is_missing
+from fedsmall.data.folds import classes_of
 from fedsmall.data.forms import Columns, need
+from fedsmall.data.outcomes import DEFAULT_LOSS, Outcome
 from fedsmall.data.sources import sheets
 from fedsmall.data.sources.class_spelling import Classes, check_sites, check_spelling, lone_classes, read_classes
 from fedsmall.data.sources.column_notes import column_notes
 from fedsmall.data.sources.files import MOST_CLASSES, as_classes, at_site, class_names, locate, plain, site_files
+from fedsmall.data.sources.outcome_columns import asked_outcome, check_filled, label_notes, read_outcome
 from fedsmall.data.sources.patient_column import check_no_feature, patients_of
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.table_files import check_header, read_table
@@ -35,7 +38,12 @@ def csv(
     seed: int,
     path: str,
     *,
-    label: str,
+    label: str | None = None,
+    target: str | None = None,
+    time: str | None = None,
+    event: str | None = None,
+    cuts: Sequence[float] | None = None,
+    intervals: int | None = None,
     features: Sequence[str] | None = None,
     drop: Sequence[str] = (),
     classes: Classes | None = None,
@@ -50,7 +58,9 @@ def csv(
 ) -> Pool:
     """The table at ``path``, or one for each site where that is a folder.
 
-    ``label`` names the column of the classes; every other column is a feature unless ``features`` names them or
+    ``label`` names the column of the classes, or ``target`` that of a number that is to be predicted, or ``time`` and
+    ``event`` those of a time until an event (``cuts`` are the ends of its intervals, or ``intervals`` says how many;
+    :class:`fedsmall.data.outcomes.Survival`). Every other column is a feature unless ``features`` names them or
     ``drop`` leaves it out. ``classes`` fixes the classes and their order. ``categorical`` lists columns of text, or
     gives the values of each: such a column becomes one feature of 0 and 1 for each value. ``separator`` is found from
     the header unless given, ``decimal`` is ".". Empty cells, "?", "NA" and the like are missing values, and what
@@ -60,10 +70,13 @@ def csv(
     ``subgroups`` are columns by which a report divides the patients (:mod:`fedsmall.data.subgroups`); they may be
     features, or not.
 
-    Raises DataError for a column that is not there or holds text, and for a row without a label.
+    Raises DataError for a column that is not there or holds text, and for a row without a label or target.
     """
     words = {"label": label, "patient": patient, "sheet": sheet}
     check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
+    outcome = asked_outcome(
+        label, target, {"time": time, "event": event, "cuts": cuts, "intervals": intervals}, classes
+    )
     found = locate(path, root)
     files = site_files(found, ENDINGS) if found.is_dir() else {NOWHERE: found}
     frames = {name: read_table(file, separator, decimal, sheet=sheet) for name, file in files.items()}
@@ -76,10 +89,16 @@ def csv(
         frames = _by_site(frames[NOWHERE], site_column)
     whose = patients_of(frames, patient, one_table=NOWHERE not in frames and not found.is_dir())
     left_out = [*drop, *(column for column in (site_column, patient) if column)]
-    check_no_feature(patient, label, features, categorical)
+    check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
     reading = {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
     schema = Schema.of(
-        frames, label, features=features, drop=left_out, classes=classes, categorical=categorical, **reading
+        frames,
+        outcome or str(label),
+        features=features,
+        drop=left_out,
+        classes=classes,
+        categorical=categorical,
+        **reading,
     )
     parts = {}
     for name, frame in frames.items():
@@ -89,14 +108,22 @@ def csv(
     notes = column_notes(
         frames,
         {name: part.x for name, part in parts.items()},
-        np.concatenate([part.y for part in parts.values()]),
+        np.concatenate([classes_of(part.y) for part in parts.values()]),
         schema.form,
     )
     if classes is None and schema.classes:
         held = {name: {schema.classes[place] for place in np.unique(part.y)} for name, part in parts.items()}
         notes = (*notes, *lone_classes(held))
-    features = schema.form.feature_names
-    return Pool(parts, schema.classes, feature_names=features, standardise=True, form=schema.form, notes=notes)
+    return Pool(
+        parts,
+        schema.classes,
+        feature_names=schema.form.feature_names,
+        standardise=True,
+        loss="cross_entropy" if outcome is None else DEFAULT_LOSS[outcome.kind],
+        form=schema.form,
+        notes=(*notes, *label_notes(label, schema.classes)),
+        outcome=outcome,
+    )
 
 
 def _markers(missing: Sequence[object]) -> tuple[str, ...]:
@@ -116,9 +143,9 @@ def _by_site(frame: "DataFrame", column: str) -> dict[str, "DataFrame"]:
 
 @dataclass(frozen=True)
 class Schema:
-    """What the columns of a table are, the same at all sites."""
+    """What the columns of a table are, the same at all sites; ``learns`` is the label's column, or no class."""
 
-    label: str
+    learns: str | Outcome
     classes: tuple[str, ...]
     form: Columns
     means: Mapping[str, str] = field(default_factory=dict)
@@ -127,7 +154,7 @@ class Schema:
     def of(
         cls,
         frames: Mapping[str, "DataFrame"],
-        label: str,
+        learns: str | Outcome,
         *,
         features: Sequence[str] | None = None,
         drop: Sequence[str] = (),
@@ -140,35 +167,42 @@ class Schema:
         ``reading`` are further fields of :class:`~fedsmall.data.forms.Columns`.
         """
         first = next(iter(frames.values()))
-        left_out = {label, *drop}
+        wanted = (learns,) if isinstance(learns, str) else learns.columns
+        left_out = {*wanted, *drop}
         chosen = tuple(features or (column for column in first.columns if column not in left_out))
         for name, frame in frames.items():
-            need(frame, [label], "the label")
+            need(frame, wanted, "the label" if isinstance(learns, str) else "what is to be predicted")
             need(frame, [*chosen, *categorical], f"a feature; site {name!r}" if name else "a feature")
         if not chosen:
-            raise DataError("the table has no column besides the label; there is nothing to learn from")
+            raise DataError(f"the table has no column besides {' and '.join(wanted)}; there is nothing to learn from")
         for column in drop:
             if not any(column in frame.columns for frame in frames.values()):
                 need(first, [column], "to be left out with drop")
-        given, means = read_classes(classes)
-        labels = {name: _labels(frame, label, means, reading.get("markers", ())) for name, frame in frames.items()}
-        if given is None:
-            check_spelling(labels)
-        names = class_names(set().union(*labels.values()), given)
+        names, means = _classes(frames, learns, classes, reading) if isinstance(learns, str) else ((), {})
         fixed = isinstance(categorical, Mapping)
         categories = {name: values for name, values in _categories(frames, categorical).items() if name in chosen}
         form = Columns(columns=chosen, categories=categories, unlisted="none" if fixed else "refuse", **reading)
-        return cls(label, names, form, means)
+        return cls(learns, names, form, means)
 
     def part(self, frame: "DataFrame") -> Part:
         """The samples of one table; DataError for text among numbers and for rows without a label."""
-        unlabelled = is_missing(frame[self.label], self.form.markers)
-        if unlabelled.any():
-            raise DataError(
-                f"column {self.label!r} is empty in {unlabelled.sum()} of {len(frame)} rows; drop those rows"
-            )
-        labels = [self.means.get(plain(label), label) for label in frame[self.label]]
+        if not isinstance(self.learns, str):
+            return Part(self.form.numbers(frame), read_outcome(frame, self.learns, self.form.markers))
+        check_filled(frame, self.learns, self.form.markers)
+        labels = [self.means.get(plain(label), label) for label in frame[self.learns]]
         return Part(self.form.numbers(frame), as_classes(labels, self.classes))
+
+
+def _classes(
+    frames: Mapping[str, "DataFrame"], label: str, classes: Classes | None, reading: Mapping[str, Any]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The names of the classes in order, and what every further spelling means."""
+    given, means = read_classes(classes)
+    labels = {name: _labels(frame, label, means, reading.get("markers", ())) for name, frame in frames.items()}
+    names = class_names(set().union(*labels.values()), given)
+    if given is None:
+        check_spelling(labels)
+    return names, means
 
 
 def _labels(frame: "DataFrame", label: str, means: Mapping[str, str], markers: Sequence[str]) -> set[str]:

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedsmall.data.outcomes import HUBER
+
 
 class Loss(NamedTuple):
     """Of outputs (..., samples, width) and targets (..., samples), or as wide: values (..., samples), and slopes as the
@@ -73,6 +75,39 @@ def _l1_slope(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets.reshape(outputs.shape)).sign() / outputs.shape[-1]
 
 
+def _l2(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets.reshape(outputs.shape)).square().mean(-1)
+
+
+def _l2_slope(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 2 * (outputs - targets.reshape(outputs.shape)) / outputs.shape[-1]
+
+
+def _huber(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.huber_loss(outputs, targets.reshape(outputs.shape), reduction="none", delta=HUBER).mean(-1)
+
+
+def _huber_slope(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets.reshape(outputs.shape)).clamp(-HUBER, HUBER) / outputs.shape[-1]
+
+
+def _hazard(outputs: Tensor, targets: Tensor) -> Tensor:
+    through, event = _of_intervals(outputs, targets)
+    return (F.softplus(outputs) * through + F.softplus(-outputs) * event).sum(-1)
+
+
+def _hazard_slope(outputs: Tensor, targets: Tensor) -> Tensor:
+    through, event = _of_intervals(outputs, targets)
+    return torch.sigmoid(outputs) * through - torch.sigmoid(-outputs) * event
+
+
+def _of_intervals(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Which intervals a sample has come through, and in which the event happened: 0 and 1, shaped as the outputs."""
+    place = torch.arange(outputs.shape[-1], device=outputs.device, dtype=targets.dtype)
+    through, happened = targets[..., 0:1], targets[..., 1:2]
+    return (place < through).to(outputs.dtype), ((place == through) * happened).to(outputs.dtype)
+
+
 def weighted(loss: Loss, weights: Sequence[float]) -> Loss:
     """The loss with every sample's value and slope times the weight of its class."""
 
@@ -93,6 +128,10 @@ LOSSES: dict[str, Loss] = {
     "logistic": Loss(_logistic, _logistic_slope),
     "hinge": Loss(_hinge, _hinge_slope),
     "l1": Loss(_l1, _l1_slope),
+    "mse": Loss(_l2, _l2_slope),
+    "huber": Loss(_huber, _huber_slope),
+    # of times until an event (fedsmall.data.outcomes.Survival): the negative log-likelihood of discrete hazards
+    "hazard": Loss(_hazard, _hazard_slope),
     # of probabilities in place of classes, (..., samples, outputs): what a model is distilled with
     "soft_cross_entropy": Loss(_soft_cross_entropy, _soft_cross_entropy_slope),
     "soft_logistic": Loss(_soft_logistic, _soft_logistic_slope),

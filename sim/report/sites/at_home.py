@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedsmall.data.outcomes import kind_of
 from fedsmall.evaluation.clinical import AtThreshold, Estimate, of_counts, wilson
 from sim.report.clinical.shown import HALF, class_names
 from sim.report.sentences import named
@@ -14,7 +15,7 @@ from sim.runs.folder import PlanRun, Run
 NONE = Estimate(float("nan"), float("nan"), float("nan"))
 LEAST_TOLD = 0.0005  # of what bins may hide of an AUC
 COUNTED = ("answers", "refused", "silent", "sent", "came")
-SHOWN = ("auc", "accuracy", "balanced_accuracy", "brier", "loss", "ece", "mae")
+SHOWN = ("auc", "accuracy", "balanced_accuracy", "brier", "loss", "ece", "mae", "rmse")
 WORDS = {"loss": "loss", "ece": "calibration error (ECE)"}
 
 
@@ -152,7 +153,7 @@ def _sentence(home: AtHome) -> str:
 def class_names_of(run: Run) -> tuple[str, ...]:
     """The names of the classes; none where numbers are predicted, or a run of an earlier release does not say."""
     task = run.about.get("task") or {}
-    return () if task.get("loss", "l1") == "l1" else class_names(run, int(task["classes"]))
+    return () if kind_of(task.get("loss", "l1")) != "classes" else class_names(run, int(task["classes"]))
 
 
 def repeat(run: Run) -> str:

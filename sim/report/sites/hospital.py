@@ -21,10 +21,12 @@ from clients.policy import Policy
 from clients.run_end import Agreed, OwnEvaluation, agreed, own_evaluation
 from clients.site_log import SiteLog
 from fedsmall.audit_log import LogCheck
+from fedsmall.data.outcomes import survival_of
 from fedsmall.evaluation.metrics import default_metric, evaluate
 from fedsmall.federation import Task
 from fedsmall.package.record import COMMON, Package
 from fedsmall.privacy.site_level import epsilon
+from fedsmall.wire import Arrays
 from sim.report.html import TEMPLATES
 from sim.runs.folder import PlanRun, Run, prediction_key
 from sim.runs.scenario import as_toml, of_plan
@@ -128,16 +130,31 @@ def as_run(own: OwnRun) -> Run | None:
     plan, said, y = own.agreed.plan, own.evaluation.said, own.evaluation.y
     task = _task(own)
     metric = plan.metric or default_metric([y], task)
-    outputs = said if task.loss == "l1" else np.log(np.clip(said, 1e-300, None))
+    outputs = said if task.kind != "classes" else np.log(np.clip(said, 1e-300, None))
     worth = evaluate(outputs, y, task)
     row = {"method": plan.method.name, "label": plan.method.label, "seed": plan.seed, "common": worth, "sites": {}}
     row |= {"extra": {}, "contacts": 0, "bytes_sent": 0, "stopped": False, "rounds": own.evaluation.t}
     one = PlanRun(0, plan, row, [{"t": own.evaluation.t, "common": worth, "sites": {}, "extra": {}}], [])
-    about = {"task": {"loss": task.loss, "class_names": task.class_names}, "notes": []}
-    name = "predictions" if task.loss == "l1" else "probabilities"
+    shown = {"loss": task.loss, "class_names": task.class_names, "target": task.target, "cuts": task.cuts}
+    about = {"task": shown, "notes": []}
     key = prediction_key(one)
     scenario = of_plan(plan).model_copy(update={"metric": metric})
-    return Run(scenario, [plan], None, [one], about, predictions={f"{key}/{name}": said, f"{key}/labels": y})
+    return Run(
+        scenario,
+        [plan],
+        None,
+        [one],
+        about,
+        predictions={f"{key}/{name}": array for name, array in _kept(said, y, task).items()},
+    )
+
+
+def _kept(said: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
+    """What the model said here and the truth, as a run keeps them."""
+    if task.kind == "times":
+        cuts = np.tile(np.array(task.cuts), (len(y), 1))
+        return {"survival": survival_of(said), "cuts": cuts, "labels": y[:, 2:4].astype(np.float64)}
+    return {"probabilities" if task.kind == "classes" else "predictions": said, "labels": y}
 
 
 def _task(own: OwnRun) -> Task:
@@ -145,8 +162,12 @@ def _task(own: OwnRun) -> Task:
     assert own.evaluation is not None
     if own.package is not None:
         task = own.package.learns
-        loss = "l1" if task.loss == "l1" else "cross_entropy"
-        classes, names = task.classes, task.class_names
+        if task.kind != "classes":  # what was said is in the unit of the truth already
+            more = ("rmse", "r2") if task.target and task.kind == "numbers" else ()
+            metrics = ("c_index", "ibs", "loss") if task.kind == "times" else ("mae", *more, "loss")
+            loss = task.loss if task.kind == "times" else "l1"
+            return Task("here", (), task.classes, loss, metrics, target=task.target, cuts=task.cuts)
+        loss, classes, names = "cross_entropy", task.classes, task.class_names
     else:  # sites with models of their own, whose package holds no class
         loss = "cross_entropy" if own.evaluation.y.dtype.kind in "iu" else "l1"
         classes, names = own.evaluation.said.shape[1], ()

@@ -282,7 +282,7 @@ def test_samples_of_different_shapes_are_refused(tmp_path):
     [
         ("brest_cancer", "Did you mean 'breast_cancer'"),
         ({"name": "digits", "lable": 1}, "no option 'lable'. Known: loss"),
-        ({"csv": "x.csv"}, "needs 'label'"),
+        ({"csv": "x.csv"}, "one of label"),
         ({"csv": "x.csv", "label": "y", "npz": "z"}, "this one names 2"),
         ({"label": "y"}, "this one names 0"),
         ({"csv": "x.csv", "label": "y"}, "no file or folder 'x.csv'"),

@@ -107,8 +107,8 @@ def test_numbers_that_are_predicted_have_a_mean_error_and_no_classes():
 
     sums = told_of(np.array([[1.0], [3.0]]), np.array([[0.0], [1.0]]), task)
 
-    assert sums.keys() == shapes_of(task).keys() == {"count", "loss"}
-    assert figures(sums, task) == {"loss": 1.5, "mae": 1.5}
+    assert sums.keys() == shapes_of(task).keys() == {"count", "loss", "absolute", "squared"}
+    assert figures(sums, task) == {"loss": 1.5, "mae": 1.5, "rmse": pytest.approx(2.5**0.5)}
 
 
 def test_sums_are_the_same_after_they_were_written():

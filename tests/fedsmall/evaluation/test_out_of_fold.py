@@ -109,7 +109,11 @@ def test_numbers_and_margins_have_what_has_a_meaning_for_them() -> None:
     numbers, margins = Task("t", (1,), 2, "l1"), Task("t", (1,), 2, "hinge")
     outputs, targets = np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([[1.0, 1.0], [1.0, 1.0]])
 
-    assert figures(told_of(outputs, targets, numbers), numbers) == {"loss": 1.75, "mae": 1.75}
+    assert figures(told_of(outputs, targets, numbers), numbers) == {
+        "loss": 1.75,
+        "mae": 1.75,
+        "rmse": pytest.approx(5.25**0.5),
+    }
     found = figures(told_of(np.array([[2.0], [-0.5], [0.5]]), np.array([1, 0, 0]), margins), margins)
     assert found == {"loss": pytest.approx((0 + 0.5 + 1.5) / 3), "accuracy": pytest.approx(2 / 3), "auc": 1.0}
 

@@ -35,9 +35,17 @@ def files(folder: Path) -> dict[str, Path]:
     return paths
 
 
-def real_run(folder: Path, plan: Plan, monkeypatch: Any, name: str = "trial", policy: str = "", **grid: Any) -> Path:
-    """The folder of a finished run of the hospitals whose data lie in ``folder``."""
-    stations = Stations(folder, NAMES, monkeypatch, policy, files(folder))
+def real_run(
+    folder: Path,
+    plan: Plan,
+    monkeypatch: Any,
+    name: str = "trial",
+    policy: str = "",
+    data: dict[str, Path] | None = None,
+    **grid: Any,
+) -> Path:
+    """The folder of a finished run of the hospitals with these ``data``, or the demo's in ``folder``."""
+    stations = Stations(folder, NAMES, monkeypatch, policy, data or files(folder))
     home = runs.prepare(folder / "consortium", name, plan, NAMES, about="A trial.")
     sheet, log = RunSheet.model_validate_json((home / "sheet.json").read_text()), AuditLog(home / "log.jsonl")
     log.write(LAUNCHED, flower=1)

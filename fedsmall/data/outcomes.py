@@ -1,0 +1,170 @@
+"""What is predicted where it is no class: a number with a unit, or the time until an event.
+
+A model never sees years or euros: an outcome turns what was read into targets to train on, and a model's outputs back
+into what they say, by numbers on which the sites agree as they agree on the scaling of features. The record goes with
+the preparation of a package, so what was trained and what predicts cannot part.
+"""
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+from scipy.special import log_expit
+
+from fedsmall.errors import PlanError
+from fedsmall.parts import Frozen
+
+Kind = Literal["classes", "numbers", "times"]
+NUMBERS = ("mse", "l1", "huber")  # the losses of tasks that predict numbers
+TIMES = ("hazard",)
+DEFAULT_LOSS = {"amount": "mse", "survival": "hazard"}  # by the kind of the outcome
+HUBER = 1.0  # where "huber" turns from squares to distances, in standard deviations of the target (Huber 1964)
+
+
+def kind_of(loss: str) -> Kind:
+    """What a task with this loss predicts."""
+    return "numbers" if loss in NUMBERS else "times" if loss in TIMES else "classes"
+
+
+class Amount(Frozen):
+    """A number for each sample, called ``name``, brought to mean 0 and spread 1 for training.
+
+    ``stated`` are the public ends of its range, where a scenario says them; else the sites agree on its mean and its
+    standard deviation, which are then ``unit``.
+    """
+
+    kind: Literal["amount"] = "amount"
+    name: str
+    stated: tuple[float, float] | None = None
+    unit: tuple[float, float] | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a table that hold it."""
+        return (self.name,)
+
+    @property
+    def width(self) -> int:
+        """How many outputs a model has for it."""
+        return 1
+
+    @property
+    def agrees(self) -> bool:
+        """Whether there is anything on which sites have to agree."""
+        return self.stated is None
+
+    def told(self, y: np.ndarray) -> np.ndarray:
+        """Of what sums are told, (samples, 1), of what was read, (samples, 1)."""
+        return y
+
+    def with_scaling(self, mean: float, scale: float) -> "Amount":
+        """The same once the sites have agreed."""
+        return self.model_copy(update={"unit": (mean, scale)})
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """What a task is told of it, once it is known."""
+        return {} if self.agrees and self.unit is None else {"unit": self.mean_and_scale}
+
+    @property
+    def mean_and_scale(self) -> tuple[float, float]:
+        """The value that is 0 in training, and the difference that is 1."""
+        if self.stated is None:
+            return self.unit or (0.0, 1.0)
+        low, high = self.stated  # as features are scaled by their ranges
+        return (low + high) / 2, (high - low) / 12**0.5
+
+    def targets(self, y: np.ndarray) -> np.ndarray:
+        """What a model is trained on, (samples, 1), of what was read, (samples, 1)."""
+        mean, scale = self.mean_and_scale
+        return np.asarray((y - mean) / scale)
+
+    def said(self, outputs: np.ndarray) -> np.ndarray:
+        """What a model's outputs, or targets, say in the outcome's own unit; of any shape, in float64."""
+        mean, scale = self.mean_and_scale
+        return np.asarray(np.asarray(outputs, dtype=np.float64) * scale + mean)
+
+
+class Survival(Frozen):
+    """The time until an event, or until nobody looked any more: columns ``name`` and ``event`` (1: it happened).
+
+    Time is cut into intervals, and a model gives the log-odds that the event happens in each, for those whom it has not
+    happened to before (a discrete hazard). ``stated`` are the ends of the intervals, where a scenario says them; else
+    the sites agree on the mean and the standard deviation of the times, and so many ``intervals`` of equal length reach
+    to two standard deviations above the mean, in two digits: nobody tells the longest time, which is a patient's.
+
+    Cox's partial likelihood compares a patient with all who are at risk at that moment, at other sites too, so it is no
+    sum over sites; this likelihood is a sum over patients. Source: Gensheimer and Narasimhan 2019, "A scalable
+    discrete-time survival model for neural networks"; Kvamme and Borgan 2021, "Continuous and discrete-time survival
+    prediction with neural networks" (the logistic hazard).
+    """
+
+    kind: Literal["survival"] = "survival"
+    name: str
+    event: str
+    intervals: Annotated[int, Field(ge=1)] = 10
+    stated: tuple[float, ...] | None = None
+    ends: tuple[float, ...] | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a table that hold it."""
+        return (self.name, self.event)
+
+    @property
+    def cuts(self) -> tuple[float, ...]:
+        """The ends of the intervals; 1, 2, 3 and so on before the sites have agreed."""
+        return self.stated or self.ends or tuple(float(end + 1) for end in range(self.intervals))
+
+    @property
+    def width(self) -> int:
+        """How many outputs a model has for it."""
+        return len(self.cuts)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether there is anything on which sites have to agree."""
+        return self.stated is None
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """What a task is told of it, once it is known."""
+        return {} if self.agrees and self.ends is None else {"cuts": self.cuts}
+
+    def told(self, y: np.ndarray) -> np.ndarray:
+        """Of what sums are told, (samples, 1): the times of what was read, (samples, 2)."""
+        return y[:, :1]
+
+    def with_scaling(self, mean: float, scale: float) -> "Survival":
+        """The same once the sites have agreed; PlanError where none may tell a sum of times."""
+        if mean <= 0:
+            raise PlanError(
+                f"no site may tell a sum of {self.name!r}, so intervals cannot be agreed on; state them: cuts = [...]"
+            )
+        horizon = float(f"{mean + 2 * scale:.2g}")
+        ends = np.linspace(0, horizon, self.intervals + 1)[1:]
+        return self.model_copy(update={"ends": tuple(float(end) for end in ends)})
+
+    def targets(self, y: np.ndarray) -> np.ndarray:
+        """What a model is trained on and judged by, (samples, 4), of times and events, (samples, 2).
+
+        How many intervals somebody is known to have come through, whether the event then happened in the next, and the
+        time and the event as they were read. Who is lost within an interval counts in those before it alone; an event
+        after the last interval is one that has not happened yet.
+        """
+        cuts, time = np.array(self.cuts), y[:, 0]
+        event = (y[:, 1] > 0) & (time <= cuts[-1])
+        through = np.where(event, np.searchsorted(cuts, time), np.searchsorted(cuts, time, side="right"))
+        return np.stack([through, event, time, y[:, 1] > 0], axis=1).astype(np.float64)
+
+    def said(self, outputs: np.ndarray) -> np.ndarray:
+        """The probability of having come through each interval, (..., intervals), of outputs of that shape."""
+        return survival_of(outputs)
+
+
+def survival_of(outputs: np.ndarray) -> np.ndarray:
+    """From log-odds of the event in each interval to the probability of being through it: (..., intervals), float64."""
+    return np.asarray(np.exp(np.cumsum(log_expit(-np.asarray(outputs, dtype=np.float64)), axis=-1)))
+
+
+Outcome = Annotated[Amount | Survival, Field(discriminator="kind")]

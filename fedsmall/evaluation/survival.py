@@ -1,0 +1,112 @@
+"""What models of times until an event are worth, many models at once: ranking, and error over time.
+
+``survival`` (..., samples, intervals) are probabilities of having come through each interval, ``cuts`` their ends,
+``time`` (samples,) says until when somebody was seen and ``event`` (samples,) whether the event ended that. The metrics
+are scikit-survival's, which takes models one by one (tests hold them to it).
+"""
+
+import numpy as np
+
+TIED = 1e-8  # risks that differ by less, in units of the horizon, are one (scikit-survival's tolerance)
+
+
+def mean_time(survival: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    """The mean time without the event up to the last cut (restricted mean survival time): (...,).
+
+    The curve begins at 1 and is straight between cuts. Source: Royston and Parmar 2013.
+    """
+    curve = np.concatenate([np.ones_like(survival[..., :1]), survival], axis=-1)
+    widths = np.diff(cuts, prepend=0.0)
+    return np.asarray(((curve[..., 1:] + curve[..., :-1]) / 2 * widths).sum(axis=-1))
+
+
+def concordance(survival: np.ndarray, cuts: np.ndarray, time: np.ndarray, event: np.ndarray) -> np.ndarray:
+    """The share of pairs in which who had the event first has the shorter mean time: (models, ...) -> (models,).
+
+    A pair counts where the earlier time is that of an event, or of two equal times one is; equal risks count half. NaN
+    where no pair counts. Source: Harrell et al. 1996.
+    """
+    happened = event > 0
+    first = happened[:, None] & ((time[:, None] < time) | ((time[:, None] == time) & ~happened))  # (samples, samples)
+    pairs = np.nonzero(first)
+    if not len(pairs[0]):
+        return np.full(len(survival), np.nan)
+    mean = mean_time(survival, cuts) / cuts[-1]  # (models, samples)
+    apart = mean[:, pairs[1]] - mean[:, pairs[0]]  # (models, pairs)
+    right = (apart > TIED).mean(axis=1) + (np.abs(apart) <= TIED).mean(axis=1) / 2
+    return np.where(np.isfinite(apart).all(axis=1), right, np.nan)
+
+
+def kaplan_meier(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The times that occur, ascending, and the share that comes through each (Kaplan and Meier 1958)."""
+    times = np.unique(time)
+    at_risk = (time[:, None] >= times).sum(axis=0)
+    return times, np.cumprod(1 - ((time[:, None] == times) & (event[:, None] > 0)).sum(axis=0) / at_risk)
+
+
+def seen_longer(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The times that occur, and the share not lost from sight by each: Kaplan and Meier's, events and losses swapped.
+
+    Of equal times events come first, so those who had one are no longer at risk of being lost.
+    """
+    times = np.unique(time)
+    here = time[:, None] == times
+    ended = (here & (event[:, None] > 0)).sum(axis=0)
+    at_risk = (time[:, None] >= times).sum(axis=0) - ended
+    lost = (here & (event[:, None] <= 0)).sum(axis=0)
+    return times, np.cumprod(1 - lost / np.maximum(at_risk, 1))
+
+
+def at(steps: tuple[np.ndarray, np.ndarray], when: np.ndarray) -> np.ndarray:
+    """The value of a curve of steps at times ``when``; 1 before the first."""
+    place = np.searchsorted(steps[0], when, side="right")
+    return np.asarray(np.concatenate([[1.0], steps[1]])[place])
+
+
+def brier_scores(
+    survival: np.ndarray, cuts: np.ndarray, time: np.ndarray, event: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The cuts at which it can be judged, (some,), and the squared error of the curves there, (models, some).
+
+    Who was lost is made up for by those like them who were not, weighed by the chance of still being seen, as these
+    samples themselves show it; so only cuts count before the last time at which anybody was seen.
+    Source: Graf et al. 1999, "Assessment and comparison of prognostic classification schemes for survival data".
+    """
+    seen = seen_longer(time, event)
+    judged = (cuts < time.max()) & (at(seen, cuts) > 0)
+    own, then = at(seen, time), at(seen, cuts[judged])  # (samples,), (some,)
+    over = (time[:, None] <= cuts[judged]) & (event[:, None] > 0)  # (samples, some)
+    weight_over = over / np.where(own > 0, own, np.inf)[:, None]
+    weight_on = (time[:, None] > cuts[judged]) / then
+    curves = survival[..., judged]  # (models, samples, some)
+    return cuts[judged], np.asarray((curves**2 * weight_over + (1 - curves) ** 2 * weight_on).mean(axis=-2))
+
+
+def integrated_brier(survival: np.ndarray, cuts: np.ndarray, time: np.ndarray, event: np.ndarray) -> np.ndarray:
+    """The mean of :func:`brier_scores` over time, between the first and the last cut that can be judged: (models,)."""
+    when, scores = brier_scores(survival, cuts, time, event)
+    if not len(when):
+        return np.full(len(survival), np.nan)
+    if len(when) == 1:
+        return scores[:, 0]
+    return np.asarray(np.trapezoid(scores, when, axis=-1) / (when[-1] - when[0]))
+
+
+def loss_of(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The mean negative log-likelihood: log-odds (models, samples, intervals), targets (samples, 4) -> (models,)."""
+    place = np.arange(outputs.shape[-1])
+    through, event = place < y[:, :1], (place == y[:, :1]) * y[:, 1:2]
+    return np.asarray(
+        (np.logaddexp(0, outputs) * through + np.logaddexp(0, -outputs) * event).sum(axis=-1).mean(axis=-1)
+    )
+
+
+def interval_log_odds(y: np.ndarray, intervals: int) -> np.ndarray:
+    """The log-odds of the event in each interval over samples with targets ``y`` (samples, 4): (intervals,).
+
+    One half is added to each side, so that none is infinite; where nobody is at risk it is even odds.
+    """
+    place = np.arange(intervals)
+    happened = ((place == y[:, :1]) * y[:, 1:2]).sum(axis=0)
+    through = (place < y[:, :1]).sum(axis=0)
+    return np.asarray(np.log((happened + 0.5) / (through + 0.5)))

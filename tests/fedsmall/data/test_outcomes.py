@@ -1,0 +1,241 @@
+import numpy as np
+import pytest
+
+from fedsmall.check import check_site
+from fedsmall.data.outcomes import Amount, Survival, survival_of
+from fedsmall.errors import DataError, PlanError
+from fedsmall.methods import method
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
+from fedsmall.tasks import build_federation, federation_from_arrays, load_site
+from fedsmall.validation import check_run
+
+RNG = np.random.default_rng(0)
+AGES = RNG.integers(20, 90, size=60)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three hospitals of 20 patients: a marker, an age, months until an event."""
+    (tmp_path / "sites").mkdir()
+    for place, name in enumerate(("a", "b", "c")):
+        mine = AGES[place * 20 : place * 20 + 20]
+        rows = [f"{age / 10 + k % 3},{age},{k + 1 + place * 5},{k % 2}" for k, age in enumerate(mine)]
+        (tmp_path / "sites" / f"{name}.csv").write_text("\n".join(["marker,age,months,died", *rows]))
+    return tmp_path
+
+
+def plan_of(folder, **task):
+    return Plan(
+        name="t",
+        task={"csv": str(folder / "sites"), **task},
+        model="linear",
+        partition={"natural": "file"},
+        dtype="float64",
+        method=method("FedAvg"),
+    )
+
+
+def test_sites_agree_on_the_unit_of_a_target_as_on_the_scaling_of_features(folder):
+    federation = build_federation(plan_of(folder, target="age", drop=["months", "died"]))
+
+    mean, scale = federation.task.unit
+    trained = np.concatenate([site.y for site in federation.train])
+    assert (federation.task.kind, federation.task.target, federation.task.outputs) == ("numbers", "age", 1)
+    assert federation.task.feature_names == ("marker",)
+    np.testing.assert_allclose([trained.mean(), trained.std()], [0, 1], atol=1e-9)
+    back = mean + scale * np.concatenate([trained, federation.test.y])
+    assert sorted(np.round(back[:, 0]).astype(int)) == sorted(AGES)
+
+
+def test_a_site_alone_gets_the_same_targets_once_it_is_told_the_scaling(folder):
+    plan = plan_of(folder, target="age", drop=["months", "died"])
+    federation = build_federation(plan)
+    raw = load_site(plan, "b", folder / "sites" / "b.csv")
+
+    told = raw.sums()
+
+    assert raw.told_names == ("marker", "age")
+    assert told.total[1] == raw.train.y.sum()
+    assert raw.learns(None).unit is None
+    assert federation.preparation.outcome.unit == federation.task.unit
+
+
+def test_a_public_range_of_the_target_leaves_nothing_to_agree_on(folder):
+    ranges = {"marker": [0, 12], "age": [0, 120]}
+    plan = plan_of(folder, target="age", drop=["months", "died"], ranges=ranges)
+    federation = build_federation(plan)
+
+    raw = load_site(plan, "b", folder / "sites" / "b.csv")
+
+    assert not raw.scaled
+    assert raw.sums() is None
+    assert federation.task.unit == (60.0, 120 / 12**0.5)
+
+
+def test_sites_agree_on_intervals_and_none_tells_its_longest_time(folder):
+    plan = plan_of(folder, time="months", event="died", drop=["age"], intervals=5)
+    federation = build_federation(plan)
+
+    times = np.concatenate([site.y[:, 2] for site in federation.train])
+    horizon = times.mean() + 2 * times.std()
+    assert federation.task.cuts[-1] == pytest.approx(horizon, rel=0.05)
+    np.testing.assert_allclose(np.diff(federation.task.cuts, prepend=0), federation.task.cuts[0])
+    assert (federation.task.kind, federation.task.outputs) == ("times", 5)
+    assert load_site(plan, "b", folder / "sites" / "b.csv").told_names == ("marker", "months")
+
+
+def test_stated_cuts_need_no_sums(folder):
+    plan = plan_of(folder, time="months", event="died", drop=["age"], cuts=[6, 12, 30], ranges={"marker": [0, 12]})
+
+    assert build_federation(plan).task.cuts == (6.0, 12.0, 30.0)
+    assert load_site(plan, "b", folder / "sites" / "b.csv").sums() is None
+
+
+def test_what_somebody_is_known_to_have_come_through():
+    outcome = Survival(name="t", event="e", stated=(10.0, 20.0, 30.0))
+    seen = {  # time, event: intervals come through, event in the next
+        (5, 1): (0, 1),
+        (10, 1): (0, 1),  # an interval holds its end
+        (10, 0): (1, 0),
+        (15, 0): (1, 0),  # who is lost within an interval counts in those before it
+        (15, 1): (1, 1),
+        (30, 1): (2, 1),
+        (30, 0): (3, 0),
+        (40, 1): (3, 0),  # not yet, by the last cut
+        (0, 0): (0, 0),
+    }
+
+    found = outcome.targets(np.array(list(seen), dtype=float))
+
+    assert [tuple(row) for row in found[:, :2]] == list(seen.values())
+    assert [tuple(row) for row in found[:, 2:]] == list(seen)
+
+
+def test_a_curve_is_the_product_of_what_is_left_in_each_interval():
+    np.testing.assert_allclose(survival_of(np.array([[0.0, 0.0, 100.0]])), [[0.5, 0.25, 0]], atol=1e-12)
+
+
+def test_an_amount_comes_back_in_its_unit():
+    amount = Amount(name="age").with_scaling(50.0, 10.0)
+
+    np.testing.assert_allclose(amount.said(amount.targets(np.array([[20.0], [75.0]]))), [[20], [75]])
+
+
+def test_arrays_in_python_can_be_numbers():
+    plan = Plan(name="t", task={"name": "t", "loss": "mse"}, method=method("FedAvg"))
+    sites = {name: (RNG.normal(size=(12, 2)), RNG.normal(40, 5, size=12)) for name in "ab"}
+
+    federation = federation_from_arrays(plan, sites)
+
+    assert federation.task.unit[0] == pytest.approx(40, abs=5)
+    assert federation.train[0].y.shape == (9, 1)
+
+
+SURVIVAL = {"time": "months", "event": "died", "drop": ["age"]}
+REFUSED = {
+    "nothing": ({}, "needs one of label, .* this one has none"),
+    "two things": ({"label": "died", "target": "age"}, "this one has label, target"),
+    "two more": ({"target": "age", "time": "months"}, "this one has target, time"),
+    "classes": ({"target": "age", "classes": [0, 1]}, "classes are for a label"),
+    "no event": ({"time": "months"}, "survival is time and event"),
+    "both": ({**SURVIVAL, "cuts": [1], "intervals": 3}, "remove one of them"),
+    "intervals": ({**SURVIVAL, "intervals": 0}, "whole number from 1 to 100; got 0"),
+    "cuts": ({**SURVIVAL, "cuts": [12, 6]}, r"from low to high and above 0, .* got \[12, 6\]"),
+    "no cuts": ({**SURVIVAL, "cuts": []}, "from low to high and above 0, .* got"),
+    "a wrong loss": ({"label": "died", "loss": "l1"}, "is for numbers, and this task predicts classes; the column"),
+    "another wrong loss": ({"target": "age", "loss": "hinge"}, "is for classes, and this task predicts numbers"),
+    "times by squares": ({**SURVIVAL, "loss": "mse"}, "is for numbers, and this task predicts times"),
+    "a target without a range": (
+        {"target": "age", "drop": ["months", "died"], "ranges": {"marker": [0, 9]}},
+        "ranges says nothing of age, which is predicted",
+    ),
+    "times to agree on": ({**SURVIVAL, "ranges": {"marker": [0, 9]}}, "beside ranges say cuts"),
+    "a column that is not there": ({"target": "agee"}, r"no column 'agee' \(what is to be predicted\)"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_makes_no_outcome_is_refused_in_one_line(folder, case):
+    task, words = REFUSED[case]
+
+    with pytest.raises((PlanError, DataError), match=words):
+        build_federation(plan_of(folder, **task))
+
+
+CELLS = {
+    "no time": ("3,,0", "column 'months' is empty in 1 of 21 rows"),
+    "a word": ("3,soon,0", "text where numbers are expected, in column 'months'"),
+    "before the beginning": ("3,-1,0", "column 'months' is below 0 in 1 of 21 rows"),
+    "no event": ("3,2,", "column 'died' is empty in 1 of 21 rows"),
+    "an odd event": ("3,2,maybe", "column 'died' is neither 1 .* in 1 of 21 rows"),
+}
+
+
+@pytest.mark.parametrize("case", CELLS)
+def test_cells_that_are_no_time_or_event_are_counted_and_not_shown(tmp_path, case):
+    rows = [f"{k},{k + 1},{'yes' if k % 2 else 'false'}" for k in range(20)]
+    (tmp_path / "t.csv").write_text("\n".join(["marker,months,died", *rows, CELLS[case][0]]))
+    task = {"csv": str(tmp_path / "t.csv"), "time": "months", "event": "died"}
+
+    with pytest.raises(DataError, match=CELLS[case][1]):
+        build_federation(Plan(name="t", task=task, sites=2, method=method("FedAvg")))
+
+
+def test_sites_too_small_to_tell_a_sum_need_stated_intervals(tmp_path):
+    (tmp_path / "sites").mkdir()
+    for name in "abc":
+        (tmp_path / "sites" / f"{name}.csv").write_text("x,months,died\n1,2,1\n2,3,0\n3,5,1\n")
+
+    with pytest.raises(PlanError, match=r"no site may tell a sum of 'months', .* cuts = \[...\]"):
+        build_federation(plan_of(tmp_path, time="months", event="died"))
+
+
+def test_a_label_that_is_a_number_of_many_values_proposes_a_target(folder):
+    notes = build_federation(plan_of(folder, label="age", drop=["months", "died"])).notes
+
+    assert any('To predict the number itself: target = "age" in place of label' in note for note in notes)
+    assert not build_federation(plan_of(folder, label="died")).notes
+
+
+def test_a_label_of_hundreds_of_values_is_refused_and_proposes_a_target(tmp_path):
+    (tmp_path / "t.csv").write_text("\n".join(["x,y", *(f"{k},{k / 7}" for k in range(200))]))
+    plan = Plan(name="t", task={"csv": str(tmp_path / "t.csv"), "label": "y"}, sites=2, method=method("FedAvg"))
+
+    with pytest.raises(DataError, match=r"like classes\. A number that is to be predicted is named as target"):
+        build_federation(plan)
+
+
+CLASSES_ONLY = {
+    "weights": ({"recipe": Recipe(class_weights="balanced")}, "class_weights are for classes, and this task predicts"),
+    "a threshold": ({"threshold": "youden"}, "threshold says who is called positive, and this task predicts numbers"),
+    "a partition": ({"partition": {"dirichlet": 0.3}}, "goes by classes and this task has none"),
+    "a metric": ({"metric": "auc"}, "there is no 'auc' for this task"),
+    "a model of times": ({"model": "proportional"}, "it predicts times until an event"),
+}
+
+
+@pytest.mark.parametrize("case", CLASSES_ONLY)
+def test_what_is_for_classes_alone_is_refused_for_numbers_in_one_line(case):
+    changes, words = CLASSES_ONLY[case]
+    plan = Plan(name="t", task="diabetes", sites=4, samples_per_site=8, method=method("FedAvg"))
+    plan = plan.model_copy(update={"model": "linear", **changes})
+
+    with pytest.raises(PlanError, match=words):
+        check_run(plan, build_federation(plan))
+
+
+def test_a_site_looks_at_its_own_file_without_classes(folder):
+    plan = plan_of(folder, target="age", drop=["months", "died"])
+
+    found = check_site(plan, "a", folder / "sites" / "a.csv")
+
+    assert found.good
+    assert not any("class" in finding.text for finding in found.findings)
+
+
+def test_classes_that_are_numbers_are_never_two_spellings_of_one(tmp_path):
+    (tmp_path / "t.csv").write_text("\n".join(["x,y", *(f"{k},{(-1, 1, 1.5, 15)[k % 4]}" for k in range(40))]))
+    plan = Plan(name="t", task={"csv": str(tmp_path / "t.csv"), "label": "y"}, sites=2, method=method("FedAvg"))
+
+    assert build_federation(plan).task.class_names == ("-1", "1", "1.5", "15")

@@ -1,0 +1,134 @@
+"""Numbers and times over real sites' own programs: from files to the run's folder and all pages."""
+
+import html
+import json
+
+import numpy as np
+import pytest
+
+from clients.memory import run_folder
+from clients.policy import Policy
+from clients.run_end import own_evaluation
+from fedsmall.evaluation import survival
+from fedsmall.methods import method
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
+from fedsmall.tasks import build_federation
+from sim.api import Result
+from sim.engines.run import run_plan
+from sim.report.html import page
+from sim.report.sites.hospital import own_run
+from sim.report.sites.hospital import page as own_page
+from sim.runs.folder import read
+from tests.sim.consortium.real_run import NAMES, real_run
+
+TASKS = {
+    "numbers": {"target": "age", "drop": ["months", "died"]},
+    "times": {"time": "months", "event": "died", "drop": ["age"], "intervals": 4},
+}
+
+
+def files(folder):
+    """Tables of 40 patients each: an age, and months until an event, of which two markers tell."""
+    rng, paths = np.random.default_rng(0), {}
+    (folder / "data").mkdir()
+    for name in NAMES:
+        a, b = rng.normal(size=(2, 40))
+        months, lost = rng.exponential(20 * np.exp(-a)), rng.exponential(50, size=40)
+        table = np.stack([a, b, 60 + 8 * a - 4 * b, np.minimum(months, lost), months <= lost], axis=1)
+        paths[name] = folder / "data" / f"{name}.csv"
+        np.savetxt(paths[name], table, delimiter=",", header="a,b,age,months,died", comments="", fmt="%.6g")
+    return paths
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(kind, tmp_path_factory):
+    return tmp_path_factory.mktemp(kind)
+
+
+@pytest.fixture(scope="module")
+def plan(kind, folder):
+    return Plan(
+        name=kind,
+        task={"csv": str(folder / "data"), **TASKS[kind]},
+        model={"numbers": "linear", "times": "proportional"}[kind],
+        partition={"natural": "file"},
+        rounds=12,
+        recipe=Recipe(lr=0.3),
+        method=method("FedDC", permute_every=1, aggregate_every=4, privacy={"blur": 0}),
+    )
+
+
+@pytest.fixture(scope="module")
+def home(folder, plan):
+    data = files(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        return real_run(folder, plan, patch, data=data)
+
+
+def test_the_bits_and_the_metrics_are_those_of_the_simulation(home, plan, kind):
+    played = run_plan(plan, build_federation(plan), "inprocess")
+
+    run = read(home)
+
+    model = run.model_of(run.done[0])
+    assert {name: array.tobytes() for name, array in model.items()} == {
+        name: array.tobytes() for name, array in played.model.items()
+    }
+    told, common = run.done[0].row["common"], played.evaluations[-1].common
+    if kind == "numbers":  # sums over all patients
+        assert told["mae"] == pytest.approx(common["mae"], rel=1e-5)
+        assert told["rmse"] == pytest.approx(common["rmse"], rel=1e-5)
+    assert told["loss"] == pytest.approx(common["loss"], rel=1e-5)
+    assert run.scenario.metric == {"numbers": "mae", "times": "c_index"}[kind]
+
+
+def test_sites_were_told_what_they_agreed_on_in_one_message(home, kind):
+    scaling = json.loads((home / "scaling.json").read_text())
+
+    assert len(scaling["mean"]) == 3  # two features, and what is predicted
+
+
+def test_the_page_of_the_run_is_in_the_unit_of_the_outcome(home, kind):
+    text = html.unescape(page([read(home)], "t"))
+
+    assert {"numbers": "mean absolute error", "times": "concordance index"}[kind] in text
+    assert "There is no central test set." in text
+    assert "There is no confusion matrix" not in text
+
+
+def test_a_hospitals_own_page_shows_its_own_patients(folder, home, kind):
+    own = own_run(folder / "essen", Policy(), "essen", "trial")
+    evaluation = own_evaluation(run_folder(folder / "essen" / "runs", "trial"))
+
+    text = html.unescape(own_page(own))
+
+    if kind == "numbers":
+        error = np.abs(evaluation.said - evaluation.y).mean()
+        assert error < 8
+        assert f"<td>{error:.4g}<br>" in text
+    else:
+        cuts = np.array(own.package.cuts)
+        curves = survival.concordance(
+            np.exp(np.cumsum(-np.log1p(np.exp(evaluation.said)), axis=1))[None], cuts, *evaluation.y[:, 2:4].T
+        )
+        assert f"<td>{curves[0]:.4g}<br>" in text
+    assert "keep this page as you keep those" in text
+
+
+def test_the_runs_package_predicts_in_the_unit(home, folder, kind):
+    run = read(home)
+    table = Result(run).predict(folder / "data" / "ulm.csv")
+
+    (stored,) = run.packages_of(run.done[0])
+    if kind == "numbers":
+        mean, scale = stored.package.preparation.outcome.unit
+        assert table["age"].mean() == pytest.approx(mean, abs=scale)
+    else:
+        assert table.columns[0] == "mean_months"
+        assert stored.package.cuts[-1] == pytest.approx(4 * stored.package.cuts[0])

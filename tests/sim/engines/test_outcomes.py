@@ -1,0 +1,158 @@
+"""Numbers and times until an event on every engine: the batched one, messages, and the programs of real sites."""
+
+import numpy as np
+import pytest
+
+from fedsmall.data.outcomes import Amount, Survival
+from fedsmall.data.sources.pool import NOWHERE, Part, Pool
+from fedsmall.federation import Federation
+from fedsmall.methods import method
+from fedsmall.models.registry import initial_model
+from fedsmall.parts import Recipe
+from fedsmall.plan import Plan
+from fedsmall.tasks import build_federation
+from sim.engines.run import run_plan
+from strategies.build import strategy_for
+from strategies.server.remote import evaluator_for, task_from_roll
+from strategies.server.run_loop import RunLoop
+from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.stations import Stations
+
+FEATURES = ("a", "b", "c", "d")
+KINDS = {"numbers": "linear", "times": "proportional"}
+
+
+def numbers(root, seed):
+    """120 patients, and an age that their features tell of."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(loc=2, scale=3, size=(120, 4))
+    y = 60 + 5 * x[:, :1] - 3 * x[:, 1:2] + rng.normal(size=(120, 1))
+    return Pool({NOWHERE: Part(x, y)}, (), {}, FEATURES, standardise=True, loss="mse", outcome=Amount(name="age"))
+
+
+def times(root, seed):
+    """120 patients, and months until an event whose hazard their features tell of; a third are lost before it."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(120, 4))
+    time, lost = rng.exponential(24 * np.exp(-x[:, 0])), rng.exponential(60, size=120)
+    y = np.stack([np.minimum(time, lost), time <= lost], axis=1)
+    outcome = Survival(name="months", event="died", intervals=4)
+    return Pool({NOWHERE: Part(x, y)}, (), {}, FEATURES, standardise=True, loss="hazard", outcome=outcome)
+
+
+def plan_of(kind: str, name: str = "FedDC", settings: dict | None = None, **changes) -> Plan:
+    if settings is None:
+        settings = {"permute_every": 1, "aggregate_every": 3} if name == "FedDC" else {}
+    defaults = {
+        "name": "test",
+        "task": {"source": f"{__name__}:{kind}"},
+        "model": KINDS[kind],
+        "sites": 8,
+        "samples_per_site": 8,
+        "rounds": 6,
+        "dtype": "float64",
+        "recipe": Recipe(lr=0.1, batch=4),
+        "method": method(name, **settings),
+    }
+    return Plan(**(defaults | changes))
+
+
+METHODS = {
+    "Central": {},
+    "Standalone": {},
+    "FedAvg": {},
+    "FedDC": {"permute_every": 1, "aggregate_every": 3},
+    "FedDC+Radon": {"permute_every": 1, "aggregate_every": 3},
+    "RepTreeFL": {},
+    "TravellingGroups": {"groups": 2, "permute_every": 1, "aggregate_every": 3},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_the_same_on_a_stack_and_with_messages(kind, name):
+    plan = plan_of(kind, name, METHODS[name], sites=12, samples_per_site=7)
+    federation = build_federation(plan)
+
+    one, other = (run_plan(plan, federation, engine) for engine in ("cohort", "inprocess"))
+
+    if one.model is not None:
+        for key, array in one.model.items():
+            np.testing.assert_allclose(array, other.model[key], atol=1e-10)
+    mine, theirs = (record.evaluations[-1] for record in (one, other))
+    for whose in ("common", "sites"):
+        told = {key: v for key, v in (getattr(mine, whose) or {}).items() if isinstance(v, float)}
+        assert told == pytest.approx({key: getattr(theirs, whose)[key] for key in told}, abs=1e-8, nan_ok=True)
+
+
+def test_a_number_is_learnt_in_its_own_unit():
+    plan = plan_of("numbers", rounds=60)
+    federation = build_federation(plan)
+
+    record = run_plan(plan, federation, "cohort")
+
+    metrics, said = record.evaluations[-1].common, record.predictions
+    assert metrics["mae"] < 2
+    assert metrics["r2"] > 0.95
+    assert said["predictions"].mean() == pytest.approx(60, abs=10)
+    assert metrics["mae"] == pytest.approx(np.abs(said["predictions"] - said["labels"]).mean())
+
+
+def test_a_time_is_learnt_better_than_one_curve_for_all():
+    plan = plan_of("times", rounds=60)
+    federation = build_federation(plan)
+
+    record = run_plan(plan, federation, "cohort")
+
+    assert record.evaluations[-1].common["c_index"] > 0.65
+    said = record.predictions
+    assert said["survival"].shape == said["cuts"].shape == (len(federation.test), 4)
+    assert (np.diff(said["survival"], axis=1) <= 0).all()
+    assert set(np.unique(said["labels"][:, 1])) == {0, 1}
+
+
+def over_real_sites(plan: Plan, federation: Federation, folder, monkeypatch):
+    grid = Stations(folder, federation.names, monkeypatch)
+    strategy = strategy_for(plan)
+    task = task_from_roll(strategy.roster, grid, plan)
+    grid.agree_on_scaling(plan)
+    judges = evaluator_for(strategy, grid, plan)
+    return RunLoop(strategy, grid, plan, lambda site: initial_model(plan, task, site), judges, in_pieces=False).run()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["FedDC", "RepTreeFL"])
+def test_real_sites_programs_give_the_bits_of_a_simulation(kind, name, tmp_path, monkeypatch):
+    plan = plan_of(kind, name, dtype="float32")
+    federation = build_federation(plan)
+
+    simulated = run_plan(plan, federation, "inprocess")
+    real = over_real_sites(plan, federation, tmp_path, monkeypatch)
+
+    assert not real.events
+    assert {key: array.tobytes() for key, array in real.model.items()} == {
+        key: array.tobytes() for key, array in simulated.model.items()
+    }
+
+
+@pytest.mark.slow
+@ON_RAY
+@pytest.mark.parametrize("kind", KINDS)
+def test_ray_gives_the_bits_of_this_process(kind):
+    plan = plan_of(kind)
+    federation = build_federation(plan)
+
+    here, there = (run_plan(plan, federation, engine) for engine in ("inprocess", "ray"))
+
+    assert all(here.model[name].tobytes() == there.model[name].tobytes() for name in here.model)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_hospitals_judge_has_the_metrics_of_the_outcome(kind):
+    """With natural sites each judges by its own patients."""
+    plan = plan_of(kind)
+    federation = build_federation(plan)
+
+    told = run_plan(plan, federation, "cohort").evaluations[-1].common
+
+    assert set(told) == ({"mae", "rmse", "r2", "loss"} if kind == "numbers" else {"c_index", "ibs", "loss"})
