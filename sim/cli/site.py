@@ -199,8 +199,7 @@ def report(
     from sim.runs.files import write
 
     site = _site(kit, home)
-    with _opened(kit):
-        own = own_run(site.home, _policy(kit), site.card.site, run)
+    own = own_run(site.home, _policy(kit), site.card.site, run)
     path = out or Path(f"{run}-at-{own.site}.html")
     if path.exists():
         raise ValueError(f"{path} is there already; it is not written over")

@@ -15,11 +15,12 @@ import tomli_w
 from markupsafe import Markup
 
 from clients.kept import kept
-from clients.memory import run_folder
+from clients.memory import RUNS, run_folder
 from clients.patients import spent_here
 from clients.policy import Policy
 from clients.run_end import Agreed, OwnEvaluation, agreed, own_evaluation
 from clients.site_log import SiteLog
+from clients.upkeep.at_rest import keeping
 from fedsmall.audit_log import LogCheck
 from fedsmall.data.outcomes import survival_of
 from fedsmall.evaluation.metrics import default_metric, evaluate
@@ -99,17 +100,21 @@ class OwnRun(NamedTuple):
 
 
 def own_run(home: Path, policy: Policy, site: str, run: str) -> OwnRun:
-    """The run ``run`` as the disk of ``site`` has it. PlanError where the site was in none of that name."""
-    log, folder = SiteLog(home, site), run_folder(home / "runs", run)
+    """The run ``run`` as the disk of ``site`` has it. PlanError where the site was in none of that name.
+
+    What is sealed there is opened by the key that the policy names; PolicyError where that is not the key.
+    """
+    log, folder = SiteLog(home, site), run_folder(home / RUNS, run)
     entries = log.of_run(run)
-    common = kept(folder, COMMON)
+    with keeping(policy.rest_key):
+        common, evaluation = kept(folder, COMMON), own_evaluation(folder)
     return OwnRun(
         site,
         run,
         entries,
         log.verify(),
         agreed(folder),
-        own_evaluation(folder),
+        evaluation,
         None if common is None else common.package,
         tuple(_budget(log, policy)),
     )

@@ -10,6 +10,7 @@ from clients.memory import run_folder
 from clients.policy import Policy
 from clients.run_end import agreed, own_evaluation
 from clients.site_log import SiteLog
+from fedsmall.errors import PolicyError
 from sim.cli.app import main
 from sim.report.html import page as run_page
 from sim.report.sites.hospital import own_run, page
@@ -160,3 +161,14 @@ def test_the_budget_of_a_site_is_told_with_its_epsilon(tmp_path, monkeypatch):
     own = own_run(tmp_path / "ulm", Policy(), "ulm", "trial")
     assert f"epsilon {charged['epsilon']:.3g} at delta 1e-05" in shown(own)
     assert f"epsilon {charged['epsilon']:.3g} at delta 1e-05, 4 releases" in html.unescape(run_page([read(home)], "t"))
+
+
+def test_what_is_sealed_is_opened_by_the_policys_key_and_by_no_other(tmp_path, monkeypatch):
+    key = str(tmp_path / "rest.key")
+    real_run(tmp_path, plan_of(), monkeypatch, policy=f'rest_key = "{key}"\n')
+
+    own = own_run(tmp_path / "essen", Policy(rest_key=key), "essen", "trial")
+
+    assert "on 48 of our own patients" in shown(own)
+    with pytest.raises(PolicyError, match="its policy names no rest_key to open it"):
+        own_run(tmp_path / "essen", Policy(), "essen", "trial")
