@@ -2,6 +2,7 @@
 
 import os
 import tomllib
+from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -112,7 +113,7 @@ def keys_changed(draw: Any, table: dict[str, Any]) -> dict[str, Any]:
                 continue
             what = draw(st.sampled_from(["set", "set", "drop", "add"]))
             if what == "set":
-                node[place] = draw(st.sampled_from(VALUES))
+                node[place] = deepcopy(draw(st.sampled_from(VALUES)))
             elif what == "drop":
                 del node[place]
             elif isinstance(node, dict):
