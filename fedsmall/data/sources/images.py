@@ -127,6 +127,8 @@ def image_files(folder: Path) -> list[Path]:
 def _folders(folder: Path) -> list[Path]:
     there = sorted(folder.iterdir()) if folder.is_dir() else []
     found = [child for child in there if child.is_dir() and _counts(child)]
+    if not found and any(child.is_dir() and any(child.iterdir()) for child in there):
+        raise DataError(f"the class folders hold no image ({', '.join(ENDINGS)})")
     if not found:
         raise DataError("an image folder holds one folder for each class; this one holds none")
     return found

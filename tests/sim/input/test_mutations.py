@@ -2,6 +2,7 @@
 
 import os
 import tomllib
+from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -99,7 +100,7 @@ def bytes_changed(draw: Any, content: bytes) -> bytes:
 @st.composite
 def keys_changed(draw: Any, table: dict[str, Any]) -> dict[str, Any]:
     """A scenario with up to three keys set anew, left out or added, at any depth."""
-    table = tomllib.loads(tomli_w.dumps(table))
+    table, odd = tomllib.loads(tomli_w.dumps(table)), st.sampled_from(VALUES).map(deepcopy)
     for _ in range(draw(st.integers(1, 3))):
         node: Any = table
         while True:
@@ -112,13 +113,11 @@ def keys_changed(draw: Any, table: dict[str, Any]) -> dict[str, Any]:
                 continue
             what = draw(st.sampled_from(["set", "set", "drop", "add"]))
             if what == "set":
-                node[place] = draw(st.sampled_from(VALUES))
+                node[place] = draw(odd)
             elif what == "drop":
                 del node[place]
             elif isinstance(node, dict):
-                node[draw(st.sampled_from([*SCENARIO, *TABLE, *IMAGES, "test", "folds", "x"]))] = draw(
-                    st.sampled_from(VALUES)
-                )
+                node[draw(st.sampled_from([*SCENARIO, *TABLE, *IMAGES, "test", "folds", "x"]))] = draw(odd)
             break
     return table
 
