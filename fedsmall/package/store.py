@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,16 +50,11 @@ def contents(package: Package, weights: Mapping[str, np.ndarray]) -> dict[str, b
     return {**held, DIGESTS: "".join(lines).encode()}
 
 
-def save(
-    folder: Path, package: Package, weights: Mapping[str, np.ndarray], seal: Callable[[bytes], bytes] = bytes
-) -> None:
-    """Write a package into ``folder``; its digests come last, so that half a package is never taken for a whole one.
-
-    ``seal`` makes of each file what lies on the disk; :func:`read` then needs what undoes it.
-    """
+def save(folder: Path, package: Package, weights: Mapping[str, np.ndarray]) -> None:
+    """Write a package into ``folder``; its digests come last, so that half a package is never taken for a whole one."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents(package, weights).items():
-        files.write(folder / name, seal(content))
+        files.write(folder / name, content)
 
 
 def save_zip(path: Path, stored: Stored) -> None:
@@ -76,15 +71,14 @@ def is_package(path: Path) -> bool:
     return (path / RECORD).is_file() or path.suffix == ".zip"
 
 
-def read(path: Path | str, opened: Callable[[bytes], bytes] = bytes) -> Stored:
-    """The package in a folder or a .zip, whose files ``opened`` opens. Nothing is unpickled, and no code comes with it.
+def read(path: Path | str) -> Stored:
+    """The package in a folder or a .zip. Nothing is unpickled, and no code comes with it.
 
     Raises PlanError, in one line, where there is none, where a file is not what the digests say, and where a later
     release has written it.
     """
     path = Path(path)
-    sealed = _of_zip(path) if path.suffix == ".zip" else _of_folder(path)
-    held = {name: opened(content) for name, content in sealed.items()}
+    held = _of_zip(path) if path.suffix == ".zip" else _of_folder(path)
     _check_digests(path, held)
     try:
         told = json.loads(held[RECORD])
