@@ -15,7 +15,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-gpu lint format install dist clean
+.PHONY: help demo test coverage test-slow test-gpu lint format install dist release clean
 
 help:
 	@echo "make demo       install what is needed, then compare seven methods on two data sets (about 90 s)"
@@ -27,6 +27,7 @@ help:
 	@echo "make format     let ruff mend what it can"
 	@echo "make install    only the virtual environment, with all that development needs"
 	@echo "make dist       the wheel, in dist/"
+	@echo "make release    the wheel, all that it needs with digests, and the bill of materials (SBOM), in dist/"
 	@echo "make clean      remove the virtual environment and all caches"
 
 # torch comes first and pinned, so that torchvision and medmnist do not choose another build of it.
@@ -68,6 +69,15 @@ format: $(READY)
 
 dist: $(READY)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+# What is installed where hashes are asked for, for every platform: pip install --require-hashes -r dist/requirements.txt
+release: $(READY) dist
+	$(BIN)/python -m pip install --quiet -c constraints.txt 'cyclonedx-bom>=7,<8'
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --constraints constraints.txt \
+	  --no-header --output-file dist/requirements.txt pyproject.toml
+	$(BIN)/cyclonedx-py requirements dist/requirements.txt --pyproject pyproject.toml --mc-type application \
+	  --output-reproducible --of JSON -o dist/sbom.cdx.json
+	cd dist && sha256sum *.whl requirements.txt sbom.cdx.json > SHA256SUMS
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build dist *.egg-info

@@ -23,6 +23,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import told_samples
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise_one, tells_loss
 from fedsmall.routes import folds_of_samples
+from fedsmall.stopping import shapes_told
 from fedsmall.training.stack import leaving
 from fedsmall.training.trainer import Trainer
 from fedsmall.wire import (
@@ -126,23 +127,25 @@ class HospitalClient(NumPyClient):
     def validate(
         self, parameters: NDArrays, config: dict[str, Scalar], rows: np.ndarray | None = None, floor: int = 1
     ) -> Arrays:
-        """Judge models that never saw these samples on those that the site trains on, or ``rows`` of them.
+        """Judge models on samples of the site that they never saw, or on ``rows`` of these; sums are told.
 
-        Sums are told. Where folds are of samples the models of all routes come, and every sample is judged by those of
-        its fold's. Nothing is told of fewer samples than ``floor``, or than the plan's. Raises PlanError where the plan
-        asks for no such thing.
+        With routes these are the samples that it trains on, else those that it keeps back. Where folds are of samples
+        the models of all routes come, and every sample is judged by those of its fold's. Nothing is told of fewer
+        samples than ``floor``, or than the plan's. Raises PlanError where the plan asks for no such thing.
         """
-        validation, samples = self.plan.method.validation, self.home.train
-        if validation is None:
-            raise PlanError("the plan does not ask sites to judge models on what they train on")
+        validation, shapes = self.plan.method.validation, shapes_told(self.plan, self.home.task)
+        samples = self.home.kept_back if validation is None else self.home.train
+        if samples is None:
+            raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
         rows = np.arange(len(samples)) if rows is None else rows
-        if len(rows) < max(floor, validation.floor):
+        if len(rows) < max(1, floor, validation.floor if validation else 1):
             return {}
         x, y = samples.x[rows], samples.y[rows]
-        if not self.plan.method.by_samples:
-            return told_of(self._outputs(parameters, config, x), y, self.home.task)
+        if validation is None or not self.plan.method.by_samples:
+            told = told_of(self._outputs(parameters, config, x), y, self.home.task)
+            return {name: told[name] for name in shapes}
         of_routes = _of_routes(self._members(parameters, config), config, validation.routes)
-        folds = folds_of_samples(self.plan, self.home.site, samples.y)[rows]
+        folds = folds_of_samples(self.plan, self.home.site, samples)[rows]
         outputs = by_folds(folds, x, lambda route, some: self._together(of_routes[route], some))
         return told_of(outputs, y, self.home.task)
 

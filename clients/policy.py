@@ -15,6 +15,7 @@ from fedsmall.parts import Frozen
 from fedsmall.plan import Device, Plan
 from fedsmall.privacy.blur import as_blur
 from fedsmall.privacy.patient_level import is_patient_level, lot_of
+from fedsmall.stopping import told_by_key
 
 OWN = "own"
 SLACK = 1e-6  # sums of epsilons are rounded
@@ -23,7 +24,8 @@ SLACK = 1e-6  # sums of epsilons are rounded
 class Policy(Frozen):
     """What a site allows. An empty list allows all of its kind; ``clip``, ``noise`` and ``budget`` None demand nothing.
 
-    ``judge`` is whether sums over the patients here may be told of models that never saw them (``validate``).
+    ``judge`` is whether sums over the patients here may be told: over those trained on or kept back, of models that
+    never saw them (``validate``, ``stop``), and over those held out, of the common model at a run's end.
     ``permute`` is whether models trained here may be handed on to another site, and ``least_blur`` the noise demanded
     then, as :class:`fedsmall.parts.Privacy` counts it. ``least_batch`` is the least number of samples in a step.
     Before a model leaves, the site tries to read its own patients from it: where it finds more than ``most_read``, it
@@ -92,8 +94,8 @@ class Policy(Frozen):
             )
         if sites < self.least_sites:
             raise PolicyError(f"the federation has {sites} sites; the policy here asks for {self.least_sites}")
-        if method.validation is not None and not self.judge:
-            raise PolicyError("the policy here lets no sums over its patients be told (judge); leave validate out")
+        if (key := told_by_key(plan)) is not None and not self.judge:
+            raise PolicyError(f"the policy here lets no sums over its patients be told (judge); leave {key} out")
         if plan.rounds > self.most_rounds:
             raise PolicyError(f"the plan has {plan.rounds} rounds; the policy here allows {self.most_rounds}")
         if not is_patient_level(plan):  # where noise hides each patient, a small lot is no danger

@@ -14,14 +14,13 @@ from clients.site_log import SiteLog
 from clients.told_patients import ToldPatients
 from clients.upkeep.at_rest import opened, seal
 from fedsmall.data.raw_site import RawSite
-from fedsmall.evaluation.held_out import told_of
 from fedsmall.evaluation.probabilities import probabilities
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.run_sheet import RUN, RUN_ID, SITES
-from fedsmall.wire import CHARGED, Arrays
+from fedsmall.wire import CHARGED
 
 AGREED, OWN = "agreed.json", "own_evaluation.safetensors"  # in the folder of a run
 
@@ -48,21 +47,20 @@ class OwnEvaluation(NamedTuple):
 
 def may_be_last(plan: Plan, t: int) -> bool:
     """Whether a run may end with the model that is judged after round ``t``: at its end, or where it ends early."""
-    validation = plan.method.validation
-    return t == plan.rounds or (validation is not None and validation.patience is not None)
+    return t == plan.rounds or plan.stop is not None
 
 
-def tellable(raw: RawSite, answered: np.ndarray, plan: Plan, policy: Policy, memory: Path) -> Arrays:
-    """The sums over the held-out patients that may be told, of what a model ``answered``, (samples, outputs).
+def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarray | None:
+    """The numbers of the held-out patients of whom sums may be told, (rows,); None where none ever are.
 
-    None where the policy lets no sums be told, for fewer patients than its floor, and where they would be those of the
-    answer before but for a few (:class:`clients.told_patients.ToldPatients`). Nor where sites have models of their own.
+    Of nobody for fewer patients than the policy's floor, and where the sums would be those of the answer before but for
+    a few (:class:`clients.told_patients.ToldPatients`). None where the policy lets no sums be told, nobody is held
+    out, and where sites have models of their own.
     """
     held = raw.held_out
     if held is None or not policy.judge or has_own_models(plan):
-        return {}
-    rows = ToldPatients(memory).rows(held.x, held.y, policy.count_floor)
-    return told_of(answered[rows], held.y[rows], raw.task) if len(rows) else {}
+        return None
+    return ToldPatients(memory).rows(held.x, held.y, policy.count_floor)
 
 
 def charged(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:

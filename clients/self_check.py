@@ -39,7 +39,7 @@ def check_released(plan: Plan, raw: RawSite) -> int:
     """
     privacy, model = plan.method.privacy, initial_model(plan, raw.task)
     buffers = [name for name in model if is_buffer(name)]
-    check_told(plan.method)
+    check_told(plan)
     check_private(plan, leaving_contacts(plan), buffers)
     if is_patient_level(plan):
         check_patient_level(plan, buffers)

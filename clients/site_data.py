@@ -1,7 +1,6 @@
 """Where a client finds its site's name and data: in a simulation's federation, or in its own files."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from flwr.app import Context
 
@@ -16,7 +15,8 @@ from fedsmall.tasks import build_federation
 class SiteData:
     """A site as its own program knows it; ``place`` is its number among the ``sites``, in the order of their names.
 
-    A site that is not ``simulated`` draws its noise from its own system.
+    A site that is not ``simulated`` draws its noise from its own system. ``kept_back`` are training samples on which no
+    model is trained: they tell when to stop.
     """
 
     site: str
@@ -26,6 +26,7 @@ class SiteData:
     simulated: bool = True
     place: int = 0
     sites: int = 1
+    kept_back: Samples | None = None
 
 
 MOST_FEDERATIONS = 2
@@ -63,13 +64,6 @@ def site_in(federation: Federation, plan: Plan, index: int) -> SiteData:
     train, held_out = federation.train[index], federation.held_out[index] if federation.held_out else None
     if held_out is None and has_own_models(plan):
         held_out = federation.test  # nobody else has all of this site's model, so it judges for itself
-    names = federation.names
-    return SiteData(names[index], task_at(federation.task, train.y), train, held_out, place=index, sites=len(names))
-
-
-def stamp(data: Path | None) -> tuple[tuple[str, int, int], ...]:
-    """What changes when a file is written anew: name, size and time of every file of the site."""
-    if data is None:
-        return ()
-    files = sorted(data.rglob("*")) if data.is_dir() else [data]
-    return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
+    names, task = federation.names, task_at(federation.task, train.y)
+    kept_back = federation.kept_back[index] if federation.kept_back else None
+    return SiteData(names[index], task, train, held_out, place=index, sites=len(names), kept_back=kept_back)

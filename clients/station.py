@@ -9,28 +9,27 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 from safetensors.numpy import load, save
 
 from clients import socket_frames
 from clients.consent import Consent, WaitsError
 from clients.hospital import HospitalClient
-from clients.kept import Place, keep
+from clients.kept import OWN_MODEL, Place, keep
 from clients.log_ends import LogEnds
 from clients.memory import RUNS, RoundMemory, own_folder, put
 from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
-from clients.run_end import charged, keep_agreed, keep_evaluation, may_be_last, tellable
+from clients.run_end import keep_agreed, may_be_last
 from clients.self_check import check_released, guarded
-from clients.site_data import SiteData, stamp
+from clients.site_data import SiteData
 from clients.site_log import BrokenLogError, SiteLog
-from clients.told_patients import ToldPatients
-from clients.told_sums import ToldSums, told_classes
+from clients.site_request import TOLD, SiteRequest, named, plan_of, reason_of
+from clients.telling import Telling
 from clients.upkeep.at_rest import keeping, secret
 from clients.upkeep.caps import Pace, least_of_a_class
 from clients.upkeep.forgetting import forget_old
@@ -38,50 +37,24 @@ from clients.visitors import keep_visitor, worth_of_visitors
 from fedsmall import __version__
 from fedsmall.audit_log import digest_of, manifest
 from fedsmall.data.raw_site import RawSite
+from fedsmall.data.sources.files import stamp
 from fedsmall.data.standardise import Scaling
 from fedsmall.ends import KEY_FILE
-from fedsmall.errors import DataError, PlanError, PolicyError
+from fedsmall.errors import DataError, PlanError
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.package.record import COMMON
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
-from fedsmall.run_sheet import ROWS, RUN, RUN_ID, SCALING, SITES, SUMS
+from fedsmall.run_sheet import ROWS, RUN, RUN_ID, SCALING, SITES
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import (
-    BLURRED,
-    BROKEN,
-    EXAMPLES,
-    HELD_OUT,
-    MODEL,
-    NAMES,
-    OUT_OF_FOLD,
-    PLAN,
-    ROUND,
-    STEPS,
-    VALIDATE,
-    WAITS,
-    Arrays,
-    join,
-    split,
-)
+from fedsmall.wire import BLURRED, BROKEN, EXAMPLES, KEEP, MODEL, ROUND, STEPS, VALIDATE, WAITS, Arrays, split
 
 NOISE_KEY = "noise.key"
 CALL_S = 60.0  # how long a caller may take to say what it wants
-TOLD = (PlanError, DataError, PolicyError)  # errors whose words were written to leave the site
-
-
-class SiteRequest(NamedTuple):
-    """One message, read: the plan, the policy of this moment, the site's samples, and the message itself."""
-
-    plan: Plan
-    policy: Policy
-    raw: RawSite
-    config: Mapping[str, Any]
-    arrays: Arrays
 
 
 @dataclass
@@ -101,6 +74,7 @@ class Station:
         self.log = SiteLog(self.home, self.name)
         self.consent = Consent(self.home, self.log)
         self.ends = LogEnds(self.log, self.policy_file.with_name(f"{KEY_FILE}.pub"))
+        self._told = Telling(self.home, self.log)
         self._read: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
         self._kept: tuple[str, int] | None = None
@@ -115,7 +89,7 @@ class Station:
             return {"error": f"{self.name}: {error}; nothing was sent", "code": BROKEN}, {}
         except (*TOLD, OSError) as error:  # what the log does not hold does not leave
             traceback.print_exc()
-            return {"error": f"{self.name}: {one_line(_reason(error), 300)}; nothing was sent"}, {}
+            return {"error": f"{self.name}: {one_line(reason_of(error), 300)}; nothing was sent"}, {}
 
     def _logged(self, kind: str, run: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         try:
@@ -126,7 +100,7 @@ class Station:
         except WaitsError as error:
             return self._wait(kind, run, str(error))
         except (*TOLD, DiskFullError) as error:
-            return self._refuse(kind, run, one_line(_reason(error), 300))
+            return self._refuse(kind, run, one_line(reason_of(error), 300))
         except Exception:
             traceback.print_exc()  # to the station's own log, which stays here
             return self._refuse(kind, run, "its program failed; the traceback is in the station's log at the site")
@@ -136,8 +110,9 @@ class Station:
         return {**header, **self.ends.said(order, entry)}, leaving
 
     def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
-        handlers = {"roll": self._roll, "sums": self._sums, "scaling": self._take_scaling, "classes": self._classes}
-        handlers |= {"train": self._train, "evaluate": self._evaluate, VALIDATE: self._validate}
+        handlers = {"roll": self._roll, "scaling": self._take_scaling, "train": self._train}
+        handlers |= {"evaluate": self._evaluate, VALIDATE: self._validate}
+        handlers |= {"sums": self._told.features, "classes": self._told.classes}
         if kind not in handlers:
             raise PlanError("this site was asked for something that it does not know")
         policy = load_policy(self.policy_file)
@@ -150,7 +125,7 @@ class Station:
 
     def _request(self, kind: str, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> SiteRequest:
         """A message, read, once it is known that the policy allows it, and the hospital has agreed to it."""
-        plan = _plan(config)
+        plan = plan_of(config)
         raw, digest = self._samples(plan)
         place, sites = self._place(config)
         numbers = self._released(plan_at(plan, place, sites), raw, digest)
@@ -169,22 +144,6 @@ class Station:
         rows = order.raw.preparation.model_dump_json()  # how rows become samples, for whoever uses the model later
         return {"config": {**properties, "version": __version__, "scaled": order.raw.scaled, ROWS: rows}}, {}
 
-    def _classes(self, order: SiteRequest) -> Answer:
-        told = told_classes(order.raw, order.plan, order.policy.count_floor, self.home / "told_sums.json")
-        return {"config": {}}, {f"{SUMS}/{name}": array for name, array in vars(told).items()}
-
-    def _sums(self, order: SiteRequest) -> Answer:
-        raw = replace(order.raw, floor=max(order.raw.floor, order.policy.count_floor))
-        sums = raw.sums()
-        if sums is None:
-            raise PlanError("this task is not scaled; the site tells no sums")
-        memory = ToldSums(self.home / "told_sums.json")
-        sums, again = memory.answer(sums, raw.train.x, raw.task.feature_names, raw.floor)
-        if again:
-            reason = f"fewer than {raw.floor} new values of {again} features since sums were told: told as before"
-            self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
-        return {"config": {}}, {f"{SUMS}/{name}": array for name, array in vars(sums).items()}
-
     def _take_scaling(self, order: SiteRequest) -> Answer:
         agreed = {name: order.arrays[f"{SCALING}/{name}"] for name in ("mean", "scale")}
         put(self._run_folder(order.config) / "scaling", save(agreed))
@@ -199,10 +158,10 @@ class Station:
     def _trained(self, order: SiteRequest) -> Answer:
         self._spend(order)
         client = self._client(order)
-        leaving, examples, metrics = client.fit(list(order.arrays.values()), {**order.config, **_named(order)})
+        leaving, examples, metrics = client.fit(list(order.arrays.values()), named(order))
         counted = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
         sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
-        self._keep(order, self.name, client.trained, {})
+        keep(self._kept_at(order), order.plan, OWN_MODEL, client.trained)
         sent, kappa = self._guarded(order, sent, client, int(metrics[STEPS]))
         keep_visitor(self._run_folder(order.config), order.config, order.plan, sent)
         return {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}, sent
@@ -221,41 +180,23 @@ class Station:
         said: dict[str, Any] = {EXAMPLES: 0}
         client, t = self._client(order, after=True), int(order.config.get(ROUND, 0))
         if samples >= order.policy.count_floor:  # a share of three patients is as good as their labels
-            _, examples, metrics = client.evaluate(list(order.arrays.values()), _named(order))
+            _, examples, metrics = client.evaluate(list(order.arrays.values()), named(order))
             kept = worth_of_visitors(self._run_folder(order.config), order.config, client)
             said = {EXAMPLES: examples, **metrics, **kept}
-        if t == order.plan.rounds:
-            self._keep(order, COMMON, split(order.arrays, MODEL), said)
-        return self._last_judged(order, client, said) if may_be_last(order.plan, t) else ({"metrics": said}, {})
+        if order.config.get(KEEP) or t == order.plan.rounds:
+            keep(self._kept_at(order), order.plan, COMMON, split(order.arrays, MODEL), said)
+        if may_be_last(order.plan, t):
+            return self._told.at_the_end(order, client, said, self._run_folder(order.config))
+        return {"metrics": said}, {}
 
-    def _last_judged(self, order: SiteRequest, client: HospitalClient, said: dict[str, Any]) -> Answer:
-        """The answer of a run's end: with sums, and with what the run was charged; what was answered is kept here."""
-        folder, run, told = self._run_folder(order.config), str(order.config[RUN]), {}
-        if said[EXAMPLES]:
-            told = tellable(order.raw, client.answered, order.plan, order.policy, self.home / "told_held_out.json")
-        else:  # for the site's own eyes
-            client.evaluate(list(order.arrays.values()), _named(order))
-        keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw)
-        spent = charged(self.log, run, order.plan, order.policy)
-        return {"metrics": said | spent}, join(**{HELD_OUT: told})
-
-    def _keep(self, order: SiteRequest, whose: str, model: Arrays, said: Mapping[str, Any]) -> None:
-        """Keep a model on the site's own disk, so that it can be used here when the run is over."""
+    def _kept_at(self, order: SiteRequest) -> Place:
+        """Where a model is kept, on the site's own disk, so that it can be used here when the run is over."""
         scaling = self._scaling(order.config) if order.raw.scaled else None
         folder, (_, sites) = self._run_folder(order.config), self._place(order.config)
-        keep(Place(folder, str(order.config[RUN]), order.raw, scaling, sites), order.plan, whose, model, said)
+        return Place(folder, str(order.config[RUN]), order.raw, scaling, sites, int(order.config[ROUND]))
 
     def _validate(self, order: SiteRequest) -> Answer:
-        """Sums over the site's own patients, of models that never saw them; never of a few more, or a few less."""
-        floor, train = order.policy.count_floor, order.raw.train
-        rows = ToldPatients(self.home / "told_patients.json").rows(train.x, train.y, floor)
-        if len(rows) < len(train):
-            whom = "the patients of before" if len(rows) else "nobody"
-            reason = f"sums are told of {whom}: fewer than {floor} are new"
-            self.log.write("kept", run=str(order.config[RUN]), kind=VALIDATE, t=order.config[ROUND], reason=reason)
-        client = self._client(order, after=True)
-        told = client.validate(list(order.arrays.values()), {**order.config, **_named(order)}, rows, floor)
-        return {"config": {}}, join(**{OUT_OF_FOLD: told})
+        return self._told.out_of_fold(order, self._client(order, after=True))
 
     def _client(self, order: SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:
         """Who trains and judges here; with the memory that the site has before the order's round, or ``after`` it."""
@@ -263,7 +204,8 @@ class Station:
         key = (order.plan, id(order.raw), None if scaling is None else digest_of(vars(scaling)))
         if self._core is None or self._core[0] != key:
             train, held_out = order.raw.samples(scaling)
-            home = SiteData(self.name, order.raw.task, train, held_out, False, *self._place(order.config))
+            apart = order.raw.samples_kept_back(scaling)
+            home = SiteData(self.name, order.raw.task, train, held_out, False, *self._place(order.config), apart)
             plan = plan_at(order.plan, home.place, home.sites)
             self._core = (key, home, self._trainer(plan, home))
         _, home, cohort = self._core
@@ -362,26 +304,6 @@ def _attend(station: Station, caller: socket.socket) -> None:
         socket_frames.send(caller, answer, leaving)
     except OSError as error:
         print(f"a caller went away: {type(error).__name__}", flush=True)
-
-
-def _reason(error: Exception) -> str:
-    """What leaves the site of an error: words that were written to, and nothing of the system's but a full disk."""
-    if isinstance(error, DataError):
-        return error.words  # a file's name may be a patient's
-    if isinstance(error, TOLD):
-        return str(error)
-    return "its disk is full" if isinstance(error, DiskFullError) else "its log cannot be written"
-
-
-def _named(order: SiteRequest) -> dict[str, Any]:
-    return {NAMES: list(order.arrays)}
-
-
-def _plan(config: Mapping[str, Any]) -> Plan:
-    try:
-        return Plan.model_validate_json(str(config[PLAN]))
-    except (KeyError, ValidationError):
-        raise PlanError("the order holds no plan that this version of fedsmall knows") from None
 
 
 def main(arguments: list[str]) -> None:

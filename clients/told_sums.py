@@ -1,24 +1,16 @@
 """The sums that a site has told, over all runs: two tables of nearly the same patients must not differ by one of them.
 
-From the sums over a table, and those over the same table and one patient more, that patient follows by subtraction. So
-new sums of a feature are told only where at least ``floor`` of its values were in none that were told before; else the
-site tells what it told last, unless it has told just these sums before. Then each answer holds so many values that no
-earlier one holds, and no combination of answers comes down to fewer. Values are kept as digests under a key of the
-site's own.
-
-A feature is its name (or its place, where it has none), so that another choice of columns is no way around.
+Of each feature by itself :mod:`clients.told` says whether new sums may be told. A feature is its name (or its place,
+where it has none), so that another choice of columns is no way around.
 """
 
-import json
-import secrets
 from collections import Counter
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from clients.memory import put
+from clients.told import Verdict, digest, recall, remembered, verdict, write
 from fedsmall.data.class_weights import BALANCED, class_sums, one_hot
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Sums
@@ -35,37 +27,28 @@ class Told(NamedTuple):
 
 
 class ToldSums:
-    """The memory of one site, in the file ``path``.
-
-    {"key", "features": {name: {"seen": {digest: count}, "last": sums, "told": digests of all values that were summed}}}
-    """
+    """The memory of one site, in the file ``path``: {"key", "features": {name: as :data:`clients.told.Entry`}}."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def answer(self, sums: Sums, x: np.ndarray, names: tuple[str, ...], floor: int) -> Told:
         """The sums that may be told of ``x`` (samples, features), where NaN is a missing value; remembers them."""
-        known: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
-        known = known or {"key": secrets.token_hex(16), "features": {}}
+        known = recall(self.path, features={})
         columns = x.reshape(len(x), -1)
         flat = np.stack([sums.count.ravel(), sums.total.ravel(), sums.squares.ravel()])  # (3, features)
         again = 0
         for index in np.flatnonzero(flat[0]):
             name = names[index] if names else f"{columns.shape[1]} features, {index}"
             before = known["features"].get(name)
-            now = _digests(columns[:, index], bytes.fromhex(known["key"]))
-            seen = Counter(before["seen"] if before else {})
-            fresh = (now - seen).total()
-            told = before["told"] if before else []
-            if fresh == 0 and _of(now) in told:
-                continue  # the same values: the same sums
-            if fresh >= max(floor, 1):
-                last = flat[:, index].tolist()
-                known["features"][name] = {"seen": seen | now, "last": last, "told": [*told, _of(now)]}
-            else:
+            now = _digests(columns[:, index], known)
+            allowed = verdict(before, now, floor)
+            if allowed is Verdict.NEW:
+                known["features"][name] = remembered(before, now, flat[:, index].tolist())
+            elif allowed is Verdict.LAST:
                 flat[:, index] = before["last"] if before else 0.0
                 again += 1
-        put(self.path, json.dumps(known).encode())
+        write(self.path, known)
         shape = sums.count.shape
         return Told(Sums(*(row.reshape(shape) for row in flat)), again)
 
@@ -86,10 +69,6 @@ def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
     return ToldSums(path).answer(sums, one_hot(raw.train.y, task.classes), names, floor).sums
 
 
-def _digests(values: np.ndarray, key: bytes) -> Counter[str]:
+def _digests(values: np.ndarray, known: dict[str, Any]) -> Counter[str]:
     present = values[~np.isnan(values)].astype(np.float64)
-    return Counter(blake2b(value.tobytes(), digest_size=8, key=key).hexdigest() for value in present)
-
-
-def _of(now: Counter[str]) -> str:
-    return blake2b(json.dumps(sorted(now.items())).encode(), digest_size=16).hexdigest()
+    return Counter(digest(value.tobytes(), known, 8) for value in present)

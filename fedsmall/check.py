@@ -108,10 +108,10 @@ def _shape(raw: RawSite, floor: int) -> Finding:
     colour = {1: "grey", 3: "colour"}.get(shape[0], f"{shape[0]}-channel")
     what = f"{colour} images of {shape[1]} x {shape[2]}" if len(shape) == 3 else f"{shape[0]} features"
     held = 0 if raw.held_out is None else len(raw.held_out)
-    total = few(len(raw.train) + held, floor)
-    return Finding(
-        "good", f"{total} samples ({what}): {few(len(raw.train), floor)} to train on, {few(held, floor)} held out"
-    )
+    apart = 0 if raw.kept_back is None else len(raw.kept_back)
+    kept = f"{few(apart, floor)} kept back to tell when to stop, " if apart else ""
+    total, train = few(len(raw.train) + held + apart, floor), few(len(raw.train), floor)
+    return Finding("good", f"{total} samples ({what}): {train} to train on, {kept}{few(held, floor)} held out")
 
 
 def _classes(task: Task, y: np.ndarray, floor: int) -> list[Finding]:
@@ -213,7 +213,8 @@ def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     size = sum(array.nbytes for array in model.values())
     arrays = _listed([f"{name} {tuple(array.shape)}" for name, array in model.items()])
     count = "" if is_patient_level(plan) else "its number of samples, "
-    lines = [f"At the roll call: the site's name, {count}the names and shapes of the model's arrays."]
+    rows = "how its rows become samples (columns, categories, public ranges)"
+    lines = [f"At the roll call: the site's name, {count}the names and shapes of the model's arrays, {rows}."]
     if raw.scaled:
         lines.append(f"Once: for each feature the count, the sum and the sum of squares of at least {floor} values.")
     lines.append(
@@ -222,6 +223,11 @@ def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     loss = " and the mean training loss" if tells_loss(plan) else "; the training loss stays here"
     counts = "the number of steps" if is_patient_level(plan) else "the number of samples, the number of steps"
     lines.append(f"With it: {counts}{loss}.")
+    if raw.held_out is not None and len(raw.held_out) >= floor:
+        lines.append(
+            "At evaluations: what the common model is worth on the held-out samples, as metrics; at the end also as "
+            "sums and binned counts, unless the policy says judge = false."
+        )
     return (*lines, *_by_method(plan))
 
 

@@ -1,7 +1,7 @@
 """The data of a federation as every engine sees them: one record per site, and what the model is judged on."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,16 @@ class Samples:
 
     ``x`` has shape (samples, *input_shape) and the plan's float dtype, standardised and without missing values.
     ``y`` has shape (samples,) with integer classes 0..classes-1, or (samples, *target_shape) for regression.
-    ``pooled`` says how many samples each site gave, where they are those of several sites.
+    ``pooled`` says how many samples each site gave, where they are those of several sites. ``patients`` (samples,) says
+    whose each is, where a patient may have several. ``groups`` names each sample's subgroups, (samples,), by column
+    (:mod:`fedsmall.data.subgroups`).
     """
 
     x: np.ndarray
     y: np.ndarray
     pooled: tuple[int, ...] = ()
+    patients: np.ndarray | None = None
+    groups: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """The number of samples."""
@@ -68,6 +72,7 @@ class Federation:
     ``held_out`` holds each site's own test samples where the task has such (a natural partition), else ``None``;
     ``test`` is the common test set: for a natural partition the sites' held-out samples together, and no sample where
     the sites' targets differ in length.
+    ``kept_back`` is what each site keeps back of its training samples to tell when to stop, where a plan asks for it.
     ``class_sums`` are what the sites tell of their classes (:mod:`fedsmall.data.class_weights`).
     ``extra`` holds further test sets by name (for example the unused official training images). ``preparation`` is what
     rows went through to become these samples, where that is known.
@@ -82,6 +87,7 @@ class Federation:
     notes: tuple[str, ...] = ()
     preparation: Preparation | None = None
     class_sums: tuple[Sums, ...] = ()
+    kept_back: tuple[Samples, ...] = ()
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -95,7 +101,11 @@ class Federation:
 
     def pooled(self) -> "Federation":
         """All data at one site called "central": what privacy forbids, and every method is measured against."""
-        x = np.concatenate([samples.x for samples in self.train])
-        y = np.concatenate([samples.y for samples in self.train])
-        counts = tuple(n for samples in self.train for n in samples.pooled or (len(samples),))
-        return replace(self, names=("central",), train=(Samples(x, y, counts),), held_out=())
+        train, kept_back = pooled(self.train), (pooled(self.kept_back),) if self.kept_back else ()
+        return replace(self, names=("central",), train=(train,), held_out=(), kept_back=kept_back)
+
+
+def pooled(parts: Sequence[Samples]) -> Samples:
+    """The samples of several sites as those of one, which knows how many each gave."""
+    counts = tuple(n for samples in parts for n in samples.pooled or (len(samples),))
+    return Samples(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]), counts)

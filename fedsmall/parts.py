@@ -1,5 +1,6 @@
 """The parts that plans and methods are made of, as frozen records: a recipe, a replica tree, what privacy is given."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -116,14 +117,31 @@ def _part(wanted: int | float | None, whole: int) -> int:
 class Validation(Frozen):
     """Routes as cross-validation (:mod:`fedsmall.routes`): so many ``routes``, each of which leaves out a fold.
 
-    With ``patience`` the run ends after so many evaluations without a lower out-of-fold loss, and what comes out is
-    what there was at the lowest; without it the run goes on to its end. Sites of fewer than ``floor`` samples tell
-    nothing of them; a real site's own policy may ask for more.
+    Sites of fewer than ``floor`` samples tell nothing of them; a real site's own policy may ask for more.
     """
 
     routes: Annotated[int, Field(ge=2)]
-    patience: Positive | None = None
     floor: Positive = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_patience(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("patience") is not None:
+            raise ValueError(f"patience belongs to the scenario: stop = {{patience = {given['patience']}}}")
+        return given
+
+
+class EarlyStop(Frozen):
+    """When a run ends before its last round, and which model it keeps (:mod:`fedsmall.stopping`).
+
+    It ends after ``patience`` evaluations without a lower loss on training samples that no model was trained on, and
+    what comes out is what there was at the lowest. Those samples are the share ``hold_out`` of each site's own, which
+    the site keeps back; where models travel by routes (``validate``), they are those of the hospitals that a model
+    never saw, and nobody keeps anything back.
+    """
+
+    patience: Positive
+    hold_out: Annotated[float, Field(gt=0, le=0.5)] | None = None
 
 
 class Privacy(Frozen):

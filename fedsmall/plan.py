@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, field_validator, model_validator
 
-from fedsmall.parts import Fraction, Frozen, NonNegative, Phase, Positive, Privacy, Recipe, Tree, Validation
+from fedsmall.parts import EarlyStop, Fraction, Frozen, NonNegative, Phase, Positive, Privacy, Recipe, Tree, Validation
 
 
 def device_word(word: str) -> str:
@@ -226,6 +226,8 @@ class Plan(Frozen):
     ``metric`` is what methods are judged by beside what every task is judged by. ``threshold`` is from which
     probability on a sample is called positive: a number, or how it is chosen on the training samples, "youden" (the
     largest sensitivity + specificity) or {"sensitivity": 0.9} (the highest that reaches it); ``None`` is 0.5.
+
+    ``stop`` is when the run ends before its last round, and which model it keeps.
     """
 
     name: str
@@ -245,6 +247,7 @@ class Plan(Frozen):
     folds: Annotated[int, Field(ge=2)] | None = None
     fold: Annotated[int, Field(ge=0)] = 0
     test: Test = None
+    stop: EarlyStop | None = None
     recipe: Recipe = Recipe()
     method: Method
 
@@ -276,8 +279,14 @@ class Plan(Frozen):
         return self
 
     @property
+    def kept_back(self) -> float:
+        """What share of its training samples a site keeps back for ``stop``; none where routes judge the models."""
+        return 0.0 if self.stop is None or self.method.validation is not None else self.stop.hold_out or 0.0
+
+    @property
     def data_key(self) -> str:
         """What the data of the sites depend on, as JSON: plans with equal keys share their federation."""
         fields = {"task", "sites", "samples_per_site", "partition", "seed", "dtype", "folds", "fold"}
         later = {"test"} if self.test is not None else set()  # keys of runs that knew no test stay what they were
+        later |= {"stop"} if self.kept_back else set()
         return self.model_dump_json(include=fields | later)

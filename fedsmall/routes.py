@@ -16,7 +16,10 @@ from functools import lru_cache
 import numpy as np
 
 from fedsmall.data.folds import classes_of
+from fedsmall.data.kin import kin_of, representatives
+from fedsmall.data.sources.pool import Part
 from fedsmall.errors import PlanError
+from fedsmall.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.schedule import AbstractSchedule, Action, schedule_for
@@ -71,24 +74,29 @@ def among(plan: Plan, sites: int) -> Plan:
     return plan.model_copy(update={"method": plan.method.model_copy(update={"turns": True})})
 
 
-def folds_of_samples(plan: Plan, site: str, y: np.ndarray) -> np.ndarray:
-    """The fold of every sample of a site with targets ``y``, (samples,), where folds are of samples.
+def folds_of_samples(plan: Plan, site: str, own: Samples) -> np.ndarray:
+    """The fold of every sample of a site, (samples,), where folds are of samples.
 
-    Folds differ by one sample at most, in all and of each class; which get one more is drawn, by the site.
+    Folds differ by one sample at most, in all and of each class; which get one more is drawn, by the site. A patient's
+    samples are in one fold, and so are equal ones: this then holds of the first of each, and the others follow them.
 
-    Raises PlanError where a site has one sample: a route would have none there.
+    Raises PlanError where a site has samples of one patient alone: a route would have none there.
     """
     assert plan.method.validation is not None
-    if len(y) < 2:
+    kin = kin_of(Part(own.x, own.y, own.patients))
+    groups = np.arange(len(own)) if kin is None else kin
+    first = representatives(groups)
+    if len(first) < 2:
+        whose = "one sample" if len(own) < 2 else "samples of one patient, or equal ones,"
         raise PlanError(
-            f"{site} has one sample, and folds of samples need two at least: every route leaves some out. Give it more."
+            f"{site} has {whose} and folds of samples need two at least: every route leaves some out. Give it more."
         )
     routes, rng = plan.method.validation.routes, rng_for(plan.seed, "folds of samples", site)
-    shuffled = rng.permutation(len(y))
-    dealt = shuffled[np.argsort(classes_of(y)[shuffled], kind="stable")]  # class by class, shuffled within
-    folds = np.empty(len(y), dtype=np.int64)
-    folds[dealt] = (np.arange(len(y)) + rng.integers(routes)) % routes
-    return folds
+    shuffled = first[rng.permutation(len(first))]
+    dealt = shuffled[np.argsort(classes_of(own.y)[shuffled], kind="stable")]  # class by class, shuffled within
+    of_group = np.empty(int(groups.max()) + 1, dtype=np.int64)
+    of_group[groups[dealt]] = (np.arange(len(dealt)) + rng.integers(routes)) % routes
+    return np.asarray(of_group[groups])
 
 
 def turn_at(plan: Plan, t: int) -> int:

@@ -207,6 +207,11 @@ def contacts_of(plan: Plan, in_pieces: bool = False) -> list[Contact]:
     return planned(schedule_for(plan), plan.rounds, piece_length(plan) if in_pieces else None, alone)
 
 
+def times_travelled(plan: Plan, rounds: int) -> int:
+    """After how many of the first ``rounds`` rounds of a plan models have travelled."""
+    return sum(contact.travels and contact.t <= rounds for contact in contacts_of(plan))
+
+
 def piece_length(plan: Plan) -> int | None:
     """After how many rounds contacts may be cut for an evaluation: not at all where updates are noised as they leave.
 

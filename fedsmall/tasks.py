@@ -29,6 +29,7 @@ from fedsmall.federation import Federation, Task, task_at
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.stopping import kept_back
 
 __all__ = ["TASKS", "build_federation", "federation_from_arrays", "hold_out", "load_site"]
 
@@ -113,6 +114,7 @@ def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -
         notes=(*pool.notes, *_notes(sites), *dealing_notes(plan, sites, test, bool(pool.test))),
         preparation=prepared,
         class_sums=() if task.loss == "l1" else tuple(site.class_sums() for site in sites),
+        kept_back=tuple(kept for site in sites if (kept := site.samples_kept_back(scaling)) is not None),
     )
 
 
@@ -166,7 +168,17 @@ def _natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold:
         if plan.samples_per_site > len(part):
             raise PlanError(f"samples_per_site = {plan.samples_per_site} and site {name!r} has {len(part)} to train on")
         part = part[np.sort(rng_for(plan.seed, "subset", name).permutation(len(part))[: plan.samples_per_site])]
-    return RawSite(name, task_at(task, part.y), part, held, preparation_of(pool, plan.dtype), COUNT_FLOOR, pool.notes)
+    raw = RawSite(name, task_at(task, part.y), part, held, preparation_of(pool, plan.dtype), COUNT_FLOOR, pool.notes)
+    return _keeping_back(plan, raw)
+
+
+def _keeping_back(plan: Plan, raw: RawSite) -> RawSite:
+    """The site without the training samples that it keeps back to tell when to stop, where the plan asks for such."""
+    if not plan.kept_back:
+        return raw
+    out = kept_back(raw.train.y, plan.kept_back, rng_for(plan.seed, "kept back", raw.name), kin_of(raw.train))
+    rest = np.setdiff1d(np.arange(len(raw.train)), out)
+    return replace(raw, train=raw.train[rest], kept_back=raw.train[out])
 
 
 def _split(part: Part, plan: Plan, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -196,7 +208,7 @@ def _dealt(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part, Ext
     sites = [
         RawSite(f"site-{index:0{width}d}", task, train[share], None, prepared, 1) for index, share in enumerate(shares)
     ]
-    return sites, test, extra
+    return [_keeping_back(plan, site) for site in sites], test, extra
 
 
 def _by_partition(plan: Plan, train: Part, official: Part | None) -> tuple[Shares, Part, Extra]:

@@ -15,7 +15,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
 from fedsmall.routes import route_at
 from fedsmall.schedule import Action, Contact
-from fedsmall.training.stack import Rows, Stack, group_means, leaving, tensors_of
+from fedsmall.training.stack import Rows, Stack, Tensors, group_means, leaving, tensors_of
 from fedsmall.training.trainer import Leg, Signals, Trainer
 from fedsmall.wire import Arrays, Traveller
 
@@ -192,14 +192,11 @@ class Travellers:
         groups, state = len(self._commons), self.stack.state
         in_turn = np.arange(len(self.at)) % groups
         plain = self._commons.are_means and self.trained.all() and len(self.at) % groups == 0
-        if not plain or (self.group != in_turn).any() or not all(t.is_floating_point() for t in state.values()):
+        if not plain or (self.group != in_turn).any():
             return None
-        made = group_means(state, groups)
-        last = tensors_of(self._commons.stack())
-        for mine, theirs in zip(halves(made), halves(last), strict=True):
-            if mine and not (Rows(mine).norms() < NEAR * Rows(theirs).norms()).all():
-                return None
-        return Rows(made).arrays()
+        turns = {name: tensor.view(-1, groups, *tensor.shape[1:]) for name, tensor in state.items()}
+        made = sound_means(turns, tensors_of(self._commons.stack()))
+        return None if made is None else Rows(made).arrays()
 
     def _of_groups(self, rows: np.ndarray) -> Stack:
         """Copies of their groups' last common models for these rows, with the optimizer state that they have."""
@@ -295,6 +292,19 @@ class Travellers:
             self._carries = self._carries | (accepted & bool(moments))
             before = contact
         return total + sum(int(array[good].nbytes) for array in sent_rule.values())
+
+
+def sound_means(models: Tensors, last: Tensors) -> Tensors | None:
+    """The means of groups' ``models``, {name: (models of a group, groups, ...)}, where their ``last`` common models are
+    given, {name: (groups, ...)}; None where a mean may be refused, or models have counters, which are carried.
+    """
+    if not all(tensor.is_floating_point() for tensor in models.values()):
+        return None
+    made = group_means(models)
+    for mine, theirs in zip(halves(made), halves(last), strict=True):
+        if mine and not (Rows(mine).norms() < NEAR * Rows(theirs).norms()).all():
+            return None
+    return made
 
 
 def make_private(plan: Plan, stack: Stack, received: Stack, names: Sequence[str], t: int) -> None:

@@ -17,6 +17,7 @@ from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.site_level import check_private
 from fedsmall.routes import among, folds_of_samples
 from fedsmall.schedule import Action, contacts_of
+from fedsmall.stopping import check_kept_back, check_stop, told_by_key
 
 CORRECTIONS = {"scaffold": "SCAFFOLD", "feddyn": "FedDyn", "fednova": "FedNova"}
 
@@ -26,7 +27,8 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     plan = among(plan, sites)
     method = plan.method
     check_own_models(plan, sites)
-    check_told(method)
+    check_told(plan)
+    check_stop(plan)
     _check_phases(plan, sites)
     _check_weights(plan, task)
     check_distil(plan, task.loss)
@@ -58,7 +60,8 @@ def check_run(plan: Plan, federation: Federation) -> None:
     check_plan(plan, federation.task, len(federation.names))
     if among(plan, len(federation.names)).method.by_samples:
         for site, own in zip(federation.names, federation.train, strict=True):
-            folds_of_samples(plan, site, own.y)  # which says where a site has too few
+            folds_of_samples(plan, site, own)  # which says where a site has too few
+    check_kept_back(plan, federation)
     tasks = federation.tasks
     if has_own_models(plan):
         agreed_part(plan, tasks)
@@ -176,12 +179,14 @@ def _check_turns_of_routes(plan: Plan, sites: int) -> None:
         )
 
 
-def check_told(method: Method) -> None:
+def check_told(plan: Plan) -> None:
     """Raise PlanError where sites would tell sums of patients whom a ledger is to protect."""
-    if method.validation is not None and method.privacy is not None and method.privacy.counted:
+    privacy, key = plan.method.privacy, told_by_key(plan)
+    if key is not None and privacy is not None and privacy.counted:
+        whom = "the patients that they train on" if key == "validate" else "patients that they keep back"
         raise PlanError(
-            "validate lets sites tell sums over the patients that they train on, which no epsilon covers. Remove one "
-            "of validate and privacy, or take privacy = {blur = 1}, which claims none."
+            f"{key} lets sites tell sums over {whom}, which no epsilon covers. Remove one "
+            f"of {key} and privacy, or take privacy = {{blur = 1}}, which claims none."
         )
 
 

@@ -30,6 +30,7 @@ ROUNDS = "rounds"  # local rounds to train now: t - ROUNDS + 1 .. t
 COMMON = "common"  # whether the model sent is the common one (proximal rules remember it)
 LEAVES = "leaves"  # whether what is trained leaves the site; False where a simulation only looks at it
 MEMBERS = "members"  # how many of the models that came are of each route, where a site judges those of all
+KEEP = "keep"  # of a model to be judged: it is the run's, though there were to be more rounds
 NAMES = "names"  # names of the arrays in a NumPyClient's list, in its order
 
 # Codes of a refusal, beside Flower's own.

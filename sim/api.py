@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import Architecture
 from fedsmall.tasks import federation_from_arrays
 from sim.report.sentences import sentences
+from sim.report.stopping import stop_sentences
 from sim.report.tables import reference_of, table
 from sim.runs.execute import execute
 from sim.runs.folder import PlanRun, Run
@@ -72,6 +73,7 @@ class Result:
         made = known[kind](self.run)
         if made is None:
             raise PlanError("no method of this run hands models on, so there is no chain to draw")
+        made._repr_png_ = partial(_png, made)  # type: ignore[attr-defined]  # a cell shows it without %matplotlib inline
         return made
 
     @property
@@ -94,17 +96,24 @@ class Result:
         raise PlanError("no method of this run ends with a common model")
 
     def predictor(
-        self, method: str | None = None, seed: int | None = None, site: str | None = None
+        self,
+        method: str | None = None,
+        seed: int | None = None,
+        site: str | None = None,
+        *,
+        visitors: str | None = None,
+        distilled: bool = False,
     ) -> "Classifier | Regressor":
         """The models of a method, by default of the main one, as an estimator in the sense of scikit-learn.
 
         It takes rows as they were before training: a pandas table, an array, or a file. All seeds answer with their
-        mean, unless one is named; ``site`` asks for that site's own model, which ``keep="sites"`` keeps.
+        mean, unless one is named; ``site`` asks for that site's own model, and ``visitors`` for the last ones that were
+        trained there, which ``keep="sites"`` keeps; ``distilled`` for the one that was made of several.
         """
         from fedsmall.package.predictor import together
-        from sim.runs.chosen import chosen
+        from sim.runs.chosen import chosen, whose_is
 
-        return together(chosen(self.run, method, seed, site))
+        return together(chosen(self.run, method, seed, whose_is(site, visitors, distilled)))
 
     def predict(self, rows: Any, method: str | None = None, seed: int | None = None) -> "DataFrame":
         """The class and the probability of each class of new rows (or the numbers), in a table; see :meth:`predictor`.
@@ -135,11 +144,20 @@ class Result:
         return console.export_text() + "\n".join([*sentences(self.run), *failures(self.run)])
 
     def _repr_html_(self) -> str:
+        from sim.report.figures import svg
         from sim.report.html import table_of
         from sim.report.terminal import failures
 
-        said = [*sentences(self.run), *failures(self.run)]
-        return table_of(table(self.run)) + "".join(f"<p>{escape(sentence)}</p>" for sentence in said)
+        said = [*sentences(self.run), *stop_sentences(self.run), *failures(self.run)]
+        words = "".join(f"<p>{escape(sentence)}</p>" for sentence in said)
+        drawn = (
+            f'<div style="--rule: #8888">{svg(self.figure("overview"), "every method")}</div>' if self.run.done else ""
+        )
+        return table_of(table(self.run)) + drawn + words if self.run.done else words
+
+    def _repr_png_(self) -> bytes | None:
+        """The figure for what shows no HTML, as a notebook that is printed."""
+        return _png(self.figure("overview")) if self.run.done else None
 
 
 def run(
@@ -179,6 +197,12 @@ def run(
 
         write_report(Path(out), [made], asked.name)
     return Result(made)
+
+
+def _png(figure: "Figure") -> bytes:
+    picture = BytesIO()
+    figure.savefig(picture, format="png", dpi=120, facecolor="white")
+    return picture.getvalue()
 
 
 def module(run: Run, one: PlanRun) -> "Module":

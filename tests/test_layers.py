@@ -22,6 +22,7 @@ MAY_IMPORT = {  # fedsmall <- strategies, clients <- sim, and which of Flower an
     "sim": {"fedsmall", "strategies", "clients", "flwr", "ray"},
 }
 GUARDED = {*MAY_IMPORT, "flwr", "ray"}
+PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 FULL = 18  # modules in a folder, its __init__ not counted
 
 
@@ -162,6 +163,36 @@ def test_a_full_folder_is_seen(house):
     top = house(**{f"sim__m{number}": "" for number in range(FULL + 1)})
 
     assert full_folders(top) == {"sim": FULL + 1}
+
+
+def unpickling(path: Path) -> list[str]:
+    """What in a file could load an object with its code: a module for that, torch.load, NumPy's allow_pickle."""
+    found = [name for name in imported(path) if name.partition(".")[0] in PICKLES or name == "torch.load"]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("torch.load", "torch.hub.load"):
+            found.append(ast.unparse(node))
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
+            found.append(ast.unparse(node))
+    return found
+
+
+def test_nothing_is_ever_unpickled():
+    files = [path for package in MAY_IMPORT for path in modules(ROOT, package).values()]
+
+    assert {str(path): found for path in files if (found := unpickling(path))} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle",
+        "def f():\n    from joblib import load",
+        "import torch\nx = torch.load('a')",
+        "np.load(p, allow_pickle=True)",
+    ],
+)
+def test_what_would_unpickle_is_seen(house, text):
+    assert len(unpickling(house(sim__a=text) / "sim" / "a.py")) == 1
 
 
 def test_the_product_declares_what_it_imports(project):

@@ -17,7 +17,7 @@ MACHINES = [
     ".pre-commit-config.yaml",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github" / "workflows").glob("*.yml")),
 ]
-ROOMS = r"(?:tests|docs|fedsmall|strategies|clients|sim|docker|examples|scenarios|\.github|\.ci)"
+ROOMS = r"(?:tests|docs|fedsmall|strategies|clients|sim|docker|deploy|examples|scenarios|\.github|\.ci)"
 PATH = rf"{ROOMS}/[\w./-]*|pyproject\.toml|constraints\.txt|CITATION\.cff|[A-Z]+\.md|Makefile"
 
 
@@ -63,7 +63,7 @@ def test_the_readers_of_pages_see_what_they_should():
     assert {ROOT / "constraints.txt", ROOT / "tests/test_layers.py", ROOT / "docs/data.md"} <= (
         files_named("README.md") | files_named("CONTRIBUTING.md")
     )
-    assert targets_called("CONTRIBUTING.md") >= {"install", "lint", "coverage", "test-slow", "dist"}
+    assert targets_called("CONTRIBUTING.md") >= {"install", "lint", "coverage", "test-slow", "release"}
     assert targets_called(".ci/run") == {"install", "lint"}
     assert targets_called(".github/workflows/ci.yml") == {"lint", "coverage", "install", "test"}
 

@@ -22,7 +22,8 @@ class RawSite:
     """The samples of one site as they were read, split into those to train on and those held out.
 
     ``preparation`` says what they go through on their way into a model; ``floor`` is the least number of values of
-    which a sum is told. ``notes`` are what its source has to say of the data.
+    which a sum is told. ``notes`` are what its source has to say of the data. ``kept_back`` are training samples that
+    no model is trained on, which tell when to stop.
     """
 
     name: str
@@ -32,6 +33,7 @@ class RawSite:
     preparation: Preparation
     floor: int = standardise.COUNT_FLOOR
     notes: tuple[str, ...] = ()
+    kept_back: Part | None = None
 
     @property
     def scaled(self) -> bool:
@@ -58,6 +60,10 @@ class RawSite:
         prepared = self.preparation.with_scaling(scaling)
         return ready(self.train, prepared), None if self.held_out is None else ready(self.held_out, prepared)
 
+    def samples_kept_back(self, scaling: Scaling | None) -> Samples | None:
+        """The samples that tell when to stop, as a model takes them; None where the plan asks for none."""
+        return None if self.kept_back is None else ready(self.kept_back, self.preparation.with_scaling(scaling))
+
 
 def agreed(sites: Sequence[RawSite]) -> Scaling | None:
     """The scaling that the sites agree on, in the order of their names; ``None`` where nothing is scaled."""
@@ -69,4 +75,4 @@ def agreed(sites: Sequence[RawSite]) -> Scaling | None:
 def ready(part: Part, preparation: Preparation) -> Samples:
     """Samples as a model takes them, classes as 64-bit integers."""
     y = part.y.astype(np.int64 if part.y.dtype.kind in "iub" else preparation.dtype)
-    return Samples(preparation.inputs(part.x), y)
+    return Samples(preparation.inputs(part.x), y, patients=part.patients, groups=part.groups)

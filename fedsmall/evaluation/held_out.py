@@ -14,7 +14,7 @@ from fedsmall.evaluation import out_of_fold
 from fedsmall.evaluation.clinical import Estimate, auc
 from fedsmall.evaluation.metrics import of_matrices, predicted
 from fedsmall.evaluation.out_of_fold import auc_error, together
-from fedsmall.evaluation.unseen import expected
+from fedsmall.evaluation.unseen import over_hospitals
 from fedsmall.federation import Task
 from fedsmall.wire import Arrays
 
@@ -53,13 +53,13 @@ def judged_at_home(told: Mapping[str, Arrays], task: Task) -> dict[str, Any]:
 
     Of a site "count", "metrics", the matrix "called", "auc_error", and of two classes "auc" with its ends; of all
     besides, for each row of scores, the ROC curve at the edges of bins, "confidence", and "over_sites", the metrics
-    with the interval over hospitals of :func:`fedsmall.evaluation.unseen.expected`.
+    with the interval over hospitals of :func:`fedsmall.evaluation.unseen.over_hospitals`.
     """
     whole = together(told[site] for site in sorted(told))
     curves = [[points.tolist() for points in roc_points(whole, row)] for row in range(len(whole.get("scores", ())))]
     of_all = _shown(whole, task) | {"sites": len(told), "roc": curves}
     of_all |= {"confidence": whole["confidence"].tolist()} if "confidence" in whole else {}
-    of_all["over_sites"] = expected(told, task)["metrics"]
+    of_all["over_sites"] = over_hospitals(told, lambda sums: figures(sums, task))
     return {"sites": {site: _shown(told[site], task) for site in sorted(told)}, "together": of_all}
 
 

@@ -4,7 +4,7 @@ Or, where each site told of models that never saw the patients in question: of p
 part. Then nothing is said of other hospitals.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from fedsmall.federation import Task
 from fedsmall.wire import Arrays
 
 LEAST_SHOWN = 8  # samples of a hospital whose own figures are shown; of fewer they are as good as labels
-SHARES = ("accuracy", "auc", "ece")
 OF_PATIENTS = "patients"  # what folds are of, where they are not of hospitals
+UNBOUNDED = ("loss", "mae", "brier")  # metrics that may be above one
 
 
 def expected(told: Mapping[str, Arrays], task: Task, of_patients: bool = False) -> dict[str, Any]:
@@ -37,21 +37,27 @@ def expected(told: Mapping[str, Arrays], task: Task, of_patients: bool = False) 
     if not told:
         return {}
     sites, whole = sorted(told), together(told[site] for site in sorted(told))
-    values = figures(whole, task)
-    without = [figures({name: whole[name] - told[site][name] for name in whole}, task) for site in sites]
-    hidden = auc_error(whole)
-    metrics = {
-        name: _with_ends(name, value, [each.get(name, np.nan) for each in without], hidden if name == "auc" else 0.0)
-        for name, value in values.items()
-    }
     shown = {site: told[site] for site in sites if told[site]["count"] >= LEAST_SHOWN}
     return {
         "samples": int(whole["count"]),
         "sites": len(sites),
-        "metrics": metrics,
-        "auc_error": hidden,
+        "metrics": over_hospitals(told, lambda sums: figures(sums, task)),
+        "auc_error": auc_error(whole),
         "hospitals": {site: {"samples": int(own["count"]), **figures(own, task)} for site, own in shown.items()},
         **({"folds": OF_PATIENTS} if of_patients else {}),
+    }
+
+
+def over_hospitals(
+    told: Mapping[str, Arrays], metrics_of: Callable[[Arrays], dict[str, float]]
+) -> dict[str, dict[str, float | None]]:
+    """Each metric of all samples with its interval over hospitals, as :func:`expected` has it; ``told`` by hospital."""
+    whole = together(told[site] for site in sorted(told))
+    without = [metrics_of({name: whole[name] - told[site][name] for name in whole}) for site in sorted(told)]
+    hidden = auc_error(whole)
+    return {
+        name: _with_ends(name, value, [each.get(name, np.nan) for each in without], hidden if name == "auc" else 0.0)
+        for name, value in metrics_of(whole).items()
     }
 
 
@@ -62,5 +68,5 @@ def _with_ends(name: str, value: float, without: list[float], hidden: float) -> 
         return {"value": value, "low": None, "high": None}
     variance = (count - 1) / count * ((left_out - left_out.mean()) ** 2).sum()
     reach = float(stats.t.ppf(0.975, count - 1) * np.sqrt(variance)) + hidden
-    most = 1.0 if name in SHARES else np.inf
+    most = np.inf if name in UNBOUNDED else 1.0
     return {"value": value, "low": max(0.0, value - reach), "high": min(most, value + reach)}

@@ -7,9 +7,14 @@ import numpy as np
 
 from fedsmall.data.pictures import EIGHT_BITS
 from fedsmall.data.preparation import FAR
-from fedsmall.package.record import Package
+from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, Package
 
 KINDS = {"table": "tabular", "images": "image", "arrays": "tabular"}
+WHO = {
+    COMMON: "The common model of all sites",
+    CENTRAL: "A model of all data pooled",
+    DISTILLED: "One model that the sites made of several",
+}
 SHOWN = 40  # columns that are listed by name
 USE = """## Use
 
@@ -59,8 +64,9 @@ def _header(package: Package) -> str:
 
 
 def _what(package: Package, size: int) -> str:
-    told = {"common": "The common model of all sites", "central": "A model of all data pooled"}
-    who = told.get(package.whose, f"The model that {package.whose} trained last")
+    who = WHO.get(package.whose, f"The model that {package.whose} trained last")
+    if package.whose.startswith(VISITORS):
+        who = f"The last models that were trained at {package.whose.removeprefix(VISITORS)}"
     design = package.architecture
     several = f", {design.members} networks that answer together" if design.members else ""
     aim = (

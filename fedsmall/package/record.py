@@ -13,7 +13,8 @@ from fedsmall.models.own_models import has_own_models
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
 
-COMMON, CENTRAL = "common", "central"  # whose a model is, beside the names of sites
+COMMON, CENTRAL, DISTILLED = "common", "central", "distilled"  # whose a model is, beside the names of sites
+VISITORS = "visitors of "  # before the name of the site that keeps them
 FORMAT = 1  # of this record; a later one that an older release could not read gets another number
 
 
@@ -42,6 +43,8 @@ class TrainedOn(Frozen):
 
 class Package(Frozen):
     """One model: ``whose`` it is is "common", "central" or the name of the site that trained it last.
+
+    Or "distilled", of several that answer together, or "visitors of SITE", the last models that were trained there.
 
     ``positive`` is the class of which probabilities are thresholded, None where there are more than two, or numbers.
     ``performance`` has metrics under the name of the samples that they were measured on, ``limits`` are sentences.
@@ -123,6 +126,11 @@ def describe(
         "limits": limits_of(task, preparation),
     }
     return Package(**fields | more)
+
+
+def visitors_of(site: str) -> str:
+    """Whose a package is that holds the last models which were trained at a site."""
+    return f"{VISITORS}{site}"
 
 
 def counted(federation: Federation) -> dict[str, TrainedOn]:

@@ -58,7 +58,7 @@ class SitesInFolds(OneModelTrainer):
 def _parts(plan: Plan, site: str, own: Samples) -> list[Samples]:
     """A site's samples without each of its folds."""
     assert plan.method.validation is not None
-    folds = folds_of_samples(plan, site, own.y)
+    folds = folds_of_samples(plan, site, own)
     return [Samples(own.x[folds != route], own.y[folds != route]) for route in range(plan.method.validation.routes)]
 
 

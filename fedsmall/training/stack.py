@@ -124,18 +124,17 @@ def stacked(arrays: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]) ->
     return {name: torch.from_numpy(np.stack([a[name] for a in arrays])) for name in names}
 
 
-def group_means(tensors: Tensors, groups: int) -> Tensors:
-    """The mean of every group's models, {name: (groups, ...)}; row k of the stack is of group k modulo ``groups``.
+def group_means(tensors: Tensors) -> Tensors:
+    """The mean of every group's models, {name: (groups, ...)}, of tensors {name: (models of a group, groups, ...)}.
 
     Accumulates in float64, and keeps every dtype.
     """
     means: Tensors = {}
-    for name, tensor in tensors.items():
-        turns = tensor.view(-1, groups, *tensor.shape[1:])
+    for name, turns in tensors.items():
         total = turns[0].to(torch.float64, copy=True)
         for turn in turns[1:]:  # torch's own mean over the first axis takes five times as long
             total += turn
-        means[name] = (total / len(turns)).to(tensor.dtype)
+        means[name] = (total / len(turns)).to(turns.dtype)
     return means
 
 

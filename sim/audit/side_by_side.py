@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from fedsmall.aggregation.combiners import Combiner, Updates, combiner_for
 from fedsmall.commons import combined
@@ -20,11 +19,9 @@ from fedsmall.schedule import Action, Contact
 from fedsmall.training.stack import Rows, Stack, Tensors, stacked
 from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.travellers import make_private
+from fedsmall.travellers import make_private, sound_means
 from fedsmall.wire import Arrays, Traveller
 from sim.audit.world import World
-
-GROWN = 100.0  # times: a common model that has not grown so far since the last one is refused by no gate
 
 
 class Step(NamedTuple):
@@ -114,14 +111,8 @@ def _means(plan: Plan, stack: Stack, commons: Tensors) -> Tensors | None:
     folded = method.tree is not None and method.tree.fold_at == "server"
     if method.aggregator != "mean" or method.server != "none" or method.weighted or folded:
         return None
-    if not all(tensor.is_floating_point() for tensor in stack.state.values()):
-        return None  # counters are carried
-    made = {
-        name: tensor.view(runs, -1, *tensor.shape[1:]).mean(1, dtype=torch.float64).to(tensor.dtype)
-        for name, tensor in stack.state.items()
-    }
-    grown = Rows(made).norms() > GROWN * Rows(commons).norms()
-    return None if grown.any() or not Rows(made).finite().all() else made
+    own = {name: tensor.view(runs, -1, *tensor.shape[1:]).transpose(0, 1) for name, tensor in stack.state.items()}
+    return sound_means(own, commons)
 
 
 def _aggregated(

@@ -162,6 +162,8 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
         say(f"round {event['t']}: {event['site']} {event['kind']}: {event['reason']}")
     evaluations = outcome["evaluations"] or [{}]
     judged = next((each for each in evaluations if each.get("t") == outcome.get("chosen")), evaluations[-1])
+    if chosen := outcome.get("chosen"):
+        say(f"ended after round {evaluations[-1]['t']}; the model is that of round {chosen}, of the lowest loss")
     common = judged.get("common") or {}
     measured = ", ".join(f"{name} {value:.3f}" for name, value in common.items())
     say(f"finished after {outcome['contacts']} contacts, {outcome['bytes_sent']} bytes of models.")

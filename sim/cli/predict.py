@@ -7,13 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsmall.package.record import CENTRAL, COMMON
+from fedsmall.package.record import CENTRAL, COMMON, DISTILLED
+from fedsmall.package.record import VISITORS as OF_VISITORS
 from sim.cli.terminal import say
 from sim.consortium.opened import opened
 
 MODEL = typer.Argument(help="the folder of a run, or a package: a folder or .zip", show_default=False)
 METHOD = typer.Option(help="of a run: the method, by its label; its main one if not given", show_default=False)
 SITE = typer.Option(help="of a run: this site's own model instead of the common one", show_default=False)
+VISITORS = typer.Option(help="of a run: the last models trained at this site, together", show_default=False)
+DISTILLED_ONE = typer.Option("--distilled", help="of a run: the one model that was made of several")
 
 
 def predict(
@@ -25,6 +28,8 @@ def predict(
     method: Annotated[str | None, METHOD] = None,
     seed: Annotated[int | None, typer.Option(help="of a run: one seed; all if not given", show_default=False)] = None,
     site: Annotated[str | None, SITE] = None,
+    visitors: Annotated[str | None, VISITORS] = None,
+    distilled: Annotated[bool, DISTILLED_ONE] = False,
     column: Annotated[
         str | None, typer.Option("--id", help="a column of the CSV that names its rows", show_default=False)
     ] = None,
@@ -40,7 +45,7 @@ def predict(
     from fedsmall.package.predictor import together
     from fedsmall.package.rows import summary
 
-    stored = packages(model, method, seed, site)
+    stored = packages(model, method, seed, site, visitors, distilled)
     answers = together(stored).answers(new, array)
     columns, rows = _table(stored, answers, column)
     _write(out, columns, rows)
@@ -59,6 +64,8 @@ def export(
     method: Annotated[str | None, METHOD] = None,
     seed: Annotated[int | None, typer.Option(help="of a run: the seed", show_default=False)] = None,
     site: Annotated[str | None, SITE] = None,
+    visitors: Annotated[str | None, VISITORS] = None,
+    distilled: Annotated[bool, DISTILLED_ONE] = False,
 ) -> None:
     """Write one model as ONNX or TorchScript, its scaling inside, or as a package in one .zip.
 
@@ -67,7 +74,7 @@ def export(
     sys.path[:0] = [str(Path.cwd())]  # where a model of one's own is found
     from fedsmall.package import export as exporting
 
-    found = packages(model, method, seed, site)
+    found = packages(model, method, seed, site, visitors, distilled)
     if len(found) > 1:
         seeds = ", ".join(str(one.package.seed) for one in found)
         raise ValueError(f"a file holds one model, and this run has several of {found[0].package.label}: seeds {seeds}")
@@ -82,24 +89,33 @@ def export(
         say(f"its rows are {len(form_of.feature_names)} numbers, in this order: {json.dumps(form_of.feature_names)}")
 
 
-def packages(model: Path, method: str | None, seed: int | None, site: str | None) -> list[Any]:
+def packages(
+    model: Path, method: str | None, seed: int | None, site: str | None, visitors: str | None, distilled: bool
+) -> list[Any]:
     """The package at ``model``, or those of a run that are meant."""
     from fedsmall.package.store import is_package, read
-    from sim.runs.chosen import chosen
+    from sim.runs.chosen import chosen, whose_is
     from sim.runs.folder import read as read_run
 
+    whose = whose_is(site, visitors, distilled)
     if is_package(model):
-        if method or site or seed is not None:
-            raise ValueError("a package is one model; --method, --seed and --site choose among those of a run")
+        if method or whose or seed is not None:
+            raise ValueError(
+                "a package is one model; --method, --seed, --site, --visitors and --distilled choose among those of a "
+                "run"
+            )
         return [read(model)]
-    return chosen(read_run(opened(model)), method, seed, site)
+    return chosen(read_run(opened(model)), method, seed, whose)
 
 
 def _who(stored: list[Any]) -> str:
     """In one line whose answers these are."""
     package = stored[0].package
     seeds = ", ".join(dict.fromkeys(str(one.package.seed) for one in stored))
-    whose = "" if package.whose in (COMMON, CENTRAL) else f", the model of {package.whose}"
+    whose = f", the model of {package.whose}"
+    if package.whose.startswith(OF_VISITORS) or package.whose == DISTILLED:
+        whose = f", {package.whose}"
+    whose = "" if package.whose in (COMMON, CENTRAL) else whose
     rule = f"; {package.positive} above {package.threshold:g}" if package.positive else ""
     several = f" seeds {seeds}, their mean" if len(stored) > 1 else f" seed {seeds}"
     return f"{package.name}, {package.label}{whose},{several}{rule}. No medical device"

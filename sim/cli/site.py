@@ -107,28 +107,36 @@ def package(
     own: Annotated[
         bool, typer.Option("--own", help="the model that this site trained last, not the common one")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="the folder to write; RUN-common or RUN-own if not given")] = None,
+    visitors: Annotated[
+        bool, typer.Option("--visitors", help="the last models that were trained at this site, together (keep_last)")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="the folder to write; RUN-common and the like if not given")] = None,
 ) -> None:
     """A model of a finished run, ready to use: from what the site keeps, without the coordinator."""
-    from clients.kept import kept
+    from clients.kept import OWN_MODEL, VISITORS, kept
     from clients.memory import RUNS, run_folder
     from fedsmall.errors import PlanError
     from fedsmall.package.record import COMMON
     from fedsmall.package.store import save
     from sim.runs.files import check_free
 
-    site = _site(kit, home)
+    if own and visitors:
+        raise PlanError("--own and --visitors each mean other models; give one of them")
+    site, what = _site(kit, home), VISITORS if visitors else OWN_MODEL if own else COMMON
     with _opened(kit):
-        stored = kept(run_folder(site.home / RUNS, run), site.card.site if own else COMMON)
+        stored = kept(run_folder(site.home / RUNS, run), what)
     if stored is None:
         SiteLog(site.home, site.card.site).of_run(run)
         raise PlanError(
             f"of {run!r} this site keeps no such model: the run is not over, or the site was away at its end"
+            + (", or it keeps no visitors (keep_last)" if visitors else "")
         )
-    folder = out or Path(f"{run}-{'own' if own else 'common'}")
+    folder = out or Path(f"{run}-{what}")
     check_free(folder)
     save(folder, *stored)
-    say(f"{folder}: {'the model that this site trained last' if own else 'the common model'}, {stored.package.label}")
+    words = {COMMON: "the common model", OWN_MODEL: "the model that this site trained last"}
+    said = words.get(what, f"the last {stored.package.architecture.members} models that were trained here, together")
+    say(f"{folder}: {said}, {stored.package.label}")
     say(f"Use it: fedsmall predict {folder} NEW.csv. It is no medical device; {folder / 'README.md'} says what it is.")
 
 
@@ -191,7 +199,8 @@ def report(
     from sim.runs.files import write
 
     site = _site(kit, home)
-    own = own_run(site.home, _policy(kit), site.card.site, run)
+    with _opened(kit):
+        own = own_run(site.home, _policy(kit), site.card.site, run)
     path = out or Path(f"{run}-at-{own.site}.html")
     if path.exists():
         raise ValueError(f"{path} is there already; it is not written over")

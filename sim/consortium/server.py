@@ -68,7 +68,8 @@ def up(folder: Path, say: Say, only: str = "", *, durable: bool = False) -> None
     if supervisor.running(process_folder(folder, only)):
         raise ValueError("the server runs already; `fedsmall server down` stops it")
     _check(folder, record, only)
-    _write_secret(folder)
+    if only != "gate":  # which passes calls on, and needs no secret of its own
+        _write_secret(folder)
     flower_cli.write_connection(folder / "flwr", record.inner_address, folder / "ca" / "ca.crt")
     (folder / "state" / SEEN).unlink(missing_ok=True)
     every = programs(folder, record, durable=durable or bool(only))

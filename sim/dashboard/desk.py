@@ -17,6 +17,7 @@ from strategies.server.run_loop import ledger_of
 
 ASK_S = 20.0  # how often Flower is asked who is connected: each time starts a program
 MAPS = 3  # contacts of which the journal still says who is where
+WATCHED = ("sheet.json", "log.jsonl", "progress.json", "outcome.json", "failure.json", "journal")  # of a run's folder
 UNKNOWN = "was not asked yet"
 
 
@@ -65,6 +66,7 @@ class Desk:
         self._asked = -ASK_S
         self._logs: dict[str, FollowedLog] = {}
         self._checks: dict[Path, tuple[int, LogCheck]] = {}
+        self._views: dict[str, tuple[tuple[int, ...], RunView]] = {}
 
     def ask(self) -> None:
         """Ask Flower who is connected, unless it was asked just now. Takes a second or two."""
@@ -110,6 +112,13 @@ class Desk:
         return log
 
     def _view(self, home: Path) -> RunView:
+        """A run, read again when one of its files has changed."""
+        stamp = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (home / name for name in WATCHED))
+        if self._views.get(home.name, ((),))[0] != stamp:
+            self._views[home.name] = (stamp, self._read_view(home))
+        return self._views[home.name][1]
+
+    def _read_view(self, home: Path) -> RunView:
         sheet = RunSheet.model_validate_json((home / "sheet.json").read_text())
         log, cards = self.log_of(home), FileJournal(home / "journal").cards(MAPS)
         state, line = state_of(home, log)

@@ -9,7 +9,7 @@ from fedsmall.schedule import Contact, contacts_of
 from fedsmall.training.trainer import Trainer
 from fedsmall.travellers import Initial, Watcher, watching
 from sim.engines.allocator import keep_freed_memory
-from strategies.server.run_loop import Evaluator, Outcome, Progress, Stop, charged, due, follow, ledger_of
+from strategies.server.run_loop import Evaluator, Outcome, Progress, Stop, charged, due_in, follow, ledger_of
 
 
 def run_cohort(
@@ -24,11 +24,11 @@ def run_cohort(
     """Run a plan over the sites of ``trainer``; ``initial`` gives each site its own model, or all one under None."""
     keep_freed_memory()
     ledger = ledger_of(plan)
-    contacts = charged(contacts_of(plan, in_pieces=evaluator is not None), ledger)
+    contacts, due = charged(contacts_of(plan, in_pieces=evaluator is not None), ledger), due_in(plan)
 
     def seen(contact: Contact) -> bool:
         looked_at = any(watcher.needs(contact) for watcher in watchers)
-        return looked_at or (evaluator is not None and due(plan, contact))
+        return looked_at or (evaluator is not None and due(contact))
 
     moments = daisy_chain(plan, trainer, combiner_for(plan), contacts, initial, seen)
     watched = watching(moments, watchers)

@@ -1,12 +1,14 @@
 """What the models of a simulation are worth: the common one, and the sites' own, each judged on the same samples."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from clients.site_data import site_in
+from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.ensembles import answer, spread
 from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
 from fedsmall.evaluation.out_of_fold import by_folds, told_of
@@ -15,14 +17,15 @@ from fedsmall.evaluation.thresholds import thresholds_of
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.routes import folds_of, folds_of_samples
-from fedsmall.training.stack import tensors_of
+from fedsmall.stopping import shapes_told
+from fedsmall.training.stack import Stack, tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.travellers import Moment
 from fedsmall.visitors import Visitors
 from fedsmall.wire import EXAMPLES, Arrays, stack_of_one
 from strategies.server.remote import Answers
 from strategies.server.run_loop import Evaluation
-from strategies.server.validation import Told
+from strategies.server.validation import Told, unseen_at
 
 MOST_SAMPLES = 100_000  # of more training samples no threshold is found
 ON_THE_WAY = ("accuracy", "mae", "loss")
@@ -32,17 +35,28 @@ ON_THE_WAY = ("accuracy", "mae", "loss")
 class LastRound:
     """What is kept of a run's last round.
 
-    ``outputs`` (samples, outputs) are those of the one model on the common test set, if there is one, by round: of
-    every round that is judged, where a run may end early and the best round counts. ``thresholds``, by round too, are
-    those that it has by the training samples of all sites (:func:`fedsmall.evaluation.thresholds.thresholds_of`). Where
-    they are ``wanted``, ``own`` are the models that the sites trained last, by site; that of all pooled data is
-    "central".
+    All of it is by round, for where a run may end early the best round is the one that counts: that alone is kept as
+    soon as there is one. ``outputs`` (samples, outputs) are those of the one model on the common test set, if there is
+    one. ``thresholds`` are those that it has by the training samples of all sites
+    (:func:`fedsmall.evaluation.thresholds.thresholds_of`). Where they are ``wanted``, ``own`` are the models that the
+    sites trained last, by site; that of all pooled data is "central".
     """
 
     wanted: bool = False
     outputs: dict[int, np.ndarray] = field(default_factory=dict)
     thresholds: dict[int, dict[str, float]] = field(default_factory=dict)
-    own: dict[str, Arrays] = field(default_factory=dict)
+    own: dict[int, dict[str, Arrays]] = field(default_factory=dict)
+    lowest: float = np.inf
+    best: int = 0
+
+    def narrow(self, evaluation: Evaluation) -> None:
+        """Forget all but the best round, and this one where nothing has told yet which is the best."""
+        if evaluation.stop and (not self.best or evaluation.stop["loss"] < self.lowest):
+            self.lowest, self.best = evaluation.stop["loss"], evaluation.t
+        kept = self.best or evaluation.t
+        for by_round in (self.outputs, self.thresholds, self.own):
+            for t in set(by_round) - {kept}:
+                del by_round[t]
 
 
 class CentralEvaluator:
@@ -68,14 +82,15 @@ class CentralEvaluator:
     def __call__(self, moment: Moment) -> Evaluation:
         """The evaluation after a moment: of the common model if there is one, and of what the sites have trained."""
         t, common, models = moment.contact.t, moment.common, moment.models()
-        if t == self.plan.rounds and (self.last.wanted or self.plan.method.family == "central"):
+        may_be_last = t == self.plan.rounds or self.plan.stop is not None
+        if may_be_last and (self.last.wanted or self.plan.method.family == "central"):
             rows = [{name: np.array(array[row]) for name, array in models.items()} for row in range(len(moment.sites))]
-            self.last.own = dict(zip(moment.sites, rows, strict=True))
+            self.last.own[t] = dict(zip(moment.sites, rows, strict=True))
         if self.plan.method.family == "central":
             return self._of_one(t, models)
         task = self.federation.task
         # on the way the sites' own models are judged by what a curve shows, at the end by all
-        if t < self.plan.rounds and not self._ends_early():
+        if not may_be_last:
             shown = {*ON_THE_WAY, OTHER_NAMES.get(self.plan.metric or "", self.plan.metric)}
             task = replace(task, metrics=tuple(name for name in task.metrics if name in shown))
         of_common = self._judge_common(t, common) if common is not None else None
@@ -123,14 +138,10 @@ class CentralEvaluator:
         }
         return Evaluation(t, self._judge_common(t, model), {}, extra)
 
-    def _ends_early(self) -> bool:
-        validation = self.plan.method.validation
-        return validation is not None and validation.patience is not None
-
     def _judge_common(self, t: int, model: Arrays) -> dict[str, float]:
         """The metrics of the one model on the common test set; at the end what it says there is kept."""
         outputs = self._answer(model, self.federation.test.x)
-        if t == self.plan.rounds or self._ends_early():
+        if t == self.plan.rounds or self.plan.stop is not None:
             self.last.outputs[t], self.last.thresholds[t] = outputs, self._thresholds(model)
         return self._worth(outputs, self.federation.test)
 
@@ -186,7 +197,8 @@ def said_of(outputs: np.ndarray, federation: Federation) -> Arrays:
     """What a model's ``outputs`` (samples, outputs) say of the common test set, beside the truth, as a run keeps it.
 
     "probabilities" (samples, classes) and "labels" (samples,), or for regression "predictions" and "labels"; "sites"
-    names the site that held each sample out, where the test set is what the sites held out.
+    names the site that held each sample out, where the test set is what the sites held out, and "groups/sex" each
+    sample's subgroup by that column.
     """
     loss = federation.task.loss
     said = {"predictions": outputs} if loss == "l1" else {"probabilities": probabilities(outputs, loss)}
@@ -196,7 +208,8 @@ def said_of(outputs: np.ndarray, federation: Federation) -> Arrays:
     counts = [len(held) for _, held in homes]
     if sum(counts) == len(outputs):
         said["sites"] = np.repeat([site for site, _ in homes], counts)
-    return {**said, "labels": federation.test.y}
+    groups = {f"{KEPT_AS}{column}": names for column, names in federation.test.groups.items()}
+    return {**said, "labels": federation.test.y, **groups}
 
 
 class LocalJudges:
@@ -218,34 +231,44 @@ class LocalJudges:
         return answers
 
 
-class LocalRoutes:
-    """What sites would tell of the models of their routes, where all samples are at hand."""
+class LocalUnseen:
+    """What sites would tell of models on samples that these never saw, where all samples are at hand."""
 
     def __init__(self, plan: Plan, federation: Federation, trainer: OneModelTrainer) -> None:
         self.plan, self.federation, self.trainer = plan, federation, trainer
         self.folds = folds_of(plan, trainer.samples)
 
-    def __call__(self, t: int, of_routes: tuple[Arrays, ...]) -> Told:
-        """What every site tells of the models of its route, or of its samples' routes, which never saw them."""
-        method, task = self.plan.method, self.federation.task
-        assert method.validation is not None
-        stacks = [self.trainer.stack_of(tensors_of(members)) for members in of_routes]
-
-        def outputs_of(route: int, x: np.ndarray) -> np.ndarray:
-            return answer(self.trainer.predict(stacks[route], x), task.loss, method.together)
-
+    def __call__(self, moment: Moment) -> Told:
+        """What every site tells of the model that it is to judge, or of its samples' routes'."""
+        validation, names = self.plan.method.validation, self.federation.names
+        if validation is None:
+            models = unseen_at(moment, self.plan, names)
+            homes = dict(zip(names, self.federation.kept_back, strict=False))
+            return {site: self._told(model, homes[site]) for site, model in sorted(models.items()) if len(homes[site])}
+        task, stacks = self.federation.task, list(map(self._stacked, moment.of_routes()))
         return {
-            site: told_of(by_folds(self._folds_at(number), samples.x, outputs_of), samples.y, task)
-            for number, (site, samples) in enumerate(zip(self.federation.names, self.federation.train, strict=True))
-            if len(samples) >= method.validation.floor
+            site: told_of(by_folds(self._folds_at(number), samples.x, partial(self._answer, stacks)), samples.y, task)
+            for number, (site, samples) in enumerate(zip(names, self.federation.train, strict=True))
+            if stacks and len(samples) >= validation.floor
         }
+
+    def _told(self, model: Arrays, samples: Samples) -> Arrays:
+        stack = self._stacked(model if self.plan.method.is_ensemble else stack_of_one(model))
+        told = told_of(self._answer([stack], 0, samples.x), samples.y, self.federation.task)
+        return {name: told[name] for name in shapes_told(self.plan, self.federation.task)}
+
+    def _stacked(self, members: Arrays) -> Stack:
+        return self.trainer.stack_of(tensors_of(members))
+
+    def _answer(self, stacks: Sequence[Stack], route: int, x: np.ndarray) -> np.ndarray:
+        return answer(self.trainer.predict(stacks[route], x), self.federation.task.loss, self.plan.method.together)
 
     def _folds_at(self, number: int) -> np.ndarray:
         """The fold of each of a site's samples."""
-        y = self.federation.train[number].y
+        own = self.federation.train[number]
         if self.folds is None:
-            return folds_of_samples(self.plan, self.federation.names[number], y)
-        return np.full(len(y), self.folds[number])
+            return folds_of_samples(self.plan, self.federation.names[number], own)
+        return np.full(len(own), self.folds[number])
 
 
 def _spread(each: dict[str, np.ndarray]) -> dict[str, Any]:

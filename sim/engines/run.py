@@ -34,7 +34,7 @@ from fedsmall.validation import check_run
 from fedsmall.visitors import Visitors
 from fedsmall.wire import Arrays
 from sim.engines.distil import Distilled, distilled
-from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalRoutes, said_of
+from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalUnseen, said_of
 from strategies.build import strategy_for
 from strategies.server.remote import Ask, Judges, OwnModelsEvaluator
 from strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, RunLoop, Stop
@@ -50,11 +50,12 @@ class RunRecord:
     ``seconds`` is the wall time of the rounds, without building data or starting an engine; ``model`` is the common
     model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained;
     ``read`` is who could be read by whom, where that was counted; ``distilled`` is the one model that sites made of
-    several. ``chosen`` is the round whose model it is, where that is the best by out-of-fold loss, not the last.
+    several. ``chosen`` is the round whose model it is, where the plan's ``stop`` keeps the best and not the last.
     ``predictions`` are what that model says of the test samples (:func:`sim.engines.evaluation.said_of`), empty where
     there is none or it was cut short, and ``thresholds`` those that it has by the training samples. ``own`` are the
-    models that sites trained last, where they were asked for, and Central's. ``task``, ``preparation`` and
-    ``trained_on`` are what packages of these models need to know of the data.
+    models that sites trained last, where they were asked for, and Central's; ``kept`` are then the last visitors of
+    each site, {name: (members, ...)}, where sites keep any. ``task``, ``preparation`` and ``trained_on`` are what
+    packages of these models need to know of the data.
     """
 
     plan: Plan
@@ -75,6 +76,7 @@ class RunRecord:
     read: dict[str, Any] = field(default_factory=dict)
     predictions: Arrays = field(default_factory=dict)
     own: dict[str, Arrays] = field(default_factory=dict)
+    kept: dict[str, Arrays] = field(default_factory=dict)
     task: Task | None = None
     preparation: Preparation | None = None
     trained_on: dict[str, TrainedOn] = field(default_factory=dict)
@@ -111,7 +113,7 @@ def run_plan(
     work = work.exposed() if exposed else work
     outcome, path, device = ENGINES[engine](work, own)
     record = _record(plan, engine, work.with_patients(outcome), path, device)
-    return replace(_with_end(record, work, federation), distilled=work.distilled(outcome))
+    return replace(_with_end(record, work, federation), distilled=work.distilled(outcome), kept=work.kept())
 
 
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -142,7 +144,8 @@ def _with_end(record: RunRecord, work: "_Work", federation: Federation) -> RunRe
     outputs, thresholds = work.last.outputs.get(t), work.last.thresholds.get(t, {})
     predictions = said_of(outputs, federation) if outputs is not None and len(outputs) else {}
     end: dict[str, Any] = {"predictions": predictions, "task": federation.task}
-    end["own"] = {site: _whole(record.plan, federation.task, model) for site, model in work.last.own.items()}
+    own = work.last.own.get(t, {})
+    end["own"] = {site: _whole(record.plan, federation.task, model) for site, model in own.items()}
     if record.model is not None:
         end["model"] = _whole(record.plan, federation.task, record.model)
     end |= {"preparation": federation.preparation, "thresholds": thresholds}
@@ -219,7 +222,13 @@ class _Work:
         if not method.distil or outcome.stopped:
             return None
         kept = self.visitors.members() if self.visitors is not None else {}
-        return distilled(self.plan, self.federation, outcome.model if method.is_ensemble else None, kept)
+        made = distilled(self.plan, self.federation, outcome.model if method.is_ensemble else None, kept)
+        return made._replace(model=_whole(self.plan, self.federation.task, made.model))
+
+    def kept(self) -> dict[str, Arrays]:
+        """The last visitors of each site, whole, where the sites' models are asked for."""
+        members = self.visitors.members() if self.visitors is not None and self.last.wanted else {}
+        return {site: _whole(self.plan, self.federation.task, models) for site, models in members.items()}
 
     def trainer(self) -> Trainer:
         federation = self.federation
@@ -245,8 +254,8 @@ class _Work:
         """Over a Flower grid, message by message."""
         strategy, trainer = strategy_for(self.plan), self.trainer()
         judge = self.evaluator(trainer, Judges(strategy, grid, self.plan))
-        ask, task = AskSites(strategy, grid, self.plan, self.federation.task), self.federation.task
-        judge = validated(judge, ask, self.plan, task)
+        task = self.federation.task
+        judge = self.narrowed(validated(judge, AskSites(strategy, grid, self.plan, task), self.plan, task))
 
         def evaluator(moment: Moment) -> Evaluation | None:
             evaluation = judge(moment)
@@ -271,7 +280,19 @@ class _Work:
         federation, judge = self.federation, self.evaluator(trainer)
         if not isinstance(trainer, OneModelTrainer):
             return judge
-        return validated(judge, LocalRoutes(self.plan, federation, trainer), self.plan, federation.task)
+        asked = LocalUnseen(self.plan, federation, trainer)
+        return self.narrowed(validated(judge, asked, self.plan, federation.task))
+
+    def narrowed(self, judge: Evaluator) -> Evaluator:
+        """The evaluator; after it, what is kept of rounds that are not the best is forgotten."""
+
+        def judged(moment: Moment) -> Evaluation | None:
+            evaluation = judge(moment)
+            if evaluation is not None:
+                self.last.narrow(evaluation)
+            return evaluation
+
+        return judged
 
     def evaluator(self, trainer: Trainer, judges: Ask | None = None) -> Evaluator:
         if isinstance(trainer, OneModelTrainer):

@@ -207,7 +207,7 @@ def shared_out(
 ) -> Iterator[Trainer]:
     """The cohort with ``workers`` processes here, or the actors of the Ray cluster at ``address``; by default alone.
 
-    Replica trees, and sites with models of their own, train in one process whatever is asked for.
+    Replica trees, sites with models of their own, and sites in folds train in one process whatever is asked for.
     """
     if not isinstance(cohort, Cohort) or ((workers or 1) < 2 and address is None):
         yield cohort

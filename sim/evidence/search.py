@@ -30,7 +30,7 @@ from fedsmall.tasks import build_federation
 from fedsmall.training.device import check_device
 from sim.engines.run import DEFAULT_ENGINE, run_plan
 from sim.evidence.items import SEARCHES, Item
-from sim.evidence.search_by_routes import ROUTES, by_routes, judged_by
+from sim.evidence.search_by_routes import ROUTES, by_routes, judged_by, to_its_end
 from sim.runs.files import write_csv
 from sim.runs.scenario import Scenario, assign, build
 from strategies.server.run_loop import Evaluation
@@ -197,8 +197,8 @@ def with_rates(scenario: Scenario, rates: Mapping[str, float]) -> Scenario:
 
 def _plans(scenario: Scenario, seed: int, data_root: Path | None, by: str) -> Iterator[tuple[int, Plan, Federation]]:
     """Every method's plan with every fold of one seed's federation; by routes, where it can travel so, with all."""
-    federation = build_federation(scenario.plan(0, seed), data_root)
-    plans = [scenario.plan(index, seed) for index in range(len(scenario.method))]
+    plans = [to_its_end(scenario.plan(index, seed)) for index in range(len(scenario.method))]
+    federation = build_federation(plans[0], data_root)
     routed = [by_routes(plan, federation) if by == ROUTES else None for plan in plans]
     for plan in filter(None, routed):
         yield 0, plan, federation

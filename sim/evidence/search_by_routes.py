@@ -24,17 +24,25 @@ def judged_by(scenario: Scenario, by: str | None = None) -> str:
     return by or (ROUTES if any(plan.method.validation for plan in plans) else FOLDS_OF_SITES)
 
 
+def to_its_end(plan: Plan) -> Plan:
+    """The plan without what would end it early: a search sees all rounds, and no site keeps anything back for it."""
+    return plan.model_copy(update={"stop": None})
+
+
 def by_routes(plan: Plan, federation: Federation) -> Plan | None:
     """The plan with its models on routes, judged on the way; None where they cannot travel so.
 
-    There are five routes where nobody says, or as many as there are groups.
+    There are five routes where nobody says, or as many as there are groups, and no more than models: routes that take
+    turns at fewer sites train less in so many rounds than the method does without them.
     """
     method, sites = plan.method, len(federation.names)
+    if method.validation is None and method.travelling(sites) < 2:
+        return None
     routes = method.groups if isinstance(method.groups, int) and method.groups > 1 else 5
     given = method.validation or Validation(routes=max(2, min(routes, method.travelling(sites))))
-    parts = method.model_dump() | {"validation": given.model_copy(update={"patience": None})}
+    parts = method.model_dump() | {"validation": given}
     try:
-        routed = plan.model_copy(update={"method": Method(**parts)})
+        routed = to_its_end(plan).model_copy(update={"method": Method(**parts)})
         check_run(routed, federation)
     except (ValidationError, PlanError):
         return None

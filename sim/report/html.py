@@ -15,19 +15,22 @@ from fedsmall.evaluation.clinical import precision_recall, roc
 from fedsmall.evaluation.intervals import interval
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from sim.report import clinical_figures, figures
+from sim.report import figures
 from sim.report.cards import model_card
 from sim.report.chain import chain
-from sim.report.clinical import Clinical, class_names, clinical, participants
+from sim.report.clinical import figures as clinical_figures
+from sim.report.clinical.shown import Clinical, class_names, clinical, participants
+from sim.report.clinical.subgroups import FLOOR, subgroups
+from sim.report.clinical.tripod import tripod
 from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
 from sim.report.sentences import named, p_of, sentences, short, value, with_interval
 from sim.report.sites.at_home import at_home, real_sentences, repeat
 from sim.report.sites.figures import drawings
+from sim.report.stopping import stop_sentences
 from sim.report.style import Style
 from sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
 from sim.report.together import together
 from sim.report.traffic import amount, leaves_a_site
-from sim.report.tripod import tripod
 from sim.report.unseen import unseen_heads, unseen_rows, unseen_sentences
 from sim.runs.files import as_csv, write
 from sim.runs.folder import PlanRun, Run, engine_of
@@ -132,7 +135,10 @@ def contents(run: Run, shown: Clinical | None) -> Markup:
     parts = {"question": "question", "who": "who took part" if participants(run) else ""}
     if shown:
         parts |= {"model": "model", "thresholds": "thresholds" if shown.two else "", "ranking": "ranking, calibration"}
-        parts |= {"hospitals": "hospitals" if shown.sites else ""}
+        parts |= {
+            "hospitals": "hospitals" if shown.sites else "",
+            "subgroups": "subgroups" if shown.said.groups else "",
+        }
     parts |= {"real": "real hospitals"} if at_home(run) else {}
     parts |= {"methods": "methods", "traffic": "traffic", "events": "events", "plan": "plan", "tripod": "TRIPOD+AI"}
     links = [f'<a href="#{anchor(run)}-{part}">{words}</a>' for part, words in parts.items() if words]
@@ -248,6 +254,8 @@ USED: tuple[Callable[..., Any], ...] = (
         short,
         shown_scenario,
         site_by_site,
+        stop_sentences,
+        subgroups,
         svg,
         table,
         together,
@@ -259,4 +267,4 @@ USED: tuple[Callable[..., Any], ...] = (
     ),
 )
 TEMPLATES.globals |= {function.__name__: function for function in USED} | {"figures": figures, "toml": tomli_w.dumps}
-TEMPLATES.globals |= {"BLIND": BLIND, "HEADS": HEADS}
+TEMPLATES.globals |= {"BLIND": BLIND, "HEADS": HEADS, "FLOOR": FLOOR}

@@ -7,6 +7,7 @@ from sim.report.promises import promises
 from sim.report.readers import read_sentences
 from sim.report.sentences import named, sentences, short, with_interval
 from sim.report.sites.at_home import real_sentences
+from sim.report.stopping import stop_sentences
 from sim.report.tables import Table, by_label, table
 from sim.report.together import together
 from sim.report.traffic import amount, outside
@@ -27,7 +28,8 @@ def print_run(console: Console, run: Run) -> None:
         console.print(
             grid(shown, f"{run.scenario.name}: {run.scenario.about}" if run.scenario.about else run.scenario.name)
         )
-        told = (*sentences(run), *together(run), *read_sentences(run), *unseen_sentences(run), *real_sentences(run))
+        told = (*sentences(run), *stop_sentences(run), *together(run), *read_sentences(run))
+        told += (*unseen_sentences(run), *real_sentences(run))
         for sentence in (*told, *promises(run), *outside(run)):
             console.print(sentence, markup=False)
     for note in run.about.get("notes", ()):

@@ -41,6 +41,12 @@ def leaves_a_site(run: Run) -> list[str]:
         parts.append("Under SCAFFOLD its control variate goes with it, which doubles what is sent.")
     if any(plan.method.validation for plan in federated):
         parts.append("Where models travel by routes it tells sums and binned counts over its samples at evaluations.")
+    if run.real:
+        parts.append(
+            "At evaluations it tells what the model is worth on its held-out patients, at the end as sums too."
+        )
+    if any(plan.kept_back for plan in federated):
+        parts.append("At evaluations it tells how many samples it keeps back to say when to stop, and their loss.")
     if any(plan.method.tree and plan.method.tree.fold_at == "server" for plan in federated):
         parts.append("Every replica's model leaves the site, for they are folded at the server.")
     parts += [_privacy(run), *promises(run), *outside(run)]

@@ -23,6 +23,7 @@ from sim.runs.folder import Run, start
 from sim.runs.parallel import Ended, is_first, processes_for, run_one, run_side_by_side
 from sim.runs.progress import Silent, Watcher
 from sim.runs.scenario import Scenario
+from sim.runs.tracking import tracker
 
 
 def execute(
@@ -53,6 +54,7 @@ def execute(
     check_device(options["device"], scenario.dtype)
     if folder is not None:
         check_free(folder)
+    track = tracker(scenario.track, folder)
     watcher = watcher or Silent()
     plans = scenario.plans()
     build = data or partial(build_federation, data_root=data_root)
@@ -74,7 +76,7 @@ def execute(
             if isinstance(ended, Failed):
                 run.fail(index, ended)
             else:
-                run.add(index, *ended)
+                track(run, run.add(index, *ended))
             watcher.end(plans[index])
     run.about |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted()}
     run.save()

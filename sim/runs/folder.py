@@ -8,8 +8,7 @@
     summary.json     one row per finished plan, and what the trivial predictor gets beside it
     rounds.json      every evaluation; rounds.csv holds the numbers of them
     packages/        the model of each plan at its end, with everything needed to use it (:mod:`fedsmall.package.store`)
-    models/          what cannot be packaged, as safetensors, and distilled-..., what was made of several models; older
-                     runs have all of theirs here
+    models/          what cannot be packaged, as safetensors; older runs have all of theirs here
     predictions.npz  what each of them says of the test samples, beside the truth (:func:`prediction_key`)
     report.html      made from the rest by `fedsmall report RUN`
 """
@@ -111,9 +110,6 @@ class Run:
         self.predictions |= {f"{prediction_key(one)}/{name}": array for name, array in record.predictions.items()}
         if record.predictions and self.folder is not None:
             write_arrays(self.folder / PREDICTIONS, self.predictions)
-        if record.distilled is not None and self.folder is not None:
-            path = self.folder / "models" / f"distilled-{model_name(one)}"
-            write(path, save(record.distilled.model))
         self.save()
         return one
 
@@ -139,8 +135,12 @@ class Run:
             return
         for stored in self.packages[one.index]:
             save_package(self.folder / PACKAGES / stem(one, stored.package.whose), *stored)
-        if record.model is not None and not self.packages[one.index]:
+        if self.packages[one.index]:
+            return
+        if record.model is not None:
             write(self.folder / "models" / model_name(one), save(record.model))
+        if record.distilled is not None:
+            write(self.folder / "models" / f"distilled-{model_name(one)}", save(record.distilled.model))
 
     def has_packages(self, one: PlanRun) -> bool:
         """Whether there are packages of a plan."""
@@ -286,7 +286,7 @@ def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = N
     if last.get("validation"):
         row["validation"] = last["validation"]
     if record.chosen:
-        row["chosen"] = record.chosen
+        row |= {"chosen": record.chosen, "stop": last["stop"]}
     if record.read:
         row["read"] = record.read
     if record.thresholds:
@@ -339,5 +339,7 @@ def _curves(done: Sequence[PlanRun]) -> list[dict[str, Any]]:
                 for name, value in (evaluation[whose] or {}).items():
                     if isinstance(value, float):
                         row[f"{whose}_{name}"] = value
+            if evaluation.get("stop"):
+                row["stop_loss"] = evaluation["stop"]["loss"]
             rows.append(row)
     return rows

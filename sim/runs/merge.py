@@ -7,6 +7,7 @@ and by how many each holds out.
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
@@ -25,12 +26,20 @@ def merge(runs: Sequence[Run]) -> list[Run]:
         groups.setdefault(_key(run, runs), []).append(run)
     if not any(run.done for run in runs):
         raise PlanError("none of these runs has a finished plan, so there is nothing to compare")
-    return [_merged(group) for group in groups.values()]
+    merged = [_merged(group) for group in groups.values()]
+    names = [run.scenario.name for run in merged]
+    return [_renamed(run, number) if names.count(names[number]) > 1 else run for number, run in enumerate(merged)]
 
 
 def data_of(plan: Plan) -> str:
-    """What the data of a plan depend on, apart from the seed."""
-    return plan.model_copy(update={"seed": 0, "fold": 0}).data_key
+    """What the data of a plan depend on, apart from the seed; what sites keep back for ``stop`` is the method's way."""
+    return plan.model_copy(update={"seed": 0, "fold": 0, "stop": None}).data_key
+
+
+def _renamed(run: Run, number: int) -> Run:
+    """The run by its folders' names, and its place on the page, where another data set's has its scenario's name."""
+    name = f"{run.scenario.name}, {number + 1} ({' and '.join(run.about['sources'])})"
+    return replace(run, scenario=run.scenario.model_copy(update={"name": name}))
 
 
 def _key(run: Run, runs: Sequence[Run]) -> str:

@@ -1,9 +1,10 @@
-"""What a run says while it runs: bars with the time that is left on a terminal, plain lines elsewhere."""
+"""What a run says while it runs: a bar on a terminal and in a notebook, plain lines elsewhere."""
 
 import sys
 import time
 from collections.abc import Sequence
-from typing import Protocol, Self, final
+from html import escape
+from typing import Any, Protocol, Self, final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -11,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from fedsmall.plan import Plan
 
 EVERY_S = 30.0  # the longest that a log is without a line
+EVERY_CELL_S = 0.2
 
 
 class Watcher(Protocol):
@@ -118,6 +120,54 @@ class Lines:
         self._console.print(f"{self._title}: {called(plan)} done, {share}%, {spent:.0f} s, about {left:.0f} s left")
 
 
+@final
+class InCell:
+    """One bar in the cell of a notebook, that moves and is gone when the run has ended."""
+
+    def __init__(self, plans: Sequence[Plan], title: str) -> None:
+        self._title, self._total = title, sum(plan.rounds for plan in plans)
+        self._last = ""
+        self._shown = -EVERY_CELL_S
+        self._done = 0
+
+    def __enter__(self) -> Self:
+        from IPython.display import display
+
+        self._handle = display(self._bar(), display_id=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        from IPython.display import HTML
+
+        self._handle.update(HTML(""))
+
+    def moved(self, rounds: int) -> None:
+        """Move the bar, some times a second."""
+        self._done = rounds
+        if time.monotonic() - self._shown >= EVERY_CELL_S:
+            self._shown = time.monotonic()
+            self._handle.update(self._bar())
+
+    def end(self, plan: Plan) -> None:
+        """Show the plan that was done last."""
+        self._last = f"{called(plan)} done"
+        self._handle.update(self._bar())
+
+    def _bar(self) -> Any:
+        from IPython.display import HTML
+
+        share = 100 * self._done // self._total
+        bar = f'<progress max="{self._total}" value="{self._done}" style="width: 24em"></progress>'
+        return HTML(f"{escape(self._title)} {bar} {share}% {escape(self._last)}")
+
+
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this."""
+    python = sys.modules.get("IPython")
+    shell = python.get_ipython() if python is not None else None
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
 def called(plan: Plan) -> str:
     """A plan in a few words."""
     fold = f", fold {plan.fold + 1} of {plan.folds}" if plan.folds else ""
@@ -125,5 +175,7 @@ def called(plan: Plan) -> str:
 
 
 def watcher(console: Console, plans: Sequence[Plan], title: str) -> Watcher:
-    """Bars on a terminal, lines elsewhere."""
+    """Bars on a terminal, one in a notebook's cell, lines elsewhere."""
+    if in_notebook():
+        return InCell(plans, title)
     return (Bars if console.is_terminal and sys.stderr.isatty() else Lines)(console, plans, title)

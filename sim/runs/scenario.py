@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from fedsmall.errors import PlanError
 from fedsmall.methods import METHODS, explain, method, nearest
-from fedsmall.parts import Frozen, Positive, Recipe
+from fedsmall.parts import EarlyStop, Frozen, Positive, Recipe
 from fedsmall.plan import Device, Method, Plan, Test, Threshold
 
 LONGEST_NAME = 100
@@ -25,12 +25,13 @@ class Scenario(Frozen):
     """What is run: task, partition, methods, recipe, seeds. The fields are the keys of the file.
 
     A method's table holds its name, its settings, and a ``recipe`` of its own where it departs from the common one
-    (every method has its own best learning rate). ``metric`` is what methods are judged by, such as "auc"; without it
-    accuracy, or the AUC where classes are unequal. ``threshold`` is from which probability on a sample is called
-    positive. ``folds`` asks for cross-validation; ``about`` is one sentence; ``reference`` is the label of the method
-    that tables measure the others against. ``engine`` and ``device`` say on what a simulation runs, and are no part of
-    a plan: at real sites a device is the site's own matter. ``keep`` says which models are saved at the end: the common
-    ones and Central's, or beside them the sites' own.
+    (every method has its own best learning rate), or a ``stop`` of its own, ``false`` where it is to go to its end.
+    ``metric`` is what methods are judged by, such as "auc"; without it accuracy, or the AUC where classes are unequal.
+    ``threshold`` is from which probability on a sample is called positive. ``stop`` ends runs early. ``folds`` asks for
+    cross-validation; ``about`` is one sentence; ``reference`` is the label of the method that tables measure the others
+    against. ``engine`` and ``device`` say on what a simulation runs, and are no part of a plan: at real sites a device
+    is the site's own matter. ``keep`` says which models are saved at the end: the common ones and Central's, or beside
+    them the sites' own. ``track`` names a tool that is told of every plan (:mod:`sim.runs.tracking`).
     """
 
     name: str
@@ -50,9 +51,11 @@ class Scenario(Frozen):
     threshold: Threshold = None
     folds: Annotated[int, Field(ge=2)] | None = None
     test: Test = None
+    stop: EarlyStop | None = None
     engine: str | None = None
     device: Device = "cpu"
     keep: Literal["common", "sites"] = "common"
+    track: Literal["tensorboard", "mlflow"] | None = None
     reference: str | None = None
     recipe: Recipe = Recipe()
     method: tuple[dict[str, Any], ...]
@@ -68,6 +71,8 @@ class Scenario(Frozen):
     @field_validator("name")
     @classmethod
     def _short(cls, name: str) -> str:
+        if not name.strip():
+            raise ValueError("no name at all, and a run's folder has this name: say one")
         if len(name) > LONGEST_NAME:
             raise ValueError(f"{len(name)} letters, and a run's folder has this name: {LONGEST_NAME} letters at most")
         return name
@@ -91,11 +96,11 @@ class Scenario(Frozen):
 
     def plan(self, index: int, seed: int, fold: int = 0) -> Plan:
         """The plan of the method at ``index`` with one seed (and one fold)."""
-        named, recipe = self._resolved(index)
+        named, recipe, stop = self._resolved(index)
         shared = self.model_dump(
-            exclude={"about", "seeds", "engine", "device", "keep", "reference", "recipe", "method"}
+            exclude={"about", "seeds", "engine", "device", "keep", "track", "reference", "recipe", "method", "stop"}
         )
-        return Plan(**shared, seed=seed, fold=fold, recipe=recipe, method=named)
+        return Plan(**shared, seed=seed, fold=fold, recipe=recipe, stop=stop, method=named)
 
     def plans(self) -> list[Plan]:
         """All runs of the scenario: seeds, in them folds, in them methods in the order of the file."""
@@ -104,9 +109,9 @@ class Scenario(Frozen):
             self.plan(index, seed, fold) for seed in self.seeds for fold in folds for index in range(len(self.method))
         ]
 
-    def _resolved(self, index: int) -> tuple[Method, Recipe]:
+    def _resolved(self, index: int) -> tuple[Method, Recipe, EarlyStop | None]:
         settings = dict(self.method[index])
-        own = settings.pop("recipe", {})
+        own, stop = settings.pop("recipe", {}), settings.pop("stop", self.stop)
         if not isinstance(settings.get("name"), str):
             raise PlanError(f'method {index + 1} of the scenario has no name; say which, name = "FedDC"')
         named = method(**settings)
@@ -114,9 +119,21 @@ class Scenario(Frozen):
             raise PlanError(f"Method {named.label!r}: recipe is a table, as in recipe = {{lr = 0.1}}; got {own!r}")
         try:
             common = overlay(self.recipe.model_dump(exclude_defaults=True), METHODS[named.name].recipe)
-            return named, Recipe(**overlay(common, own))
+            return named, Recipe(**overlay(common, own)), _stop_of(named, stop)
         except ValidationError as error:
             raise PlanError(f"Method {named.label!r}, recipe: {explain(error, list(Recipe.model_fields))}") from None
+
+
+def _stop_of(named: Method, stop: Any) -> EarlyStop | None:
+    """When a method's runs end early, as its table says or the scenario."""
+    if stop is None or stop is False or isinstance(stop, EarlyStop):
+        return stop or None
+    if not isinstance(stop, Mapping):
+        raise PlanError(f"Method {named.label!r}: stop is {{patience = 3, hold_out = 0.2}}, or false; got {stop!r}")
+    try:
+        return EarlyStop(**stop)
+    except ValidationError as error:
+        raise PlanError(f"Method {named.label!r}, stop: {explain(error, list(EarlyStop.model_fields))}") from None
 
 
 def of_plan(plan: Plan, about: str = "") -> Scenario:

@@ -42,7 +42,7 @@ from strategies.daisy_chain import DaisyChain
 from strategies.server.heads import Heads
 from strategies.server.journal import FileJournal, put
 from strategies.server.packed_grid import PackedGrid
-from strategies.server.remote import evaluator_for, task_from_roll
+from strategies.server.remote import Judges, evaluator_for, task_from_roll
 from strategies.server.retrying_grid import RetryingGrid
 from strategies.server.run_loop import Outcome, RunLoop
 from strategies.server.validation import AskSites, validated
@@ -151,6 +151,8 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
         in_pieces=False,
     )
     outcome = conductor.run()
+    if plan.stop is not None and outcome.model is not None:
+        Judges(strategy, grid, plan).let_keep(outcome.chosen or outcome.rounds, outcome.model)
     for fault in journal.faults:
         log.write("journal", fault=fault)
     return outcome, {"task": asdict(task), **told_at_roll(strategy.roster.answers)}

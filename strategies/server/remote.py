@@ -17,7 +17,7 @@ from fedsmall.files import one_line
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.travellers import Moment
-from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, HELD_OUT, KEPT, METRICS, MODEL, PLAN, ROUND, Arrays
+from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, HELD_OUT, KEEP, KEPT, METRICS, MODEL, PLAN, ROUND, Arrays
 from strategies.checks import check_metrics, checked_sums
 from strategies.daisy_chain import DaisyChain
 from strategies.records import array_records, to_record
@@ -128,8 +128,15 @@ class Judges:
 
         They judge after the moment's round: a site with layers of its own takes them as they were then.
         """
-        t, nodes, sites = moment.contact.t, self.strategy.roster.nodes, sorted(models)
-        config = ConfigRecord({PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: t})
+        return self._asked(moment.contact.t, models, {})
+
+    def let_keep(self, t: int, model: Arrays) -> None:
+        """Tell all sites that this, of round ``t``, is the run's model: a run that ends early has no last round."""
+        self._asked(t, dict.fromkeys(self.strategy.sites, model), {KEEP: True})
+
+    def _asked(self, t: int, models: Mapping[str, Arrays], more: dict[str, Any]) -> Answers:
+        nodes, sites = self.strategy.roster.nodes, sorted(models)
+        config = ConfigRecord({PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: t, **more})
         distinct = {id(model): model for model in models.values()}
         contents = {key: RecordDict({MODEL: to_record(model), CONFIG: config}) for key, model in distinct.items()}
         orders = [Message(contents[id(models[site])], nodes[site], EVALUATE) for site in sites]

@@ -16,7 +16,8 @@ from flwr.serverapp import Grid
 
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger, at_contacts
-from fedsmall.schedule import Action, Contact, contacts_of, piece_length
+from fedsmall.schedule import Action, Contact, piece_length, times_travelled
+from fedsmall.stopping import best_round, looks, ran_dry
 from fedsmall.travellers import Moment, Watcher, starting, watching
 from fedsmall.wire import PLAN, Arrays
 from strategies.daisy_chain import DaisyChain
@@ -40,7 +41,8 @@ class Evaluation:
     ``validation`` is what to expect at an unseen hospital (:func:`fedsmall.evaluation.unseen.expected`), where models
     travel by routes. ``told`` is what real sites tell beside their metrics, by site: under "samples" how
     many they judge by, under "sums" those of :mod:`fedsmall.evaluation.held_out`, under "charged" what the run was
-    charged to its privacy budget.
+    charged to its privacy budget. ``stop`` is the loss on training samples that the models never saw
+    (:func:`fedsmall.stopping.loss_of`), by which a run ends early.
     """
 
     t: int
@@ -51,14 +53,14 @@ class Evaluation:
     spread: dict[str, float] = field(default_factory=dict)
     validation: dict[str, Any] = field(default_factory=dict)
     told: dict[str, Any] = field(default_factory=dict)
+    stop: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class Outcome:
     """What a run has left behind so far. ``model`` is the last common one; ``stopped`` if the run was cut short.
 
-    ``chosen`` is the round to which ``model`` belongs, where it is the one of the lowest out-of-fold loss and not the
-    last.
+    ``chosen`` is the round to which ``model`` belongs, where the plan's ``stop`` keeps the best and not the last.
     """
 
     model: Arrays | None = None
@@ -79,12 +81,15 @@ Progress = Callable[[int, int], None]
 Stop = Callable[[], bool]
 
 
-def due(plan: Plan, contact: Contact) -> bool:
-    """Whether a contact is the first at or after a round in which an evaluation is asked for."""
-    every = plan.evaluate_every
-    if contact.t == plan.rounds:
-        return True
-    return every is not None and contact.t // every > (contact.t - contact.rounds) // every
+def due_in(plan: Plan) -> Callable[[Contact], bool]:
+    """Whether a contact is the first at or after a round in which an evaluation is asked for, or one that may stop."""
+    every, rounds = plan.evaluate_every, looks(plan) | {plan.rounds}
+
+    def due(contact: Contact) -> bool:
+        reached = every is not None and contact.t // every > (contact.t - contact.rounds) // every
+        return reached or contact.t in rounds
+
+    return due
 
 
 def ledger_of(plan: Plan) -> Ledger | None:
@@ -117,14 +122,14 @@ def follow(
     ``progress(round, rounds)`` is called after each, ``keep()`` writes a journal, and where ``stop()`` is true the run
     ends early.
     """
-    started = time.perf_counter()
+    started, due = time.perf_counter(), due_in(plan)
     for moment in moments if not ran_dry(plan, outcome.evaluations) else ():
         contact = moment.contact
         outcome.rounds = contact.t
         outcome.client_updates += moment.updates
         outcome.bytes_sent += moment.bytes_sent
         outcome.events += moment.events
-        if evaluator is not None and due(plan, contact):
+        if evaluator is not None and due(contact):
             evaluation = evaluator(moment)
             outcome.evaluations += [evaluation] if evaluation is not None else []
         _take(plan, moment, outcome)
@@ -137,35 +142,20 @@ def follow(
             break
         if ran_dry(plan, outcome.evaluations):
             break
-    outcome.contacts = sum(contact.travels and contact.t <= outcome.rounds for contact in contacts_of(plan))
+    outcome.contacts = times_travelled(plan, outcome.rounds)
     outcome.seconds = time.perf_counter() - started
     outcome.privacy = ledger.report() if ledger else {}
     return outcome
 
 
 def _take(plan: Plan, moment: Moment, outcome: Outcome) -> None:
-    """Let the outcome's model be the moment's common one: the last, or with patience the best by now."""
-    validation = plan.method.validation
-    if validation is not None and validation.patience is not None:
+    """Let the outcome's model be the moment's common one: the last, or with ``stop`` the best by now."""
+    if plan.stop is not None:
         now, best = moment.contact.t, best_round(outcome.evaluations)
         if best is not None and best != now:
             return
         outcome.chosen = best or 0
     outcome.model = moment.common if moment.common is not None else outcome.model
-
-
-def best_round(evaluations: Sequence[Evaluation]) -> int | None:
-    """The round of the lowest out-of-fold loss, the earlier of equal ones; None before there is any."""
-    losses = [(each.validation["metrics"]["loss"]["value"], each.t) for each in evaluations if each.validation]
-    return min(losses)[1] if losses else None
-
-
-def ran_dry(plan: Plan, evaluations: Sequence[Evaluation]) -> bool:
-    """Whether the plan's patience is over: so many evaluations have not lowered the out-of-fold loss."""
-    validation, best = plan.method.validation, best_round(evaluations)
-    if validation is None or validation.patience is None or best is None:
-        return False
-    return sum(each.t > best for each in evaluations if each.validation) >= validation.patience
 
 
 class Journal(Protocol):

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from clients.kept import kept
+from clients.kept import OWN_MODEL, kept
 from clients.memory import KEEP, RoundMemory, run_folder
 from clients.station import Station
 from fedsmall.audit_log import verify
@@ -342,7 +342,7 @@ def test_the_site_keeps_the_common_model_and_its_own_and_can_use_both_alone(stat
     raw = station._samples(plan())[0]
     rows = raw.held_out.x
 
-    common, own = kept(folder, COMMON), kept(folder, "essen")
+    common, own = kept(folder, COMMON), kept(folder, OWN_MODEL)
 
     said = together([common]).answers(rows)
     assert (said.named == raw.held_out.y).mean() == pytest.approx(words["metrics"]["accuracy"])

@@ -49,6 +49,23 @@ def test_those_who_came_back_are_not_new(memory) -> None:
     assert told(memory, *patients(12, 42)) == []  # two are new, two are gone
 
 
+def test_those_who_were_told_of_before_are_told_of_again_whatever_was_told_between(memory) -> None:
+    told(memory, *patients(0, 20))
+    told(memory, *patients(10, 40))
+
+    assert told(memory, *patients(0, 20)) == list(range(20))
+    assert told(memory, *patients(10, 40)) == list(range(10, 40))
+
+
+def test_a_patient_who_stands_there_twice_is_one_more(memory) -> None:
+    x, y = patients(0, 20)
+    told(memory, x, y)
+
+    twice = memory.rows(np.concatenate([x, x[:1]]), np.append(y, y[0]), FLOOR)
+
+    assert twice.tolist() == list(range(20))
+
+
 def test_fewer_than_the_floor_are_never_told_of(memory) -> None:
     assert told(memory, *patients(0, FLOOR - 1)) == []
     assert not memory.path.exists()
@@ -68,7 +85,7 @@ def test_the_memory_holds_digests_that_nobody_without_the_key_can_make(tmp_path)
     for file in files:
         told(ToldPatients(file), *patients(0, 20))
 
-    one, other = (set(file.read_text().split('"')) - {"key", "seen", "last"} for file in files)
+    one, other = (set(file.read_text().split('"')) - {"key", "seen", "last", "patients"} for file in files)
     assert not {word for word in one & other if len(word) > 8}
 
 

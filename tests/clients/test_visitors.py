@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from clients.kept import VISITORS, kept
 from clients.memory import run_folder
 from clients.station import Station
 from clients.visitors import KeptVisitors
+from fedsmall.package.predictor import together
 from fedsmall.wire import KEPT, LEAVES, MODEL, split
 from tests.clients.test_station import AS_IT_IS, files, order, plan, scaled  # noqa: F401
 
@@ -53,6 +55,24 @@ def test_a_station_that_is_killed_keeps_its_visitors_and_tells_at_the_end_what_t
         np.testing.assert_array_equal(array, np.stack([model[name] for model in left[1:]]))
     assert 0.5 < told["metrics"][f"{KEPT}accuracy"] <= 1
     assert not any(name.startswith(KEPT) for name in early["metrics"])
+
+
+def test_a_site_predicts_with_its_visitors_what_it_has_told_of_them(keeping, tmp_path):
+    asked = plan(rounds=3, keep_last=2)
+    station = keeping()
+    start = scaled(station, asked)
+    for t in (1, 2, 3):
+        station.answer("train", order(t, the_plan=asked), start)
+    told, _ = station.answer("evaluate", order(3, the_plan=asked), start)
+    raw = station._samples(asked)[0]
+
+    stored = kept(run_folder(tmp_path / "home" / "runs", "r"), VISITORS)
+
+    said = together([stored]).answers(raw.held_out.x)
+    assert (said.named == raw.held_out.y).mean() == pytest.approx(told["metrics"][f"{KEPT}accuracy"])
+    assert stored.package.performance["held out at essen"]["accuracy"] == told["metrics"][f"{KEPT}accuracy"]
+    assert said.each.shape[0] == 2
+    assert (said.spread > 0).any()
 
 
 def test_a_piece_of_a_contact_is_no_visit(keeping, tmp_path):

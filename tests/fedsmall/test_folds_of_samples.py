@@ -20,12 +20,17 @@ def plan_of(routes: int = 5, rounds: int = 40, seed: int = 0, **settings: Any) -
     return Plan(name="p", task="breast_cancer", rounds=rounds, seed=seed, method=chosen)
 
 
+def of(y: np.ndarray, patients: np.ndarray | None = None) -> Samples:
+    """Samples with these targets, of which no two are equal."""
+    return Samples(np.arange(2.0 * len(y)).reshape(-1, 2), y, patients=patients)
+
+
 @pytest.mark.parametrize("samples", [2, 3, 4, 5, 9, 10, 31])
 @pytest.mark.parametrize("routes", [2, 3, 5])
 def test_folds_differ_by_a_sample_at_most_in_all_and_of_each_class(samples: int, routes: int) -> None:
     y = np.random.default_rng(samples).integers(0, 3, samples)
 
-    folds = folds_of_samples(plan_of(routes), "north", y)
+    folds = folds_of_samples(plan_of(routes), "north", of(y))
 
     for some in (folds, *(folds[y == label] for label in range(3))):
         counts = np.bincount(some, minlength=routes)
@@ -36,13 +41,28 @@ def test_folds_differ_by_a_sample_at_most_in_all_and_of_each_class(samples: int,
 def test_who_is_in_which_fold_is_drawn_for_each_site_and_seed_alone() -> None:
     y = np.arange(7) % 2
 
-    draws = np.array([folds_of_samples(plan_of(seed=seed), "north", y) for seed in range(600)])
-    again, elsewhere = (folds_of_samples(plan_of(), site, y) for site in ("north", "south"))
+    draws = np.array([folds_of_samples(plan_of(seed=seed), "north", of(y)) for seed in range(600)])
+    again, elsewhere = (folds_of_samples(plan_of(), site, of(y)) for site in ("north", "south"))
 
     shares = np.stack([(draws == fold).mean(axis=0) for fold in range(5)])
     np.testing.assert_allclose(shares, 0.2, atol=0.07)  # four standard errors
     np.testing.assert_array_equal(draws[0], again)
     assert (again != elsewhere).any()
+
+
+def test_a_patient_s_samples_and_equal_ones_are_in_one_fold() -> None:
+    rng = np.random.default_rng(0)
+    patients = rng.integers(0, 12, 40)
+    own = of(np.arange(40) % 2, patients)
+    own.x[[3, 17]] = own.x[8]  # which makes one of three patients
+
+    folds = folds_of_samples(plan_of(), "north", own)
+
+    whose = np.where(np.isin(patients, patients[[3, 8, 17]]), -1, patients)
+    for patient in np.unique(whose):
+        assert len(set(folds[whose == patient])) == 1
+    groups = np.bincount([folds[whose == patient][0] for patient in np.unique(whose)], minlength=5)
+    assert groups.max() - groups.min() <= 1
 
 
 def test_only_of_fewer_sites_than_routes_are_folds_of_samples() -> None:
@@ -78,9 +98,11 @@ class Nobody:
 
 
 def test_a_site_of_one_sample_is_told_so_before_the_run() -> None:
-    some, one = (Samples(np.zeros((n, 2)), np.arange(n) % 2) for n in (4, 1))
+    some, one = (of(np.arange(n) % 2) for n in (4, 1))
     task = Task("breast_cancer", (2,), 2, "cross_entropy", ("accuracy",))
     federation = Federation(task, ("north", "south"), (some, one), some)
 
-    with pytest.raises(PlanError, match=r"^south has one sample, and folds of samples need two at least"):
+    with pytest.raises(PlanError, match=r"^south has one sample and folds of samples need two at least"):
         check_run(plan_of(rounds=50).model_copy(update={"model": "linear"}), federation)
+    with pytest.raises(PlanError, match=r"^south has samples of one patient, or equal ones, and"):
+        folds_of_samples(plan_of(), "south", of(np.arange(6) % 2, np.zeros(6, dtype=np.int64)))

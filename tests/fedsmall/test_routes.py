@@ -153,7 +153,7 @@ def test_what_has_no_meaning_is_refused_in_one_line(settings: dict[str, Any], li
 
 
 def test_a_plan_travels_as_json_and_says_the_same() -> None:
-    plan = plan_of(groups=3, validate={"routes": 3, "patience": 4})
+    plan = plan_of(groups=3, validate={"routes": 3, "floor": 4})
 
     assert Plan.model_validate_json(plan.model_dump_json(exclude_defaults=True)) == plan
-    assert plan.method.validation.patience == 4
+    assert plan.method.validation.floor == 4

@@ -85,6 +85,8 @@ def as_inputs(x: np.ndarray) -> np.ndarray:
     """Samples as users have them, (samples, features) or images, with channels first; DataError for what is neither."""
     if x.dtype.kind not in "fiub" or x.ndim < 2:
         raise DataError(f"samples are numbers of shape (samples, features) or images; these are {x.dtype} {x.shape}")
+    if 0 in x.shape[1:]:
+        raise DataError(f"samples of shape {x.shape[1:]} hold no number; there is nothing to learn from")
     if x.dtype == np.uint8 and x.ndim >= 3:
         return x[:, None] if x.ndim == 3 else np.ascontiguousarray(np.moveaxis(x, -1, 1))
     if not np.isfinite(x).all():

@@ -43,6 +43,30 @@ def check_spelling(by_site: Mapping[str, set[str]]) -> None:
     _check_languages(by_site)
 
 
+def lone_classes(by_site: Mapping[str, set[str]]) -> tuple[str, ...]:
+    """A note where a class is at one site alone among others that have several: it may be their word for another."""
+    several = {site: names for site, names in sorted(by_site.items()) if len(names) > 1}
+    known = [name for names in several.values() for name in names]
+    lone = [
+        f"{name!r} at {site!r}" for site, names in several.items() for name in sorted(names) if known.count(name) == 1
+    ]
+    if len(several) < 2 or not lone:
+        return ()
+    more = f" and {len(lone) - 4} more" if len(lone) > 4 else ""
+    names = f"{', '.join(lone[:4])}{more}"
+    return (f"Classes at one site alone: {names}. If one is another's by a different word, say so in classes",)
+
+
+def check_sites(column: str, names: set[str]) -> None:
+    """Raise DataError where two sites of a column are one but for capitals and blanks."""
+    alike: dict[str, str] = {}
+    for name in sorted(names):
+        if (other := alike.setdefault("".join(name.casefold().split()), name)) != name:
+            raise DataError(
+                f"sites {other!r} and {name!r} of column {column!r} look like one in two spellings; make them equal"
+            )
+
+
 def _check_languages(by_site: Mapping[str, set[str]]) -> None:
     """Raise DataError where two sites with several classes have none in common."""
     several = sorted((site, names) for site, names in by_site.items() if len(names) > 1)

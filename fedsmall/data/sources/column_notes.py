@@ -45,6 +45,8 @@ def _missing(frame: "DataFrame", x: np.ndarray, form: Columns) -> set[str]:
     """The words and codes of a table that became missing values; an empty cell is none."""
     widths = [len(form.categories.get(column, ("itself",))) for column in form.columns]
     gaps = np.isnan(x[:, np.cumsum([0, *widths[:-1]])])
+    if not gaps.any():
+        return set()
     rows, columns = np.nonzero(gaps)
     cells = frame[list(form.columns)].to_numpy(dtype=object)[rows, columns]
     return {str(cell).strip() for cell in cells} - {"", "nan", "None", "0"}

@@ -47,19 +47,27 @@ def _exists(path: Path) -> bool:
         return False
 
 
+def stamp(data: Path | None) -> tuple[tuple[str, int, int], ...]:
+    """What changes when a file is written anew: name, size and time of a file, or of every file in a folder."""
+    if data is None:
+        return ()
+    files = sorted(data.rglob("*")) if data.is_dir() else [data]
+    return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
+
+
 def site_files(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
     """The files of a folder that holds one for each site, by the site's name: the file's, without its ending."""
     files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(HIDDEN)]
     endings = sorted(suffixes, key=len, reverse=True)
     found: dict[str, Path] = {}
+    alike: dict[str, str] = {}
     for path in files:
         ending = next((ending for ending in endings if path.name.lower().endswith(ending)), None)
         if ending is None:
             continue
         site = path.name[: -len(ending)]
-        for other, known in found.items():
-            if other.casefold() == site.casefold():
-                raise DataError(f"site {other!r} has two files, {known.name} and {path.name}; keep one of them")
+        if (other := alike.setdefault(site.casefold(), site)) in found:
+            raise DataError(f"site {other!r} has two files, {found[other].name} and {path.name}; keep one of them")
         if not path.is_file():
             raise DataError("it is no file that can be read, but a folder or a broken link", file=path.name)
         found[site] = path
@@ -101,7 +109,12 @@ def class_names(labels: Iterable[object], given: Sequence[object] | None) -> tup
     Raises DataError where fewer than two occur, or so many that the labels can hardly be classes.
     """
     if given is not None:
-        return tuple(plain(label) for label in given)
+        names = tuple(plain(label) for label in given)
+        if len(names) < 2:
+            raise PlanError(f"a model needs at least two classes to tell apart; classes lists {len(names)}")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise PlanError(f"classes lists {twice[0]!r} twice; each has one place")
+        return names
     found = {plain(label) for label in labels}
     if len(found) < 2:
         raise DataError("all samples have one label; a model needs at least two classes to tell apart")

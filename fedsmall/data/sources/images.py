@@ -3,7 +3,7 @@
 An official test set is a folder of the same shape beside it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsmall.data.forms import Pixels
 from fedsmall.data.pictures import EIGHT_BITS, ENDINGS, Picture, common_ends
+from fedsmall.data.sources.class_spelling import Classes, check_spelling, lone_classes, read_classes
 from fedsmall.data.sources.files import as_classes, at_site, class_names, locate
 from fedsmall.data.sources.patient_column import numbered, patients_in
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
@@ -30,7 +31,7 @@ def images(
     size: int | Sequence[int] | None = None,
     channels: int | None = None,
     colour: bool = False,
-    classes: Sequence[object] | None = None,
+    classes: Classes | None = None,
     range: Sequence[float] | None = None,
     patient: str | None = None,
     by_site: bool = False,
@@ -51,9 +52,12 @@ def images(
     tests = {} if test is None else _by_site(locate(test, root), by_site)
     if by_site and tests and tests.keys() != folders.keys():
         raise DataError(f"{len(folders)} sites have images to train on and {len(tests)} have test images")
-    held = {child.name for folder in (*folders.values(), *tests.values()) for child in _folders(folder)}
-    names = class_names(held, classes)
-    read = [{name: _read(name, each, form) for name, each in side.items()} for side in (folders, tests)]
+    given, means = read_classes(classes)
+    held = {site: _classes([side[site] for side in (folders, tests) if site in side], means) for site in folders}
+    if given is None:
+        check_spelling(held)
+    names = class_names(set().union(*held.values()), given)
+    read = [{name: _read(name, each, form, means) for name, each in side.items()} for side in (folders, tests)]
     pictures = [picture for side in read for held in side.values() for _, picture, _ in held]
     form = form.model_copy(update={"range": stated or common_ends(pictures), "stated": stated is not None})
     whose = [
@@ -65,8 +69,12 @@ def images(
         for side, of in zip(read, numbers, strict=True)
     )
     shape = next(iter(train.values())).x.shape
-    notes = _unused_depth(pictures, form)
+    notes = (*_unused_depth(pictures, form), *(lone_classes(held) if given is None else ()))
     return Pool(train, names, official, form=form.model_copy(update={"size": (shape[2], shape[3])}), notes=notes)
+
+
+def _classes(folders: Sequence[Path], means: Mapping[str, str]) -> set[str]:
+    return {means.get(child.name, child.name) for folder in folders for child in _folders(folder)}
 
 
 def _ends(asked: Sequence[float] | None) -> tuple[float, float] | None:
@@ -125,14 +133,16 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _counts(folder: Path) -> bool:
-    """Whether a folder may be a class or a site: no archive's leftovers, nothing hidden, and something in it."""
-    return folder.name != LEFTOVERS and not folder.name.startswith(".") and any(folder.iterdir())
+    """Whether a folder may be a class or a site: nothing hidden, no archive's leftovers, and with images or folders."""
+    hidden = folder.name == LEFTOVERS or folder.name.startswith(".")
+    return not hidden and any(child.is_dir() or child.suffix.lower() in ENDINGS for child in folder.iterdir())
 
 
-def _read(site: str, folder: Path, form: Pixels) -> list[Labelled]:
+def _read(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) -> list[Labelled]:
     """The images of one site, each with the file's name and its class."""
     with at_site(site):
-        labelled = [(path, child.name) for child in _folders(folder) for path in image_files(child)]
+        classes = _folders(folder)
+        labelled = [(path, means.get(child.name, child.name)) for child in classes for path in image_files(child)]
         if not labelled:
             raise DataError(f"the class folders hold no image ({', '.join(ENDINGS)})")
         pictures = form.pictures([path for path, _ in labelled])

@@ -1,6 +1,6 @@
 """What a source gives: the samples of a task as they were read, before they are dealt to sites or scaled."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,12 +17,14 @@ class Part:
 
     ``x`` has shape (samples, *input_shape): uint8 for images, float64 otherwise, NaN where a value is missing.
     ``y`` has shape (samples,) with classes 0, 1, ..., or (samples, *target_shape) in floats for regression.
-    ``patients``, (samples,) of whole numbers, says whose each sample is, where a patient may have several.
+    ``patients``, (samples,) of whole numbers, says whose each sample is, where a patient may have several. ``groups``
+    are the names of the samples' subgroups, (samples,), by the column that divides them.
     """
 
     x: np.ndarray
     y: np.ndarray
     patients: np.ndarray | None = None
+    groups: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """The number of samples."""
@@ -30,7 +32,8 @@ class Part:
 
     def __getitem__(self, rows: np.ndarray) -> "Part":
         """The samples at the indices ``rows``, in that order."""
-        return Part(self.x[rows], self.y[rows], None if self.patients is None else self.patients[rows])
+        whose = None if self.patients is None else self.patients[rows]
+        return Part(self.x[rows], self.y[rows], whose, {column: names[rows] for column, names in self.groups.items()})
 
 
 @dataclass(frozen=True)
@@ -71,4 +74,7 @@ def join(parts: Iterable[Part]) -> Part:
             raise DataError(f"{called} of shapes {shapes[0]} and {shapes[1]} cannot go into one model; make them equal")
     held = [part.patients for part in parts if part.patients is not None]
     patients = np.concatenate(held) if len(held) == len(parts) else None
-    return Part(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]), patients)
+    groups = {column: np.concatenate([part.groups[column] for part in parts]) for column in parts[0].groups}
+    return Part(
+        np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]), patients, groups
+    )

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.data.ranges import within_ranges
+from fedsmall.data.sources.once import read_once
 from fedsmall.data.sources.pool import Part, Pool
+from fedsmall.data.subgroups import of_features, read_subgroups
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
 from fedsmall.own_code import own_code
@@ -65,6 +67,8 @@ def read_task(task: str | dict[str, Any]) -> Source:
         return _checked(Source(value, value, _function(TASKS[value]), (), table))
     if kind == "source":
         return _checked(Source(str(value), kind, _function(str(value)), (), table))
+    if not isinstance(value, str | Path) and kind in OWN_FILES:
+        raise PlanError(f'{kind} names a file or folder, as in {kind} = "data"; got {value!r}')
     name = str(value) if kind == "medmnist" else kind
     return _checked(Source(name, kind, _function(KINDS[kind]), (value,), table))
 
@@ -85,6 +89,7 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
     Raises PlanError where the scenario leaves open what sites that never meet must have in common.
     """
     options, (kind, value) = dict(source.options), partition
+    options.pop("subgroups", None)  # they are for a simulation's report: no prediction of a patient leaves a site
     if source.kind == "heart_disease":
         return _read(source, None, seed, (), {**options, "file": path})
     if source.kind not in OWN_FILES:
@@ -104,11 +109,15 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
 
 def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...], options: dict[str, Any]) -> Pool:
     loss, ranges = options.pop("loss", None), options.pop("ranges", None)
+    groups = read_subgroups(options.pop("subgroups", ())) if source.kind != "csv" else ()
     pool = (
         _own_pool(source, root, seed, options)
         if source.kind == "source"
+        else read_once(source.read, root, seed, values, options)
+        if source.kind in OWN_FILES
         else source.read(root, seed, *values, **options)
     )
+    pool = of_features(pool, groups) if groups else pool
     pool = pool if ranges is None else within_ranges(pool, ranges)
     pool = pool if loss is None else replace(pool, loss=loss)
     if pool.loss in ("logistic", "hinge") and len(pool.class_names) != 2:
@@ -144,6 +153,7 @@ def _checked(source: Source) -> Source:
     known = [
         "loss",
         "ranges",
+        "subgroups",
         *(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY),
     ]
     for option in source.options:

@@ -3,6 +3,7 @@
 import codecs
 import csv
 import gzip
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsmall.data.sources.sheets import EXCEL, OLD_EXCEL, PARQUET, read_excel, read_parquet
 from fedsmall.errors import DataError
 
 if TYPE_CHECKING:
@@ -18,16 +20,35 @@ if TYPE_CHECKING:
 
 SEPARATORS = ",;\t|"
 SPREADSHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel begin, whatever they are called
+LINE_BREAKS = re.compile(r"[\r\n\t\v\f]+")
+UNNAMED = "Unnamed: "
+UTF_32 = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+FIXED_BLANKS = str.maketrans({"\xa0": " ", "\u202f": " "})  # as browsers and word processors write them
+LOCK = "~$"
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def read_table(path: Path, separator: str | None = None, decimal: str = ".", names: Sequence[str] = ()) -> "DataFrame":
+def read_table(
+    path: Path,
+    separator: str | None = None,
+    decimal: str = ".",
+    names: Sequence[str] = (),
+    sheet: str | None = None,
+) -> "DataFrame":
     """The cells of a CSV file as text, with its header's names, or ``names`` where it has no header.
 
-    Raises DataError, with the file's name, where it is no table: other than text, empty, or with rows of several
-    lengths.
+    The same of a ``sheet`` of an Excel workbook; a Parquet file holds numbers, and names of its own. Raises DataError,
+    with the file's name, where it is no table: other than text, empty, or with rows of several lengths.
     """
     try:
+        if path.name.startswith(LOCK):
+            raise DataError("it is what Excel leaves beside a file that is open, and no table; close Excel")
+        if (ending := path.suffix.lower()) in OLD_EXCEL:
+            raise DataError(f"{ending} files are not read; save it as .xlsx or CSV")
+        if ending in PARQUET:
+            return read_parquet(path)
+        if ending in EXCEL:
+            return _framed([(line + 1, row) for line, row in enumerate(read_excel(path, sheet)) if any(row)], names, "")
         return _read(path, separator, decimal, names)
     except DataError as wrong:
         raise DataError(wrong.words, file=path.name) from wrong
@@ -36,6 +57,9 @@ def read_table(path: Path, separator: str | None = None, decimal: str = ".", nam
 def check_header(frame: "DataFrame") -> None:
     """Raise DataError where two columns have one name, or the header is made of a patient's numbers."""
     names = [str(name) for name in frame.columns]
+    unnamed = sum(name.startswith(UNNAMED) for name in names)
+    if unnamed * 2 > len(names):
+        raise DataError(f"the first line is no header: {unnamed} of its {len(names)} cells are empty")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(f"{len(twice)} names stand over two columns, {twice[0]!r} first; give every column its own")
     numbers = [name for name in names if _is_number(name)]
@@ -48,21 +72,28 @@ def check_header(frame: "DataFrame") -> None:
 
 
 def _read(path: Path, separator: str | None, decimal: str, names: Sequence[str]) -> "DataFrame":
+    text = _text(path)
+    text = text if text.isascii() else text.translate(FIXED_BLANKS)
+    return _framed(list(_rows(text, separator or _separator(text))), names, decimal)
+
+
+def _framed(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decimal: str) -> "DataFrame":
+    """Rows with their lines as a table, under the first of them or ``names``."""
     import pandas
 
-    text = _text(path)
-    rows = list(_rows(text, separator or _separator(text)))
     if not rows:
         raise DataError("the file is not a table: it is empty")
-    header = list(names) or [cell.strip() for cell in rows[0][1]]
+    header = list(names) or [LINE_BREAKS.sub(" ", cell.strip()) for cell in rows[0][1]]
     body = rows if names else rows[1:]
     _check_lengths(len(header), body)
     cells = np.array([row for _, row in body], dtype=object).reshape(len(body), len(header))
-    columns = [name or f"Unnamed: {place}" for place, name in enumerate(header)]
-    frame = pandas.DataFrame(cells, columns=columns)
+    if decimal not in (".", ""):
+        cells = np.array([cell.replace(decimal, ".") for cell in cells.ravel()], dtype=object).reshape(cells.shape)
+    columns = [name or f"{UNNAMED}{place}" for place, name in enumerate(header)]
+    frame = pandas.DataFrame(cells, columns=columns, dtype=object)
     if frame.shape[1] > 1 and not header[-1] and (frame.iloc[:, -1] == "").all():
         frame = frame.iloc[:, :-1]  # every line ends with a separator
-    return frame if decimal == "." else frame.apply(lambda column: column.str.replace(decimal, "."))
+    return frame
 
 
 def _rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -94,8 +125,8 @@ def _text(path: Path) -> str:
         except (OSError, EOFError, zlib.error) as wrong:
             raise DataError("the file is not a table: it ends in .gz and is not compressed, or is cut short") from wrong
     if raw.startswith(SPREADSHEETS):
-        raise DataError("the file is not a table of text but a spreadsheet; save it as CSV")
-    if raw.startswith(UTF_16):
+        raise DataError("the file is not a table of text but a spreadsheet; name it .xlsx, or save it as CSV")
+    if raw.startswith(UTF_16) and not raw.startswith(UTF_32):
         return _decoded(raw, "utf-16")
     if b"\x00" in raw[:10_000]:
         raise DataError("the file is not a table of text: it holds zero bytes; save it as CSV in UTF-8")

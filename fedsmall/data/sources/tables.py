@@ -1,4 +1,4 @@
-"""Tables in CSV files: one file, or a folder with one file for each site.
+"""Tables in files of CSV, Parquet or Excel: one file, or a folder with one file for each site.
 
 What cannot be used is said by column and count, never by value: a message may travel further than the data.
 """
@@ -12,17 +12,21 @@ import numpy as np
 
 from fedsmall.data.cells import is_missing
 from fedsmall.data.forms import Columns, need
-from fedsmall.data.sources.class_spelling import Classes, check_spelling, read_classes
+from fedsmall.data.sources import sheets
+from fedsmall.data.sources.class_spelling import Classes, check_sites, check_spelling, lone_classes, read_classes
 from fedsmall.data.sources.column_notes import column_notes
-from fedsmall.data.sources.files import as_classes, at_site, class_names, locate, plain, site_files
+from fedsmall.data.sources.files import MOST_CLASSES, as_classes, at_site, class_names, locate, plain, site_files
 from fedsmall.data.sources.patient_column import check_no_feature, patients_of
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.table_files import check_header, read_table
+from fedsmall.data.sources.table_options import check_options
+from fedsmall.data.subgroups import of_table, read_subgroups
 from fedsmall.errors import DataError, PlanError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+ENDINGS = (".csv", ".csv.gz", ".data", *sheets.ENDINGS)
 Categorical = Sequence[str] | Mapping[str, Sequence[object]]
 
 
@@ -40,7 +44,9 @@ def csv(
     separator: str | None = None,
     decimal: str = ".",
     patient: str | None = None,
+    sheet: str | None = None,
     site_column: str | None = None,
+    subgroups: Sequence[str] = (),
 ) -> Pool:
     """The table at ``path``, or one for each site where that is a folder.
 
@@ -50,12 +56,17 @@ def csv(
     the header unless given, ``decimal`` is ".". Empty cells, "?", "NA" and the like are missing values, and what
     ``missing`` lists is, too. ``classes`` may say which spellings mean one class, {"ill": ["Ill", "krank"]}.
     ``site_column`` names the site of each row and ``patient`` the patient, who may have several; neither is a feature.
+    ``sheet`` names the sheet of an Excel workbook, where several hold something.
+    ``subgroups`` are columns by which a report divides the patients (:mod:`fedsmall.data.subgroups`); they may be
+    features, or not.
 
     Raises DataError for a column that is not there or holds text, and for a row without a label.
     """
+    words = {"label": label, "patient": patient, "sheet": sheet}
+    check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
     found = locate(path, root)
-    files = site_files(found, [".csv", ".csv.gz", ".data"]) if found.is_dir() else {NOWHERE: found}
-    frames = {name: read_table(file, separator, decimal) for name, file in files.items()}
+    files = site_files(found, ENDINGS) if found.is_dir() else {NOWHERE: found}
+    frames = {name: read_table(file, separator, decimal, sheet=sheet) for name, file in files.items()}
     for name, frame in frames.items():
         with at_site(name):
             check_header(frame)
@@ -74,12 +85,16 @@ def csv(
     for name, frame in frames.items():
         with at_site(name):
             parts[name] = replace(schema.part(frame), patients=whose.get(name))
+    parts = of_table(frames, parts, read_subgroups(subgroups), schema.form.markers)
     notes = column_notes(
         frames,
         {name: part.x for name, part in parts.items()},
         np.concatenate([part.y for part in parts.values()]),
         schema.form,
     )
+    if classes is None and schema.classes:
+        held = {name: {schema.classes[place] for place in np.unique(part.y)} for name, part in parts.items()}
+        notes = (*notes, *lone_classes(held))
     features = schema.form.feature_names
     return Pool(parts, schema.classes, feature_names=features, standardise=True, form=schema.form, notes=notes)
 
@@ -95,6 +110,7 @@ def _by_site(frame: "DataFrame", column: str) -> dict[str, "DataFrame"]:
     sites = frame[column].map(plain)
     if (missing := is_missing(frame[column])).any():
         raise DataError(f"column {column!r} names no site in {missing.sum()} of {len(frame)} rows")
+    check_sites(column, set(sites))
     return {name: frame[sites == name] for name in sorted(set(sites))}
 
 
@@ -164,6 +180,9 @@ def _labels(frame: "DataFrame", label: str, means: Mapping[str, str], markers: S
 def _categories(frames: Mapping[str, "DataFrame"], categorical: Categorical) -> dict[str, tuple[str, ...]]:
     if isinstance(categorical, Mapping):
         return {column: tuple(plain(value) for value in values) for column, values in categorical.items()}
+    for column in categorical:
+        if not 2 <= (found := len(set(map(plain, _present(frames, column))))) <= MOST_CLASSES:
+            raise DataError(f"column {column!r} holds {found} different values, so it is no category; leave it out")
     return {column: class_names(_present(frames, column), None) for column in categorical}
 
 

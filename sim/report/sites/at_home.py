@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.evaluation.clinical import AtThreshold, Estimate, of_counts, wilson
-from sim.report.clinical import HALF, class_names
+from sim.report.clinical.shown import HALF, class_names
 from sim.report.sentences import named
 from sim.runs.folder import PlanRun, Run
 
 NONE = Estimate(float("nan"), float("nan"), float("nan"))
+LEAST_TOLD = 0.0005  # of what bins may hide of an AUC
 COUNTED = ("answers", "refused", "silent", "sent", "came")
 SHOWN = ("auc", "accuracy", "balanced_accuracy", "brier", "loss", "ece", "mae")
 WORDS = {"loss": "loss", "ece": "calibration error (ECE)"}
@@ -139,7 +140,11 @@ def _sentence(home: AtHome) -> str:
     whole, label = home.together, home.one.label
     if not whole:
         return f"{label}: no hospital has told sums, so nothing is known of all patients together."
-    exact = f"; its AUC, of binned scores, is at most {whole['auc_error']:.3f} off" if whole["auc_error"] else ""
+    exact = (
+        f"; its AUC, of binned scores, is at most {whole['auc_error']:.3f} off"
+        if whole["auc_error"] >= LEAST_TOLD
+        else ""
+    )
     hospitals = f"{whole['sites']} hospital{'s' * (whole['sites'] > 1)}"
     return f"{label}: judged at home on {whole['count']} patients whom {hospitals} held out{exact}."
 

@@ -15,6 +15,8 @@ from clients.upkeep.at_rest import KEY, NONCE, SEALED, keeping, opened, seal
 from fedsmall.errors import PolicyError
 from fedsmall.package.record import COMMON
 from fedsmall.wire import ROUND, split
+from sim.cli.app import main
+from sim.consortium import members
 from tests.clients.test_station import AS_IT_IS, config, files, order, plan, same, scaled
 
 __all__ = ["files"]
@@ -104,7 +106,7 @@ def test_a_station_with_a_key_gives_the_same_bits_and_keeps_nothing_that_can_be_
     assert all(same(a, b) for a, b in zip(one, other, strict=True))
     folder = run_folder(tmp_path / "sealed" / "runs", "r")
     places = {str(path.relative_to(folder).parent) for path in arrays_on_disk(folder)}
-    assert {"visitors", "packages/common", "packages/own"} <= places
+    assert {"visitors", "kept"} <= places
     for path in arrays_on_disk(folder):
         if path.name != "agreed.json":  # the plan, which everybody knows
             assert path.read_bytes().startswith(SEALED), path.name
@@ -116,3 +118,23 @@ def test_a_station_with_a_key_gives_the_same_bits_and_keeps_nothing_that_can_be_
     with keeping(key):
         found = kept(folder, COMMON).weights
     assert all(np.array_equal(found[name], array) for name, array in split(model, "arrays").items())
+
+
+def test_the_sites_own_commands_open_what_was_sealed(tmp_path, files, key, monkeypatch, capsys):
+    members.create(tmp_path / "c", "rhine", "fed", 8443, listen="127.0.0.1", inner_port=1, days=9)
+    members.add_site(tmp_path / "c", "essen", None, days=9)
+    kit = tmp_path / "c" / "kits" / "essen"
+    (kit / "policy.toml").write_text(AS_IT_IS + f'rest_key = "{key}"\n')
+    run_of(Station("essen", files["essen"], kit / "state", kit / "policy.toml"), plan(2))
+    monkeypatch.chdir(tmp_path)
+
+    for words, made in ((["package", "r"], "r-common/package.json"), (["report", "r"], "r-at-essen.html")):
+        with pytest.raises(SystemExit) as left:
+            main(["site", *words, "--kit", str(kit)])
+        assert left.value.code == 0, capsys.readouterr().err
+        assert not (tmp_path / made).read_bytes().startswith(SEALED)
+    (kit / "policy.toml").write_text(AS_IT_IS)
+    with pytest.raises(SystemExit) as left:
+        main(["site", "package", "r", "--kit", str(kit), "--out", "other"])
+    assert left.value.code == 2
+    assert "its policy names no rest_key to open it" in capsys.readouterr().err

@@ -6,10 +6,16 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedsmall.data.cells import number_block
+from fedsmall.data.cells import MISSING, number_block
+from fedsmall.data.sources import tables
+from fedsmall.data.sources.table_files import read_table
 from fedsmall.data.sources.tables import csv
 from fedsmall.errors import DataError, PlanError
+from fedsmall.tasks import build_federation
+from tests.fedsmall.data.test_sources import plan
 
 GOOD = "age,dose,ill\n50,1.5,0\n61,2.5,1\n47,0.5,0\n70,3.5,1\n"
 OTHER = "age,dose,ill\n51,1.0,0\n66,2.0,1\n"
@@ -80,7 +86,7 @@ ERRORS: dict[str, tuple[dict[str, str | bytes], dict[str, Any], str]] = {
     "a spreadsheet called csv": (
         {"a.csv": b"PK\x03\x04more"},
         {},
-        "a.csv: the file is not a table of text but a spreadsheet; save it as CSV",
+        "a.csv: the file is not a table of text but a spreadsheet; name it .xlsx, or save it as CSV",
     ),
     "a decimal comma": (
         {"a.csv": GOOD.replace(",", ";").replace(".", ",")},
@@ -214,6 +220,66 @@ def test_plain_columns_are_not_noted(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "a.csv", index=False)
 
     assert csv(None, 0, str(tmp_path), label="ill").notes == ()
+
+
+CELLS = [
+    "1",
+    "-3.25",
+    "1e-7",
+    " 2.5",
+    "?",
+    "",
+    "NA",
+    "k.A.",
+    "x",
+    "inf",
+    "1_000",
+    "\u0663",
+    "0x1f",
+    "1,5",
+    "nan",
+    "+4.",
+]
+
+
+@given(st.lists(st.sampled_from(CELLS), min_size=1, max_size=12))
+def test_cells_are_the_numbers_that_pandas_makes_of_each(cells: list[str]) -> None:
+    values, text = number_block(pandas.DataFrame({"a": cells}, dtype=object))
+
+    for cell, value, odd in zip(cells, values[:, 0], text[:, 0], strict=True):
+        alone = pandas.to_numeric(pandas.Series([cell], dtype=object), errors="coerce")[0]
+        number = alone if np.isfinite(alone) else np.nan
+        assert value == number or (np.isnan(value) and np.isnan(number))
+        assert odd == (np.isnan(number) and cell.strip().lower() not in MISSING)
+
+
+def test_numbers_are_rounded_as_pandas_rounds_them() -> None:
+    rng = np.random.default_rng(0)
+    cells = [repr(float(value)) for value in np.exp(20 * rng.normal(size=5000))]
+
+    fast = number_block(pandas.DataFrame({"a": cells}, dtype=object))[0][:, 0]
+    slow = number_block(pandas.DataFrame({"a": [*cells, "x"]}, dtype=object))[0][:-1, 0]
+
+    np.testing.assert_array_equal(fast, slow)
+    np.testing.assert_array_equal(fast, [float(cell) for cell in cells])
+
+
+def test_files_are_read_once_for_all_seeds_and_again_when_they_change(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "a.csv").write_text(GOOD * 1 + "55,1.25,0\n58,2.25,1\n" * 1)
+    read: list[str] = []
+    monkeypatch.setattr(tables, "read_table", lambda path, *a, **b: read.append(path.name) or read_table(path, *a, **b))
+    task = {"csv": str(tmp_path / "a.csv"), "label": "ill"}
+
+    def feature(seed: int, **settings: Any) -> float:
+        federation = build_federation(plan({**task, **settings}, sites=2, samples_per_site=None, seed=seed))
+        return sum(len(site) for site in federation.train) + len(federation.test)
+
+    assert [feature(seed) for seed in range(3)] == [6, 6, 6]
+    assert read == ["a.csv"]
+    (tmp_path / "a.csv").write_text(GOOD)
+    assert feature(0) == 4
+    feature(0, drop=["dose"])
+    assert read == ["a.csv"] * 3
 
 
 def test_a_table_as_a_whole_is_its_columns_one_by_one() -> None:

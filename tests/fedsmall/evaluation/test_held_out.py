@@ -132,5 +132,15 @@ def test_what_a_page_needs_is_of_every_site_and_of_all_together():
     assert list(shown["sites"]) == ["a", "b"]
     assert (shown["together"]["count"], shown["together"]["sites"]) == (80, 2)
     assert shown["together"]["called"] == (told["a"]["called"] + told["b"]["called"]).tolist()
-    assert shown["together"]["over_sites"]["accuracy"]["value"] == shown["together"]["metrics"]["accuracy"]
+    assert {k: each["value"] for k, each in shown["together"]["over_sites"].items()} == shown["together"]["metrics"]
     assert json.loads(json.dumps(shown)) == shown
+
+
+def test_an_interval_over_hospitals_holds_its_own_value_whatever_the_number_of_classes():
+    for classes in (2, 3):
+        told = {f"s{seed}": told_of(*patients(classes, 40, seed), task_of(classes)) for seed in range(4)}
+
+        over = judged_at_home(told, task_of(classes))["together"]["over_sites"]
+
+        assert {"brier", "auc", "balanced_accuracy"} < over.keys()
+        assert all(each["low"] <= each["value"] <= each["high"] for each in over.values())

@@ -9,15 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clients.kept import OWN_MODEL, Place, keep
+from clients.memory import run_folder
 from clients.site_log import SiteLog
+from clients.visitors import KeptVisitors
 from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
+from fedsmall.models.registry import initial_model
+from fedsmall.package.record import COMMON
+from fedsmall.package.store import read
 from fedsmall.plan import Plan
 from fedsmall.privacy.accountant import epsilon_of
 from fedsmall.privacy.patient_level import Charge
+from fedsmall.tasks import load_site
 from sim.cli.app import main
-from sim.consortium import keys, members, runs
+from sim.consortium import keys, members, runs, sample_data
 from sim.consortium.site import Site, classic_programs, programs
 from strategies.server.journal import FileJournal
 from tests.sim.consortium.desk import Desk
@@ -222,16 +229,20 @@ def test_a_plan_that_sites_would_refuse_is_refused_at_the_start_in_a_line_that_s
 
 
 def test_a_site_gets_its_package_by_the_runs_name_and_is_told_why_where_there_is_none(fedsmall, essen, tmp_path):
-    from clients.kept import FOLDER
-    from clients.memory import run_folder
-    from fedsmall.package.store import save
-    from tests.fedsmall.test_package import made
-
     none = fedsmall("site", "package", "trial", "--kit", essen.kit)
     SiteLog(essen.home, "essen").write("sent", run="trial", kind="train")
     early = fedsmall("site", "package", "trial", "--kit", essen.kit)
     misspelt = fedsmall("site", "package", "trail", "--kit", essen.kit)
-    save(run_folder(essen.home / "runs", "trial") / FOLDER / "common", *made())
+    sample_data.write([tmp_path / "essen.csv"])
+    task = {"csv": "hospital.csv", "label": "diagnosis", "classes": ["malignant", "benign"]}
+    asked = Plan(name="p", task=task, model="linear", method=method("FedDC", keep_last=2))
+    raw = load_site(asked, "essen", tmp_path / "essen.csv")
+    model = initial_model(asked, raw.task)
+    folder = run_folder(essen.home / "runs", "trial")
+    for what in (COMMON, OWN_MODEL):
+        keep(Place(folder, "trial", raw, None, 3), asked, what, model, {"accuracy": 0.75, "kept-accuracy": 0.5})
+    for t in (1, 2):
+        KeptVisitors(folder / "visitors", 2).keep(t, model)
     there = fedsmall("site", "package", "trial", "--kit", essen.kit)
     again = fedsmall("site", "package", "trial", "--kit", essen.kit)
 
@@ -240,6 +251,14 @@ def test_a_site_gets_its_package_by_the_runs_name_and_is_told_why_where_there_is
     assert "Did you mean 'trial'" in misspelt[2]
     assert "the folder trial-common holds files already" in again[2]
     assert [call[0] for call in (none, early, misspelt, there, again)] == [2, 2, 2, 0, 2]
+    assert fedsmall("site", "package", "trial", "--own", "--kit", essen.kit)[0] == 0
+    visitors = fedsmall("site", "package", "trial", "--visitors", "--kit", essen.kit)
+    assert "trial-visitors: the last 2 models that were trained here, together" in visitors[1]
+    package = read(tmp_path / "trial-visitors").package
+    assert (package.whose, package.architecture.members) == ("visitors of essen", 2)
+    assert package.performance == {"held out at essen": {"accuracy": 0.5}}
+    both = fedsmall("site", "package", "trial", "--visitors", "--own", "--kit", essen.kit)
+    assert (both[0], "give one of them" in both[2]) == (2, True)
     assert "fedsmall predict trial-common" in there[1]
     assert (tmp_path / "trial-common" / "package.json").is_file()
 

@@ -1,6 +1,7 @@
 """The compose file of a consortium: what it promises, and, where there is an engine, that it comes up and finishes."""
 
 import os
+import re
 import shutil
 import subprocess
 
@@ -10,6 +11,9 @@ import yaml
 from tests import ROOT
 
 SERVICES = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+
+
+NAMED = re.compile(r'"\$(?:consortium|keys)/([\w./-]+)"').findall
 
 
 def engine():
@@ -28,6 +32,54 @@ def test_no_container_can_write_its_root_or_gain_rights(name):
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "privileged" not in service
     assert "ports" not in service
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_container_takes_all_memory_or_starts_any_number_of_processes(name):
+    service = SERVICES[name]
+
+    assert service["mem_limit"] in ("512m", "1g", "3g")
+    assert service["pids_limit"] <= 512
+
+
+def mounted(name):
+    return {volume.split(":")[0] for volume in SERVICES[name]["volumes"]}
+
+
+def test_the_gate_has_its_certificate_and_nothing_else_of_the_consortium():
+    script = (ROOT / "docker" / "provision.sh").read_text()
+
+    assert mounted("gate") == {"gate"}
+    copied = {
+        name for line in script.splitlines() if "/gate/" in line and line.startswith("cp") for name in NAMED(line)
+    }
+    assert copied == {"consortium.json", "ca/ca.crt", "server/server.crt", "server/server.key"}
+
+
+def test_the_authoritys_key_is_where_no_container_that_runs_on_can_read_it():
+    script = (ROOT / "docker" / "provision.sh").read_text()
+
+    assert 'mv "$consortium/ca/ca.key" "$consortium/ca/private/"' in script
+    assert "authority:/consortium/ca/private" in SERVICES["provision"]["volumes"]
+    assert [name for name in SERVICES if "authority" in mounted(name)] == ["provision"]
+    assert SERVICES["provision"].get("restart") is None
+
+
+@pytest.mark.parametrize("site", ["essen", "bonn", "ulm"])
+def test_the_sites_key_is_with_the_network_half_alone(site):
+    script = (ROOT / "docker" / "provision.sh").read_text()
+
+    assert f"{site}-keys" in mounted(site)
+    assert f"{site}-keys" not in mounted(f"{site}-station")
+    (line,) = [line for line in script.splitlines() if '"$root/kits/$site/"' in line]
+    assert set(NAMED(line)) == {"site.json", "policy.toml", "site.key.pub"}
+    assert [name for name in SERVICES if f"{site}-keys" in mounted(name)] == ["provision", site]
+
+
+def test_a_volume_that_is_mounted_is_declared():
+    declared = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["volumes"]
+
+    assert set(declared) == set().union(*map(mounted, SERVICES))
 
 
 def test_only_stations_get_a_gpu_and_are_otherwise_as_they_were():

@@ -138,6 +138,12 @@ def test_compare_puts_it_beside_its_simulation(home, played, capsys, tmp_path):
     assert "Over real hospitals: FedDC (trial, real sites)" in (tmp_path / "both" / "report.html").read_text()
 
 
+def test_two_runs_of_one_name_stay_two(played):
+    (merged,) = merge([played, played])
+
+    assert [one.label for one in merged.done] == ["FedDC (trial)", "FedDC (trial 2)"]
+
+
 def test_a_simulation_of_other_patients_is_another_table(folder, home, tmp_path):
     others = {name: path.read_text().splitlines() for name, path in files(tmp_path).items()}
     for name, lines in others.items():

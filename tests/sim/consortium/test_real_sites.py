@@ -19,8 +19,11 @@ import pandas
 import psutil
 import pytest
 from safetensors.numpy import load_file
+from sklearn.metrics import balanced_accuracy_score, confusion_matrix, roc_auc_score
 
 from clients import consent
+from clients.memory import run_folder
+from clients.run_end import own_evaluation
 from clients.site_log import SiteLog
 from examples import endurance
 from examples.loopback import LoopbackConsortium, free_ports
@@ -28,9 +31,12 @@ from fedsmall.audit_log import AuditLog, verify
 from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
 from fedsmall.tasks import build_federation, hold_out
+from sim.cli.app import main
 from sim.consortium import dialling, flower_cli, keys, log_check, members, runs, sample_data, server, site, supervisor
 from sim.engines.run import run_plan
 from sim.runs import scenario
+from sim.runs.execute import execute
+from sim.runs.folder import read as read_run
 from tests import ROOT
 
 NAMES = ("bonn", "essen", "ulm")
@@ -119,6 +125,50 @@ def test_a_hospital_uses_the_models_of_a_finished_run_without_the_coordinator(
     told = record.predictions["probabilities"][record.predictions["sites"] == "essen"]
     assert np.abs(said - told).max() < 1e-6
     assert (tmp_path / "first-own" / "SHA256SUMS").is_file()
+
+
+def fedsmall(*words):
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return ended.value.code
+
+
+def test_report_compare_predict_and_the_hospitals_page_work_on_a_run_over_real_sites(
+    loopback, finished, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    folder = next(iter(loopback.data.values())).parent
+    pandas.read_csv(loopback.data["essen"]).drop(columns="diagnosis").to_csv("new.csv", index=False)
+    played = scenario.load(finished / "scenario.toml", [f"task.csv={folder}"])
+    execute(played, tmp_path / "first", engine="inprocess")
+
+    for words in (
+        ["report", finished],
+        ["compare", finished, "first", "--out", "both"],
+        ["predict", finished, "new.csv", "--out", "real.csv"],
+        ["predict", "first", "new.csv", "--out", "played.csv"],
+        ["site", "report", "first", "--kit", loopback.kit("essen").kit],
+    ):
+        assert fedsmall(*words) == 0
+
+    judged = read_run(finished).done[0].row["real"]["judged"]["sites"]
+    for name in NAMES:
+        own = own_evaluation(run_folder(loopback.kit(name).home / "runs", "first"))
+        called = own.said.argmax(axis=1)
+        assert judged[name]["called"] == confusion_matrix(own.y, called).tolist()
+        assert judged[name]["metrics"]["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(own.y, called))
+        assert judged[name]["metrics"]["auc"] == pytest.approx(
+            roc_auc_score(own.y, own.said[:, 1]), abs=judged[name]["auc_error"]
+        )
+        assert f"<td>{name}</td>" in (finished / "report.html").read_text()
+    assert "FedDC (first, real sites)" in (tmp_path / "both" / "report.html").read_text()
+    said = [pandas.read_csv(tmp_path / name)["p_benign"] for name in ("real.csv", "played.csv")]
+    assert np.abs(said[0] - said[1]).max() < 1e-6
+    page = (tmp_path / "first-at-essen.html").read_text()
+    left = [e for e in AuditLog(loopback.kit("essen").home / "log.jsonl").entries() if e.get("run") == "first"]
+    assert all(e["sha256"][:16] in page for e in left if e["event"] == "sent" and e["bytes"])
+    came = [e for e in AuditLog(finished / "log.jsonl").entries() if e["event"] == "answer" and e["site"] == "essen"]
+    assert [e["bytes"] for e in came] == [e["bytes"] for e in left if e["event"] == "sent"]
 
 
 def test_the_scenario_that_comes_along_runs_under_the_default_policy_with_noise_that_nobody_can_draw_again(loopback):
@@ -411,6 +461,30 @@ def test_a_killed_run_in_phases_is_resumed_to_the_same_bits_and_the_same_visitor
     assert sorted(told) == sorted(expected) == list(NAMES)
     for name in NAMES:
         assert told[name]["loss"] == pytest.approx(expected[name]["loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("run", "settings"),
+    [
+        ("groups", {"method.0.groups": 2}),
+        ("routes-of-sites", {"method.0.validate.routes": 3}),
+        ("routes-of-samples", {"method.0.validate.routes": 4, "method.0.aggregate_every": 1}),
+    ],
+)
+def test_groups_and_routes_over_real_sites_end_in_the_bits_and_the_figures_of_this_process(loopback, run, settings):
+    plan = plan_of(**settings)
+
+    loopback.finish(run, loopback.start(run, plan, **PATIENCE))
+
+    here, home = record_in_process(loopback, plan), loopback.home(run)
+    told = json.loads((home / "outcome.json").read_text())
+    assert same(load_file(home / "model.safetensors"), here.model)
+    assert len(next(iter(here.model.values()))) == plan.method.group_count(3)
+    assert not any(event["kind"] for event in told["events"])
+    judged = told["evaluations"][-1]["validation"]
+    assert judged == json.loads(json.dumps(here.evaluations[-1].validation))
+    assert judged.get("sites") == (None if run == "groups" else 3)
+    assert (judged.get("folds") == "patients") == (run == "routes-of-samples")
 
 
 def test_a_superlink_that_was_killed_with_all_its_memory_costs_a_resume_by_itself_and_no_bit(loopback):

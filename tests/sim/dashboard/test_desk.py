@@ -8,7 +8,7 @@ import pytest
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.methods import method
-from sim.dashboard import drawing
+from sim.dashboard import drawing, page
 from sim.dashboard.desk import Desk, Map, Sitting, budget_of, state_of
 from sim.dashboard.follow import FollowedLog
 from strategies.server.journal import FileJournal
@@ -156,8 +156,6 @@ def test_what_was_spent_grows_with_the_contacts():
 
 
 def test_a_consortium_without_a_run_or_a_site_has_a_page(tmp_path):
-    from sim.dashboard import page
-
     text = page.whole(Desk(consortium(tmp_path / "c", ())), "n")
 
     assert "no site yet" in text
@@ -185,3 +183,24 @@ def test_the_head_that_a_site_signed_last_is_shown(tmp_path):
         )
 
     assert FollowedLog(log.path).read().heads == {"essen": "b" * 64}
+
+
+def test_a_run_is_read_again_only_when_one_of_its_files_has_changed(copy, monkeypatch):
+    desk = Desk(copy)
+    (first,) = desk.runs()
+    reads = []
+    monkeypatch.setattr(FileJournal, "cards", lambda self, last: reads.append(last) or [])
+
+    assert desk.runs() == [first]
+    assert not reads
+    AuditLog(copy / "runs" / RUN / "log.jsonl").write("away", site="essen")
+    (again,) = desk.runs()
+    assert reads
+    assert again.log.happened[-1]["event"] == "away"
+
+
+def test_an_unchanged_run_of_a_new_desk_is_the_same(copy):
+    desk = Desk(copy)
+    desk.runs()
+
+    assert page.body(desk) == page.body(Desk(copy))

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
 from scipy.special import softmax
 
 from fedsmall.distillation import check_at_hand, distillation, perturbed, soft_answers
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.ensembles import answer
+from fedsmall.package.record import DISTILLED
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
@@ -18,7 +18,9 @@ from fedsmall.training.gradients import LOSSES
 from fedsmall.training.trees import cohort_for
 from sim.consortium import runs
 from sim.engines.run import run_plan
+from sim.runs.chosen import chosen
 from sim.runs.execute import execute
+from sim.runs.folder import read
 from sim.runs.scenario import build
 from tests.sim.engines.test_one_algorithm import federation_of, plan_of
 
@@ -119,13 +121,15 @@ def test_every_engine_distils_the_same(settings: dict[str, Any]) -> None:
 def test_a_run_keeps_the_one_model_and_says_what_it_is_worth(tmp_path) -> None:
     table = {"name": "d", "task": "breast_cancer", "sites": 4, "samples_per_site": 6, "rounds": 4}
 
-    run = execute(build(table | {"method": [{"name": "TravellingGroups", **GROUPS}]}), tmp_path / "run")
+    execute(build(table | {"method": [{"name": "TravellingGroups", **GROUPS}]}), tmp_path / "run")
 
-    (path,) = (tmp_path / "run" / "models").glob("distilled-*")
-    whole = run.model_of(run.done[0])
-    one = load_file(path)
-    assert {name: array.shape[1:] for name, array in whole.items()} == {n: array.shape for n, array in one.items()}
-    assert 0 < run.done[0].row["distilled"]["common"]["accuracy"] <= 1
+    run = read(tmp_path / "run")
+    several, one = (chosen(run, whose=whose)[0] for whose in (None, DISTILLED))
+    shapes = {name: array.shape[1:] for name, array in several.weights.items()}
+    assert shapes == {name: array.shape for name, array in one.weights.items()}
+    assert (several.package.architecture.members, one.package.architecture.members) == (2, None)
+    worth = run.done[0].row["distilled"]["common"]["accuracy"]
+    assert one.package.performance["test samples"]["accuracy"] == worth
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def judged(evaluation: Any) -> dict[str, Any]:
 def with_fold_changed(plan: Plan, federation: Federation, fold: int) -> Federation:
     train = []
     for site, own in zip(federation.names, federation.train, strict=True):
-        in_fold = folds_of_samples(plan, site, own.y) == fold
+        in_fold = folds_of_samples(plan, site, own) == fold
         train.append(replace(own, x=np.where(in_fold[:, None], -own.x, own.x)))
     return replace(federation, train=tuple(train))
 
@@ -144,7 +144,7 @@ def test_what_is_expected_is_scikit_learns_on_the_pooled_out_of_fold_predictions
     trainer = cohort_for(plan, federation.task, federation.names, federation.train)
     of_routes, shares, y = models_of_routes(plan, federation), [], []
     for number, own in enumerate(federation.train):
-        folds = folds_of_samples(plan, federation.names[number], own.y)
+        folds = folds_of_samples(plan, federation.names[number], own)
         for sample, fold in enumerate(folds):
             members = [{name: array[k] for name, array in of_routes[fold].items()} for k in range(2)]
             each = [trainer.predict_at(number, member, own.x[[sample]], {})[0] for member in members]

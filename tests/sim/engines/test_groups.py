@@ -298,10 +298,14 @@ def test_groups_averaged_at_once_are_those_averaged_one_after_the_other(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [("TravellingGroups", {"groups": 2, "ema": 0.5}), ("FedDC", {"aggregate_every": 2, "validate": {"routes": 3}})],
+    [
+        ("TravellingGroups", {"groups": 2, "ema": 0.5}),
+        ("FedDC", {"aggregate_every": 2, "validate": {"routes": 3}}),
+        ("FedAvg", {"aggregate_every": 1, "validate": {"routes": 6}}),  # of fewer sites: folds of samples
+    ],
 )
 def test_ray_gives_groups_and_routes_the_bits_of_this_process(name: str, settings: dict[str, Any]) -> None:
-    plan = plan_of(name, settings, rounds=4)
+    plan = plan_of(name, settings, rounds=6)
     federation = build_federation(plan)
 
     here, there = (run_plan(plan, federation, engine) for engine in ("inprocess", "ray"))

@@ -15,7 +15,7 @@ from clients.client_app import app
 from clients.site_data import give_federation
 from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
-from fedsmall.parts import Recipe, Tree
+from fedsmall.parts import EarlyStop, Recipe, Tree
 from fedsmall.plan import Plan
 from fedsmall.routes import folds_of
 from fedsmall.run_sheet import RUN, SITES
@@ -55,7 +55,7 @@ CASES = {
     "server momentum": routes_of(settings={"aggregate_every": 1, "server": "momentum", **ROUTES}),
     "trees": routes_of("RepTreeFL", {"tree": Tree(drop=0.2), **ROUTES}),
     "starting apart": routes_of(initial_models="independent"),
-    "patience": routes_of(settings={"aggregate_every": 1, "validate": {"routes": 3, "patience": 1}}, evaluate_every=1),
+    "patience": routes_of(evaluate_every=1, stop=EarlyStop(patience=1)),
 }
 
 
@@ -238,8 +238,7 @@ def test_sites_of_too_few_samples_tell_nothing_of_them() -> None:
 
 def test_a_run_that_is_resumed_expects_the_same(tmp_path) -> None:
     plan = routes_of(
-        "FedDC", {**NOW_AND_THEN, "validate": {"routes": 3, "patience": 2}}, rounds=30, evaluate_every=3,
-        recipe=Recipe(lr=2.0),
+        "FedDC", NOW_AND_THEN, rounds=30, evaluate_every=3, recipe=Recipe(lr=2.0), stop=EarlyStop(patience=2),
     )  # fmt: skip
     federation = federation_of(plan)
 
@@ -267,9 +266,8 @@ def test_a_run_that_is_resumed_expects_the_same(tmp_path) -> None:
 
 
 def test_patience_ends_a_run_that_gets_worse_and_keeps_the_best_model() -> None:
-    settings = {"aggregate_every": 1, "validate": {"routes": 3, "patience": 3}}
-    recipe = Recipe(lr=0.5)
-    plan = routes_of(settings=settings, rounds=400, evaluate_every=5, samples_per_site=4, recipe=recipe)
+    recipe, stop = Recipe(lr=0.5), EarlyStop(patience=3)
+    plan = routes_of(rounds=400, evaluate_every=5, samples_per_site=4, recipe=recipe, stop=stop)
     noisy = federation_of(plan)
     rng = np.random.default_rng(0)
     train = tuple(replace(own, y=np.where(rng.random(len(own)) < 0.25, 1 - own.y, own.y)) for own in noisy.train)
@@ -281,7 +279,7 @@ def test_patience_ends_a_run_that_gets_worse_and_keeps_the_best_model() -> None:
     assert record.rounds == record.chosen + 15 < 400
     assert losses[record.chosen] == min(losses.values())
     assert not record.stopped
-    fixed = plan.model_copy(update={"rounds": record.chosen})
+    fixed = plan.model_copy(update={"rounds": record.chosen, "stop": None})
     assert_equal_bits(record.model, run_plan(fixed, noisy, "cohort").model)
 
 

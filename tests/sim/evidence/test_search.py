@@ -189,12 +189,12 @@ def test_by_routes_no_site_is_left_out_and_how_long_to_train_is_chosen_as_well()
 
 
 def test_a_search_by_routes_sees_all_sites_and_ignores_patience(monkeypatch):
-    patient = BY_ROUTES | {"method": [{"name": "FedAvg", "validate": {"routes": 4, "patience": 1}}]}
+    patient = BY_ROUTES | {"method": [{"name": "FedAvg", "validate": {"routes": 4}, "stop": {"patience": 1}}]}
     federation = build_federation(build(patient).plan(0, 1000))
 
     plan = by_routes(build(patient).plan(0, 1000), federation)
 
-    assert (plan.method.validation.routes, plan.method.validation.patience) == (4, None)
+    assert (plan.method.validation.routes, plan.stop) == (4, None)
     assert (plan.evaluate_every, judged_by(build(patient)), judged_by(build(BY_ROUTES))) == (2, "routes", "folds")
     groups = build(BY_ROUTES | {"method": [{"name": "TravellingGroups", "groups": 4}]}).plan(0, 0)
     assert by_routes(groups, federation).method.validation.routes == 4

@@ -11,7 +11,7 @@ import pytest
 from sklearn import calibration, metrics
 
 from sim import run
-from sim.report.clinical import clinical
+from sim.report.clinical.shown import clinical
 from sim.report.html import page
 from sim.runs.folder import read
 from sim.runs.merge import merge

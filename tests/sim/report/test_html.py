@@ -10,6 +10,7 @@ import pytest
 from markupsafe import escape
 
 from fedsmall.methods import method
+from fedsmall.parts import EarlyStop
 from fedsmall.plan import Plan
 from fedsmall.schedule import Action, permutation, schedule_for
 from fedsmall.tasks import build_federation
@@ -19,7 +20,7 @@ from sim.report.sentences import sentences
 from sim.report.tables import table
 from sim.runs.execute import execute
 from sim.runs.folder import read
-from sim.runs.merge import merge
+from sim.runs.merge import data_of, merge
 from sim.runs.scenario import load
 from tests.sim.runs.scenarios import SMALL, write
 
@@ -219,6 +220,35 @@ def test_traffic_is_counted_by_the_contacts_that_the_run_had(random_schedule):
 
     for t in range(1, 25):
         assert figures._bytes(one, t) == pytest.approx(1000 * len([when for when in due if when <= t]) / len(due))
+
+
+def test_runs_of_one_name_on_other_data_have_names_and_places_of_their_own(small_run):
+    other = replace(small_run, plans=[plan.model_copy(update={"samples_per_site": 3}) for plan in small_run.plans])
+
+    html = page(merge([small_run, other]), "Runs compared")
+
+    names = re.findall(r'<section id="([^"]+)"', html)
+    assert len(set(names)) == 2
+    assert re.findall(r'<nav><a href="#([^"]+)">[^<]+</a><a href="#([^"]+)">', html)[0] == tuple(names)
+    ids = re.findall(r' id="([^"]+)"', re.sub(r"<svg.*?</svg>", "", html, flags=re.DOTALL))
+    assert len(set(ids)) == len(ids)
+
+
+def test_what_sites_keep_back_is_the_methods_way_with_the_same_data():
+    plan = Plan(name="s", task="breast_cancer", sites=4, method=method("FedAvg"))
+    patient = plan.model_copy(update={"stop": EarlyStop(patience=2, hold_out=0.25)})
+
+    assert patient.data_key != plan.data_key
+    assert data_of(patient) == data_of(plan)
+
+
+def test_the_captions_of_wide_tables_may_break(small_run):
+    templates = (Path(figures.__file__).parent / "templates").glob("*.html")
+
+    bare = [line for path in templates for line in path.read_text().splitlines() if "<caption>" in line]
+
+    assert bare
+    assert all("<caption><div>" in line for line in bare)
 
 
 def test_runs_on_the_same_data_are_merged_and_keep_their_names(small_run, tmp_path):

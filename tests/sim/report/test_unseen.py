@@ -16,6 +16,7 @@ SCENARIO = {
     "method": [
         {"name": "FedAvg"},
         {"name": "FedAvg", "label": "routes", "validate": {"routes": 3}},
+        {"name": "FedAvg", "label": "of patients", "validate": {"routes": 8}},
     ],
 }  # fmt: skip
 
@@ -31,12 +32,29 @@ def test_the_sentence_says_what_to_expect_and_on_what_it_rests(run):
     metrics = [one.row["validation"]["metrics"] for one in run.done if one.label == "routes"]
     auc = 100 * sum(each["auc"]["value"] for each in metrics) / 2
 
-    (said,) = unseen_sentences(run)
+    (said, _) = unseen_sentences(run)
 
     assert said.startswith(f"routes: at a hospital that took no part, expect ROC-AUC {auc:.1f}% (")
     assert said.endswith(
         "; 48 patients of 6 hospitals, each judged by models that never saw its hospital, mean over 2 seeds."
     )
+
+
+def test_of_fewer_hospitals_than_routes_it_speaks_of_their_own_next_patients_and_of_no_other_hospital(run):
+    (_, said) = unseen_sentences(run)
+    shown = html.unescape(page([run], "t"))
+
+    assert said.startswith("of patients: at these hospitals, for patients who took no part, expect ROC-AUC ")
+    assert said.endswith(
+        "; 48 patients of 6 hospitals, each judged by models that never saw the patient, mean over 2 seeds."
+    )
+    assert (
+        "At these hospitals, for patients who took no part: every patient judged by models that never saw the" in shown
+    )
+    assert "At a hospital that took no part: every patient judged by models that never saw its hospital" in shown
+    of_patients = shown.partition("At these hospitals")[2].partition("</table>")[0]
+    assert "<td>of patients</td>" in of_patients
+    assert "<td>routes</td>" not in of_patients
 
 
 def test_the_page_and_the_folder_hold_it(run):

@@ -220,6 +220,80 @@ def test_each_site_s_own_model_is_kept_where_it_is_asked_for(clinic, fedsmall, t
     assert 'ends with no common model; keep = "sites" in the scenario' in complained
 
 
+BESIDE = """
+[[method]]
+name = "FedDC"
+label = "visited"
+aggregate_every = 4
+keep_last = 3
+[[method]]
+name = "TravellingGroups"
+label = "made one"
+groups = 2
+distil = 10
+"""
+
+
+@pytest.fixture(scope="module")
+def beside(clinic):
+    """A run over the same hospitals that keeps more than common models."""
+    asked = write(
+        clinic.folder.parent, TABLE.replace("[0, 1]", "[0]").replace("rounds =", 'keep = "sites"\nrounds =') + BESIDE
+    )
+    return execute(load(asked), clinic.folder.parent / "beside")
+
+
+def right(rows, raw):
+    return np.mean([row["class"] == outcome for row, outcome in zip(rows, raw["outcome"], strict=True)])
+
+
+def test_the_visitors_of_a_site_predict_as_the_run_judged_them(beside, tmp_path):
+    one = next(one for one in beside.done if one.label == "visited")
+    raw = held_out(beside, 0, "bonn")
+    raw.to_csv(tmp_path / "new.csv", index=False)
+
+    rows = elsewhere(tmp_path, beside.folder.resolve(), "new.csv", "--method", "visited", "--visitors", "bonn")
+
+    (stored,) = [each for each in beside.packages_of(one) if each.package.whose == "visitors of bonn"]
+    assert right(rows, raw) == pytest.approx(one.row["kept"]["held_out"]["bonn"]["accuracy"])
+    assert {float(row["spread"]) > 0 for row in rows} == {True}
+    assert stored.package.architecture.members == 3
+    assert stored.package.performance["held out at bonn"] == one.row["kept"]["held_out"]["bonn"]
+    card = (beside.folder / "packages" / stem(one, "visitors of bonn") / "README.md").read_text()
+    assert "The last models that were trained at bonn, trained by visited" in card
+
+
+def test_what_was_distilled_predicts_as_the_run_judged_it(beside, tmp_path):
+    one = next(one for one in beside.done if one.label == "made one")
+    raw = pandas.concat([held_out(beside, 0, name) for name in ("bonn", "essen")])
+    raw.to_csv(tmp_path / "new.csv", index=False)
+
+    rows = elsewhere(tmp_path, beside.folder.resolve(), "new.csv", "--method", "made one", "--distilled")
+
+    assert right(rows, raw) == pytest.approx(one.row["distilled"]["common"]["accuracy"])
+    assert "spread" not in rows[0]
+    assert not (beside.folder / "models").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["--method", "visited", "--visitors", "bon"], "there are no visitors of the site 'bon'. Did you mean 'bonn'"),
+        (["--method", "FedDC", "--visitors", "bonn"], "visitors of sites were not kept for FedDC; keep_last = 5"),
+        (["--method", "FedDC", "--distilled"], "FedDC was not distilled into one model; distil = 100"),
+        (["--method", "visited", "--site", "bon"], "there is no model of the site 'bon'. Did you mean 'bonn'"),
+        (["--site", "bonn", "--visitors", "bonn"], "each mean another model; give one of them"),
+    ],
+)
+def test_models_that_are_not_there_are_one_line(beside, fedsmall, tmp_path, asked, words):
+    held_out(beside, 0, "bonn").to_csv(tmp_path / "new.csv", index=False)
+
+    code, _, complained = fedsmall("predict", beside.folder, "new.csv", *asked)
+
+    assert (code, complained.count("\n")) == (2, 1)
+    assert words in complained
+
+
 def changed(frame, **columns):
     return frame.assign(**columns)
 

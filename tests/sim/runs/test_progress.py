@@ -1,9 +1,10 @@
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from sim.runs.federations import Federations
-from sim.runs.progress import Bars, Lines, watcher
+from sim.runs.progress import Bars, InCell, Lines, watcher
 
 
 def test_lines_say_what_is_done_and_what_is_left(small_run):
@@ -63,3 +64,27 @@ def test_a_long_plan_says_how_far_it_is_at_least_every_half_minute(small_run, mo
     assert said[1].startswith("small: Standalone, seed 0 done")
     assert said[2] == "small: 7 of 12 rounds, 58%, 70 s"
     assert len(said) == 3
+
+
+def test_a_notebook_has_one_bar_that_moves(small_run, monkeypatch):
+    display = pytest.importorskip("IPython.display")
+    shown, clock = [], [0.0]
+
+    class Handle:
+        def update(self, html):
+            shown.append(html.data)
+
+    monkeypatch.setattr("sim.runs.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(display, "display", lambda html, display_id: (shown.append(html.data), Handle())[1])
+
+    with InCell(small_run.plans[:2], "<small>") as bar:
+        for rounds in range(1, 7):
+            clock[0] += 0.1
+            bar.moved(rounds)
+        bar.end(small_run.plans[0])
+
+    assert 'max="12" value="0"' in shown[0]
+    assert "&lt;small&gt;" in shown[0]
+    assert "50% Standalone, seed 0 done" in shown[-2]
+    assert shown[-1] == ""
+    assert len(shown) < 1 + 6 + 1 + 1  # not for every round

@@ -3,7 +3,7 @@ import tomllib
 import pytest
 
 from fedsmall.errors import PlanError
-from sim.runs.scenario import assign, build, load, overlay, value_of
+from sim.runs.scenario import as_toml, assign, build, load, of_plan, overlay, value_of
 from sim.runs.shipped import scenarios
 from tests.sim.runs.scenarios import SMALL, write
 
@@ -169,3 +169,12 @@ def test_the_demo_holds_averaging_with_equal_traffic_and_equal_period(name):
 
     assert periods == {1, feddc.aggregate_every}
     assert {method.name for method in methods} == {"Standalone", "FedAvg", "FedProx", "DaisyChain", "FedDC", "Central"}
+
+
+@pytest.mark.parametrize("name", sorted(scenarios()))
+def test_the_scenario_of_a_plan_is_of_that_plan_alone(name):
+    for plan in load(scenarios()[name]).plans():
+        again = build(tomllib.loads(as_toml(of_plan(plan, "why")).decode()))
+
+        assert again.about == "why"
+        assert again.plans()[plan.fold] == plan

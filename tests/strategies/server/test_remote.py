@@ -5,11 +5,13 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.held_out import told_of
+from fedsmall.federation import Task
 from fedsmall.plan import Method, Plan
 from fedsmall.run_sheet import SUMS, RunSheet
 from fedsmall.schedule import Action, Contact
 from fedsmall.travellers import Moment
-from fedsmall.wire import METRICS
+from fedsmall.wire import HELD_OUT, METRICS
 from sim.engines.inprocess import InProcessGrid
 from strategies import FedDC
 from strategies.server.deployment import _sums, agree_on_scaling
@@ -69,6 +71,64 @@ def test_an_answer_without_an_evaluation_is_left_out(spoilt):
     judged = SiteEvaluator(Judges(chain, grid, PLAN))(moment({"w": np.array([2.0])}))
 
     assert sorted(judged.extra["held_out"]) == ["site-1", "site-2"]
+
+
+TASK = Task("t", (1,), 2, metrics=("accuracy", "loss"))
+
+
+def told_by(change=None, **metrics):
+    """An answer of a run's end by a site of three patients; ``change`` is done to its sums."""
+    told = told_of(np.array([[0.0, 1.0], [2.0, 0.0], [0.5, 1.0]]), np.array([1, 0, 0]), TASK)
+    if change is not None:
+        change(told)
+    said = {"num-examples": 3, "accuracy": 2 / 3} | metrics
+    arrays = ArrayRecord({name: Array(np.asarray(values)) for name, values in told.items()})
+    return RecordDict({METRICS: MetricRecord(said), HELD_OUT: arrays})
+
+
+def judged_with(answer):
+    """What the server makes of three sites' answers, of which the first is this one, and of whom it has events."""
+    chain = FedDC(1, 2)
+    grid = SpoilingGrid(toy_grid(3).app, 3)
+    grid.spoilt = answer
+    chain.meet(grid, weights(0.0), ASKED)
+    return SiteEvaluator(Judges(chain, grid, PLAN, TASK))(moment({"w": np.array([2.0])})), chain.events
+
+
+def test_sums_are_kept_as_they_were_told_and_charges_are_no_metrics():
+    judged, events = judged_with(told_by(**{"charged-steps": 8.0, "charged-most": 3.0}))
+
+    told = judged.told["site-0"]
+    assert events == []
+    assert (told["samples"], told["charged"]) == (3, {"steps": 8.0, "most": 3.0})
+    assert told["sums"]["called"] == [[1.0, 1.0], [0.0, 1.0]]
+    assert judged.extra["held_out"]["site-0"] == {"accuracy": pytest.approx(2 / 3)}
+
+
+def test_what_a_site_was_charged_is_known_though_it_holds_too_few_out():
+    judged, events = judged_with(RecordDict({METRICS: MetricRecord({"num-examples": 0, "charged-steps": 8.0})}))
+
+    assert judged.told["site-0"] == {"charged": {"steps": 8.0}}
+    assert "site-0" not in judged.extra["held_out"]
+    assert events == []
+
+
+SUM_LIES = {
+    "more patients than it judged": (None, {"num-examples": 2}, "its sums are of more samples than its metrics"),
+    "a matrix of others": (lambda told: told.update(called=np.eye(2)), {}, "its counts do not add up"),
+    "another number right": (lambda told: told.update(called=np.array([[2.0, 0], [0, 1]])), {}, "do not add up"),
+    "half a patient": (lambda told: told.update(called=told["called"] / 2 + 0.375), {}, "a count is no whole number"),
+    "no matrix": (lambda told: told.pop("called"), {}, "expected 7 sums by name, and others came"),
+}
+
+
+@pytest.mark.parametrize(("lie", "metrics", "line"), SUM_LIES.values(), ids=SUM_LIES)
+def test_sums_that_cannot_be_are_set_aside_with_their_site(lie, metrics, line):
+    judged, (event,) = judged_with(told_by(lie, **metrics))
+
+    assert (event["site"], event["kind"]) == ("site-0", "set aside")
+    assert line in event["reason"]
+    assert "site-0" not in judged.told
 
 
 def sums(count, total=None, squares=None):

@@ -4,12 +4,13 @@ The model is that of the run's main method with its first seed; under cross-vali
 on the samples that it has not seen. What other seeds change stands beside it, and is named as that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.clinical import STATISTICS, VALUES, AtThreshold, Estimate, at_threshold, auc
 from fedsmall.evaluation.intervals import Interval, interval
 from fedsmall.evaluation.thresholds import SENSITIVITY
@@ -22,11 +23,15 @@ HALF = 0.5
 
 
 class Said(NamedTuple):
-    """What a model says of samples: ``p`` (samples, classes), ``y`` (samples,) and ``sites`` (samples,) or none."""
+    """What a model says of samples: ``p`` (samples, classes), ``y`` (samples,) and ``sites`` (samples,) or none.
+
+    ``groups`` names each sample's subgroup, (samples,), by column.
+    """
 
     p: np.ndarray
     y: np.ndarray
     sites: np.ndarray
+    groups: Mapping[str, np.ndarray]
 
     def positive(self, label: int) -> tuple[np.ndarray, np.ndarray]:
         """The probabilities of one class, and who was of it."""
@@ -35,7 +40,8 @@ class Said(NamedTuple):
     def at(self, site: str) -> "Said":
         """What it says of the samples of one site."""
         mine = self.sites == site
-        return Said(self.p[mine], self.y[mine], self.sites[mine])
+        groups = {column: names[mine] for column, names in self.groups.items()}
+        return Said(self.p[mine], self.y[mine], self.sites[mine], groups)
 
 
 @dataclass(frozen=True)
@@ -179,11 +185,15 @@ def _by_seed(run: Run, group: Sequence[PlanRun]) -> dict[int, Said]:
         told = run.predictions_of(one)
         if "probabilities" in told and len(told["labels"]):
             sites = told.get("sites", np.array([], dtype=str))
-            parts.setdefault(one.plan.seed, []).append(Said(told["probabilities"], told["labels"], sites))
-    return {
-        seed: Said(*(np.concatenate([getattr(said, name) for said in mine]) for name in Said._fields))
-        for seed, mine in parts.items()
-    }
+            groups = {name.removeprefix(KEPT_AS): each for name, each in told.items() if name.startswith(KEPT_AS)}
+            parts.setdefault(one.plan.seed, []).append(Said(told["probabilities"], told["labels"], sites, groups))
+    return {seed: _together(mine) for seed, mine in parts.items()}
+
+
+def _together(parts: Sequence[Said]) -> Said:
+    p, y, sites = (np.concatenate([getattr(said, name) for said in parts]) for name in ("p", "y", "sites"))
+    columns = [column for column in parts[0].groups if all(column in said.groups for said in parts)]
+    return Said(p, y, sites, {column: np.concatenate([said.groups[column] for said in parts]) for column in columns})
 
 
 def _thresholds(group: Sequence[PlanRun]) -> tuple[tuple[str, float], ...]:

@@ -6,7 +6,7 @@ regression or machine learning methods", BMJ 385:e078378. The items are abridged
 
 from typing import NamedTuple
 
-from sim.report.clinical import Clinical, participants
+from sim.report.clinical.shown import Clinical, participants
 from sim.runs.folder import Run
 
 
@@ -25,6 +25,7 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
     counts = "Who took part" if participants(run) else real
     errors = "Model at thresholds; Ranking and calibration" if shown else real
     by_site = "Hospital by hospital" if shown and shown.sites else real
+    groups = bool(shown and shown.said.groups)
     scenario = "Plan, versions, and how to repeat this"
     return [
         Item("1", "title: prediction model, population, outcome", "Title of the page, as the scenario names it"),
@@ -51,7 +52,11 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
         Item("12f", "updating of the model", "Not done"),
         Item("12g", "how predictions are calculated in the evaluation", errors and "The model that is shown"),
         Item("13", "class imbalance", _imbalance(run)),
-        Item("14", "fairness: subgroups", "Hospital by hospital, by no other group" if shown and shown.sites else ""),
+        Item(
+            "14",
+            "fairness: what was done for subgroups",
+            "Nothing but to look at them: Subgroup by subgroup" if groups else "",
+        ),
         Item("15", "output: probability or class, and thresholds", errors and "Model at thresholds"),
         Item("16", "differences of training and evaluation data", counts + " (counts of classes)" if counts else ""),
         Item("17", "ethical approval", ""),
@@ -64,13 +69,18 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
         Item("20c", "evaluation data beside development data", (counts + ": classes only") if counts else ""),
         Item("21", "numbers of participants and events in each analysis", counts),
         Item("22", "the full model", "The run's folder, models/" if run.folder else ""),
-        Item("23a", "performance with confidence intervals", errors),
+        Item("23a", "performance with confidence intervals, also of key subgroups", _with_groups(errors, groups)),
         Item("23b", "performance by cluster", by_site),
         Item("24", "results of updating", "Not done"),
         Item("25", "interpretation", "The result in one sentence; no clinical interpretation"),
         Item("26", "limitations", "How to read this" + ("; sites were dealt from one table" if dealt else "")),
         Item("27a-c", "use of the model in care, and what is next", ""),
     ]
+
+
+def _with_groups(errors: str, groups: bool) -> str:
+    named = "; Subgroup by subgroup" if groups else "; of no subgroup (subgroups in the task names some)"
+    return errors + named if errors else ""
 
 
 def _imbalance(run: Run) -> str:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from fedsmall.evaluation.clinical import Curve, calibration, precision_recall, roc
 from fedsmall.evaluation.intervals import interval
-from sim.report.clinical import Clinical
+from sim.report.clinical.shown import Clinical
 from sim.report.figures import INK, STYLE
 from sim.report.style import LOOKS, SPARE, looks
 from sim.report.tables import by_label

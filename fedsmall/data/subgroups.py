@@ -1,0 +1,128 @@
+"""Subgroups: which patients a report also looks at by themselves, by columns of a table that need not be features.
+
+``subgroups = ["sex", "age>=60", "bmi>=25, 30"]`` in a task: the values of a column, or the parts between stated cuts.
+A column of many numbers without cuts is cut at its thirds, over all rows of the table. A row keeps the names of its
+groups and no value. Models never see them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedsmall.data.cells import as_numbers, is_missing
+from fedsmall.data.forms import need
+from fedsmall.data.sources.files import plain
+from fedsmall.data.sources.pool import Part, Pool
+from fedsmall.errors import DataError, PlanError
+from fedsmall.methods import nearest
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+MOST_VALUES = 12
+FEW_NUMBERS = 6  # different numbers in a column without cuts up to which each is a group
+UNKNOWN = "unknown"
+KEPT_AS = "groups/"  # in what a run keeps of predictions, before the name of the column
+EXAMPLE = 'subgroups = ["sex", "age>=60"]'
+
+
+class Subgroups(NamedTuple):
+    """One way to divide patients: a column, and the cuts between its parts where they are stated."""
+
+    column: str
+    cuts: tuple[float, ...] = ()
+
+
+def read_subgroups(given: Any) -> tuple[Subgroups, ...]:
+    """What a task's ``subgroups`` say. Raises PlanError, in one line, for what is none."""
+    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(word, str) for word in given):
+        raise PlanError(f"subgroups lists columns, with cuts where these are numbers: {EXAMPLE}; got {given!r}")
+    found = tuple(_one(word) for word in given)
+    columns = [each.column for each in found]
+    if twice := next((column for column in columns if columns.count(column) > 1), None):
+        raise PlanError(f'subgroups names {twice!r} twice; several cuts go into one: "{twice}>=40, 60"')
+    return found
+
+
+def _one(word: str) -> Subgroups:
+    column, at, cuts = word.partition(">=")
+    try:
+        numbers = tuple(float(cut) for cut in cuts.split(",")) if at else ()
+    except ValueError:
+        numbers = (np.nan,)
+    if not column.strip() or not np.isfinite(numbers).all() or list(numbers) != sorted(set(numbers)):
+        raise PlanError(f'subgroups: a column, or a column and ascending cuts, as in "age>=40, 60"; got {word!r}')
+    return Subgroups(column.strip(), numbers)
+
+
+def of_table(
+    frames: "Mapping[str, DataFrame]", parts: Mapping[str, Part], asked: Sequence[Subgroups], markers: Sequence[str]
+) -> dict[str, Part]:
+    """The samples of every site's table with the groups of their rows. Raises DataError by column, never by value."""
+    for frame in frames.values():
+        need(frame, [each.column for each in asked], "a subgroup")
+    named: dict[str, dict[str, np.ndarray]] = {name: {} for name in frames}
+    for each in asked:
+        columns = {name: frame[each.column] for name, frame in frames.items()}
+        missing = {name: is_missing(cells, markers).to_numpy(dtype=bool) for name, cells in columns.items()}
+        numbers = {name: as_numbers(cells, markers) for name, cells in columns.items()}
+        words = {name: np.array([plain(cell) for cell in cells], dtype=str) for name, cells in columns.items()}
+        text = any((np.isnan(numbers[name]) & ~missing[name]).any() for name in frames)
+        for name, groups in _divided(each, words, missing, None if text else numbers).items():
+            named[name][each.column] = groups
+    return {name: replace(part, groups=named[name]) for name, part in parts.items()}
+
+
+def of_features(pool: Pool, asked: Sequence[Subgroups]) -> Pool:
+    """The pool with the groups of its samples, by features that have names. Raises PlanError where there are none."""
+    known = list(pool.feature_names)
+    halves = {"train": pool.train, "test": pool.test}
+    values = {(half, site): part.x for half, parts in halves.items() for site, part in parts.items()}
+    if not known or any(x.ndim != 2 for x in values.values()):
+        raise PlanError("subgroups are columns of a table, and these samples are none. Leave subgroups out.")
+    named: dict[tuple[str, str], dict[str, np.ndarray]] = {key: {} for key in values}
+    for each in asked:
+        if each.column not in known:
+            raise PlanError(f"subgroups: there is no feature {each.column!r}. {nearest(each.column, known)}")
+        numbers = {key: x[:, known.index(each.column)].astype(np.float64) for key, x in values.items()}
+        missing = {key: np.isnan(column) for key, column in numbers.items()}
+        words = {key: np.array([plain(value) for value in column], dtype=str) for key, column in numbers.items()}
+        for key, groups in _divided(each, words, missing, numbers).items():
+            named[key][each.column] = groups
+    marked = {
+        half: {site: replace(part, groups=named[half, site]) for site, part in parts.items()}
+        for half, parts in halves.items()
+    }
+    return replace(pool, train=marked["train"], test=marked["test"])
+
+
+def _divided(
+    asked: Subgroups, words: Mapping[Any, np.ndarray], missing: Mapping[Any, np.ndarray], numbers: Any
+) -> dict[Any, np.ndarray]:
+    """The name of each row's group, by table; ``numbers`` is None for a column of words."""
+    there = sorted(set(np.concatenate([words[key][~missing[key]] for key in words]).tolist()))
+    if asked.cuts and numbers is None:
+        raise DataError(f"subgroups: column {asked.column!r} holds text, which has no cuts; name the column alone")
+    if numbers is None or (not asked.cuts and len(there) <= FEW_NUMBERS):
+        if len(there) > MOST_VALUES:
+            raise DataError(
+                f"subgroups: column {asked.column!r} has {len(there)} values; {MOST_VALUES} groups are the most"
+            )
+        return {key: np.where(missing[key], UNKNOWN, words[key]) for key in words}
+    known = np.concatenate([numbers[key][~missing[key]] for key in words])
+    cuts = asked.cuts or tuple(float(f"{cut:.3g}") for cut in np.unique(np.quantile(known, [1 / 3, 2 / 3])))
+    names = np.array(between(cuts))
+    return {
+        key: np.where(missing[key], UNKNOWN, names[np.searchsorted(cuts, numbers[key], side="right") % len(names)])
+        for key in words
+    }
+
+
+def between(cuts: Sequence[float]) -> list[str]:
+    """The names of the parts that cuts make, from low to high."""
+    ends = [f"{cut:g}" for cut in cuts]
+    inner = [f"{low} to below {high}" for low, high in pairwise(ends)]
+    return [f"below {ends[0]}", *inner, f"{ends[-1]} or more"]

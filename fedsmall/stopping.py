@@ -1,0 +1,136 @@
+"""When a run ends early, and which of its models it keeps: by the loss on training samples that the model never saw.
+
+Those samples are what every site keeps back of its own, or, where models travel by routes, all samples of the sites
+that a model never trained at. Test samples have no say in either. The lowest of several losses flatters a little; it
+decides which model is kept, and what that is worth is then asked of the test samples.
+
+Source: Prechelt 1998, "Early stopping - but when?", the class UP_s, with a model kept from the best evaluation.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from fedsmall.data.folds import classes_of
+from fedsmall.errors import PlanError
+from fedsmall.evaluation.out_of_fold import shapes_of, together
+from fedsmall.federation import Federation, Task
+from fedsmall.models.own_models import has_own_models
+from fedsmall.plan import Plan
+from fedsmall.schedule import Action, contacts_of
+from fedsmall.wire import Arrays
+
+TOLD = ("count", "loss")  # of what a site tells out of fold, what a loss is made of
+EXAMPLE = "stop = {patience = 3, hold_out = 0.2}"
+
+
+class Judged(Protocol):
+    """An evaluation, as far as it decides when a run ends."""
+
+    @property
+    def t(self) -> int:
+        """After which round it was."""
+
+    @property
+    def stop(self) -> Mapping[str, float]:
+        """What :func:`loss_of` gave, or nothing."""
+
+
+def kept_back(y: np.ndarray, share: float, rng: np.random.Generator, kin: np.ndarray | None = None) -> np.ndarray:
+    """Which of a site's training samples with targets ``y`` it keeps back, ascending: a share, and half at most.
+
+    Every class gives its share to within one sample, and which one gives more is drawn: places at equal distances from
+    a random one, in an order sorted by class. A site of one sample keeps back none. The samples of a group of ``kin``
+    (:func:`fedsmall.data.kin.kin_of`) stay together: then the share is of groups, by the class of their first.
+    """
+    whose = np.arange(len(y)) if kin is None else kin
+    _, first, group = np.unique(whose, return_index=True, return_inverse=True)
+    count = min(int(share * len(first) + 0.5), len(first) // 2)
+    shuffled = rng.permutation(len(first))
+    dealt = shuffled[np.argsort(classes_of(y)[first][shuffled], kind="stable")]
+    places = ((np.arange(count) + rng.random()) * len(first) / max(count, 1)).astype(np.int64)
+    return np.flatnonzero(np.isin(group, dealt[places]))
+
+
+def shapes_told(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
+    """What a site tells at an evaluation of models that never saw its samples, by name, and its shape."""
+    shapes = shapes_of(task)
+    return shapes if plan.method.validation is not None else {name: shapes[name] for name in TOLD}
+
+
+def loss_of(told: Mapping[str, Arrays]) -> dict[str, float]:
+    """The loss over all samples of which sites ``told``, with how many there are at how many sites; empty if none."""
+    if not told:
+        return {}
+    whole = together(told[site] for site in sorted(told))
+    count = float(whole["count"])
+    return {"loss": float(whole["loss"]) / count, "samples": count, "sites": float(len(told))}
+
+
+def looks(plan: Plan) -> frozenset[int]:
+    """The rounds after which a plan with ``stop`` is judged: the same on every engine, and none without it.
+
+    These are the averages, each the first at or after a round in which an evaluation is asked for, and the end; where
+    nothing is ever averaged, the evaluations.
+    """
+    every, rounds = plan.evaluate_every, plan.rounds
+    if plan.stop is None or every is None:
+        return frozenset()
+    if plan.method.family != "federated":
+        return frozenset([*range(every, rounds, every), rounds])
+    averages = [contact.t for contact in contacts_of(plan) if contact.action is Action.AGGREGATE]
+    before = zip([0, *averages], averages, strict=False)
+    return frozenset([rounds, *(t for last, t in before if t // every > last // every)])
+
+
+def best_round(evaluations: Sequence[Judged]) -> int | None:
+    """The round of the lowest loss, the earlier of equal ones; None before there is any."""
+    losses = [(each.stop["loss"], each.t) for each in evaluations if each.stop]
+    return min(losses)[1] if losses else None
+
+
+def ran_dry(plan: Plan, evaluations: Sequence[Judged]) -> bool:
+    """Whether the plan's patience is over: so many evaluations have not lowered the loss."""
+    best = best_round(evaluations)
+    if plan.stop is None or best is None:
+        return False
+    return sum(each.t > best for each in evaluations if each.stop) >= plan.stop.patience
+
+
+def check_stop(plan: Plan) -> None:
+    """Raise PlanError where a plan asks to end early, and nothing would ever tell when."""
+    method, stop = plan.method, plan.stop
+    if stop is None:
+        return
+    label = f"{method.label!r}"
+    if stop.hold_out is None and method.validation is None:
+        raise PlanError(
+            f"stop has no samples to look at for {label}: say what share of its own every site keeps back, {EXAMPLE}, "
+            "or let models travel by routes (validate)."
+        )
+    if has_own_models(plan):
+        raise PlanError(f"stop keeps one common model, and with {plan.model!r} sites have their own. Leave stop out.")
+    if method.keep_last:
+        raise PlanError("stop keeps an earlier model, and keep_last those that trained last. Remove one of them.")
+    if plan.evaluate_every is None:
+        raise PlanError("stop compares evaluations, and the only one is at the end. Set evaluate_every = 10, say.")
+    if len(looks(plan)) < 2:
+        raise PlanError(
+            f"stop compares the models of several evaluations, and {label} has one at its end alone: give it an "
+            "aggregate_every and an evaluate_every below rounds, or stop = false in its table."
+        )
+
+
+def check_kept_back(plan: Plan, federation: Federation) -> None:
+    """Raise PlanError where sites were to keep samples back and are all too small for it."""
+    if plan.kept_back and not any(map(len, federation.kept_back)):
+        raise PlanError(
+            f"hold_out = {plan.kept_back:g} of the few samples of a site is nobody, at any site. Ask for more: "
+            "hold_out = 0.5 at most."
+        )
+
+
+def told_by_key(plan: Plan) -> str | None:
+    """By what key of a scenario sites are asked to judge models that never saw some of their samples, or None."""
+    return "validate" if plan.method.validation is not None else "stop" if plan.kept_back else None

@@ -1,0 +1,68 @@
+"""What a report says of runs that ended early."""
+
+import json
+
+import pytest
+
+from sim.report.stopping import stop_sentences
+from sim.runs.execute import execute
+from sim.runs.folder import read
+from sim.runs.scenario import build
+
+SCENARIO = {
+    "name": "stops",
+    "task": "breast_cancer",
+    "sites": 5,
+    "samples_per_site": 12,
+    "rounds": 200,
+    "evaluate_every": 3,
+    "seeds": [0, 1],
+    "recipe": {"lr": 2.0},
+    "stop": {"patience": 2, "hold_out": 0.25},
+    "method": [
+        {"name": "FedAvg"},
+        {"name": "FedAvg", "label": "by routes", "validate": {"routes": 3}},
+        {"name": "DaisyChain", "stop": False},
+        {"name": "Standalone"},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    execute(build(SCENARIO), folder)
+    return read(folder)
+
+
+def test_each_method_says_when_it_ended_which_model_it_keeps_and_why(run):
+    said = dict(zip(("Standalone", "FedAvg", "by routes"), stop_sentences(run), strict=True))
+
+    kept = sorted(one.row["chosen"] for one in run.done if one.label == "FedAvg")
+    assert said["by routes"].startswith("by routes ended early (round")
+    assert f"its model of round {kept[0]}" in said["FedAvg"]
+    assert "the 15 samples at 5 sites that were kept back from training was lowest" in said["FedAvg"]
+    assert "60 training samples of 5 hospitals, none of which the judged model had seen," in said["by routes"]
+    assert "its models of round" in said["Standalone"]
+    assert all(sentence.endswith("Test samples had no say.") for sentence in said.values())
+
+
+def test_the_row_is_that_of_the_round_that_is_kept_and_the_package_is_its_model(run):
+    for one in run.done:
+        if one.label == "DaisyChain":
+            assert one.row["rounds"] == 200
+            assert "chosen" not in one.row
+            continue
+        best = next(each for each in one.evaluations if each["t"] == one.row["chosen"])
+        assert (one.row["common"], one.row["stop"]) == (best["common"], best["stop"])
+        assert one.row["rounds"] in (one.row["chosen"] + 2 * 3, 200)
+        for stored in run.packages_of(one):
+            assert stored.package.rounds == one.row["chosen"]
+            assert f"this is its model of round {one.row['chosen']}, where" in " ".join(stored.package.notes)
+
+
+def test_the_rounds_hold_the_loss_by_which_it_was_decided(run):
+    head = (run.folder / "rounds.csv").read_text().splitlines()[0]
+
+    assert "stop_loss" in head.split(",")
+    assert "stop" in json.loads((run.folder / "rounds.json").read_text())[0]["evaluations"][0]
