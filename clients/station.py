@@ -72,9 +72,9 @@ class Station:
 
     def __post_init__(self) -> None:
         self.log = SiteLog(self.home, self.name)
+        self._told = Telling(self.home, self.log)
         self.consent = Consent(self.home, self.log)
         self.ends = LogEnds(self.log, self.policy_file.with_name(f"{KEY_FILE}.pub"))
-        self._told = Telling(self.home, self.log)
         self._read: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
         self._kept: tuple[str, int] | None = None

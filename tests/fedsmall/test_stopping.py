@@ -44,6 +44,17 @@ def test_which_class_gives_the_odd_sample_is_drawn():
     assert 70 < sum(firsts) < 130  # else the sites' samples together would be of one class
 
 
+def test_all_of_a_patient_is_kept_back_or_nothing():
+    whose = np.repeat(np.arange(10), 3)
+    y = whose % 2
+
+    out = kept_back(y, 0.2, np.random.default_rng(0), whose)
+
+    assert len(out) == 6
+    assert sorted(whose[out].tolist()) == sorted(np.repeat(np.unique(whose[out]), 3).tolist())
+    assert set(y[out].tolist()) == {0, 1}
+
+
 def test_what_is_kept_back_is_trained_on_by_nobody_and_is_no_test_sample():
     plain, plan = patient(stop=None), patient()
 

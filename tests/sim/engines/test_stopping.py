@@ -26,6 +26,7 @@ from strategies.server.journal import FileJournal
 from strategies.server.remote import Judges, evaluator_for, task_from_roll
 from strategies.server.run_loop import Outcome, RunLoop
 from strategies.server.validation import AskSites, validated
+from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import ADAM, BLUR, assert_alike, assert_equal_bits, federation_of, plan_of
 from tests.sim.engines.test_routes import initial_model, loop_on
@@ -237,6 +238,7 @@ def test_a_site_whose_policy_forbids_it_says_so_at_the_roll_call(tmp_path, monke
     assert words == {"error": said}
 
 
+@ON_RAY
 @pytest.mark.slow
 def test_ray_has_the_bits_of_this_process() -> None:
     plan = CASES["averages at every contact"]
