@@ -119,6 +119,9 @@ def test_the_page_says_what_the_tables_of_the_convolutional_network_say():
     behind = [few[data, rival, "nll"] for data in (digits, apart) for rival in others]
     assert all(sure and -0.31 < gain < -0.18 for gain, sure in behind)
     assert {cell.contacts for cell in cells if cell.budget == "many"} == {100}
+    loss = {cell.method: np.mean(cell.values["nll"]) for cell in cells if (cell.data, cell.budget) == (digits, "many")}
+    assert round(loss["FedAvg, 5 steps"], 2) == 0.13
+    assert all(0.155 < loss[label] < 0.185 for label in CNN.tested(digits))
     lacking = sum(of(cells, "many", data, label) is None for data, label in CNN.order())
     assert f"Run: {len(CNN.order()) - lacking} of {len(CNN.order())}" in page
     assert f"{sum(cell.at_the_edge for cell in cells)} of {len(cells)} chosen rates" in page
