@@ -52,7 +52,8 @@ class Population:
                 leg = Leg(at[rows], contact.t, contact.rounds, closes=True)
                 self._at(lr).walk(part, [leg], Signals(losses=False))
                 stack.put(rows, part)
-            self.models = group_means(stack.state, len(self.rates))
+            groups = len(self.rates)
+            self.models = group_means({name: t.unflatten(0, (-1, groups)) for name, t in stack.state.items()})
             self.sent += 2
 
     def losses(self) -> np.ndarray:

@@ -9,8 +9,8 @@ from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from examples import travelling_groups
 from examples.travelling_groups import judged, kept, main, measure
-from examples.travelling_groups_sets import CNN, METHODS, METRICS, MLP
-from examples.travelling_groups_tables import against_rivals, tables, wins
+from examples.travelling_groups_sets import CNN, METHODS, METRICS, MLP, RIVALS
+from examples.travelling_groups_tables import against_rivals, of, tables, wins
 from sim.evidence.run import DOCS
 from sim.runs.files import read_json
 
@@ -93,3 +93,35 @@ def test_the_page_holds_the_tables_of_what_is_kept_and_says_what_they_say():
             found, p = many[data, rival, metric]
             assert found.difference.mean > 0
             assert p <= 0.05
+
+
+def test_the_page_says_what_the_tables_of_the_convolutional_network_say():
+    cells = kept(CNN)
+    page = (DOCS / "findings.md").read_text()
+    many, few = (
+        {key: (one.difference.mean, p <= 0.05) for key, (one, p) in against_rivals(CNN, cells, budget).items()}
+        for budget in ("many", "few")
+    )
+    digits, apart, xrays = CNN.sets
+    free = "FedAvg, moving average"
+    others = [rival for rival in RIVALS if rival != free]
+
+    made = tables(CNN, cells)
+    assert all(made[f"{CNN.word}-{name}"] in page for name in ("many", "few", "many-nll", "many-auc"))
+    assert all(len(values) == 20 for cell in cells for values in cell.values.values())
+    assert wins(CNN, cells, "many", tuple(CNN.sets)) == wins(CNN, cells, "few", tuple(CNN.sets)) == {}
+    assert not any(many[digits, rival, metric][1] for rival in others for metric in ("auc", "nll"))
+    assert all(sure and round(gain, 2) == -0.02 for gain, sure in (many[apart, rival, "nll"] for rival in others))
+    assert all(many[data, free, "nll"][0] > 0 and many[data, free, "nll"][1] for data in (digits, apart))
+    ahead = [key[1:] for key, (_, sure) in many.items() if key[0] == xrays and sure]
+    assert ahead == [("FedAvg", "nll")]
+    assert round(many[xrays, "FedAvg", "nll"][0], 2) == 0.07
+    behind = [few[data, rival, "nll"] for data in (digits, apart) for rival in others]
+    assert all(sure and -0.31 < gain < -0.18 for gain, sure in behind)
+    assert {cell.contacts for cell in cells if cell.budget == "many"} == {100}
+    loss = {cell.method: np.mean(cell.values["nll"]) for cell in cells if (cell.data, cell.budget) == (digits, "many")}
+    assert round(loss["FedAvg, 5 steps"], 2) == 0.13
+    assert all(0.155 < loss[label] < 0.185 for label in CNN.tested(digits))
+    lacking = sum(of(cells, "many", data, label) is None for data, label in CNN.order())
+    assert f"Run: {len(CNN.order()) - lacking} of {len(CNN.order())}" in page
+    assert f"{sum(cell.at_the_edge for cell in cells)} of {len(cells)} chosen rates" in page
