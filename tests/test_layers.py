@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import packages_distributions
-from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -80,11 +79,8 @@ def _module_of(name: str, ours: dict[str, Path]) -> str | None:
 
 def full_folders(top: Path) -> dict[str, int]:
     """Folders that hold more modules than one can keep in mind."""
-    files = sorted(path for package in MAY_IMPORT for path in modules(top, package).values())
-    rooms = {
-        str(room.relative_to(top)): sum(path.name != "__init__.py" for path in held)
-        for room, held in groupby(files, lambda path: path.parent)
-    }
+    files = [path for package in MAY_IMPORT for path in modules(top, package).values() if path.name != "__init__.py"]
+    rooms = Counter(str(path.parent.relative_to(top)) for path in files)
     return {room: count for room, count in rooms.items() if count > FULL}
 
 
