@@ -33,7 +33,7 @@ from fedsmall.package.record import COMMON, TrainedOn, describe, visitors_of
 from fedsmall.package.store import Stored
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
-from fedsmall.schedule import times_travelled
+from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import EXAMPLES, KEPT, Arrays
 
 FOLDER = "kept"  # in the folder of a run

@@ -24,12 +24,12 @@ from clients.log_ends import LogEnds
 from clients.memory import RUNS, RoundMemory, own_folder, put
 from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
-from clients.run_end import keep_agreed, may_be_last
 from clients.self_check import check_released, guarded
 from clients.site_data import SiteData
 from clients.site_log import BrokenLogError, SiteLog
 from clients.site_request import TOLD, SiteRequest, named, plan_of, reason_of
-from clients.telling import Telling
+from clients.telling.answers import Telling
+from clients.telling.run_end import keep_agreed, may_be_last
 from clients.upkeep.at_rest import keeping, secret
 from clients.upkeep.caps import Pace, least_of_a_class
 from clients.upkeep.forgetting import forget_old

@@ -15,7 +15,7 @@ from clients.memory import put
 from clients.upkeep.at_rest import opened, seal
 from fedsmall.evaluation.ensembles import members_of
 from fedsmall.plan import Plan
-from fedsmall.visitors import together
+from fedsmall.travel.visitors import together
 from fedsmall.wire import KEPT, LEAVES, MODEL, ROUND, Arrays, split
 
 FOLDER = "visitors"  # in the run's folder at the site

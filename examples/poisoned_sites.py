@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from fedsmall.aggregation.combiners import combiner_for
-from fedsmall.daisy_chain import daisy_chain
 from fedsmall.errors import ReplyError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.federation import Federation, Samples
@@ -23,11 +22,12 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
-from fedsmall.schedule import contacts_of
 from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained
+from fedsmall.travel.daisy_chain import daisy_chain
+from fedsmall.travel.schedule import contacts_of
 from fedsmall.wire import Arrays, Traveller
 
 SITES, LIAR, TARGET = 20, 7, 1

@@ -11,14 +11,14 @@ import numpy as np
 from fedsmall.evaluation.ensembles import answer
 from fedsmall.evaluation.out_of_fold import figures, together, told_of
 from fedsmall.federation import Federation, Samples
-from fedsmall.journey import groups_of, journey
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.routes import folds_of, route_of
 from fedsmall.training.stack import Rows, Tensors, group_means, stacked
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals
 from fedsmall.training.trees import cohort_for
-from fedsmall.travellers import starting
+from fedsmall.travel.journey import groups_of, journey
+from fedsmall.travel.routes import folds_of, route_of
+from fedsmall.travel.travellers import starting
 
 
 class Population:

@@ -115,7 +115,7 @@ def _part(wanted: int | float | None, whole: int) -> int:
 
 
 class Validation(Frozen):
-    """Routes as cross-validation (:mod:`fedsmall.routes`): so many ``routes``, each of which leaves out a fold.
+    """Routes as cross-validation (:mod:`fedsmall.travel.routes`): so many ``routes``, each of which leaves out a fold.
 
     Sites of fewer than ``floor`` samples tell nothing of them; a real site's own policy may ask for more.
     """

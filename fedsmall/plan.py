@@ -34,7 +34,8 @@ class Method(Frozen):
 
     ``permute_every`` is the papers' d and ``aggregate_every`` their b, both in rounds; ``None`` means never (before the
     end, for the aggregation). ``rule`` is what is added to the local gradient, ``server`` how the common model moves.
-    ``gate`` is how many times the median of a contact's updates one of them may be (:mod:`fedsmall.gate`), or false.
+    ``gate`` is how many times the median of a contact's updates one of them may be (:mod:`fedsmall.travel.gate`), or
+    false.
 
     ``models`` is how many models travel, one a site unless it is given: fewer sit at sites drawn for each contact, or
     go round all sites one after the other (``route`` "cyclic"). They belong to ``groups`` that are averaged each by
@@ -48,9 +49,9 @@ class Method(Frozen):
 
     Where they ``keep_last``, so many of the last models that have trained at a site stay there, as they left it, and
     answer together for that site. In ``distil`` rounds after the run the sites make one model of several
-    (:mod:`fedsmall.distillation`). ``validation`` (``validate`` in a scenario, which pydantic has another use for)
-    makes the models routes of a cross-validation, at least a group for each. Where routes take ``turns`` all of them go
-    to all sites, whose own samples are dealt to folds.
+    (:mod:`fedsmall.training.distillation`). ``validation`` (``validate`` in a scenario, which pydantic has another use
+    for) makes the models routes of a cross-validation, at least a group for each. Where routes take ``turns`` all of
+    them go to all sites, whose own samples are dealt to folds.
     """
 
     name: str
@@ -163,7 +164,7 @@ class Method(Frozen):
 
     @property
     def by_samples(self) -> bool:
-        """Whether routes keep away from a fold of every site's samples, and not from sites (:mod:`fedsmall.routes`)."""
+        """Whether routes keep from a fold of every site's samples, not from sites (:mod:`fedsmall.travel.routes`)."""
         return self.validation is not None and self.turns
 
     def everyone(self, sites: int) -> bool:

@@ -18,7 +18,7 @@ from fedsmall.evaluation.out_of_fold import shapes_of, together
 from fedsmall.federation import Federation, Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.schedule import Action, contacts_of
+from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.wire import Arrays
 
 TOLD = ("count", "loss")  # of what a site tells out of fold, what a loss is made of

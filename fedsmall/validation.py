@@ -4,7 +4,6 @@ import numpy as np
 
 from fedsmall.aggregation.aggregate import check_aggregator, is_buffer
 from fedsmall.aggregation.combiners import combiner_for
-from fedsmall.distillation import check_distil
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Task
 from fedsmall.models.own_models import SHARED_PART, check_own_models, has_own_models
@@ -15,9 +14,10 @@ from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Method, Plan
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.site_level import check_private
-from fedsmall.routes import among, folds_of_samples
-from fedsmall.schedule import Action, contacts_of
 from fedsmall.stopping import check_kept_back, check_stop, told_by_key
+from fedsmall.training.distillation import check_distil
+from fedsmall.travel.routes import among, folds_of_samples
+from fedsmall.travel.schedule import Action, contacts_of
 
 CORRECTIONS = {"scaffold": "SCAFFOLD", "feddyn": "FedDyn", "fednova": "FedNova"}
 

@@ -23,8 +23,8 @@ from fedsmall.federation import Federation
 from fedsmall.files import one_line
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.schedule import Action, Contact
 from fedsmall.tasks import build_federation
+from fedsmall.travel.schedule import Action, Contact
 from sim.cli.app import raised_by_us
 from sim.engines.run import RunRecord, Tell, run_on, run_plan
 from sim.report.sentences import named

@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 
 from fedsmall.errors import ReplyError
-from fedsmall.gate import halves, largest, outsize, size, too_large
+from fedsmall.travel.gate import halves, largest, outsize, size, too_large
 from fedsmall.wire import BLURRED, METRICS, MODEL
 from strategies.checks import Limits, NotFinite, Signature, check_reply, companions, signature
 from strategies.records import array_records, stacked, to_arrays
@@ -55,7 +55,7 @@ def accepted(
 def oversized(
     good: Mapping[str, Message], sent: Mapping[str, Slot], common: ArrayRecord, gate: float
 ) -> dict[str, str]:
-    """The sites among those of good replies whose models are too large (:func:`fedsmall.gate.too_large`), and why."""
+    """The sites of good replies whose models are too large (:func:`fedsmall.travel.gate.too_large`), and why."""
     if not (gate and good):
         return {}
     came = stacked([array_records(reply.content)[MODEL] for reply in good.values()])
@@ -65,7 +65,7 @@ def oversized(
 
 
 def absurd(sent: Mapping[str, Slot], common: ArrayRecord) -> set[str]:
-    """The sites that were sent a traveller which others had made absurd (:func:`fedsmall.gate.outsize`)."""
+    """The sites that were sent a traveller which others had made absurd (:func:`fedsmall.travel.gate.outsize`)."""
     models = np.array([size(halves(to_arrays(slot.model))[0]) for slot in sent.values()])
     beside = np.array([size(to_arrays(slot.carried)) if slot.carried else 0.0 for slot in sent.values()])
     judged = zip(sent, outsize(models, beside, to_arrays(common)), strict=True)
@@ -73,7 +73,7 @@ def absurd(sent: Mapping[str, Slot], common: ArrayRecord) -> set[str]:
 
 
 def sound(slots: Iterable[Slot], common: ArrayRecord) -> bool:
-    """Whether no traveller has outgrown the last common model (:func:`fedsmall.gate.largest`)."""
+    """Whether no traveller has outgrown the last common model (:func:`fedsmall.travel.gate.largest`)."""
     bound = largest(to_arrays(common))
     return all(slot.common or size(to_arrays(slot.model)) <= bound for slot in slots)
 

@@ -2,7 +2,7 @@
 
 from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.plan import Plan
-from fedsmall.schedule import schedule_for
+from fedsmall.travel.schedule import schedule_for
 from strategies.daisy_chain import DaisyChain
 
 

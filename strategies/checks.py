@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
-from fedsmall.schedule import Contact
 from fedsmall.training.batches import batch_sizes
+from fedsmall.travel.schedule import Contact
 from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, STEPS
 from strategies.records import array_records, described
 

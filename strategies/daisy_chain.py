@@ -12,12 +12,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedsmall.aggregation.combiners import Combiner
-from fedsmall.commons import Commons
 from fedsmall.errors import PlanError, ReplyError
-from fedsmall.gate import GATE, charge
-from fedsmall.journey import taking_part
 from fedsmall.plan import Method, Plan
-from fedsmall.schedule import (
+from fedsmall.travel.commons import Commons
+from fedsmall.travel.gate import GATE, charge
+from fedsmall.travel.journey import taking_part
+from fedsmall.travel.schedule import (
     AbstractSchedule,
     Action,
     Contact,
@@ -61,8 +61,9 @@ class DaisyChain(Strategy):
     Every traveller that was trained since the last aggregation counts in the next, wherever it is, and no other does.
     Under a fraction there are as many travellers as drawn sites, and they go to those drawn next. The mean is
     unweighted unless ``weighted``; models are combined in the order of names, so arrival order does not matter.
-    A model whose update is too large is set aside too (:mod:`fedsmall.gate`; ``gate`` false for none is). ``method``
-    says, of what no other argument does, how many models travel, by which route, in which groups, and what comes out.
+    A model whose update is too large is set aside too (:mod:`fedsmall.travel.gate`; ``gate`` false for none is).
+    ``method`` says, of what no other argument does, how many models travel, by which route, in which groups, and what
+    comes out.
 
     Departs from Algorithm 1 as printed: where both are due, aggregation wins, for with d = 1 it would never come.
     """
@@ -253,11 +254,11 @@ class DaisyChain(Strategy):
         return list((self.folds.first_groups(drawn, groups) if self.folds else groups).tolist())
 
     def result(self) -> Arrays:
-        """What the last aggregation has made, to be judged and kept (:meth:`fedsmall.commons.Commons.result`)."""
+        """What the last aggregation has made, to be judged and kept; see :class:`fedsmall.travel.commons.Commons`."""
         return self.commons.result()
 
     def _pass_on(self, contact: Contact, following: Contact) -> None:
-        """Move the travellers to the sites where they train next, as :func:`fedsmall.journey.moved` does."""
+        """Move the travellers to the sites where they train next, as :func:`fedsmall.travel.journey.moved` does."""
         if following.phase != contact.phase:
             there = self.participants(following.due, self.sites, following.phase)
             self.slots = first_slots({}, there, self.records, self._first_groups(there))

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedsmall.errors import PlanError
-from fedsmall.journey import drawn_by_routes, first_places, passage, routes_of
 from fedsmall.plan import Method, Plan
-from fedsmall.routes import folds_of, route_of
+from fedsmall.travel.journey import drawn_by_routes, first_places, passage, routes_of
+from fedsmall.travel.routes import folds_of, route_of
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees, ServerStep
-from fedsmall.gate import GATE
 from fedsmall.parts import Tree
-from fedsmall.schedule import Schedule
+from fedsmall.travel.gate import GATE
+from fedsmall.travel.schedule import Schedule
 from strategies.daisy_chain import DaisyChain
 
 

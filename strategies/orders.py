@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
-from fedsmall.schedule import Contact
+from fedsmall.travel.schedule import Contact
 from fedsmall.wire import CARRIED, COMMON, CONFIG, LEAVES, MODEL, ROUND, ROUNDS, RULE
 from strategies.records import array_records, size_in_bytes
 from strategies.slots import Slot

@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter

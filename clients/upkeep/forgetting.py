@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clients.memory import RUNS, folders_of
-from clients.run_end import AGREED
 from clients.site_log import SiteLog
+from clients.telling.run_end import AGREED
 
 DAY_S = 86_400.0
 

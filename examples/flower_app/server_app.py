@@ -5,7 +5,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam
 
-from fedsmall.schedule import Schedule
+from fedsmall.travel.schedule import Schedule
 from strategies import DaisyChain
 
 app = ServerApp()

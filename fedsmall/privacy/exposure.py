@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.federation import Samples
-from fedsmall.journey import journey
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import WITHIN, distances, layers_read, padded
-from fedsmall.schedule import Action, Contact, contacts_of
-from fedsmall.travellers import Initial, Moment, starting
+from fedsmall.travel.journey import journey
+from fedsmall.travel.schedule import Action, Contact, contacts_of
+from fedsmall.travel.travellers import Initial, Moment, starting
 from fedsmall.wire import Arrays
 
 EVERYBODY, NOBODY = -1, -2  # who knows the model that an update set out from, where it is no one site

@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedsmall.errors import PlanError
-from fedsmall.journey import journey
 from fedsmall.plan import Plan
+from fedsmall.travel.journey import journey
 
 
 class Charge(NamedTuple):

@@ -10,9 +10,9 @@ import numpy as np
 
 from fedsmall.federation import Samples, Task
 from fedsmall.plan import Plan
-from fedsmall.routes import folds_of_samples
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained
+from fedsmall.travel.routes import folds_of_samples
 
 Within = Callable[[Plan, Sequence[str], Sequence[Samples]], OneModelTrainer]
 
@@ -21,7 +21,7 @@ class SitesInFolds(OneModelTrainer):
     """Sites, each without one fold or another of its samples; used exactly as a trainer of the same sites.
 
     ``within`` makes the trainer of their parts. Raises PlanError where a site has too few samples
-    (:func:`fedsmall.routes.folds_of_samples`).
+    (:func:`fedsmall.travel.routes.folds_of_samples`).
     """
 
     def __init__(

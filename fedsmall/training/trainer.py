@@ -10,9 +10,9 @@ import torch
 
 from fedsmall.federation import Task
 from fedsmall.plan import Plan
-from fedsmall.routes import route_at
-from fedsmall.schedule import Action, schedule_for
 from fedsmall.training.stack import Stack, Tensors, stacked
+from fedsmall.travel.routes import route_at
+from fedsmall.travel.schedule import Action, schedule_for
 from fedsmall.wire import Arrays, Traveller
 
 

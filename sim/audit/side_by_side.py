@@ -1,8 +1,8 @@
 """Many federations of one plan at once: equal sites, routes and initial models, and other patients in each.
 
 All federations' models are one stack, and train in one batched computation; contacts are walked one by one, for the
-attacker looks at each. A test holds this walk to :func:`fedsmall.daisy_chain.daisy_chain`, federation by federation.
-What it leaves out is the gate's look at single updates, which sets aside what no honest run holds.
+attacker looks at each. A test holds this walk to :func:`fedsmall.travel.daisy_chain.daisy_chain`, federation by
+federation. What it leaves out is the gate's look at single updates, which sets aside what no honest run holds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,15 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsmall.aggregation.combiners import Combiner, Updates, combiner_for
-from fedsmall.commons import combined
-from fedsmall.journey import journey
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.schedule import Action, Contact
 from fedsmall.training.stack import Rows, Stack, Tensors, stacked
 from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.travellers import make_private, sound_means
+from fedsmall.travel.commons import combined
+from fedsmall.travel.journey import journey
+from fedsmall.travel.schedule import Action, Contact
+from fedsmall.travel.travellers import make_private, sound_means
 from fedsmall.wire import Arrays, Traveller
 from sim.audit.world import World
 

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.journey import journey
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import layers_read, padded, read_from_stack
-from fedsmall.schedule import Action
 from fedsmall.training.frozen_body import as_trained
 from fedsmall.training.stack import Rows, Tensors, stacked
+from fedsmall.travel.journey import journey
+from fedsmall.travel.schedule import Action
 from fedsmall.wire import Arrays
 from sim.audit.confidence import Confidence
 from sim.audit.side_by_side import Step

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from fedsmall.aggregation.aggregate import aggregate
 from fedsmall.federation import Federation
-from fedsmall.journey import journey
 from fedsmall.models.registry import build_model, initial_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.schedule import Action
 from fedsmall.training.trees import cohort_for
+from fedsmall.travel.journey import journey
+from fedsmall.travel.schedule import Action
 from fedsmall.wire import Arrays
 from sim.bench.rivals import by_fedlab, by_pfl
 from sim.bench.timing import Clock, Timing

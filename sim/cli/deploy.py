@@ -102,7 +102,7 @@ def logs(
 
 
 def _verify(folder: Path, run: str, copies: list[Path]) -> None:
-    from sim.consortium import log_check
+    from sim.consortium.records import log_check
 
     faults, home = log_check.check_run(folder, run), runs.run_home(folder, run)
     entries = list(AuditLog(home / "log.jsonl").entries())

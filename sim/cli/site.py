@@ -283,7 +283,7 @@ def log(
 
 
 def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
-    from sim.consortium import log_check
+    from sim.consortium.records import log_check
 
     result, faults = written.verify(), []
     if result.fault:

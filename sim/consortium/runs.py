@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from fedsmall.audit_log import AuditLog
-from fedsmall.distillation import check_at_hand
 from fedsmall.errors import PlanError
 from fedsmall.files import write
 from fedsmall.methods import nearest
@@ -18,6 +17,7 @@ from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
 from fedsmall.privacy.blur import check_handed_on
 from fedsmall.run_sheet import RunSheet
+from fedsmall.training.distillation import check_at_hand
 from sim.consortium import flower_cli, members, server
 from sim.consortium.bundles import SOURCE
 from sim.consortium.waiting import waits

@@ -3,7 +3,7 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from sim.consortium.finished import write_run
+from sim.consortium.records.finished import write_run
 from strategies.server.deployment import serve
 
 app = ServerApp()

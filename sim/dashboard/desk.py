@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from fedsmall.audit_log import LogCheck, verify
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RunSheet
-from fedsmall.schedule import contacts_of
+from fedsmall.travel.schedule import contacts_of
 from sim.consortium import members, runs, server
-from sim.consortium.run_log import LAUNCHED
+from sim.consortium.records.run_log import LAUNCHED
 from sim.dashboard.follow import FollowedLog
 from strategies.server.journal import FileJournal
 from strategies.server.run_loop import ledger_of

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from fedsmall.aggregation.combiners import combiner_for
-from fedsmall.daisy_chain import daisy_chain
 from fedsmall.plan import Plan
-from fedsmall.schedule import Contact, contacts_of
 from fedsmall.training.trainer import Trainer
-from fedsmall.travellers import Initial, Watcher, watching
+from fedsmall.travel.daisy_chain import daisy_chain
+from fedsmall.travel.schedule import Contact, contacts_of
+from fedsmall.travel.travellers import Initial, Watcher, watching
 from sim.engines.allocator import keep_freed_memory
 from strategies.server.run_loop import Evaluator, Outcome, Progress, Stop, charged, due_in, follow, ledger_of
 

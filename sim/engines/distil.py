@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedsmall.distillation import distillation
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.training.distillation import distillation
 from fedsmall.training.trainer import OneModelTrainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import Arrays, stack_of_one

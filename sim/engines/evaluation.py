@@ -17,12 +17,12 @@ from fedsmall.evaluation.probabilities import probabilities
 from fedsmall.evaluation.thresholds import thresholds_of
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
-from fedsmall.routes import folds_of, folds_of_samples
 from fedsmall.stopping import shapes_told
 from fedsmall.training.stack import Stack, tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
-from fedsmall.travellers import Moment
-from fedsmall.visitors import Visitors
+from fedsmall.travel.routes import folds_of, folds_of_samples
+from fedsmall.travel.travellers import Moment
+from fedsmall.travel.visitors import Visitors
 from fedsmall.wire import EXAMPLES, Arrays, stack_of_one
 from strategies.server.remote import Answers
 from strategies.server.run_loop import Evaluation

@@ -12,7 +12,6 @@ from flwr.serverapp import Grid
 from fedsmall import __version__
 from fedsmall.data.class_weights import BALANCED, agreed_weights, with_weights
 from fedsmall.data.preparation import Preparation
-from fedsmall.distillation import check_at_hand
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Task
 from fedsmall.methods import nearest
@@ -22,16 +21,17 @@ from fedsmall.package.record import TrainedOn, counted
 from fedsmall.plan import Plan
 from fedsmall.privacy.exposure import Exposure
 from fedsmall.privacy.patient_level import is_patient_level
-from fedsmall.routes import among
-from fedsmall.schedule import Contact
 from fedsmall.training.device import chosen, described
+from fedsmall.training.distillation import check_at_hand
 from fedsmall.training.frozen_body import as_trained
 from fedsmall.training.lots import spent
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
-from fedsmall.travellers import Moment, Watcher
+from fedsmall.travel.routes import among
+from fedsmall.travel.schedule import Contact
+from fedsmall.travel.travellers import Moment, Watcher
+from fedsmall.travel.visitors import Visitors
 from fedsmall.validation import check_run
-from fedsmall.visitors import Visitors
 from fedsmall.wire import Arrays
 from sim.engines.distil import Distilled, distilled
 from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalUnseen, said_of

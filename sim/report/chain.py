@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedsmall.journey import journey
 from fedsmall.plan import Plan
-from fedsmall.schedule import Action
+from fedsmall.travel.journey import journey
+from fedsmall.travel.schedule import Action
 from sim.report.figures import INK, RULE, STYLE
 from sim.report.style import LOOKS
 from sim.runs.folder import Run

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from fedsmall.evaluation.intervals import Scale, interval
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
-from fedsmall.schedule import contacts_of
+from fedsmall.travel.schedule import contacts_of
 from sim.report.sentences import named
 from sim.report.style import Style, looks
 from sim.report.tables import by_label, primary, scale_of, table

@@ -8,7 +8,7 @@ from fedsmall.evaluation.thresholds import chosen_threshold
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, visitors_of
 from fedsmall.package.store import Stored
-from fedsmall.schedule import times_travelled
+from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import Arrays
 
 if TYPE_CHECKING:

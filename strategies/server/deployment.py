@@ -32,8 +32,8 @@ from fedsmall.federation import Task
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.routes import among
 from fedsmall.run_sheet import CLASSES, ROWS, RUN_NAME, SCALING, SUMS, RunSheet
+from fedsmall.travel.routes import among
 from fedsmall.validation import check_plan
 from fedsmall.wire import CONFIG, EXAMPLES, PLAN
 from strategies.build import strategy_for

@@ -2,7 +2,8 @@
 
 :func:`follow` lets an evaluator see the models where the scenario asks for it, keeps a journal, reports progress and
 stops when told; it does not know where moments come from. :class:`RunLoop` makes them with a strategy over a grid, by
-the same two hooks as ``Strategy.start``; the batched engine's come from :func:`fedsmall.daisy_chain.daisy_chain`.
+the same two hooks as ``Strategy.start``; the batched engine's come from
+:func:`fedsmall.travel.daisy_chain.daisy_chain`.
 """
 
 import time
@@ -16,9 +17,9 @@ from flwr.serverapp import Grid
 
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger, at_contacts
-from fedsmall.schedule import Action, Contact, piece_length, times_travelled
 from fedsmall.stopping import best_round, looks, ran_dry
-from fedsmall.travellers import Moment, Watcher, starting, watching
+from fedsmall.travel.schedule import Action, Contact, piece_length, times_travelled
+from fedsmall.travel.travellers import Moment, Watcher, starting, watching
 from fedsmall.wire import PLAN, Arrays
 from strategies.daisy_chain import DaisyChain
 from strategies.records import stacked, to_record

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clients.told_patients import ToldPatients
+from clients.telling.told_patients import ToldPatients
 
 FLOOR = 8
 

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsmall.commons import Commons
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.methods import method
 from fedsmall.plan import Plan
-from fedsmall.routes import among, folds_of, folds_of_samples, route_at, turn_at
-from fedsmall.schedule import Action, contacts_of
+from fedsmall.travel.commons import Commons
+from fedsmall.travel.routes import among, folds_of, folds_of_samples, route_at, turn_at
+from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.validation import check_run
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fedsmall.errors import PlanError
-from fedsmall.journey import journey, routes_of
 from fedsmall.methods import method
 from fedsmall.plan import Plan
-from fedsmall.routes import dealt, folds_of, has_room, places
 from fedsmall.tasks import build_federation
+from fedsmall.travel.journey import journey, routes_of
+from fedsmall.travel.routes import dealt, folds_of, has_room, places
 from fedsmall.validation import check_plan
 
 

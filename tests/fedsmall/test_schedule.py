@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsmall.schedule import Action, Contact, RandomSchedule, Schedule, permutation, pieces
+from fedsmall.travel.schedule import Action, Contact, RandomSchedule, Schedule, permutation, pieces
 
 PERIODS = st.none() | st.integers(1, 7)
 SCHEDULES = st.builds(Schedule, PERIODS, PERIODS) | st.builds(RandomSchedule, PERIODS, PERIODS, st.integers(0, 99))

@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 
 from fedsmall.errors import ReplyError
-from fedsmall.schedule import Action, Schedule, permutation
+from fedsmall.travel.schedule import Action, Schedule, permutation
 from fedsmall.wire import CARRIED, METRICS, MODEL
 from sim.engines.inprocess import InProcessGrid
 from strategies import Averaging, DaisyChain, FedDC

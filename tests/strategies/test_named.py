@@ -12,8 +12,8 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Plan
-from fedsmall.schedule import Schedule
 from fedsmall.tasks import build_federation
+from fedsmall.travel.schedule import Schedule
 from fedsmall.wire import PLAN
 from sim.engines.inprocess import InProcessGrid
 from sim.engines.run import run_plan

@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
-from fedsmall.schedule import Schedule
+from fedsmall.travel.schedule import Schedule
 from fedsmall.wire import METRICS, PLAN
 from sim.engines.inprocess import InProcessGrid
 from strategies import Averaging, DaisyChain

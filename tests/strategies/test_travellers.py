@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedsmall.aggregation.combiners import Aggregate, Updates
 from fedsmall.errors import ReplyError
-from fedsmall.schedule import Action, Schedule
+from fedsmall.travel.schedule import Action, Schedule
 from fedsmall.wire import Arrays
 from strategies import Averaging, DaisyChain, FedDC
 from strategies.slots import Slot

@@ -18,8 +18,8 @@ from clients.kept import kept
 from clients.memory import RUNS, run_folder
 from clients.patients import spent_here
 from clients.policy import Policy
-from clients.run_end import Agreed, OwnEvaluation, agreed, own_evaluation
 from clients.site_log import SiteLog
+from clients.telling.run_end import Agreed, OwnEvaluation, agreed, own_evaluation
 from clients.upkeep.at_rest import keeping
 from fedsmall.audit_log import LogCheck
 from fedsmall.data.outcomes import survival_of

@@ -10,12 +10,12 @@ from scipy import optimize, stats
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
-from fedsmall.journey import journey
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.privacy.accountant import epsilon_of, event_of, noise_for, protection_of
 from fedsmall.privacy.patient_level import Charge, steps_of, told_samples
+from fedsmall.travel.journey import journey
 from fedsmall.validation import check_plan
 
 CHARGES = [Charge(0.07, 1.76, 200), Charge(0.3, 2.0, 50), Charge(0.01, 0.8, 1000), Charge(1.0, 20.0, 200)]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedsmall.errors import PlanError
-from fedsmall.journey import journey
 from fedsmall.methods import method
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
@@ -19,6 +18,7 @@ from fedsmall.theory import (
     sites_seen,
     sites_seen_in_groups,
 )
+from fedsmall.travel.journey import journey
 
 
 def sites_of_group(plan: Plan, sites: int, groups: int) -> tuple[int, int]:

@@ -11,10 +11,10 @@ from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Method, Plan
-from fedsmall.schedule import permutation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
 from fedsmall.training.trainer import Leg, Signals
+from fedsmall.travel.schedule import permutation
 from fedsmall.wire import Traveller
 from tests.fedsmall.training.cohorts import samples_for
 

@@ -12,7 +12,7 @@ from fedsmall.parts import Recipe
 from fedsmall.plan import Method, Plan
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.gradients.losses import LOSSES
-from fedsmall.travellers import Traveller
+from fedsmall.travel.travellers import Traveller
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(60, 3))

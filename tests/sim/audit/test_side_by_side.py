@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from fedsmall.aggregation.combiners import combiner_for
-from fedsmall.daisy_chain import daisy_chain
 from fedsmall.methods import METHODS
 from fedsmall.models.registry import initial_model
-from fedsmall.schedule import contacts_of
 from fedsmall.training.trees import cohort_for
+from fedsmall.travel.daisy_chain import daisy_chain
+from fedsmall.travel.schedule import contacts_of
 from sim.audit.side_by_side import batches_of, side_by_side
 from sim.audit.world import world_of
 from tests.sim.audit.worlds import plan_of

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedsmall.models.registry import initial_model
-from fedsmall.schedule import Action
+from fedsmall.travel.schedule import Action
 from sim.audit.confidence import Confidence
 from sim.audit.side_by_side import side_by_side
 from sim.audit.sightings import OLDEST, SERVER, Notes, Route

@@ -7,8 +7,8 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RunSheet
 from sim.consortium import runs, sample_data
-from sim.consortium.finished import write_run
-from sim.consortium.run_log import LAUNCHED
+from sim.consortium.records.finished import write_run
+from sim.consortium.records.run_log import LAUNCHED
 from sim.runs import scenario
 from strategies.server.deployment import conduct, write_outcome
 from strategies.server.retrying_grid import RetryingGrid

@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import brier_score_loss, confusion_matrix, roc_auc_score
 
 from clients.memory import run_folder
-from clients.run_end import own_evaluation
+from clients.telling.run_end import own_evaluation
 from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
 from fedsmall.tasks import build_federation

@@ -8,7 +8,7 @@ import pytest
 
 from clients.memory import run_folder
 from clients.policy import Policy
-from clients.run_end import own_evaluation
+from clients.telling.run_end import own_evaluation
 from fedsmall.evaluation import survival
 from fedsmall.methods import method
 from fedsmall.parts import Recipe

@@ -10,7 +10,7 @@ from fedsmall.audit_log import AuditLog, verify
 from fedsmall.ends import Statement, signer
 from fedsmall.errors import PlanError
 from fedsmall.tasks import build_federation
-from sim.consortium import log_check
+from sim.consortium.records import log_check
 from sim.engines.run import run_plan
 from tests.sim.consortium.desk import NAMES, Desk, plan_of
 

@@ -23,8 +23,8 @@ from sklearn.metrics import balanced_accuracy_score, confusion_matrix, roc_auc_s
 
 from clients import consent
 from clients.memory import run_folder
-from clients.run_end import own_evaluation
 from clients.site_log import SiteLog
+from clients.telling.run_end import own_evaluation
 from examples import endurance
 from examples.loopback import LoopbackConsortium, free_ports
 from fedsmall.audit_log import AuditLog, verify
@@ -32,7 +32,8 @@ from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
 from fedsmall.tasks import build_federation, hold_out
 from sim.cli.app import main
-from sim.consortium import dialling, flower_cli, keys, log_check, members, runs, sample_data, server, site, supervisor
+from sim.consortium import dialling, flower_cli, keys, members, runs, sample_data, server, site, supervisor
+from sim.consortium.records import log_check
 from sim.engines.run import run_plan
 from sim.runs import scenario
 from sim.runs.execute import execute

@@ -7,13 +7,13 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from fedsmall.distillation import check_at_hand, distillation, perturbed, soft_answers
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.ensembles import answer
 from fedsmall.package.record import DISTILLED
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
+from fedsmall.training.distillation import check_at_hand, distillation, perturbed, soft_answers
 from fedsmall.training.gradients import LOSSES
 from fedsmall.training.trees import cohort_for
 from sim.consortium import runs

@@ -13,9 +13,9 @@ from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.privacy import exposure
 from fedsmall.privacy.reading import records_read
-from fedsmall.schedule import Action, contacts_of, permutation
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
+from fedsmall.travel.schedule import Action, contacts_of, permutation
 from fedsmall.wire import Traveller
 from sim.engines.run import run_plan
 

@@ -12,8 +12,8 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 from fedsmall.federation import Federation
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
-from fedsmall.routes import among, folds_of_samples
 from fedsmall.training.trees import cohort_for
+from fedsmall.travel.routes import among, folds_of_samples
 from sim.engines.run import run_plan
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import ADAM, MOMENTUM, assert_equal_bits, federation_of, plan_of
@@ -130,7 +130,7 @@ def test_nor_where_a_run_is_killed_and_goes_on_from_its_journal(tmp_path) -> Non
 
 
 def test_a_route_that_trained_on_its_fold_would_be_found(monkeypatch) -> None:
-    monkeypatch.setattr("fedsmall.travellers.route_at", lambda plan, t: 0)  # all leave out the first fold
+    monkeypatch.setattr("fedsmall.travel.travellers.route_at", lambda plan, t: 0)  # all leave out the first fold
 
     assert {(1, 1), (2, 2)} <= leaks(CASES["two sites that hand on"])
 

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsmall.commons import Commons
 from fedsmall.errors import PlanError
-from fedsmall.journey import journey
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe, Tree
@@ -16,6 +14,8 @@ from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from fedsmall.training.batches import Batches
 from fedsmall.training.trees import cohort_for
+from fedsmall.travel.commons import Commons
+from fedsmall.travel.journey import journey
 from fedsmall.validation import check_plan
 from sim.engines.cohort import run_cohort
 from sim.engines.run import run_plan

@@ -11,13 +11,13 @@ from clients.client_app import app
 from clients.site_data import give_federation
 from fedsmall.errors import ReplyError
 from fedsmall.federation import Federation, Samples, Task
-from fedsmall.journey import journey
 from fedsmall.methods import METHODS, method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe, Tree
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
+from fedsmall.travel.journey import journey
 from fedsmall.wire import EXAMPLES, METRICS, PLAN, STEPS
 from sim.engines.cohort import run_cohort
 from sim.engines.evaluation import CentralEvaluator

@@ -8,11 +8,11 @@ import pytest
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Samples
-from fedsmall.journey import journey, taking_part
 from fedsmall.methods import method
 from fedsmall.plan import Plan
-from fedsmall.schedule import Action, contacts_of
 from fedsmall.training.trees import cohort_for
+from fedsmall.travel.journey import journey, taking_part
+from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.validation import check_plan
 from sim.engines.cohort import run_cohort
 from sim.engines.run import run_plan

@@ -17,9 +17,9 @@ from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import EarlyStop, Recipe, Tree
 from fedsmall.plan import Plan
-from fedsmall.routes import folds_of
 from fedsmall.run_sheet import RUN, SITES
 from fedsmall.training.trees import cohort_for
+from fedsmall.travel.routes import folds_of
 from fedsmall.wire import PLAN
 from sim.engines.evaluation import CentralEvaluator
 from sim.engines.inprocess import InProcessGrid
@@ -187,7 +187,7 @@ def test_nor_where_a_run_is_killed_and_goes_on_from_its_journal(tmp_path) -> Non
 
 
 def test_a_route_that_trained_at_its_fold_would_be_found(monkeypatch) -> None:
-    monkeypatch.setattr("fedsmall.journey.folds_of", lambda plan, sizes: None)  # all models go everywhere
+    monkeypatch.setattr("fedsmall.travel.journey.folds_of", lambda plan, sizes: None)  # all models go everywhere
 
     assert {(route, route) for route in range(3)} <= leaks(CASES["averages at every contact"])
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from fedsmall.errors import PlanError
-from fedsmall.journey import journey
 from fedsmall.methods import METHODS, method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
+from fedsmall.travel.journey import journey
 from sim.engines.run import run_plan
 from tests.sim.engines.on_ray import ON_RAY
 

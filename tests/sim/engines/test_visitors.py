@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from fedsmall.aggregation.combiners import combiner_for
-from fedsmall.daisy_chain import daisy_chain
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.ensembles import answer, members_of
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.schedule import contacts_of
 from fedsmall.training.trees import cohort_for
+from fedsmall.travel.daisy_chain import daisy_chain
+from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.visitors import Visitors, last_visits
 from fedsmall.validation import check_plan
-from fedsmall.visitors import Visitors, last_visits
 from sim.engines.run import run_plan
 from tests.sim.engines.test_one_algorithm import (
     ADAM,

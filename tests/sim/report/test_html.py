@@ -12,8 +12,8 @@ from markupsafe import escape
 from fedsmall.methods import method
 from fedsmall.parts import EarlyStop
 from fedsmall.plan import Plan
-from fedsmall.schedule import Action, permutation, schedule_for
 from fedsmall.tasks import build_federation
+from fedsmall.travel.schedule import Action, permutation, schedule_for
 from sim.report import chain, figures
 from sim.report.html import page, shown_scenario, write_report
 from sim.report.sentences import sentences

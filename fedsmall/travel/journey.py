@@ -1,8 +1,8 @@
 """Who is where: the sites at which travellers train, from contact to contact, as the plan alone decides it.
 
 Where a phase of the run is for the largest sites, their numbers of ``samples`` decide beside the plan which those are;
-and where models travel by routes (:mod:`fedsmall.routes`), which sites are in which fold: no traveller is ever at a
-site of the fold of its route. Travellers are numbered; number k is of group k modulo the groups.
+and where models travel by routes (:mod:`fedsmall.travel.routes`), which sites are in which fold: no traveller is ever
+at a site of the fold of its route. Travellers are numbered; number k is of group k modulo the groups.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,8 @@ import numpy as np
 
 from fedsmall.plan import Method, Plan
 from fedsmall.randomness import rng_for
-from fedsmall.routes import folds_of, has_room, places, route_of
-from fedsmall.schedule import Action, Contact, bijection, contacts_of, participants, spaced
+from fedsmall.travel.routes import folds_of, has_room, places, route_of
+from fedsmall.travel.schedule import Action, Contact, bijection, contacts_of, participants, spaced
 
 
 def groups_of(method: Method, travellers: int, groups: int) -> np.ndarray:

@@ -6,11 +6,11 @@ from typing import Any
 
 from clients.hospital import HospitalClient
 from clients.patients import Answer
-from clients.run_end import charged, keep_evaluation, tellable
 from clients.site_log import SiteLog
 from clients.site_request import SiteRequest, named
-from clients.told_patients import ToldPatients
-from clients.told_sums import ToldSums, told_classes
+from clients.telling.run_end import charged, keep_evaluation, tellable
+from clients.telling.told_patients import ToldPatients
+from clients.telling.told_sums import ToldSums, told_classes
 from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.held_out import told_of

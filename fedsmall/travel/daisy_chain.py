@@ -9,11 +9,11 @@ the routes, the draws, what counts and the combiners. A test holds the two toget
 from collections.abc import Callable, Iterable, Iterator
 
 from fedsmall.aggregation.combiners import Combiner
-from fedsmall.commons import Commons, Event
 from fedsmall.plan import Plan
-from fedsmall.schedule import Action, Contact
 from fedsmall.training.trainer import Trainer
-from fedsmall.travellers import Initial, Moment, Travellers, starting
+from fedsmall.travel.commons import Commons, Event
+from fedsmall.travel.schedule import Action, Contact
+from fedsmall.travel.travellers import Initial, Moment, Travellers, starting
 
 
 def daisy_chain(
@@ -27,7 +27,7 @@ def daisy_chain(
     """Algorithm 1 over the sites of ``trainer``: a moment for each stretch of contacts that can be walked in one go.
 
     A stretch ends with an aggregation, and where somebody must see the models (``due``) or draw noise for them.
-    Departs from Algorithm 1 as printed as :class:`~fedsmall.schedule.Schedule` does: aggregation wins a tie.
+    Departs from Algorithm 1 as printed as :class:`~fedsmall.travel.schedule.Schedule` does: aggregation wins a tie.
     """
     commons = Commons(combiner, plan.method, starting(plan, len(trainer.names), initial))
     travellers = Travellers(plan, trainer, initial, commons)

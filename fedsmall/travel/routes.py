@@ -1,8 +1,9 @@
 """Routes as cross-validation: a model of route k never trains at the sites of fold k, and is only judged there.
 
 So every sample of every site is judged by models that never saw its site, and no site is given up for it. A route
-is one or several groups of models (:mod:`fedsmall.commons`): what never trains at a site is averaged with nothing that
-does. Folds are dealt once, by a named stream; who goes where at a contact is drawn anew, without a conflict.
+is one or several groups of models (:mod:`fedsmall.travel.commons`): what never trains at a site is averaged with
+nothing that does. Folds are dealt once, by a named stream; who goes where at a contact is drawn anew, without a
+conflict.
 
 Of fewer sites than routes no fold of sites can be made. There every site deals its own samples to folds, and a model of
 route k trains at all sites on the samples outside of fold k. With a model at each site no two routes could be under way
@@ -22,7 +23,7 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.schedule import AbstractSchedule, Action, schedule_for
+from fedsmall.travel.schedule import AbstractSchedule, Action, schedule_for
 
 
 def folds_of(plan: Plan, sizes: Sequence[int]) -> np.ndarray | None:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsmall.journey import journey
 from fedsmall.plan import Plan
-from fedsmall.schedule import Contact
-from fedsmall.travellers import Moment
+from fedsmall.travel.journey import journey
+from fedsmall.travel.schedule import Contact
+from fedsmall.travel.travellers import Moment
 from fedsmall.wire import Arrays
 
 

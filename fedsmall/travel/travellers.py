@@ -7,16 +7,16 @@ import numpy as np
 import torch
 
 from fedsmall.aggregation.combiners import Updates
-from fedsmall.commons import Commons
 from fedsmall.errors import ReplyError
-from fedsmall.gate import charge, halves, outsize, size, sizes, too_large
-from fedsmall.journey import groups_of, moved, set_out
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
-from fedsmall.routes import route_at
-from fedsmall.schedule import Action, Contact
 from fedsmall.training.stack import Rows, Stack, Tensors, group_means, leaving, tensors_of
 from fedsmall.training.trainer import Leg, Signals, Trainer
+from fedsmall.travel.commons import Commons
+from fedsmall.travel.gate import charge, halves, outsize, size, sizes, too_large
+from fedsmall.travel.journey import groups_of, moved, set_out
+from fedsmall.travel.routes import route_at
+from fedsmall.travel.schedule import Action, Contact
 from fedsmall.wire import Arrays, Traveller
 
 NOT_FINITE = "the model holds a number that is not finite (NaN or Inf)"

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from fedsmall.aggregation.combiners import Aggregate, Combiner, Updates
-from fedsmall.gate import refusal, size
 from fedsmall.plan import Method
-from fedsmall.routes import route_of
+from fedsmall.travel.gate import refusal, size
+from fedsmall.travel.routes import route_of
 from fedsmall.wire import Arrays, join, parts
 
 Event = dict[str, Any]
@@ -47,7 +47,8 @@ class Commons:
     def aggregate(self, updates: Callable[[int], Updates], t: int, gate: float) -> tuple[set[int], list[Event]]:
         """Make each group's common model of its ``updates``; those of which nothing counts keep theirs.
 
-        Gives the groups whose aggregate was refused (:func:`fedsmall.gate.refusal`), which keep theirs too, and events.
+        Gives the groups whose aggregate was refused (:func:`fedsmall.travel.gate.refusal`), which keep theirs too, and
+        events.
         """
         refused, events = set(), []
         for group in [self.turn] if self._method.turns else range(len(self.models)):

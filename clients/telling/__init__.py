@@ -1,0 +1,1 @@
+"""What a site tells of its patients in sums, and remembers having told."""

@@ -1,0 +1,1 @@
+"""Algorithm 1: models, and how they travel, wait, are averaged and refused."""
