@@ -240,7 +240,7 @@ def test_a_site_gets_its_package_by_the_runs_name_and_is_told_why_where_there_is
     model = initial_model(asked, raw.task)
     folder = run_folder(essen.home / "runs", "trial")
     for what in (COMMON, OWN_MODEL):
-        keep(Place(folder, "trial", raw, None, 3), asked, what, model, {"accuracy": 0.75, "kept-accuracy": 0.5})
+        keep(Place(folder, "trial", raw, None, 3, 2), asked, what, model, {"accuracy": 0.75, "kept-accuracy": 0.5})
     for t in (1, 2):
         KeptVisitors(folder / "visitors", 2).keep(t, model)
     there = fedsmall("site", "package", "trial", "--kit", essen.kit)
