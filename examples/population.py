@@ -53,7 +53,7 @@ class Population:
                 self._at(lr).walk(part, [leg], Signals(losses=False))
                 stack.put(rows, part)
             groups = len(self.rates)
-            self.models = group_means({name: t.unflatten(0, (-1, groups)) for name, t in stack.state.items()})
+            self.models = group_means({name: t.view(-1, groups, *t.shape[1:]) for name, t in stack.state.items()})
             self.sent += 2
 
     def losses(self) -> np.ndarray:

@@ -136,6 +136,16 @@ def test_losers_take_over_what_their_route_has_least_of(routes_in_all):
     assert set(last) == {0.3}
 
 
+def test_a_loser_becomes_the_best_of_its_route_that_has_had_the_rate():
+    rates, routes = np.array([1.0, 0.1, 1.0, 1.0, 0.1, 1.0]), np.array([0, 1] * 3)
+    losses = np.array([0.3, 0.4, 0.2, 0.1, 0.9, 0.3])
+
+    sources, now = halved(losses, rates, routes, 1)
+
+    assert sources.tolist() == [0, 3, 2, 3, 2, 5]
+    assert (now == 1.0).all()
+
+
 def test_the_worst_of_a_route_explore_from_the_best():
     rates, routes = dealt(2), np.arange(GROUPS) % 2
     losses = np.arange(GROUPS, dtype=float)[::-1]  # on both routes the last two are best
