@@ -64,7 +64,7 @@ def test_what_is_asked_for_says_what_the_run_is_and_what_would_leave(asking):
     assert "sites: bonn, essen, ulm" in told
     assert "privacy: none; models leave as they are trained" in told
     assert "62 numbers in 2 arrays: 0.weight (2, 30), 0.bias (2,); 248 bytes" in told
-    assert "for each feature the count, the sum" in told
+    assert "for each feature count, sum and sum of squares" in told
 
 
 def test_a_no_is_remembered_by_the_next_station_and_can_be_taken_back(asking):
