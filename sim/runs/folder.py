@@ -41,7 +41,7 @@ from sim.runs.packages import packages_of
 from sim.runs.scenario import Scenario, as_toml, load
 
 if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
-    from sim.engines.run import RunRecord
+    from sim.engines.record import RunRecord
 
 SINGLE = "per_site"
 REAL_SITES = "real sites"  # the engine of a run that was none of a simulation
