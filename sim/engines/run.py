@@ -22,9 +22,9 @@ from fedsmall.training.frozen_body import as_trained
 from fedsmall.training.lots import spent
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
+from fedsmall.travel.moments import Moment, Watcher
 from fedsmall.travel.routes import among
 from fedsmall.travel.schedule import Contact
-from fedsmall.travel.travellers import Moment, Watcher
 from fedsmall.travel.visitors import Visitors
 from fedsmall.validation import check_run
 from fedsmall.wire import Arrays
