@@ -1,4 +1,4 @@
-"""What a site remembers between contacts, behind one small interface with two homes.
+"""What a site remembers of a run: between contacts, behind one small interface with two homes, and from its first on.
 
 In a simulation Flower's Context keeps it. In a deployment a restarted SuperNode loses its Context, so there it is on
 the site's own disk, a version for every round that wrote one: a contact may be asked for twice (the answer was lost, or
@@ -14,6 +14,8 @@ from flwr.app import Array, ArrayRecord, Context
 from safetensors.numpy import load, save
 
 from clients.upkeep.at_rest import opened, seal
+from fedsmall.data.standardise import Scaling
+from fedsmall.errors import DataError, PlanError
 from fedsmall.files import write
 from fedsmall.wire import Arrays
 
@@ -96,6 +98,27 @@ def folders_of(home: Path, run: str) -> list[Path]:
     """The folders of all runs that had this name, the one that has it now first; those that are there."""
     now = run_folder(home, run)
     return [path for path in (now, *sorted(home.glob(f"{now.name}-*"))) if path.is_dir()]
+
+
+def check_same_data(folder: Path, digest: str) -> None:
+    """A run's data are those of its first contact: a file changed under way would mix two populations."""
+    path = folder / "data"
+    if not path.exists():
+        put(path, digest.encode())
+    elif path.read_text() != digest:
+        raise DataError("the site's data have changed since this run began; start a new run")
+
+
+def keep_scaling(folder: Path, agreed: Arrays) -> None:
+    """Keep the scaling on which the sites of a run have agreed: its mean and scale."""
+    put(folder / "scaling", save(agreed))
+
+
+def scaling_of(folder: Path) -> Scaling:
+    """The scaling of a run, as it was kept. Raises PlanError where the site was told none."""
+    if not (path := folder / "scaling").exists():
+        raise PlanError("this site was never told the scaling of this run")
+    return Scaling(**load(path.read_bytes()))
 
 
 def _aside(folder: Path, ident: str) -> Path:

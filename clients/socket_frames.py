@@ -4,7 +4,9 @@ import os
 import socket
 import stat
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from fedsmall.frames import (
     LENGTHS,
@@ -29,10 +31,14 @@ __all__ = [
     "listen",
     "receive",
     "send",
+    "serve",
 ]
 
 LONGEST_PATH = 100  # the system's limit for a socket's path is 104 or 108
+CALL_S = 60.0  # how long a caller may take to say what it wants
 STATION_START_S = 90.0  # a station that was restarted loads torch and the data first
+
+Answering = Callable[[str, Mapping[str, Any], Arrays], tuple[Header, Arrays]]
 
 
 class LineError(ConnectionError):
@@ -118,6 +124,31 @@ def listen(path: Path) -> socket.socket:
         os.umask(before)
     line.listen(4)
     return line
+
+
+def serve(path: Path, answer: Answering, ready: str) -> None:
+    """Answer one caller after the other at the socket ``path``, for ever; a caller that fails harms only itself.
+
+    ``answer`` is asked with the kind of a message, its config and its arrays; ``ready`` is printed once somebody can
+    call.
+    """
+    with listen(path) as listening:
+        print(ready, flush=True)
+        while True:
+            caller, _ = listening.accept()
+            with caller:
+                _attend(answer, caller)
+
+
+def _attend(answer: Answering, caller: socket.socket) -> None:
+    caller.settimeout(CALL_S)
+    try:
+        header, arrays = receive(caller)
+        config = header.get("config")
+        said, leaving = answer(str(header.get("kind")), config if isinstance(config, dict) else {}, arrays)
+        send(caller, said, leaving)
+    except OSError as error:
+        print(f"a caller went away: {type(error).__name__}", flush=True)
 
 
 def _exactly(line: socket.socket, count: int) -> bytearray:

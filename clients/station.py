@@ -5,7 +5,6 @@ site's policy; after it has answered it writes down what left. What goes wrong i
 stays in the station's own log.
 """
 
-import socket
 import sys
 import traceback
 from collections.abc import Mapping
@@ -14,20 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load, save
 
-from clients import socket_frames
 from clients.consent import Consent, WaitsError
 from clients.hospital import HospitalClient
 from clients.kept import OWN_MODEL, Place, keep
 from clients.log_ends import LogEnds
-from clients.memory import RUNS, RoundMemory, own_folder, put
+from clients.memory import RUNS, RoundMemory, check_same_data, keep_scaling, own_folder, scaling_of
 from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
 from clients.self_check import check_released, guarded
 from clients.site_data import SiteData
 from clients.site_log import BrokenLogError, SiteLog
 from clients.site_request import TOLD, SiteRequest, named, plan_of, reason_of
+from clients.socket_frames import serve
 from clients.telling.answers import Telling
 from clients.telling.run_end import keep_agreed, may_be_last
 from clients.upkeep.at_rest import keeping, secret
@@ -38,9 +36,8 @@ from fedsmall import __version__
 from fedsmall.audit_log import digest_of, manifest
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.files import stamp
-from fedsmall.data.standardise import Scaling
 from fedsmall.ends import KEY_FILE
-from fedsmall.errors import DataError, PlanError
+from fedsmall.errors import PlanError
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.package.record import COMMON
 from fedsmall.plan import Plan
@@ -54,7 +51,6 @@ from fedsmall.training.trees import cohort_for
 from fedsmall.wire import BLURRED, BROKEN, EXAMPLES, KEEP, MODEL, ROUND, STEPS, VALIDATE, WAITS, Arrays, split
 
 NOISE_KEY = "noise.key"
-CALL_S = 60.0  # how long a caller may take to say what it wants
 
 
 @dataclass
@@ -132,7 +128,7 @@ class Station:
         samples, least = len(raw.train), least_of_a_class(raw)
         policy.check_plan(plan, raw.task.name, samples=samples, per_class=least, sites=sites, numbers=numbers)
         self.consent.check(kind, policy, plan, raw, config)
-        self._check_same_data(config, digest)
+        check_same_data(self._run_folder(config), digest)
         keep_agreed(self._run_folder(config), config, plan)
         return SiteRequest(plan, policy, raw, config, arrays)
 
@@ -146,7 +142,7 @@ class Station:
 
     def _take_scaling(self, order: SiteRequest) -> Answer:
         agreed = {name: order.arrays[f"{SCALING}/{name}"] for name in ("mean", "scale")}
-        put(self._run_folder(order.config) / "scaling", save(agreed))
+        keep_scaling(self._run_folder(order.config), agreed)
         return {"config": {}}, {}
 
     def _train(self, order: SiteRequest) -> Answer:
@@ -191,7 +187,7 @@ class Station:
 
     def _kept_at(self, order: SiteRequest) -> Place:
         """Where a model is kept, on the site's own disk, so that it can be used here when the run is over."""
-        scaling = self._scaling(order.config) if order.raw.scaled else None
+        scaling = scaling_of(self._run_folder(order.config)) if order.raw.scaled else None
         folder, (_, sites) = self._run_folder(order.config), self._place(order.config)
         return Place(folder, str(order.config[RUN]), order.raw, scaling, sites, int(order.config[ROUND]))
 
@@ -200,7 +196,7 @@ class Station:
 
     def _client(self, order: SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:
         """Who trains and judges here; with the memory that the site has before the order's round, or ``after`` it."""
-        scaling = self._scaling(order.config) if order.raw.scaled and scaled else None
+        scaling = scaling_of(self._run_folder(order.config)) if order.raw.scaled and scaled else None
         key = (order.plan, id(order.raw), None if scaling is None else digest_of(vars(scaling)))
         if self._core is None or self._core[0] != key:
             train, held_out = order.raw.samples(scaling)
@@ -239,23 +235,10 @@ class Station:
             self._read = (key, raw, digest_of({"x": raw.train.x, "y": raw.train.y}))
         return self._read[1], self._read[2]
 
-    def _scaling(self, config: Mapping[str, Any]) -> Scaling:
-        if not (path := self._run_folder(config) / "scaling").exists():
-            raise PlanError("this site was never told the scaling of this run")
-        return Scaling(**load(path.read_bytes()))
-
     def _run_folder(self, config: Mapping[str, Any]) -> Path:
         if not config.get(RUN):
             raise PlanError("the order does not say of which run it is")
         return own_folder(self.home / RUNS, str(config[RUN]), one_line(config.get(RUN_ID, ""), 64))
-
-    def _check_same_data(self, config: Mapping[str, Any], digest: str) -> None:
-        """A run's data are those of its first contact: a file changed under way would mix two populations."""
-        path = self._run_folder(config) / "data"
-        if not path.exists():
-            put(path, digest.encode())
-        elif path.read_text() != digest:
-            raise DataError("the site's data have changed since this run began; start a new run")
 
     def _spend(self, order: SiteRequest) -> None:
         """Count the contact against the budget before anything is trained.
@@ -287,31 +270,11 @@ class Station:
         return {"error": f"{self.name}: {reason}"}, {}
 
 
-def serve(station: Station, path: Path) -> None:
-    """Answer one caller after the other at the socket ``path``, for ever; a caller that fails harms only itself."""
-    with socket_frames.listen(path) as listening:
-        print(f"station {station.name}: ready", flush=True)
-        while True:
-            caller, _ = listening.accept()
-            with caller:
-                _attend(station, caller)
-
-
-def _attend(station: Station, caller: socket.socket) -> None:
-    caller.settimeout(CALL_S)
-    try:
-        header, arrays = socket_frames.receive(caller)
-        config = header.get("config")
-        answer, leaving = station.answer(str(header.get("kind")), config if isinstance(config, dict) else {}, arrays)
-        socket_frames.send(caller, answer, leaving)
-    except OSError as error:
-        print(f"a caller went away: {type(error).__name__}", flush=True)
-
-
 def main(arguments: list[str]) -> None:
     """``python -m clients.station NAME HOME POLICY SOCKET DEVICE [DATA]``: what `fedsmall site up` runs."""
     name, home, policy, path, device, *data = arguments
-    serve(Station(name, Path(data[0]) if data else None, Path(home), Path(policy), device), Path(path))
+    station = Station(name, Path(data[0]) if data else None, Path(home), Path(policy), device)
+    serve(Path(path), station.answer, f"station {name}: ready")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from fedsmall.randomness import rng_for
 from fedsmall.tasks import build_federation
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.travellers import Moment
+from fedsmall.travel.moments import Moment
 from fedsmall.wire import Arrays, stack_of_one
 from sim.engines.cohort import run_cohort
 from sim.evidence.run import DOCS

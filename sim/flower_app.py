@@ -26,7 +26,8 @@ from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from fedsmall.travel.schedule import Action, Contact
 from sim.cli.app import raised_by_us
-from sim.engines.run import RunRecord, Tell, run_on, run_plan
+from sim.engines.record import RunRecord
+from sim.engines.run import Tell, run_on, run_plan
 from sim.report.sentences import named
 from sim.report.tables import PRIMARY
 from sim.report.terminal import print_run, terminal

@@ -6,7 +6,6 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
@@ -16,37 +15,17 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Method, Plan
 from fedsmall.travel.commons import Commons
 from fedsmall.travel.gate import GATE, charge
-from fedsmall.travel.journey import taking_part
-from fedsmall.travel.schedule import (
-    AbstractSchedule,
-    Action,
-    Contact,
-    Schedule,
-    handed_on,
-    next_in,
-    participants,
-    planned,
-    spaced,
-)
-from fedsmall.wire import (
-    CARRIED,
-    EXAMPLES,
-    METRICS,
-    MODEL,
-    PLAN,
-    ROUND,
-    RULE,
-    STEPS,
-    Arrays,
-)
+from fedsmall.travel.schedule import AbstractSchedule, Action, Contact, Schedule, planned
+from fedsmall.wire import EXAMPLES, METRICS, PLAN, ROUND, Arrays
 from strategies.acceptance import absurd, accepted, oversized, sound
 from strategies.checks import limits_of, plan_in, samples_told
 from strategies.folds import SiteFolds, dealt_to
 from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, train_metrics_of, with_our_count
+from strategies.journey import Journey
 from strategies.orders import bytes_of, orders
 from strategies.records import array_records, size_in_bytes, to_arrays, to_record
 from strategies.roster import Roster, await_sites
-from strategies.slots import Report, Slot, first_slots, renewed, updates_of
+from strategies.slots import Slot, first_slots, renewed, trained, updates_of
 
 
 class DaisyChain(Strategy):
@@ -115,20 +94,6 @@ class DaisyChain(Strategy):
         self._asked: dict[str, Any] = {}  # the same as orders carry it
         self._arrived = True  # the models of the contact have travelled since their last training
 
-    def participants(self, t: int, sites: Sequence[str], phase: int = 0) -> list[str]:
-        """The sites that take part in the contact after round ``t`` of a phase, in name order."""
-        if self.folds:
-            return self.folds.participants(t)
-        method, there = self.method.in_phase(phase), self._taking_part(phase, sites)
-        if method.route == "cyclic":
-            return spaced(there, method.travelling(len(there)))
-        return participants(self.seed, t, there, 1.0 if self.alone else self.fraction, method.models)
-
-    def _taking_part(self, phase: int, sites: Sequence[str]) -> list[str]:
-        names = sorted(sites)
-        samples = [self.samples.get(site, 0) for site in names]
-        return [names[number] for number in taking_part(self.method, phase, len(names), samples)]
-
     def plan_contacts(self, rounds: int, evaluate_every: int | None = None) -> list[Contact]:
         """Fix the contacts of a run of ``rounds`` rounds, in pieces where models are to be evaluated between them."""
         self.contacts = planned(self.schedule, rounds, evaluate_every, self.alone)
@@ -163,8 +128,7 @@ class DaisyChain(Strategy):
         contact = self.contacts[server_round - 1]
         self.meet(grid, arrays, config)
         if server_round == 1:
-            drawn = self.participants(contact.due, self.sites, contact.phase)
-            self.slots = first_slots(self.slots, drawn, self.records, self._first_groups(drawn))
+            self._set_out(contact, self.slots)
         online, self.own = set(grid.get_node_ids()), {}
         present = [site for site in sorted(self.slots) if self.roster.nodes[site] in online]
         self._expected = {site: self.slots[site] for site in present}
@@ -217,6 +181,11 @@ class DaisyChain(Strategy):
         """The names of all sites that have ever answered, in order; with routes, of those that the run began with."""
         return self.folds.sites or self.roster.sites
 
+    @property
+    def journey(self) -> Journey:
+        """Who takes part, and where travellers go, by what is known of the sites so far."""
+        return Journey(self.method, self.seed, 1.0 if self.alone else self.fraction, self.folds, self.samples)
+
     def meet(self, grid: Grid, arrays: ArrayRecord, config: ConfigRecord) -> None:
         """Learn who is there, and give every site that may be drawn first a slot with the common model.
 
@@ -246,36 +215,22 @@ class DaisyChain(Strategy):
         self.records = list(records)
         self.commons = Commons(self.combiner, self.method, [to_arrays(record) for record in records])
 
-    def _first_groups(self, drawn: Sequence[str]) -> list[int]:
-        """The group of the traveller at each of the sites that take part first."""
-        groups = np.arange(len(drawn)) % len(self.commons)
-        if self.method.turns:
-            groups[:] = 0
-        return list((self.folds.first_groups(drawn, groups) if self.folds else groups).tolist())
-
     def result(self) -> Arrays:
         """What the last aggregation has made, to be judged and kept; see :class:`fedsmall.travel.commons.Commons`."""
         return self.commons.result()
 
     def _pass_on(self, contact: Contact, following: Contact) -> None:
-        """Move the travellers to the sites where they train next, as :func:`fedsmall.travel.journey.moved` does."""
+        """Move the travellers to the sites where they train next."""
         if following.phase != contact.phase:
-            there = self.participants(following.due, self.sites, following.phase)
-            self.slots = first_slots({}, there, self.records, self._first_groups(there))
-            return
-        open_to, method = self._taking_part(contact.phase, self.sites), self.method.in_phase(contact.phase)
-        everyone = method.everyone(len(open_to))
-        rests = contact.action is Action.AGGREGATE and everyone and not method.grouped
-        if contact.travels and not rests:
-            here = sorted(self.slots)
-            there = here if everyone else self.participants(following.due, self.sites, following.phase)
-            if self.folds:
-                route = self.folds.handed_on(contact.t, {site: self.slots[site].group for site in here}, there)
-            elif method.route == "cyclic":
-                route = next_in(open_to, here)
-            else:
-                route = handed_on(self.seed, contact.t, here, there)
-            self.slots = {route[site]: self.slots[site] for site in here}
+            return self._set_out(following, {})
+        groups = {site: slot.group for site, slot in self.slots.items()}
+        if route := self.journey.route(contact, following, groups, self.sites):
+            self.slots = {route[site]: self.slots[site] for site in sorted(self.slots)}
+
+    def _set_out(self, contact: Contact, slots: dict[str, Slot]) -> None:
+        """Put travellers at the sites of the first contact, of the run or of a phase."""
+        drawn = self.journey.participants(contact.due, self.sites, contact.phase)
+        self.slots = first_slots(slots, drawn, self.records, self.journey.first_groups(drawn, len(self.commons)))
 
     def sound(self) -> bool:
         """Whether no traveller has outgrown the last common model so far that no run should go on with it."""
@@ -309,12 +264,8 @@ class DaisyChain(Strategy):
     def _take(self, contact: Contact, site: str, content: RecordDict) -> None:
         records = array_records(content)
         metrics: Any = content[METRICS]
-        before = self._expected[site].report
-        stayed = 0.0 if before is None or self._arrived else before.steps
-        report = Report(float(metrics[EXAMPLES]), float(metrics.get(STEPS, 1.0)) + stayed, records.get(RULE))
-        group = self._expected[site].group
-        self.slots[site] = Slot(records[MODEL], records.get(CARRIED), report=report, by=site, group=group)
-        self.own[site] = records[MODEL]
+        self.slots[site] = trained(self._expected[site], records, metrics, site, self._arrived)
+        self.own[site] = self.slots[site].model
         if contact.travels:
             self.bytes_sent += size_in_bytes(records)
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedsmall.aggregation.combiners import Updates
+from fedsmall.wire import CARRIED, EXAMPLES, MODEL, RULE, STEPS
 from strategies.records import stacked
 
 
@@ -33,6 +34,18 @@ class Slot:
     report: Report | None = None
     by: str = ""
     group: int = 0
+
+
+def trained(
+    sent: Slot, records: Mapping[str, ArrayRecord], metrics: Mapping[str, Any], site: str, arrived: bool
+) -> Slot:
+    """The traveller that ``site`` was ``sent``, as it has answered with it; ``arrived``: it had come from elsewhere.
+
+    Else this was another piece of a contact, and its steps are those of all pieces.
+    """
+    stayed = 0.0 if sent.report is None or arrived else sent.report.steps
+    report = Report(float(metrics[EXAMPLES]), float(metrics.get(STEPS, 1.0)) + stayed, records.get(RULE))
+    return Slot(records[MODEL], records.get(CARRIED), report=report, by=site, group=sent.group)
 
 
 def updates_of(slots: Mapping[str, Slot], weighted: bool, sites_in_all: int, group: int = 0) -> Updates:

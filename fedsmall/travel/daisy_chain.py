@@ -12,8 +12,9 @@ from fedsmall.aggregation.combiners import Combiner
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import Trainer
 from fedsmall.travel.commons import Commons, Event
+from fedsmall.travel.moments import Moment
 from fedsmall.travel.schedule import Action, Contact
-from fedsmall.travel.travellers import Initial, Moment, Travellers, starting
+from fedsmall.travel.travellers import Initial, Travellers, starting
 
 
 def daisy_chain(

@@ -1,7 +1,7 @@
 """The models on their way through a federation, as rows of one stack: where they are, and what a contact does."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from fedsmall.training.trainer import Leg, Signals, Trainer
 from fedsmall.travel.commons import Commons
 from fedsmall.travel.gate import charge, halves, outsize, size, sizes, too_large
 from fedsmall.travel.journey import groups_of, moved, set_out
+from fedsmall.travel.moments import Moment
 from fedsmall.travel.routes import route_at
 from fedsmall.travel.schedule import Action, Contact
 from fedsmall.wire import Arrays, Traveller
@@ -24,46 +25,6 @@ NEAR = 100.0  # times its size: no common model is refused that has not grown so
 GROWN = 3.0  # an update can be too large only where a model has grown more than so
 
 Initial = Callable[[str | None], Arrays]  # the model with which a site starts, or the common one for None
-
-
-class Moment(NamedTuple):
-    """What is there after a contact, or after a piece of one, before anything else moves.
-
-    ``common`` is what the contact made to be judged and kept, if it aggregates, and ``commons`` are the groups' models
-    from which all set out after it; ``of_routes`` gives what is judged of each route, where there are routes.
-    ``sites`` have just trained, and ``models`` gives what they trained, {name: (sites, ...)}, in the order of their
-    names. ``updates`` (rounds of local training, over all sites), ``bytes_sent`` and ``events`` have come since the
-    moment before; ``memory`` is what the sites remember.
-    """
-
-    contact: Contact
-    common: Arrays | None
-    sites: tuple[str, ...]
-    models: Callable[[], Arrays]
-    updates: int
-    bytes_sent: int
-    events: list[dict[str, Any]]
-    memory: Arrays
-    commons: tuple[Arrays, ...] = ()
-    of_routes: Callable[[], tuple[Arrays, ...]] = tuple
-
-
-class Watcher(Protocol):
-    """Somebody who looks at the moments of a run and changes nothing."""
-
-    def needs(self, contact: Contact) -> bool:
-        """Whether the models must be seen as they leave at this contact."""
-
-    def see(self, moment: Moment) -> None:
-        """Take in a moment."""
-
-
-def watching(moments: Iterable[Moment], watchers: Sequence[Watcher]) -> Iterator[Moment]:
-    """The moments of a run, each shown to the ``watchers`` before anybody else sees it."""
-    for moment in moments:
-        for watcher in watchers:
-            watcher.see(moment)
-        yield moment
 
 
 def starting(plan: Plan, sites: int, initial: Initial) -> list[Arrays]:

@@ -7,8 +7,8 @@ import numpy as np
 
 from fedsmall.plan import Plan
 from fedsmall.travel.journey import journey
+from fedsmall.travel.moments import Moment
 from fedsmall.travel.schedule import Contact
-from fedsmall.travel.travellers import Moment
 from fedsmall.wire import Arrays
 
 

@@ -36,7 +36,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "consortium": Entry("sim.cli.consortium:app", "Make a consortium, admit and revoke sites.", LIVE),
     "server": Entry("sim.cli.server:app", "The coordinator's server: up, down, status.", LIVE),
-    "site": Entry("sim.cli.site:app", "A hospital's side: keygen, check, up, down, log.", LIVE),
+    "site": Entry("sim.cli.site.app:app", "A hospital's side: keygen, check, up, down, log.", LIVE),
     "start": Entry("sim.cli.deploy:start", "Run a scenario over real sites.", LIVE),
     "resume": Entry("sim.cli.deploy:resume", "Go on with a run over real sites that ended early.", LIVE),
     "status": Entry("sim.cli.deploy:status", "The runs over real sites, and who is connected.", LIVE),

@@ -1,8 +1,8 @@
 """``fedsmall tune``: learning rates chosen on training sites alone."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -50,52 +50,63 @@ def tune(
     Every method gets the same rates, seeds and folds; ties go to the smaller rate. For an item of `fedsmall reproduce`
     the search is kept beside its scenario and used when the item is run.
     """
-    from fedsmall.evaluation.metrics import LOWER_IS_BETTER
     from sim.evidence.items import SEARCHES, items
-    from sim.evidence.search import Try, choose, save, search, spaced_rates, with_rates
-    from sim.evidence.search_by_routes import ROUTES, judged_by
-    from sim.runs.files import write as put
-    from sim.runs.scenario import as_toml, load
+    from sim.evidence.search import save, spaced_rates
+    from sim.runs.scenario import load
     from sim.runs.shipped import find
 
     item = items().get(scenario)
-    if write is not None and item is not None:
-        raise PlanError("--write is for a scenario; the search of an item of `reproduce list` is used where it is kept")
-    if write is not None and write.exists():
-        raise PlanError(f"{write} exists already; choose another with --write, or remove it")
+    _check_writable(write, of_item=item is not None)
     asked = item.scenarios("quick") if item else {"": load(find(Path(scenario)), setting or [])}
     tried = item.search if item and item.search else numbers(rates)
     if draws is not None:
         tried = spaced_rates(min(tried), max(tried), draws, seed=0)
-    tries: dict[str, list[Try]] = {}
-    for variant, one in asked.items():
-        of_loss = metric in LOWER_IS_BETTER or (metric is None and judged_by(one, by) == ROUTES)
-
-        def report(seed: int, so_far: list[Try], variant: str = variant, of_loss: bool = of_loss) -> None:
-            worst = max(choice.regret for choice in choose(so_far).values())
-            loses = f"{worst:.4f}" if of_loss else f"{100 * worst:.1f} points"
-            console.print(f"{variant} seed {seed}: {len(so_far)} runs; a resampled choice loses {loses}")
-
-        tries[variant] = search(
-            one,
-            tried,
-            metric=metric,
-            by=by,
-            engine=engine,
-            device=device,
-            data_root=data_root,
-            most_seeds=seeds,
-            on_seed=report,
-        )
-        _show(choose(tries[variant]), of_loss)
+    options = {"by": by, "engine": engine, "device": device, "data_root": data_root, "most_seeds": seeds}
+    tries = {variant: _searched(variant, one, tried, metric, **options) for variant, one in asked.items()}
     path = out or (SEARCHES / f"{item.name}.csv" if item else Path(f"tune-{Path(scenario).stem}.csv"))
     save(path, tries)
     _draw(tries, asked, path, item.name if item else None, beside=item is None or out is not None)
     console.print(f"\nSearch: {path}")
     if write is not None:
-        rates_of = {label: choice.lr for label, choice in choose(tries[""]).items()}
-        put(write, as_toml(with_rates(asked[""], rates_of)))
-        console.print(f"Scenario: {write}")
+        _write(write, asked[""], tries[""])
+
+
+def _check_writable(write: Path | None, of_item: bool) -> None:
+    if write is not None and of_item:
+        raise PlanError("--write is for a scenario; the search of an item of `reproduce list` is used where it is kept")
+    if write is not None and write.exists():
+        raise PlanError(f"{write} exists already; choose another with --write, or remove it")
+
+
+def _searched(
+    variant: str, scenario: "Scenario", tried: Sequence[float], metric: str | None, **options: Any
+) -> "list[Try]":
+    """All runs of one variant's search, with a line for each seed and a table at the end."""
+    from fedsmall.evaluation.metrics import LOWER_IS_BETTER
+    from sim.evidence.search import choose, search
+    from sim.evidence.search_by_routes import ROUTES, judged_by
+
+    of_loss = metric in LOWER_IS_BETTER or (metric is None and judged_by(scenario, options["by"]) == ROUTES)
+
+    def report(seed: int, so_far: "list[Try]") -> None:
+        worst = max(choice.regret for choice in choose(so_far).values())
+        loses = f"{worst:.4f}" if of_loss else f"{100 * worst:.1f} points"
+        console.print(f"{variant} seed {seed}: {len(so_far)} runs; a resampled choice loses {loses}")
+
+    tries = search(scenario, tried, metric=metric, on_seed=report, **options)
+    _show(choose(tries), of_loss)
+    return tries
+
+
+def _write(path: Path, scenario: "Scenario", tries: "list[Try]") -> None:
+    """Write the scenario with the chosen rates."""
+    from sim.evidence.search import choose, with_rates
+    from sim.runs.files import write
+    from sim.runs.scenario import as_toml
+
+    rates_of = {label: choice.lr for label, choice in choose(tries).items()}
+    write(path, as_toml(with_rates(scenario, rates_of)))
+    console.print(f"Scenario: {path}")
 
 
 def _draw(

@@ -20,8 +20,8 @@ from fedsmall.plan import Plan
 from fedsmall.stopping import shapes_told
 from fedsmall.training.stack import Stack, tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
+from fedsmall.travel.moments import Moment
 from fedsmall.travel.routes import folds_of, folds_of_samples
-from fedsmall.travel.travellers import Moment
 from fedsmall.travel.visitors import Visitors
 from fedsmall.wire import EXAMPLES, Arrays, stack_of_one
 from strategies.server.remote import Answers

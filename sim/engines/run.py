@@ -1,88 +1,42 @@
 """Engines: what one plan is run on. Those that work site by site differ only in the Flower grid of the strategy."""
 
-import platform
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from typing import Any
 
 import torch
 from flwr.serverapp import Grid
 
-from fedsmall import __version__
 from fedsmall.data.class_weights import BALANCED, agreed_weights, with_weights
-from fedsmall.data.preparation import Preparation
 from fedsmall.errors import PlanError
-from fedsmall.federation import Federation, Task
+from fedsmall.federation import Federation
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import has_own_models
-from fedsmall.models.registry import completed, initial_model
-from fedsmall.package.record import TrainedOn, counted
+from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.exposure import Exposure
 from fedsmall.privacy.patient_level import is_patient_level
-from fedsmall.training.device import chosen, described
+from fedsmall.training.device import chosen
 from fedsmall.training.distillation import check_at_hand
 from fedsmall.training.frozen_body import as_trained
 from fedsmall.training.lots import spent
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
+from fedsmall.travel.moments import Moment, Watcher
 from fedsmall.travel.routes import among
 from fedsmall.travel.schedule import Contact
-from fedsmall.travel.travellers import Moment, Watcher
 from fedsmall.travel.visitors import Visitors
 from fedsmall.validation import check_run
 from fedsmall.wire import Arrays
 from sim.engines.distil import Distilled, distilled
-from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalUnseen, said_of
+from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalUnseen
+from sim.engines.record import RunRecord, record_of, whole_model, with_end
 from strategies.build import strategy_for
 from strategies.server.remote import Ask, Judges, OwnModelsEvaluator
 from strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, RunLoop, Stop
 from strategies.server.validation import AskSites, validated
 
 Tell = Callable[[Contact, Evaluation | None], None]
-
-
-@dataclass
-class RunRecord:
-    """One plan, executed once: what came of it, and with what it can be repeated.
-
-    ``seconds`` is the wall time of the rounds, without building data or starting an engine; ``model`` is the common
-    model at the end, or None; ``stopped`` says that the run was cut short; ``device`` is where its models trained;
-    ``read`` is who could be read by whom, where that was counted; ``distilled`` is the one model that sites made of
-    several. ``chosen`` is the round whose model it is, where the plan's ``stop`` keeps the best and not the last.
-    ``predictions`` are what that model says of the test samples (:func:`sim.engines.evaluation.said_of`), empty where
-    there is none or it was cut short, and ``thresholds`` those that it has by the training samples. ``own`` are the
-    models that sites trained last, where they were asked for, and Central's; ``kept`` are then the last visitors of
-    each site, {name: (members, ...)}, where sites keep any. ``task``, ``preparation`` and ``trained_on`` are what
-    packages of these models need to know of the data.
-    """
-
-    plan: Plan
-    engine: str
-    evaluations: list[Evaluation]
-    contacts: int
-    rounds: int
-    bytes_sent: int
-    seconds: float
-    client_updates: int
-    model: Arrays | None
-    events: list[dict[str, Any]] = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)
-    stopped: bool = False
-    path: str = ""
-    device: str = ""
-    privacy: dict[str, float] = field(default_factory=dict)
-    read: dict[str, Any] = field(default_factory=dict)
-    predictions: Arrays = field(default_factory=dict)
-    own: dict[str, Arrays] = field(default_factory=dict)
-    kept: dict[str, Arrays] = field(default_factory=dict)
-    task: Task | None = None
-    preparation: Preparation | None = None
-    trained_on: dict[str, TrainedOn] = field(default_factory=dict)
-    distilled: Distilled | None = None
-    chosen: int = 0
-    thresholds: dict[str, float] = field(default_factory=dict)
 
 
 def run_plan(
@@ -112,8 +66,9 @@ def run_plan(
     work = _Work(agreed, trained_on, progress, stop, own.pop("device"), visitors=visitors, last=last)
     work = work.exposed() if exposed else work
     outcome, path, device = ENGINES[engine](work, own)
-    record = _record(plan, engine, work.with_patients(outcome), path, device)
-    return replace(_with_end(record, work, federation), distilled=work.distilled(outcome), kept=work.kept())
+    record = record_of(plan, engine, work.with_patients(outcome), path, device)
+    record = with_end(record, work.last, work.read(), federation)
+    return replace(record, distilled=work.distilled(outcome), kept=work.kept())
 
 
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -126,8 +81,8 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     agreed = _agreed(plan, federation)
     work = _Work(agreed, federation, None, None, "cpu", visitors=_visitors(agreed, federation)).exposed()
     outcome = work.with_patients(work.on(grid, tell, in_pieces=False))
-    record = _record(plan, "flower", outcome, "loop", torch.device("cpu"))
-    return _with_end(record, work, federation)
+    record = record_of(plan, "flower", outcome, "loop", torch.device("cpu"))
+    return with_end(record, work.last, work.read(), federation)
 
 
 def _agreed(plan: Plan, federation: Federation) -> Plan:
@@ -138,51 +93,9 @@ def _agreed(plan: Plan, federation: Federation) -> Plan:
     return with_weights(plan, agreed_weights(federation.class_sums, federation.task))
 
 
-def _with_end(record: RunRecord, work: "_Work", federation: Federation) -> RunRecord:
-    """The record with what was counted, and with what was seen in the last round."""
-    t = record.chosen or record.rounds
-    outputs, thresholds = work.last.outputs.get(t), work.last.thresholds.get(t, {})
-    predictions = said_of(outputs, federation) if outputs is not None and len(outputs) else {}
-    end: dict[str, Any] = {"predictions": predictions, "task": federation.task}
-    own = work.last.own.get(t, {})
-    end["own"] = {site: _whole(record.plan, federation.task, model) for site, model in own.items()}
-    if record.model is not None:
-        end["model"] = _whole(record.plan, federation.task, record.model)
-    end |= {"preparation": federation.preparation, "thresholds": thresholds}
-    return replace(record, read=work.read(), trained_on=counted(federation), **end)
-
-
 def _visitors(plan: Plan, federation: Federation) -> Visitors | None:
     samples = [len(site) for site in federation.train]
     return Visitors(plan, federation.names, samples) if plan.method.keep_last else None
-
-
-def _whole(plan: Plan, task: Task, trained: Arrays) -> Arrays:
-    """A model with its frozen layers, which do not travel."""
-    if has_own_models(plan):
-        return trained
-    return completed(plan, task, trained)
-
-
-def _record(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.device) -> RunRecord:
-    return RunRecord(
-        plan=plan,
-        engine=engine,
-        evaluations=outcome.evaluations,
-        contacts=outcome.contacts,
-        rounds=outcome.rounds,
-        bytes_sent=outcome.bytes_sent,
-        seconds=outcome.seconds,
-        client_updates=outcome.client_updates,
-        model=outcome.model,
-        events=outcome.events,
-        versions=versions(),
-        stopped=outcome.stopped,
-        path=path,
-        device=described(device),
-        privacy=outcome.privacy,
-        chosen=outcome.chosen,
-    )
 
 
 @dataclass(frozen=True)
@@ -223,12 +136,12 @@ class _Work:
             return None
         kept = self.visitors.members() if self.visitors is not None else {}
         made = distilled(self.plan, self.federation, outcome.model if method.is_ensemble else None, kept)
-        return made._replace(model=_whole(self.plan, self.federation.task, made.model))
+        return made._replace(model=whole_model(self.plan, self.federation.task, made.model))
 
     def kept(self) -> dict[str, Arrays]:
         """The last visitors of each site, whole, where the sites' models are asked for."""
         members = self.visitors.members() if self.visitors is not None and self.last.wanted else {}
-        return {site: _whole(self.plan, self.federation.task, models) for site, models in members.items()}
+        return {site: whole_model(self.plan, self.federation.task, models) for site, models in members.items()}
 
     def trainer(self) -> Trainer:
         federation = self.federation
@@ -353,10 +266,3 @@ def check_engine(engine: str, options: Iterable[str] = ()) -> None:
         if option not in OPTIONS[engine]:
             able = ", ".join(name for name, known in OPTIONS.items() if option in known)
             raise PlanError(f"{option} is not for the engine {engine!r}; it is for: {able or 'none'}.")
-
-
-def versions() -> dict[str, str]:
-    """The versions that a run's numbers may depend on."""
-    packages = ("flwr", "ray", "torch", "numpy", "scipy", "scikit-learn")
-    cuda = {"cuda": torch.version.cuda} if torch.version.cuda else {}
-    return {"fedsmall": __version__, "python": platform.python_version()} | {p: version(p) for p in packages} | cuda

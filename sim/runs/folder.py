@@ -38,12 +38,12 @@ from sim.runs.cores import cores
 from sim.runs.failures import Failed
 from sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
 from sim.runs.packages import packages_of
+from sim.runs.rows import curve_rows, evaluations_of, summary_row
 from sim.runs.scenario import Scenario, as_toml, load
 
 if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
-    from sim.engines.run import RunRecord
+    from sim.engines.record import RunRecord
 
-SINGLE = "per_site"
 REAL_SITES = "real sites"  # the engine of a run that was none of a simulation
 PREDICTIONS, PACKAGES = "predictions.npz", "packages"
 
@@ -100,7 +100,9 @@ class Run:
 
     def add(self, index: int, record: "RunRecord", trivial: dict[str, Any] | None = None) -> PlanRun:
         """Take in what an engine made of the plan at ``index``, and the trivial predictor beside; write it down."""
-        one = finished(index, record, trivial)
+        evaluations = evaluations_of(record)
+        row = summary_row(record, evaluations, trivial)
+        one = PlanRun(index, record.plan, row, evaluations, list(record.events))
         self.done = sorted([*self.done, one], key=lambda each: each.index)
         self.about |= {"engine": record.engine, "versions": record.versions}
         self.about |= {"path": record.path, "device": record.device}
@@ -179,7 +181,7 @@ class Run:
         ]
         write_json(self.folder / "summary.json", [one.row for one in self.done])
         write_json(self.folder / "rounds.json", rounds)
-        rows = _curves(self.done)
+        rows = [row for one in self.done for row in curve_rows(one.plan, one.evaluations)]
         write_csv(
             self.folder / "rounds.csv", list(dict.fromkeys(name for row in rows for name in row)) or ["label"], rows
         )
@@ -254,49 +256,6 @@ def model_name(one: PlanRun) -> str:
     return f"{stem(one)}.safetensors"
 
 
-def finished(index: int, record: "RunRecord", trivial: dict[str, Any] | None = None) -> PlanRun:
-    """The summary row and the evaluations of a plan that an engine has run; numbers become plain JSON numbers."""
-    evaluations: list[dict[str, Any]] = json.loads(json.dumps([asdict(e) for e in record.evaluations], default=float))
-    last = evaluations[-1] if evaluations else {"common": None, "sites": {}, "extra": {}}
-    last = next((each for each in evaluations if record.chosen and each["t"] == record.chosen), last)
-    row = {
-        "method": record.plan.method.name,
-        "label": record.plan.method.label,
-        "seed": record.plan.seed,
-        "engine": record.engine,
-        "device": record.device,
-        "common": last["common"],
-        "sites": {name: value for name, value in last["sites"].items() if isinstance(value, float)},
-        "rounds": record.rounds,
-        "contacts": record.contacts,
-        "bytes_sent": record.bytes_sent,
-        "seconds": round(record.seconds, 4),
-        "client_updates_per_second": round(record.client_updates / max(record.seconds, 1e-9), 1),
-        "fold": record.plan.fold,
-        "stopped": record.stopped,
-        "extra": _without_singles(last["extra"]),
-    }
-    for word in ("kept", "spread"):
-        if last.get(word):
-            row[word] = _without_singles({word: last[word]})[word]
-    if record.distilled is not None:
-        told = record.distilled
-        row["distilled"] = {"common": told.metrics, "rounds": told.rounds, "bytes_sent": told.bytes_sent}
-    if record.privacy:
-        row["privacy"] = record.privacy
-    if last.get("validation"):
-        row["validation"] = last["validation"]
-    if record.chosen:
-        row |= {"chosen": record.chosen, "stop": last["stop"]}
-    if record.read:
-        row["read"] = record.read
-    if record.thresholds:
-        row["thresholds"] = record.thresholds
-    if trivial is not None:
-        row["trivial"] = trivial
-    return PlanRun(index, record.plan, row, evaluations, list(record.events))
-
-
 def _about(federation: Federation, engine: str) -> dict[str, Any]:
     sizes = [len(samples) for samples in federation.train]
     return {
@@ -320,27 +279,3 @@ def _notes(plans: Sequence[Plan], federation: Federation) -> list[str]:
     told = [f"{label}: {line}" for label, tree in trees if tree and (line := idle(tree, sizes))]
     told += weights_told(plans, federation)
     return list(dict.fromkeys(told))
-
-
-def _without_singles(tree: Any) -> Any:
-    """A tree of metrics without the value of every single site: those are in rounds.json."""
-    if not isinstance(tree, dict):
-        return tree
-    return {name: _without_singles(value) for name, value in tree.items() if name != SINGLE}
-
-
-def _curves(done: Sequence[PlanRun]) -> list[dict[str, Any]]:
-    """One row for each evaluation: the metrics of the common model and of the sites', as columns."""
-    rows: list[dict[str, Any]] = []
-    for one in done:
-        for evaluation in one.evaluations:
-            row: dict[str, Any] = {"label": one.label, "seed": one.plan.seed, "fold": one.plan.fold}
-            row["round"] = evaluation["t"]
-            for whose in ("common", "sites"):
-                for name, value in (evaluation[whose] or {}).items():
-                    if isinstance(value, float):
-                        row[f"{whose}_{name}"] = value
-            if evaluation.get("stop"):
-                row["stop_loss"] = evaluation["stop"]["loss"]
-            rows.append(row)
-    return rows

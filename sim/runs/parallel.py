@@ -22,7 +22,7 @@ from sim.runs.failures import DIVERGED, KILLED, Failed, attempted, has_diverged
 from sim.runs.federations import Build, Federations
 
 if TYPE_CHECKING:
-    from sim.engines.run import RunRecord
+    from sim.engines.record import RunRecord
 
 
 Ended = tuple["RunRecord", dict[str, Any]]  # what a plan came to, and its trivial predictor

@@ -17,7 +17,7 @@ from fedsmall.federation import Task, task_from
 from fedsmall.files import one_line
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.travel.travellers import Moment
+from fedsmall.travel.moments import Moment
 from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, HELD_OUT, KEEP, KEPT, METRICS, MODEL, PLAN, ROUND, Arrays
 from strategies.checks import check_metrics, checked_sums
 from strategies.daisy_chain import DaisyChain

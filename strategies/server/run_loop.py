@@ -18,8 +18,9 @@ from flwr.serverapp import Grid
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger, at_contacts
 from fedsmall.stopping import best_round, looks, ran_dry
+from fedsmall.travel.moments import Moment, Watcher, watching
 from fedsmall.travel.schedule import Action, Contact, piece_length, times_travelled
-from fedsmall.travel.travellers import Moment, Watcher, starting, watching
+from fedsmall.travel.travellers import starting
 from fedsmall.wire import PLAN, Arrays
 from strategies.daisy_chain import DaisyChain
 from strategies.records import stacked, to_record

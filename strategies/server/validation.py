@@ -16,7 +16,7 @@ from fedsmall.evaluation.unseen import expected
 from fedsmall.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.stopping import looks, loss_of, shapes_told
-from fedsmall.travel.travellers import Moment
+from fedsmall.travel.moments import Moment
 from fedsmall.wire import CONFIG, EXAMPLES, MEMBERS, MODEL, OUT_OF_FOLD, PLAN, ROUND, VALIDATE, Arrays
 from strategies.checks import checked_sums
 from strategies.daisy_chain import DaisyChain

@@ -4,13 +4,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedsmall.data.held_out import hold_out
 from fedsmall.data.raw_site import agreed
 from fedsmall.data.standardise import apply
 from fedsmall.errors import DataError, PlanError
 from fedsmall.models.registry import build_model
 from fedsmall.plan import Method, Plan
 from fedsmall.randomness import rng_for
-from fedsmall.tasks import build_federation, federation_from_arrays, hold_out, load_site
+from fedsmall.tasks import build_federation, federation_from_arrays, load_site
 from tests import ROOT
 
 DATA = Path(os.environ.get("FEDSMALL_DATA", ROOT.parent / "shared" / "data"))

@@ -254,7 +254,7 @@ def test_the_same_share_of_sites_is_drawn_whatever_the_global_generator_does():
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002
         chain = DaisyChain(Averaging(), Schedule(aggregate_every=1), fraction=0.4, seed=5)
-        drawn.append([chain.participants(t, [f"site-{k}" for k in range(10)]) for t in range(1, 6)])
+        drawn.append([chain.journey.participants(t, [f"site-{k}" for k in range(10)]) for t in range(1, 6)])
 
     assert drawn[0] == drawn[1]
     assert all(len(present) == 4 for present in drawn[0])

@@ -11,7 +11,8 @@ from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_composition
-from sim.engines.run import RunRecord, run_plan
+from sim.engines.record import RunRecord
+from sim.engines.run import run_plan
 from strategies import SCAFFOLD, RepTreeFL
 
 SITES = 3

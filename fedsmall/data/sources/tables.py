@@ -74,10 +74,24 @@ def csv(
     """
     words = {"label": label, "patient": patient, "sheet": sheet}
     check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
-    outcome = asked_outcome(
-        label, target, {"time": time, "event": event, "cuts": cuts, "intervals": intervals}, classes
-    )
+    survival = {"time": time, "event": event, "cuts": cuts, "intervals": intervals}
+    outcome = asked_outcome(label, target, survival, classes)
     found = locate(path, root)
+    frames = _frames(found, site_column, separator, decimal, sheet)
+    whose = patients_of(frames, patient, one_table=NOWHERE not in frames and not found.is_dir())
+    check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
+    said: dict[str, Any] = {"features": features, "classes": classes, "categorical": categorical}
+    said |= {"drop": [*drop, *(column for column in (site_column, patient) if column)]}
+    said |= {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
+    schema = Schema.of(frames, outcome or str(label), **said)
+    parts = _parts(frames, schema, whose, subgroups)
+    return _pool(parts, schema, outcome, (*_notes(frames, parts, schema, classes), *label_notes(label, schema.classes)))
+
+
+def _frames(
+    found: Path, site_column: str | None, separator: str | None, decimal: str, sheet: str | None
+) -> dict[str, "DataFrame"]:
+    """The table of each site, or the one of all; each has a header and a row."""
     files = site_files(found, ENDINGS) if found.is_dir() else {NOWHERE: found}
     frames = {name: read_table(file, separator, decimal, sheet=sheet) for name, file in files.items()}
     for name, frame in frames.items():
@@ -85,35 +99,33 @@ def csv(
             check_header(frame)
             if not len(frame):
                 raise DataError("there is no row under the header; a site needs at least one patient")
-    if site_column is not None and NOWHERE in frames:
-        frames = _by_site(frames[NOWHERE], site_column)
-    whose = patients_of(frames, patient, one_table=NOWHERE not in frames and not found.is_dir())
-    left_out = [*drop, *(column for column in (site_column, patient) if column)]
-    check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
-    reading = {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
-    schema = Schema.of(
-        frames,
-        outcome or str(label),
-        features=features,
-        drop=left_out,
-        classes=classes,
-        categorical=categorical,
-        **reading,
-    )
+    return _by_site(frames[NOWHERE], site_column) if site_column is not None and NOWHERE in frames else frames
+
+
+def _parts(
+    frames: Mapping[str, "DataFrame"], schema: "Schema", whose: Mapping[str, np.ndarray], subgroups: Sequence[str]
+) -> dict[str, Part]:
+    """The samples of each table, with their patients and their subgroups."""
     parts = {}
     for name, frame in frames.items():
         with at_site(name):
             parts[name] = replace(schema.part(frame), patients=whose.get(name))
-    parts = of_table(frames, parts, read_subgroups(subgroups), schema.form.markers)
-    notes = column_notes(
-        frames,
-        {name: part.x for name, part in parts.items()},
-        np.concatenate([classes_of(part.y) for part in parts.values()]),
-        schema.form,
-    )
-    if classes is None and schema.classes:
-        held = {name: {schema.classes[place] for place in np.unique(part.y)} for name, part in parts.items()}
-        notes = (*notes, *lone_classes(held))
+    return of_table(frames, parts, read_subgroups(subgroups), schema.form.markers)
+
+
+def _notes(
+    frames: Mapping[str, "DataFrame"], parts: Mapping[str, Part], schema: "Schema", classes: Classes | None
+) -> tuple[str, ...]:
+    """What looks odd in the columns, and classes that only one site holds, unless the task says which there are."""
+    labels = np.concatenate([classes_of(part.y) for part in parts.values()])
+    notes = column_notes(frames, {name: part.x for name, part in parts.items()}, labels, schema.form)
+    if classes is not None or not schema.classes:
+        return notes
+    held = {name: {schema.classes[place] for place in np.unique(part.y)} for name, part in parts.items()}
+    return (*notes, *lone_classes(held))
+
+
+def _pool(parts: dict[str, Part], schema: "Schema", outcome: Outcome | None, notes: tuple[str, ...]) -> Pool:
     return Pool(
         parts,
         schema.classes,
@@ -121,7 +133,7 @@ def csv(
         standardise=True,
         loss="cross_entropy" if outcome is None else DEFAULT_LOSS[outcome.kind],
         form=schema.form,
-        notes=(*notes, *label_notes(label, schema.classes)),
+        notes=notes,
         outcome=outcome,
     )
 

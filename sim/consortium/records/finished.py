@@ -33,7 +33,7 @@ from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.run_sheet import RunSheet
 from fedsmall.wire import Arrays
 from sim.consortium.records.run_log import RunLog, run_log
-from sim.engines.run import RunRecord, versions
+from sim.engines.record import RunRecord, versions
 from sim.runs.cores import cores
 from sim.runs.files import write, write_json
 from sim.runs.folder import REAL_SITES, Run

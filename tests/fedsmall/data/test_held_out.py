@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from fedsmall.data.held_out import hold_out
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.tasks import build_federation, hold_out
+from fedsmall.tasks import build_federation
 from tests.fedsmall.data.test_sources import images, plan
 
 TABLE = "x,ill\n" + "".join(f"{row / 3},{row % 4 // 3}\n" for row in range(80))

@@ -28,9 +28,10 @@ from clients.telling.run_end import own_evaluation
 from examples import endurance
 from examples.loopback import LoopbackConsortium, free_ports
 from fedsmall.audit_log import AuditLog, verify
+from fedsmall.data.held_out import hold_out
 from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
-from fedsmall.tasks import build_federation, hold_out
+from fedsmall.tasks import build_federation
 from sim.cli.app import main
 from sim.consortium import dialling, flower_cli, keys, members, runs, sample_data, server, site, supervisor
 from sim.consortium.records import log_check

@@ -15,7 +15,8 @@ import torch
 from fedsmall.federation import Federation, Samples
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
-from sim.engines.run import RunRecord, run_plan
+from sim.engines.record import RunRecord
+from sim.engines.run import run_plan
 from sim.runs.scenario import load
 from tests import ROOT
 

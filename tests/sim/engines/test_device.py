@@ -13,7 +13,8 @@ from fedsmall.training.cohort import Cohort
 from fedsmall.training.trees import cohort_for
 from sim.engines.cohort import run_cohort
 from sim.engines.ray import gpu_share
-from sim.engines.run import ENGINES, run_plan, versions
+from sim.engines.record import versions
+from sim.engines.run import ENGINES, run_plan
 from sim.engines.workers import ParallelCohort
 from tests.fedsmall.training.second_device import second_device
 from tests.sim.engines.devices import RUNS, run_on

@@ -20,7 +20,8 @@ from fedsmall.training.trees import cohort_for
 from fedsmall.wire import PLAN
 from sim.engines.evaluation import CentralEvaluator
 from sim.engines.inprocess import InProcessGrid
-from sim.engines.run import RunRecord, run_plan
+from sim.engines.record import RunRecord
+from sim.engines.run import run_plan
 from strategies.build import strategy_for
 from strategies.server.journal import FileJournal
 from strategies.server.remote import Judges, evaluator_for, task_from_roll

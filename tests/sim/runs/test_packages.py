@@ -11,10 +11,10 @@ import pandas
 import pytest
 
 import fedsmall
+from fedsmall.data.held_out import hold_out
 from fedsmall.errors import PlanError
 from fedsmall.package.store import read as read_package
 from fedsmall.randomness import rng_for
-from fedsmall.tasks import hold_out
 from sim.runs.execute import execute
 from sim.runs.folder import read, stem
 from sim.runs.scenario import load

@@ -9,8 +9,8 @@ from fedsmall.evaluation.held_out import told_of
 from fedsmall.federation import Task
 from fedsmall.plan import Method, Plan
 from fedsmall.run_sheet import SUMS, RunSheet
+from fedsmall.travel.moments import Moment
 from fedsmall.travel.schedule import Action, Contact
-from fedsmall.travel.travellers import Moment
 from fedsmall.wire import HELD_OUT, METRICS
 from sim.engines.inprocess import InProcessGrid
 from strategies import FedDC

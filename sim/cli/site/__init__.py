@@ -1,0 +1,1 @@
+"""``fedsmall site``: what a hospital runs."""

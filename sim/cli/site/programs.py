@@ -1,0 +1,135 @@
+"""What starts, pauses and stops a hospital's programs, and what it says before it joins and before a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clients import consent
+from sim.cli.site.kit import HERE, Home, Kit, site_of
+from sim.cli.terminal import say
+from sim.consortium import keys, supervisor
+from sim.consortium import site as sites
+from sim.consortium.site import Site
+from sim.consortium.supervisor import stay
+
+
+def keygen(kit: Kit = HERE) -> None:
+    """Make the site's key pair, here and only here; the public half is what you send to the coordinator."""
+    card = Site(kit, kit).card
+    try:
+        mark = keys.new_site_key(kit / "site.key")
+    except FileExistsError:
+        raise ValueError("this kit has a key already; it is not overwritten") from None
+    say(f"The private key of {card.site} stays here: {kit / 'site.key'}")
+    say(f"Send this file to the coordinator: {kit / 'site.key.pub'}")
+    say(f"and read this fingerprint to them on the telephone: {mark}")
+
+
+def up(
+    kit: Kit = HERE,
+    data: Annotated[Path | None, typer.Option(help="the site's file or folder of data")] = None,
+    home: Home = None,
+    classic: Annotated[
+        bool, typer.Option("--classic", help="Flower's SuperNode and SuperExec in place of the one resident program")
+    ] = False,
+    port: Annotated[int, typer.Option(help="the SuperNode's own port, on the loopback (--classic)")] = 9094,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="return at once; stop with `fedsmall site down`")
+    ] = False,
+    only: Annotated[str, typer.Option(help="station (data, no network) or network (no data): a container each")] = "",
+    device: Annotated[str, typer.Option(help="where the site trains: auto, cpu, cuda, cuda:1 or mps")] = "cpu",
+    insecure: Annotated[bool, typer.Option(help="plain text; on the loopback only, for trials")] = False,
+) -> None:
+    """Join the federation: start the station and the resident; all connections go out."""
+    site = site_of(kit, home)
+    sites.up(site, data, port, say, insecure=insecure, only=only, device=device, classic=classic)
+    say(f"{site.card.site} is up; logs in {site.process_folder}. What leaves is in {site.home / 'log.jsonl'}")
+    if not detach:
+        stay(site.process_folder, say)
+
+
+def check(
+    data: Annotated[Path, typer.Option(help="the site's file or folder of data")],
+    task: Annotated[str, typer.Option(help='a task\'s name or table, as {csv = "", label = "outcome"}')] = "",
+    plan: Annotated[Path | None, typer.Option("--scenario", help="the scenario that is to be run, or its name")] = None,
+    site: Annotated[str, typer.Option(help="the site's name")] = "site",
+    floor: Annotated[int, typer.Option(min=1, help="counts below this are not written out")] = 8,
+) -> None:
+    """Look at the site's data before it joins: what is wrong with them, what would leave, and what never does."""
+    from fedsmall.check import check_site
+    from sim.runs import scenario, shipped
+
+    if bool(task) == (plan is not None):
+        raise ValueError("say what the data are for: either --task or --scenario")
+    table = {"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]}
+    read = scenario.load(shipped.find(plan)) if plan is not None else scenario.build(table)
+    report = check_site(read.plans()[0], site, data, floor)
+    for line in report.lines():
+        say(line)
+    if not report.good:
+        raise typer.Exit(1)
+
+
+def pause(kit: Kit = HERE, home: Home = None) -> None:
+    """Answer no order to train from now on; runs go on without this site, or wait, until `unpause`."""
+    site = site_of(kit, home)
+    if not consent.pause(site.home):
+        say(f"{site.card.site} is paused already")
+        return
+    say(f"{site.card.site} is paused: it answers no order to train that comes from now on; what it trains now it ends.")
+    say("The coordinator is told that the hospital has paused. `fedsmall site unpause` ends it.")
+
+
+def unpause(kit: Kit = HERE, home: Home = None) -> None:
+    """Answer orders to train again."""
+    site = site_of(kit, home)
+    say(f"{site.card.site} answers again" if consent.unpause(site.home) else f"{site.card.site} is not paused")
+
+
+def approve(
+    run: Annotated[str, typer.Argument(help="the run's name; without it, all that have asked are listed")] = "",
+    kit: Kit = HERE,
+    home: Home = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="say yes without being asked")] = False,
+    no: Annotated[bool, typer.Option("--no", help="refuse the run without being asked")] = False,
+) -> None:
+    """Say yes or no to a run that waits here, because the policy has `approve = true`; shows what it is first."""
+    site = site_of(kit, home)
+    if not run:
+        for each in consent.requests(site.home):
+            say(f"{each.run}: {each.verdict}; it asked first at {each.asked}")
+        return
+    if yes and no:
+        raise ValueError("either --yes or --no")
+    request = consent.request_of(site.home, run)
+    say(f"{run} ({request.verdict}), asked first at {request.asked}:")
+    for line in request.lines:
+        say(f"  {line}")
+    answer = yes or (not no and typer.confirm(f"May {run} train at {site.card.site}, and what is said above leave?"))
+    consent.decide(site.home, request, answer)
+    told = "approved; the coordinator asks again by itself" if answer else "refused, and that is remembered"
+    say(f"{run} is {told}.")
+
+
+def down(kit: Kit = HERE, home: Home = None) -> None:
+    """Stop the site's programs."""
+    say("stopped" if sites.down(site_of(kit, home)) else "nothing ran")
+
+
+def status(kit: Kit = HERE, home: Home = None) -> None:
+    """Which of the site's programs run."""
+    site = site_of(kit, home)
+    running = supervisor.pids(site.process_folder)
+    classic = "supernode" in running or "superexec" in running
+    for name in ("station", *sites.NETWORK[classic]):
+        say(f"{name}: {'runs' if name in running else 'does not run'}")
+    for line in sites.warnings(site):
+        say(line, "yellow")
+    if consent.is_paused(site.home):
+        say("paused by the hospital: it answers no order to train; `fedsmall site unpause` ends that")
+    for request in consent.requests(site.home):
+        if request.verdict == consent.WAITING:
+            say(f"{request.run} waits for a yes: `fedsmall site approve {request.run}`")
+    if not running:
+        raise typer.Exit(1)
