@@ -22,8 +22,6 @@ KILLED = 8  # Flower's ErrorCode for a ClientApp that was killed: the server sen
 # What a station is asked, by the type of Flower's message.
 KINDS = {
     "query": "roll",
-    "query.sums": "sums",
-    "query.classes": "classes",
     "query.scaling": "scaling",
     "train": "train",
     "evaluate": "evaluate",
@@ -35,19 +33,7 @@ app = ClientApp()
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """The roll call."""
-    return relay(message)
-
-
-@app.query("sums")
-def sums(message: Message, context: Context) -> Message:
-    """What the site tells of its features, so that all sites scale theirs alike."""
-    return relay(message)
-
-
-@app.query("classes")
-def classes(message: Message, context: Context) -> Message:
-    """What this site tells of the classes of its samples."""
+    """The roll call, and what the site tells with its answer, so that all sites scale and weigh alike."""
     return relay(message)
 
 

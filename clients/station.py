@@ -108,7 +108,6 @@ class Station:
     def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         handlers = {"roll": self._roll, "scaling": self._take_scaling, "train": self._train}
         handlers |= {"evaluate": self._evaluate, VALIDATE: self._validate}
-        handlers |= {"sums": self._told.features, "classes": self._told.classes}
         if kind not in handlers:
             raise PlanError("this site was asked for something that it does not know")
         policy = load_policy(self.policy_file)
@@ -138,7 +137,8 @@ class Station:
         properties = self._client(order, scaled=False).get_properties({})
         properties[EXAMPLES] = max(int(properties[EXAMPLES]), order.policy.count_floor)
         rows = order.raw.preparation.model_dump_json()  # how rows become samples, for whoever uses the model later
-        return {"config": {**properties, "version": __version__, "scaled": order.raw.scaled, ROWS: rows}}, {}
+        words = {**properties, "version": __version__, "scaled": order.raw.scaled, ROWS: rows}
+        return {"config": words}, self._told.at_the_roll(order)
 
     def _take_scaling(self, order: SiteRequest) -> Answer:
         agreed = {name: order.arrays[f"{SCALING}/{name}"] for name in ("mean", "scale")}

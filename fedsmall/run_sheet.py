@@ -13,11 +13,12 @@ RUN = "run"  # the run's name, as logs have it
 RUN_ID = "run-id"  # with the name: what a site remembers is kept under both, and outlives Flower's own run
 SITES = "sites"  # the names of the sites that the run is for
 
-# Names of arrays in the exchange that fixes the scaling.
-SUMS = "sums"
-SCALING = "scaling"
+# Words of the questions before the first contact.
+TELL = "tell"  # in a roll call: of what a site is to tell sums with its answer, of SUMS and CLASSES
+SUMS = "sums"  # sums of each feature, for the scaling
+CLASSES = "classes"  # sums of each class, for weights
+SCALING = "scaling"  # the second question, which brings what all agreed on
 ROWS = "rows"  # in an answer to the roll call: how rows become samples, as JSON
-CLASSES = "classes"  # the question for sums of classes, for weights
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

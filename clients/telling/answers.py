@@ -14,7 +14,7 @@ from clients.telling.told_sums import ToldSums, told_classes
 from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.held_out import told_of
-from fedsmall.run_sheet import RUN, SUMS
+from fedsmall.run_sheet import CLASSES, RUN, SUMS, TELL
 from fedsmall.wire import EXAMPLES, HELD_OUT, OUT_OF_FOLD, ROUND, VALIDATE, Arrays, join
 
 TOLD_SUMS, TOLD_PATIENTS, TOLD_HELD_OUT = "told_sums.json", "told_patients.json", "told_held_out.json"
@@ -27,22 +27,34 @@ class Telling:
     home: Path
     log: SiteLog
 
-    def features(self, order: SiteRequest) -> Answer:
-        """Sums of each feature, from which the sites agree on a scaling."""
+    def at_the_roll(self, order: SiteRequest) -> Arrays:
+        """The sums that a roll call asks for, {"sums/count": (features,), "classes/count": (classes,), ...}.
+
+        Raises PlanError where it asks for others, or for classes that the plan does not balance.
+        """
+        tellers = {CLASSES: self._classes, SUMS: self._features}  # first who may refuse: what is told is remembered
+        asked = order.config.get(TELL, ())
+        if not set(asked) <= set(tellers):
+            raise PlanError("this site was asked for sums that it does not know")
+        told = {name: teller(order) for name, teller in tellers.items() if name in asked}
+        return join(**{name: vars(sums) for name, sums in told.items() if sums is not None})
+
+    def _features(self, order: SiteRequest) -> Sums | None:
+        """Sums of each feature, from which the sites agree on a scaling; None where nothing is scaled."""
         raw = replace(order.raw, floor=max(order.raw.floor, order.policy.count_floor))
         sums = raw.sums()
         if sums is None:
-            raise PlanError("this task is not scaled; the site tells no sums")
+            return None
         memory = ToldSums(self.home / TOLD_SUMS)
         sums, again = memory.answer(sums, raw.told, raw.told_names, raw.floor)
         if again:
             reason = f"fewer than {raw.floor} new values of {again} features since sums were told: told as before"
             self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
-        return _sent(sums)
+        return sums
 
-    def classes(self, order: SiteRequest) -> Answer:
+    def _classes(self, order: SiteRequest) -> Sums:
         """Sums of each class, from which the sites agree on its weight."""
-        return _sent(told_classes(order.raw, order.plan, order.policy.count_floor, self.home / TOLD_SUMS))
+        return told_classes(order.raw, order.plan, order.policy.count_floor, self.home / TOLD_SUMS)
 
     def out_of_fold(self, order: SiteRequest, client: HospitalClient) -> Answer:
         """Sums over the site's own patients, of models that never saw them: by routes, or as they are kept back."""
@@ -75,7 +87,3 @@ class Telling:
             whom = "the patients of before" if told else "nobody"
             reason = f"sums are told of {whom}: fewer than {order.policy.count_floor} are new"
             self.log.write("kept", run=str(order.config[RUN]), kind=kind, t=order.config[ROUND], reason=reason)
-
-
-def _sent(sums: Sums) -> Answer:
-    return {"config": {}}, {f"{SUMS}/{name}": array for name, array in vars(sums).items()}

@@ -18,31 +18,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Context
 from flwr.serverapp import Grid
 from flwr.supercore.run import RunNotRunningException
 from safetensors.numpy import save
 
 from fedsmall.audit_log import AuditLog
-from fedsmall.data.class_weights import BALANCED, agreed_weights, with_weights
-from fedsmall.data.standardise import Scaling, Sums, agree
-from fedsmall.errors import PlanError, ReplyError
-from fedsmall.federation import Task
+from fedsmall.errors import PlanError
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import CLASSES, ROWS, RUN_NAME, SCALING, SUMS, RunSheet
+from fedsmall.run_sheet import ROWS, RUN_NAME, RunSheet
 from fedsmall.travel.routes import among
 from fedsmall.validation import check_plan
-from fedsmall.wire import CONFIG, EXAMPLES, PLAN
+from fedsmall.wire import EXAMPLES
 from strategies.build import strategy_for
-from strategies.checks import read_array
-from strategies.daisy_chain import DaisyChain
+from strategies.server.asking import meet
 from strategies.server.heads import Heads
 from strategies.server.journal import FileJournal, put
 from strategies.server.packed_grid import PackedGrid
-from strategies.server.remote import Judges, evaluator_for, task_from_roll
+from strategies.server.remote import Judges, evaluator_for
 from strategies.server.retrying_grid import RetryingGrid
 from strategies.server.run_loop import Outcome, RunLoop
 from strategies.server.validation import AskSites, validated
@@ -123,12 +118,8 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
     """
     sheet = sheet.model_copy(update={"plan": among(sheet.plan, len(sheet.sites))})
     plan, journal = sheet.plan, FileJournal(folder / "journal")
-    wait_for_sites(sheet, grid)
     strategy = strategy_for(plan)
-    greet(strategy, sheet, grid)
-    agree_on_scaling(strategy, sheet, grid, folder)
-    task = task_from_roll(strategy.roster, grid, plan)
-    sheet = agree_on_weights(sheet, grid, folder, task)
+    sheet, task = meet(strategy, sheet, grid, folder)
     plan = sheet.plan
     check_plan(plan, task, len(sheet.sites))
     begun = time.time()
@@ -203,104 +194,3 @@ def write_outcome(
     if finish is not None:
         finish(folder, told)
     put(folder / "outcome.json", json.dumps(told, indent=1).encode())
-
-
-def wait_for_sites(sheet: RunSheet, grid: RetryingGrid) -> None:
-    """Wait until every site of the sheet is connected under its registered name; PlanError names those that are not."""
-    deadline = grid.clock() + sheet.start_deadline_s
-    while True:
-        missing = set(sheet.sites) - {node.name for node in grid.get_nodes()}
-        if not missing:
-            return
-        if grid.clock() > deadline:
-            raise PlanError(
-                f"{', '.join(sorted(missing))} did not connect within {sheet.start_deadline_s:g} s. "
-                f"Start the sites, then `fedsmall resume {sheet.run}`; or start a run without them."
-            )
-        time.sleep(1.0)
-
-
-def greet(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid) -> None:
-    """Call the roll. A site is who its registered key says; PlanError names every site that refuses, and why."""
-    config = ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
-    answers = _ask(sheet, grid, MessageType.QUERY, RecordDict({CONFIG: config}))
-    for site, (node, content) in answers.items():
-        answer = dict(content.config_records.get(CONFIG, {}))
-        if answer.get("site") != site:
-            raise PlanError(f"the program that is registered as {site!r} calls itself {str(answer.get('site'))[:63]!r}")
-        strategy.roster.nodes[site] = node
-        strategy.roster.answers[site] = answer
-
-
-def agree_on_scaling(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, folder: Path) -> None:
-    """Gather the sites' sums and send every site the same scaling; kept in the folder, so that a resumed run has it."""
-    if not all(answer.get("scaled") for answer in strategy.roster.answers.values()):
-        return
-    config = ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
-    path = folder / "scaling.json"
-    if path.exists():
-        scaling = Scaling(**{name: np.array(values) for name, values in json.loads(path.read_text()).items()})
-    else:
-        answers = _ask(sheet, grid, f"{MessageType.QUERY}.{SUMS}", RecordDict({CONFIG: config}))
-        sums = {site: _sums(site, answers[site][1]) for site in sorted(answers)}
-        features = {site: len(told.count) for site, told in sums.items()}
-        if len(set(features.values())) > 1:
-            told = ", ".join(f"{site} has {count}" for site, count in features.items())
-            raise PlanError(f"Sites differ in their number of features: {told}. All must hold the same.")
-        scaling = agree(list(sums.values()))
-        put(path, json.dumps({name: values.tolist() for name, values in vars(scaling).items()}).encode())
-    record = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
-    _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", RecordDict({SCALING: record, CONFIG: config}))
-
-
-def agree_on_weights(sheet: RunSheet, grid: RetryingGrid, folder: Path, task: Task) -> RunSheet:
-    """The sheet with the class weights that follow from what the sites tell; kept, so that a resumed run has them."""
-    if sheet.plan.recipe.class_weights != BALANCED:
-        return sheet
-    path = folder / "class_weights.json"
-    if not path.exists():
-        config = ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
-        answers = _ask(sheet, grid, f"{MessageType.QUERY}.{CLASSES}", RecordDict({CONFIG: config}))
-        sums = [_sums(site, answers[site][1]) for site in sorted(answers)]
-        if any(len(told.count) != task.classes for told in sums):
-            raise PlanError(f"Not every site tells of {task.classes} classes. All must know the same.")
-        put(path, json.dumps(agreed_weights(sums, task)).encode())
-    return sheet.model_copy(update={"plan": with_weights(sheet.plan, json.loads(path.read_text()))})
-
-
-def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) -> dict[str, tuple[int, RecordDict]]:
-    """The answers of all sites of the sheet to one question, by name; PlanError where one refuses or is silent."""
-    nodes = {node.name: node.node_id for node in grid.get_nodes() if node.name in sheet.sites}
-    orders = {site: Message(content, nodes[site], kind) for site in sorted(nodes)}
-    replies = list(grid.send_and_receive(orders.values()))
-    by_order = {reply.metadata.reply_to_message_id: reply for reply in replies}
-    answers, faults = {}, []
-    for site in sheet.sites:
-        reply = by_order.get(orders[site].metadata.message_id) if site in orders else None
-        if reply is None:
-            faults.append(f"{site}: no answer within {sheet.round_deadline_s:g} s")
-        elif reply.has_error():
-            faults.append(_named(site, reply.error.reason))
-        else:
-            answers[site] = (nodes[site], reply.content)
-    if faults:
-        raise PlanError("Not every site takes part. " + "; ".join(faults))
-    return answers
-
-
-def _named(site: str, reason: str | None) -> str:
-    line = " ".join((reason or "no reason given").split())[:300]
-    return line if line.startswith(f"{site}:") else f"{site}: {line}"
-
-
-def _sums(site: str, content: RecordDict) -> Sums:
-    record: Any = content.array_records.get(SUMS, {})
-    try:
-        told = {name: read_array(name, record[name]) for name in ("count", "total", "squares")}
-    except (KeyError, ReplyError):
-        raise PlanError(f"{site}: its sums cannot be read") from None
-    if any(values.dtype != np.float64 or not np.isfinite(values).all() for values in told.values()):
-        raise PlanError(f"{site}: its sums hold a number that is not finite")
-    if len({values.shape for values in told.values()}) > 1 or told["count"].ndim != 1 or (told["count"] < 0).any():
-        raise PlanError(f"{site}: its sums are not three numbers for each feature")
-    return Sums(**told)

@@ -41,7 +41,7 @@ def test_a_paused_site_trains_for_nobody_judges_and_goes_on_to_the_same_bits(sta
 
 
 def test_nothing_leaves_for_a_run_before_somebody_has_said_yes(asking):
-    for kind in ("roll", "sums", "train"):
+    for kind in ("roll", "scaling", "train"):
         words, leaving = asking.answer(kind, order(1), {})
         assert (words["code"], leaving) == (WAITS, {})
         assert "essen: waits for the hospital's approval (there: fedsmall site approve r)" in words["error"]

@@ -12,7 +12,7 @@ from clients.station import Station
 from fedsmall.data.standardise import Sums, agree
 from fedsmall.frames import from_frame, joined, to_frame
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN, SITES
+from fedsmall.run_sheet import RUN, SITES, SUMS, TELL
 from fedsmall.wire import PLAN
 from sim.engines.local_grid import LocalGrid, number_message
 from strategies.server.packed_grid import pack, unpack
@@ -54,7 +54,7 @@ class Stations(LocalGrid):
     def agree_on_scaling(self, plan: Plan) -> None:
         """What a server does between the roll call and the first contact."""
         config = {PLAN: plan.model_dump_json(), RUN: "r", SITES: list(self.names)}
-        told = [self.station(site).answer("sums", config, {})[1] for site in self.names]
+        told = [self.station(site).answer("roll", {**config, TELL: [SUMS]}, {})[1] for site in self.names]
         scaling = agree([Sums(**{name.removeprefix("sums/"): array for name, array in sums.items()}) for sums in told])
         arrays = {f"scaling/{name}": array for name, array in vars(scaling).items()}
         for site in self.names:

@@ -14,7 +14,7 @@ from fedsmall.travel.schedule import Action, Contact
 from fedsmall.wire import HELD_OUT, METRICS
 from sim.engines.inprocess import InProcessGrid
 from strategies import FedDC
-from strategies.server.deployment import _sums, agree_on_scaling
+from strategies.server.asking import _sums, agree_on_scaling
 from strategies.server.remote import Judges, SiteEvaluator
 from tests.strategies.toy import ASKED, toy_grid, weights
 
@@ -156,16 +156,15 @@ PROMISE = Array("float64", (10**9,), "numpy.ndarray", b"\x93NUMPY")
 )
 def test_sums_that_cannot_be_used_name_their_site(content, line):
     with pytest.raises(PlanError, match=f"essen: its sums .*{line}|essen: its sums {line}"):
-        _sums("essen", content)
+        _sums("essen", SUMS, content)
 
 
-def test_sites_with_different_features_are_told_apart_before_anything_is_scaled(tmp_path, monkeypatch):
+def test_sites_with_different_features_are_told_apart_before_anything_is_scaled(tmp_path):
     chain = FedDC(1, 2)
     chain.roster.answers = {"bonn": {"scaled": True}, "essen": {"scaled": True}}
-    told = {"bonn": (1, sums([5.0, 6.0])), "essen": (2, sums([5.0]))}
-    monkeypatch.setattr("strategies.server.deployment._ask", lambda *_: told)
+    told = {"bonn": sums([5.0, 6.0]), "essen": sums([5.0])}
 
     with pytest.raises(PlanError, match="number of features: bonn has 2, essen has 1"):
-        agree_on_scaling(chain, RunSheet(run="r", plan=PLAN, sites=("bonn", "essen")), None, tmp_path)
+        agree_on_scaling(chain, RunSheet(run="r", plan=PLAN, sites=("bonn", "essen")), None, tmp_path, told)
 
     assert not (tmp_path / "scaling.json").exists()

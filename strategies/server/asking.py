@@ -1,0 +1,159 @@
+"""What a run asks its sites before their first contact: the roll, and whether they took the scaling; no more than that.
+
+What sites tell in sums, of features and of classes, comes with the answer to the roll, so one question is left: it
+brings the scaling, and is not asked where nothing is scaled. What was agreed on is kept in the run's folder, and a run
+that is resumed asks for no sums again.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+
+from fedsmall.data.class_weights import BALANCED, agreed_weights, with_weights
+from fedsmall.data.standardise import Scaling, Sums, agree
+from fedsmall.errors import PlanError, ReplyError
+from fedsmall.federation import Task
+from fedsmall.plan import Plan
+from fedsmall.run_sheet import CLASSES, SCALING, SUMS, TELL, RunSheet
+from fedsmall.wire import CONFIG, PLAN
+from strategies.checks import read_array
+from strategies.daisy_chain import DaisyChain
+from strategies.server.journal import put
+from strategies.server.remote import task_from_roll
+from strategies.server.retrying_grid import RetryingGrid
+
+SCALING_FILE, WEIGHTS_FILE = "scaling.json", "class_weights.json"  # in a run's folder: what was agreed on
+
+Told = Mapping[str, RecordDict]  # what each site's answer to the roll holds, by name
+
+
+def meet(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, folder: Path) -> tuple[RunSheet, Task]:
+    """Wait for the sites, ask them, and let them agree: the sheet with what they agreed on, and their task.
+
+    Raises PlanError that names every site that is missing, refuses, or differs from the others.
+    """
+    wait_for_sites(sheet, grid)
+    told = greet(strategy, sheet, grid, to_tell(sheet.plan, folder))
+    task = task_from_roll(strategy.roster, grid, sheet.plan)
+    agree_on_scaling(strategy, sheet, grid, folder, told)
+    return agree_on_weights(sheet, folder, task, told), task
+
+
+def to_tell(plan: Plan, folder: Path) -> list[str]:
+    """Of what the roll call asks for sums: of all that is not agreed on yet. A task that is not scaled has none."""
+    features = [] if (folder / SCALING_FILE).exists() else [SUMS]
+    balanced = plan.recipe.class_weights == BALANCED and not (folder / WEIGHTS_FILE).exists()
+    return [*features, CLASSES] if balanced else features
+
+
+def wait_for_sites(sheet: RunSheet, grid: RetryingGrid) -> None:
+    """Wait until every site of the sheet is connected under its registered name; PlanError names those that are not."""
+    deadline = grid.clock() + sheet.start_deadline_s
+    while True:
+        missing = set(sheet.sites) - {node.name for node in grid.get_nodes()}
+        if not missing:
+            return
+        if grid.clock() > deadline:
+            raise PlanError(
+                f"{', '.join(sorted(missing))} did not connect within {sheet.start_deadline_s:g} s. "
+                f"Start the sites, then `fedsmall resume {sheet.run}`; or start a run without them."
+            )
+        time.sleep(1.0)
+
+
+def greet(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, tell: Sequence[str] = ()) -> Told:
+    """Call the roll, and return the answers, with the sums that sites are asked to ``tell``.
+
+    A site is who its registered key says; PlanError names every site that refuses, and why.
+    """
+    config = _words(sheet)
+    if tell:
+        config[TELL] = list(tell)
+    answers = _ask(sheet, grid, MessageType.QUERY, RecordDict({CONFIG: config}))
+    for site, (node, content) in answers.items():
+        answer = dict(content.config_records.get(CONFIG, {}))
+        if answer.get("site") != site:
+            raise PlanError(f"the program that is registered as {site!r} calls itself {str(answer.get('site'))[:63]!r}")
+        strategy.roster.nodes[site] = node
+        strategy.roster.answers[site] = answer
+    return {site: content for site, (_, content) in answers.items()}
+
+
+def agree_on_scaling(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, folder: Path, answers: Told) -> None:
+    """Send every site the same scaling, from what all told; kept in the folder, so that a resumed run has it."""
+    if not all(answer.get("scaled") for answer in strategy.roster.answers.values()):
+        return
+    path = folder / SCALING_FILE
+    if path.exists():
+        scaling = Scaling(**{name: np.array(values) for name, values in json.loads(path.read_text()).items()})
+    else:
+        sums = {site: _sums(site, SUMS, answers[site]) for site in sorted(answers)}
+        features = {site: len(told.count) for site, told in sums.items()}
+        if len(set(features.values())) > 1:
+            told = ", ".join(f"{site} has {count}" for site, count in features.items())
+            raise PlanError(f"Sites differ in their number of features: {told}. All must hold the same.")
+        scaling = agree(list(sums.values()))
+        put(path, json.dumps({name: values.tolist() for name, values in vars(scaling).items()}).encode())
+    record = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
+    _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", RecordDict({SCALING: record, CONFIG: _words(sheet)}))
+
+
+def agree_on_weights(sheet: RunSheet, folder: Path, task: Task, answers: Told) -> RunSheet:
+    """The sheet with the class weights that follow from what the sites told; kept, so that a resumed run has them."""
+    if sheet.plan.recipe.class_weights != BALANCED:
+        return sheet
+    path = folder / WEIGHTS_FILE
+    if not path.exists():
+        sums = [_sums(site, CLASSES, answers[site]) for site in sorted(answers)]
+        if any(len(told.count) != task.classes for told in sums):
+            raise PlanError(f"Not every site tells of {task.classes} classes. All must know the same.")
+        put(path, json.dumps(agreed_weights(sums, task)).encode())
+    return sheet.model_copy(update={"plan": with_weights(sheet.plan, json.loads(path.read_text()))})
+
+
+def _words(sheet: RunSheet) -> ConfigRecord:
+    return ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
+
+
+def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) -> dict[str, tuple[int, RecordDict]]:
+    """The answers of all sites of the sheet to one question, by name; PlanError where one refuses or is silent."""
+    nodes = {node.name: node.node_id for node in grid.get_nodes() if node.name in sheet.sites}
+    orders = {site: Message(content, nodes[site], kind) for site in sorted(nodes)}
+    replies = list(grid.send_and_receive(orders.values()))
+    by_order = {reply.metadata.reply_to_message_id: reply for reply in replies}
+    answers, faults = {}, []
+    for site in sheet.sites:
+        reply = by_order.get(orders[site].metadata.message_id) if site in orders else None
+        if reply is None:
+            faults.append(f"{site}: no answer within {sheet.round_deadline_s:g} s")
+        elif reply.has_error():
+            faults.append(_named(site, reply.error.reason))
+        else:
+            answers[site] = (nodes[site], reply.content)
+    if faults:
+        raise PlanError("Not every site takes part. " + "; ".join(faults))
+    return answers
+
+
+def _named(site: str, reason: str | None) -> str:
+    line = " ".join((reason or "no reason given").split())[:300]
+    return line if line.startswith(f"{site}:") else f"{site}: {line}"
+
+
+def _sums(site: str, kind: str, content: RecordDict) -> Sums:
+    """One kind of sums out of a site's answer, checked: three arrays of one shape, (features,) or (classes,)."""
+    record: Any = content.array_records.get(kind, {})
+    try:
+        told = {name: read_array(name, record[name]) for name in ("count", "total", "squares")}
+    except (KeyError, ReplyError):
+        raise PlanError(f"{site}: its sums cannot be read") from None
+    if any(values.dtype != np.float64 or not np.isfinite(values).all() for values in told.values()):
+        raise PlanError(f"{site}: its sums hold a number that is not finite")
+    if len({values.shape for values in told.values()}) > 1 or told["count"].ndim != 1 or (told["count"] < 0).any():
+        raise PlanError(f"{site}: its sums are not three numbers for each feature")
+    return Sums(**told)
