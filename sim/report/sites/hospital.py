@@ -34,10 +34,9 @@ from sim.runs.scenario import as_toml, of_plan
 
 LISTED = 200  # messages that are shown one by one
 KINDS = {
-    "roll": "who it is: name, task, model, number of samples, and how its rows become samples",
-    "sums": "sums of each feature, for a scaling that all share",
+    "roll": "who it is: name, task, model, number of samples, and how its rows become samples; with it sums of each "
+    "feature, for a scaling that all share, and of each class where those are balanced",
     "scaling": "that it has taken the agreed scaling",
-    "classes": "how many samples of each class",
     "train": "a trained model, with sample and step counts, and the training loss where no privacy forbids it",
     "evaluate": "what a model is worth on its held-out patients; at the end sums over them",
     "validate": "sums over its patients, of models that never saw them",

@@ -101,29 +101,40 @@ def test_a_daisy_chain_around_fedadam_runs_under_flowers_own_start(monkeypatch):
 PORTS = (8443, 18443)
 
 
+def took_part(here, run):
+    """The sites that trained in a run of the consortium in a folder."""
+    entries = AuditLog(here / "consortium/runs" / run / "log.jsonl").entries()
+    return sorted({entry["site"] for entry in entries if entry["event"] == "answer" and entry["kind"] == "train"})
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not shutil.which("nginx", path="/usr/sbin:/usr/bin"), reason="the gate needs nginx")
-def test_three_hospitals_on_one_machine_come_to_a_first_contact_within_five_minutes(tmp_path_factory):
+def test_three_hospitals_on_one_machine_come_to_a_first_contact_in_five_minutes_and_a_fourth_joins(
+    tmp_path_factory,
+):
     if not all(port_is_free("127.0.0.1", port) for port in PORTS):
         pytest.skip("a port that the README names is taken on this machine")
     here = tmp_path_factory.mktemp("r")
-    lines = next(block for block in blocks("bash") if "--host localhost" in block)
+    first = next(n for n, block in enumerate(blocks("bash")) if "--host localhost" in block)
+    lines, later = blocks("bash")[first : first + 2]
     variables = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
     begun = datetime.now(UTC)
 
     try:
         done = subprocess.run(
-            ["bash", "-ec", lines], cwd=here, env=variables, capture_output=True, text=True, check=False
+            ["bash", "-ec", lines + later], cwd=here, env=variables, capture_output=True, text=True, check=False
         )
     finally:
-        for site in ("bonn", "essen", "ulm"):
+        for site in ("bonn", "essen", "graz", "ulm"):
             sites.down(sites.Site(here / "consortium/kits" / site, here / "consortium/kits" / site / "state"))
         server.down(here / "consortium")
 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "finished after 8 contacts" in done.stdout
-    assert "lines hold" in done.stdout
+    assert done.stdout.count("finished after 8 contacts") == 2
+    assert done.stdout.count("lines hold") == 3  # essen's own log, and the coordinator's of both runs
+    assert took_part(here, "consortium-demo") == ["bonn", "essen", "ulm"]
+    assert took_part(here, "with-graz") == ["bonn", "essen", "graz", "ulm"]
     entries = AuditLog(here / "consortium/runs/consortium-demo/log.jsonl").entries()
     first = next(entry for entry in entries if entry["event"] == "answer" and entry["kind"] == "train")
     assert (datetime.fromisoformat(first["time"]) - begun).total_seconds() < 300
