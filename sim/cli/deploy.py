@@ -39,10 +39,13 @@ def start(
     plans = read.plans()
     if detach and len(plans) > 1:
         raise PlanError("--detach takes a scenario of one method and one seed; this one has several")
+    base = name or _slug(read.name)
+    named = [base if len(plans) == 1 else f"{base}-{_slug(p.method.label)}-seed{p.seed}" for p in plans]
+    for run, plan in zip(named, plans, strict=True):  # before anybody waits
+        runs.site_names(folder, _words(sites), plan)
+        runs.check_new(folder, run, plan)
     _wait_for(folder, _words(wait_for), 60 * within)
-    for plan in plans:
-        run = name or _slug(read.name)
-        run = run if len(plans) == 1 else f"{run}-{_slug(plan.method.label)}-seed{plan.seed}"
+    for run, plan in zip(named, plans, strict=True):
         chosen = runs.site_names(folder, _words(sites), plan)
         patience: dict[str, Any] = {"quorum": quorum, "round_deadline_s": round_deadline}
         runs.prepare(folder, run, plan, chosen, about=read.about, start_deadline_s=start_deadline, **patience)
@@ -194,7 +197,7 @@ def _wait_for(folder: Path, names: list[str], within_s: float) -> None:
 
 
 def _words(text: str) -> list[str]:
-    return [word for word in text.split(",") if word]
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _slug(text: str) -> str:

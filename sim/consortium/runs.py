@@ -54,16 +54,18 @@ def admitted_sites(folder: Path, chosen: Sequence[str]) -> list[str]:
     return admitted
 
 
-def prepare(folder: Path, run: str, plan: Plan, sites: tuple[str, ...], **patience: Any) -> Path:
-    """Make the folder of a new run with its sheet.
-
-    PlanError where there is a run of that name, and for a plan that sites refuse: it hands models on as they are.
-    """
+def check_new(folder: Path, run: str, plan: Plan) -> None:
+    """PlanError where there is a run of that name, and for a plan that sites refuse: it hands models on as they are."""
     check_handed_on(plan)
     check_at_hand(plan)
-    home = folder / "runs" / run
-    if home.exists():
+    if (folder / "runs" / run).exists():
         raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
+
+
+def prepare(folder: Path, run: str, plan: Plan, sites: tuple[str, ...], **patience: Any) -> Path:
+    """Make the folder of a new run with its sheet. PlanError as :func:`check_new`."""
+    check_new(folder, run, plan)
+    home = folder / "runs" / run
     sheet = RunSheet(run=run, id=secrets.token_hex(8), plan=_without_paths(plan), sites=sites, **patience)
     home.mkdir(parents=True, mode=0o700)
     write(home / "sheet.json", sheet.model_dump_json(exclude_defaults=True, indent=1).encode(), flush=True)

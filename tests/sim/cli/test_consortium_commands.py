@@ -24,7 +24,7 @@ from fedsmall.privacy.accountant import epsilon_of
 from fedsmall.privacy.patient_level import Charge
 from fedsmall.tasks import load_site
 from sim.cli.app import main
-from sim.consortium import keys, members, runs, sample_data
+from sim.consortium import keys, members, runs, sample_data, server, waiting
 from sim.consortium.site import Site, classic_programs, programs
 from strategies.server.journal import FileJournal
 from tests.sim.consortium.desk import Desk
@@ -373,13 +373,30 @@ def test_a_hospital_pauses_looks_at_what_asks_and_says_yes_or_no(fedsmall, desk,
 
 def test_a_start_that_is_to_wait_for_a_stranger_or_without_a_server_starts_nothing(fedsmall, desk):
     before = sorted((desk.folder / "runs").iterdir())
-    cases = [("kiel", "There is no admitted site 'kiel'"), ("essen,bonn", "The server does not run")]
+    cases = [("kiel", "There is no admitted site 'kiel'"), ("essen, bonn", "The server does not run")]
     for names, line in cases:
         code, _, complained = fedsmall("start", "consortium_demo", "--wait-for", names, "--within", "1")
 
         assert code == 2
         assert line in complained
     assert sorted((desk.folder / "runs").iterdir()) == before
+
+
+def test_what_cannot_start_is_told_before_anybody_waits(fedsmall, desk, monkeypatch):
+    monkeypatch.setattr(waiting, "wait_for", lambda *_: pytest.fail("it waits"))
+    monkeypatch.setattr(server, "is_up", lambda _: True)
+    taken = sorted(path.name for path in (desk.folder / "runs").iterdir())[0]
+    cases = [
+        (("--name", taken), f"There is a run {taken!r} already."),
+        (("--sites", "kiel"), "There is no admitted site 'kiel'"),
+        (("--set", "sites=9"), "The scenario asks for 9 sites"),
+    ]
+
+    for words, line in cases:
+        code, _, complained = fedsmall("start", "consortium_demo", "--wait-for", "essen", *words)
+
+        assert (code, complained.count("\n")) == (2, 1)
+        assert line in complained
 
 
 def test_the_page_wants_a_consortium_and_a_port_that_is_free(folder, tmp_path, capsys):
