@@ -224,9 +224,7 @@ def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     if raw.scaled:
         outcome = raw.preparation.outcome
         whose = f" and for {outcome.name}" if outcome is not None and outcome.agrees else ""
-        lines.append(
-            f"With it: for each feature{whose} the count, the sum and the sum of squares of at least {floor} values."
-        )
+        lines.append(f"With it: for each feature{whose} count, sum and sum of squares of at least {floor} values.")
     if plan.recipe.class_weights == BALANCED:
         lines.append(f"With it: how many samples are of each class, where at least {floor} are and as many are not.")
     lines.append(
