@@ -14,7 +14,7 @@ from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.privacy.blur import as_blur
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
-from fedsmall.privacy.reading import apart, records_read
+from fedsmall.privacy.reading import apart, layers_read, records_read
 from fedsmall.privacy.site_level import check_private, privatise_one
 from fedsmall.validation import check_told, leaving_contacts
 from fedsmall.wire import MODEL, Arrays, join, parts
@@ -86,6 +86,12 @@ def guarded(
     privacy, most = plan.method.privacy, policy.most_read
     if privacy is not None and privacy.counted and as_blur(privacy, sum(a.size for a in model.values())) >= FIRST:
         return Blurred(sent, 0.0, 0)
+    hidden = privacy is not None and (privacy.blur or 0) >= FIRST
+    if plan.recipe.augment and not hidden and most < len(patients) and layers_read(model, patients[0].size):
+        raise PolicyError(
+            "augment changes the images, and a layer sees each of them whole: what was changed could be read from the "
+            "update, and would not be known again here; take a convolutional network, or privacy = {blur = 1}"
+        )
     read = left = patients_read(received, sent, plan, patients, steps)
     if read > most and policy.when_read == "refuse":
         raise PolicyError(

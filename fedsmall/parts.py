@@ -9,6 +9,31 @@ Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 
+# How far a training image may be changed: what is taken without a number, and the most.
+AUGMENTATIONS: dict[str, tuple[float, float]] = {
+    "flip": (0.5, 1.0),  # the share of the images that are mirrored, left to right
+    "shift": (2.0, 10_000.0),  # pixels, up or down and left or right
+    "rotate": (10.0, 180.0),  # degrees, either way
+    "intensity": (0.1, 1.0),  # of contrast, and of brightness as a share of half the range of values
+}
+
+
+def _augmentations(given: Any) -> Any:
+    """What is to be done to training images, each with its number, in the order of the table."""
+    if given is None:
+        return None
+    named = {name: AUGMENTATIONS.get(name, (0, 0))[0] for name in given} if isinstance(given, list | tuple) else given
+    if not isinstance(named, Mapping) or not named:
+        raise ValueError('augment is a list, as in ["flip", "shift"], or a table, as in {shift = 3, rotate = 15}')
+    for name, number in named.items():
+        if name not in AUGMENTATIONS:
+            raise ValueError(f"there is no augmentation {name!r}; there are {', '.join(AUGMENTATIONS)}")
+        most = AUGMENTATIONS[name][1]
+        if type(number) not in (int, float) or not 0 < number <= most or (name == "shift" and number != int(number)):
+            whole = "a whole number of pixels, " if name == "shift" else ""
+            raise ValueError(f"{name} = {number!r}: it takes {whole}above 0 and at most {most:g}")
+    return {name: float(named[name]) for name in AUGMENTATIONS if name in named}
+
 
 class Frozen(BaseModel):
     """A record that cannot be changed and knows all its fields."""
@@ -27,6 +52,9 @@ class Recipe(Frozen):
 
     ``class_weights`` says how much a sample of each class counts in the loss, a number for each, or "balanced" for
     1 / (classes * the share of the class over all sites), which the sites agree on.
+
+    ``augment`` changes images at random each time they are trained on: names of :data:`AUGMENTATIONS`, or a table of
+    names and numbers (:mod:`fedsmall.training.augmentation`).
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -43,6 +71,7 @@ class Recipe(Frozen):
     lr_decay: Fraction = 1.0
     optimizer_state: Literal["travel", "reset", "stay"] = "travel"
     class_weights: Literal["balanced"] | tuple[Annotated[float, Field(gt=0)], ...] | None = None
+    augment: Annotated[dict[str, float] | None, BeforeValidator(_augmentations)] = None
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:

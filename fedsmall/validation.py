@@ -15,7 +15,9 @@ from fedsmall.plan import Method, Plan
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.site_level import check_private
 from fedsmall.stopping import check_kept_back, check_stop, told_by_key
+from fedsmall.training.augmentation import check_augment
 from fedsmall.training.distillation import check_distil
+from fedsmall.training.frozen_body import halves
 from fedsmall.travel.routes import among, folds_of_samples
 from fedsmall.travel.schedule import Action, contacts_of
 
@@ -31,6 +33,8 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     check_stop(plan)
     _check_phases(plan, sites)
     _check_weights(plan, task)
+    if plan.recipe.augment is not None:
+        check_augment(plan, task, halves(plan, task).body is not None)
     if plan.threshold is not None and task.kind != "classes":
         raise PlanError(f"threshold says who is called positive, and this task predicts {task.kind}. Leave it out.")
     check_distil(plan, task.loss)

@@ -12,7 +12,8 @@ import numpy as np
 from pydantic import Field
 
 from fedsmall.data.cells import check_no_text, is_missing, number_block
-from fedsmall.data.pictures import EIGHT_BITS, Picture, read_picture, resized
+from fedsmall.data.pictures.files import read_picture
+from fedsmall.data.pictures.picture import EIGHT_BITS, Picture, Window, resized
 from fedsmall.data.sources.files import plain
 from fedsmall.errors import DataError
 from fedsmall.methods import nearest
@@ -110,7 +111,7 @@ class Pixels(Frozen):
 
     Others are brought to it where ``resize`` says so, and else refused; ``size`` is None until images have been read.
     ``range`` are the values that become -1 and 1, None for 8 bits; ``stated`` where the scenario says them, and not the
-    files' own depth.
+    files' own depth. ``window`` says which values of a DICOM file count, ``slice`` which image of a volume is meant.
     """
 
     kind: Literal["images"] = "images"
@@ -119,6 +120,8 @@ class Pixels(Frozen):
     resize: bool = False
     range: tuple[float, float] | None = None
     stated: bool = False
+    window: Window = None
+    slice: str | None = None
 
     def numbers(self, files: Sequence[Path]) -> np.ndarray:
         """The images in ``files``, (images, channels, height, width); DataError where they are not all of one size.
@@ -129,10 +132,13 @@ class Pixels(Frozen):
 
     def pictures(self, files: Sequence[Path]) -> list[tuple[str, Picture]]:
         """The images in ``files`` before they are brought to one size and range, with the files' names."""
-        return [(path.name, read_picture(path, self.channels == 3)) for path in files]
+        return [(path.name, self._picture(path)) for path in files]
+
+    def _picture(self, path: Path) -> Picture:
+        return read_picture(path, self.channels == 3, self.window, self.slice)
 
     def _read(self, path: Path) -> Picture:
-        picture = read_picture(path, self.channels == 3)
+        picture = self._picture(path)
         shallow = (self.range or EIGHT_BITS) == EIGHT_BITS
         if not self.stated and (picture.ends == EIGHT_BITS) != shallow:
             low, high = self.range or EIGHT_BITS

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.data.forms import Pixels
 from fedsmall.data.outcomes import Outcome
-from fedsmall.data.pictures import EIGHT_BITS
+from fedsmall.data.pictures.picture import EIGHT_BITS
 from fedsmall.data.preparation import FAR
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, Package
 
@@ -100,6 +101,19 @@ def _use(package: Package) -> str:
     return USE + f"model.predict_proba(rows)  # one column for each of model.classes_\n```\n\n{rule}"
 
 
+def _images(form: Pixels, size: tuple[int, int]) -> list[str]:
+    how = "brought to" if form.resize else "of"
+    colour = "grey" if form.channels == 1 else "colour"
+    low, high = form.range or EIGHT_BITS
+    values = "8-bit values 0 to 255" if (low, high) == EIGHT_BITS else f"values from {low:g} to {high:g}"
+    lines = [f"Images, {colour}, {how} {size[0]} x {size[1]} pixels; {values} become -1 to 1."]
+    if form.window == "file":
+        lines.append("A DICOM file is seen in its own window or VOI LUT, from 0 to 1.")
+    if form.slice is not None:
+        lines.append(f"Of a volume (NIfTI) the image is the slice {form.slice}.")
+    return lines
+
+
 def _takes(package: Package) -> str:
     prepared, lines = package.preparation, []
     form = prepared.form
@@ -112,11 +126,7 @@ def _takes(package: Package) -> str:
         lines += [f"`{column}` is one of: {', '.join(values)}." for column, values in form.categories.items()]
         lines += [f"In `{column}`, 0 stands for a missing value." for column in form.never_zero]
     elif form.kind == "images" and form.size:
-        how = "brought to" if form.resize else "of"
-        colour = "grey" if form.channels == 1 else "colour"
-        low, high = form.range or EIGHT_BITS
-        values = "8-bit values 0 to 255" if (low, high) == EIGHT_BITS else f"values from {low:g} to {high:g}"
-        lines.append(f"Images, {colour}, {how} {form.size[0]} x {form.size[1]} pixels; {values} become -1 to 1.")
+        lines += _images(form, form.size)
     else:
         lines.append(f"Arrays of shape {prepared.shape}, prepared as those of training were.")
     if prepared.agreed:

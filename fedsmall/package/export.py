@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedsmall import files
 from fedsmall.data.forms import Pixels
 from fedsmall.data.outcomes import Amount, kind_of
-from fedsmall.data.pictures import EIGHT_BITS
+from fedsmall.data.pictures.picture import EIGHT_BITS
 from fedsmall.data.preparation import Agreed, Preparation, Ranges
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.probabilities import probabilities

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedsmall.data.forms import Columns, Pixels
-from fedsmall.data.pictures import ENDINGS
+from fedsmall.data.pictures.files import ENDINGS, is_image
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.sources.arrays import UNREADABLE, as_inputs
 from fedsmall.data.sources.table_files import read_table
@@ -97,7 +97,7 @@ def _of_table(form: Columns, source: Any) -> Rows:
 
 
 def _of_images(form: Pixels, path: Path) -> Rows:
-    inside = sorted(each for each in path.rglob("*") if each.suffix.lower() in ENDINGS) if path.is_dir() else [path]
+    inside = sorted(each for each in path.rglob("*") if is_image(each)) if path.is_dir() else [path]
     if not inside:
         raise DataError(f"the folder holds no image ({', '.join(ENDINGS)})")
     names = [str(each.relative_to(path)) if path.is_dir() else each.name for each in inside]

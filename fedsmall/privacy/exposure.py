@@ -157,9 +157,12 @@ class Exposure:
 
 
 def _layers(plan: Plan, train: tuple[Samples, ...], model: Arrays) -> list[str]:
-    """The layers that show whole records, where sites send models and their records are of one size."""
+    """The layers that show whole records, where sites send models and their records are of one size.
+
+    None where images are changed as they are trained on: what could be read is then no record that is known here.
+    """
     widths = {samples.x[0].size for samples in train if len(samples)}
-    if plan.method.family != "federated" or len(widths) != 1:
+    if plan.recipe.augment is not None or plan.method.family != "federated" or len(widths) != 1:
         return []
     return layers_read(model, widths.pop())
 

@@ -11,6 +11,7 @@ from fedsmall.federation import Samples
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.training.augmentation import DRAWS, augmented
 from fedsmall.training.gradients import Batch
 from fedsmall.training.stack import Tensors
 
@@ -73,7 +74,8 @@ class Batches:
         draws = bool((self.examples > batches).any())
         self._still = None if draws else self._index(np.arange(len(names)), 0)
         self._blocks: tuple[Tensor, Tensor] | None = None
-        if not draws and not masks and self.uniform and self.steps[0] == 1:  # a round is every site's whole data
+        once = self.uniform and self.steps[0] == 1 and plan.recipe.augment is None
+        if not draws and not masks and once:  # a round is every site's whole data
             self._blocks = (_by_site(self._x, len(names)), _by_site(self._y, len(names)))
 
     def order(self, sites: np.ndarray, pads: bool) -> np.ndarray | None:
@@ -92,11 +94,13 @@ class Batches:
             yield slice(0, len(sites)), Batch(x, y, None, {})
             return
         index = self._index(sites, t) if self._still is None else self._still[torch.from_numpy(sites).to(self._device)]
+        chances = self._chances(sites, t)
         for step, masks in enumerate(self._drawn_masks(sites, t)):
             for rows, size in self._together(sites, step, pads):
                 weight = self._weight(sites, step, rows, size) if pads else None
                 mine = {name: mask[rows, :size] for name, mask in masks.items()}
-                yield rows, self._take(index[rows, step, :size], weight, mine)
+                batch = self._take(index[rows, step, :size], weight, mine)
+                yield rows, batch if chances is None else self._changed(batch, chances[rows, step, :size])
 
     def _together(self, sites: np.ndarray, step: int, pads: bool) -> list[tuple[slice, int]]:
         sizes = self.sizes[sites, step]
@@ -110,6 +114,20 @@ class Batches:
 
     def _take(self, index: Tensor, weight: Tensor | None, masks: Tensors) -> Batch:
         return Batch(taken(self._x, index), taken(self._y, index), weight, masks)
+
+    def _changed(self, batch: Batch, chances: np.ndarray) -> Batch:
+        return batch._replace(x=augmented(batch.x, chances, self._plan.recipe.augment or {}))
+
+    def _chances(self, sites: np.ndarray, t: int) -> np.ndarray | None:
+        """The numbers by which the images of round t are changed, (rows, steps, batch, DRAWS); None where none are."""
+        if self._plan.recipe.augment is None:
+            return None
+        full = np.zeros((len(sites), self.sizes.shape[1], int(self.sizes[sites].max()), DRAWS))
+        for row, site in enumerate(sites.tolist()):
+            rng = rng_for(self._plan.seed, "augment", self._names[site], t)
+            for step, size in enumerate(self.sizes[site, : self.steps[site]]):
+                full[row, step, :size] = rng.random((size, DRAWS))
+        return full
 
     def _weight(self, sites: np.ndarray, step: int, rows: slice, size: int) -> Tensor | None:
         sizes = self.sizes[sites[rows], step][:, None]

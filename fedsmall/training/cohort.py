@@ -11,6 +11,7 @@ from fedsmall.federation import Samples, Task
 from fedsmall.models.frozen import trainable_state
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
+from fedsmall.training.augmentation import check_augment
 from fedsmall.training.batches import Batches
 from fedsmall.training.device import chosen, widest
 from fedsmall.training.frozen_body import halves
@@ -55,6 +56,7 @@ class Cohort(OneModelTrainer):
         self.samples = tuple(len(each) for each in samples)
         dtype = getattr(torch, plan.dtype)
         self._halves = halves(plan, task)
+        check_augment(plan, task, self._halves.body is not None)
         model = self._halves.head
         self._names = tuple(trainable_state(model))
         self._parameters = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)

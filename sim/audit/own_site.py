@@ -12,7 +12,7 @@ from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError
 from fedsmall.federation import Samples, Task
 from fedsmall.models.own_models import has_own_models
-from fedsmall.models.registry import initial_model
+from fedsmall.models.registry import completed, initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.membership import Estimate, area
 from fedsmall.run_sheet import RunSheet
@@ -104,6 +104,7 @@ def _model(folder: Path, plan: Plan, task: Task) -> Arrays:
     except (OSError, SafetensorError):
         raise PlanError(f"{folder} holds no model.safetensors that can be read; the run is not finished") from None
     expected = initial_model(plan, task)
-    if {name: array.shape for name, array in model.items()} != {name: a.shape for name, a in expected.items()}:
+    alike = all(name in model and model[name].shape == array.shape for name, array in expected.items())
+    if not alike or not model.keys() <= completed(plan, task, expected).keys():
         raise PlanError(f"the model in {folder} is not that of the run's plan")
     return {name: model[name] for name in expected}

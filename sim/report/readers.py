@@ -6,7 +6,10 @@ from sim.report.tables import by_label
 from sim.runs.folder import PlanRun, Run
 
 HEADS = ("the server", "any next site", "one site (median, most)", "any site, from averages")
-BLIND = "its model has no layer that shows whole records to this attack, which says nothing of others"
+BLIND = (
+    "its model has no layer that shows whole records to this attack, or trains on changed images, which says "
+    "nothing of others"
+)
 
 
 class Read(NamedTuple):

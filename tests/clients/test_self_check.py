@@ -7,8 +7,10 @@ from hashlib import blake2b
 import numpy as np
 import pytest
 
-from clients.self_check import patients_read
+from clients.policy import policy_from
+from clients.self_check import guarded, patients_read
 from clients.station import Station
+from fedsmall.errors import PolicyError
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.run_sheet import SUMS, TELL
 from tests.clients.test_station import config, files, order, plan, refused, same, scaled, station
@@ -232,3 +234,16 @@ def test_a_site_of_two_patients_is_read_and_blurred(station, files):
 
     assert answer["metrics"].get("blurred", 0) >= 1
     assert readable(station, tiny, model, sent, 0.2) == 0
+
+
+def test_an_image_that_was_changed_is_not_known_again_so_its_update_stays():
+    """A plain check would find nobody: the record that stands in the update is the patient's, mirrored and moved."""
+    changed = plan().model_copy(update={"recipe": Recipe(augment=["flip", "shift"])})
+    dense, small = {"arrays/1.weight": np.zeros((5, 64))}, {"arrays/0.weight": np.zeros((5, 1, 3, 3))}
+    images, policy = np.random.default_rng(0).normal(size=(6, 1, 8, 8)), policy_from({})
+
+    with pytest.raises(PolicyError, match="a layer sees each of them whole: what was changed could be read from the"):
+        guarded(dense, dense, changed, images, 1, policy, b"key")
+    blurred = changed.model_copy(update={"method": changed.method.model_copy(update={"privacy": Privacy(blur=1.0)})})
+    for arrays, the_plan in ((small, changed), (dense, blurred), (dense, plan())):
+        assert guarded(arrays, arrays, the_plan, images, 1, policy, b"key").read == 0

@@ -10,7 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from fedsmall.data.forms import Pixels
-from fedsmall.data.pictures import EIGHT_BITS, ENDINGS, Picture, common_ends
+from fedsmall.data.pictures.dicom import window_ends
+from fedsmall.data.pictures.files import ENDINGS, is_image
+from fedsmall.data.pictures.nifti import plane_and_place
+from fedsmall.data.pictures.picture import EIGHT_BITS, Picture, Window, common_ends
 from fedsmall.data.sources.class_spelling import Classes, check_spelling, lone_classes, read_classes
 from fedsmall.data.sources.files import as_classes, at_site, class_names, locate
 from fedsmall.data.sources.patient_column import numbered, patients_in
@@ -33,6 +36,8 @@ def images(
     colour: bool = False,
     classes: Classes | None = None,
     range: Sequence[float] | None = None,
+    window: Sequence[float] | str | None = None,
+    slice: str | None = None,
     patient: str | None = None,
     by_site: bool = False,
 ) -> Pool:
@@ -40,14 +45,22 @@ def images(
 
     They are grey (``channels`` = 1, the default) or in colour (3, or ``colour``), and brought to ``size``, one number
     or (height, width), where that is given. ``range`` says which values become -1 and 1, where files hold more than 8
-    bits; without it their own depth does. ``patient`` is a regular expression that finds in a file's name whose it
-    is, by its first group, as "person([0-9]+)_". Hidden and empty folders, and ``__MACOSX``, are no classes.
+    bits; without it their own depth does. ``window`` says it for DICOM, as [centre, width], or "file" for each file's
+    own, and ``slice`` which image of a NIfTI volume is meant (:mod:`fedsmall.data.pictures`). ``patient`` is a regular
+    expression that finds in a file's name whose it is, by its first group, as "person([0-9]+)_". Hidden and empty
+    folders, and ``__MACOSX``, are no classes.
 
     Raises PlanError for a size or number of channels that no image has, and DataError where there are no images, where
     one cannot be read, or where they differ in size and none is given.
     """
-    form = Pixels(channels=3 if _in_colour(channels, colour) else 1, size=_shape(size), resize=size is not None)
-    stated = _ends(range)
+    form = Pixels(
+        channels=3 if _in_colour(channels, colour) else 1,
+        size=_shape(size),
+        resize=size is not None,
+        window=_window(window, range),
+        slice=_slice(slice),
+    )
+    stated = _ends_of(form.window) if form.window is not None else _ends(range)
     folders = _by_site(locate(path, root), by_site)
     tests = {} if test is None else _by_site(locate(test, root), by_site)
     if by_site and tests and tests.keys() != folders.keys():
@@ -87,6 +100,30 @@ def _ends(asked: Sequence[float] | None) -> tuple[float, float] | None:
     return float(asked[0]), float(asked[1])
 
 
+def _window(asked: Sequence[float] | str | None, range: Sequence[float] | None) -> Window:
+    """The window that the scenario states."""
+    if asked is None:
+        return None
+    if range is not None:
+        raise PlanError("range and window both say which values count; remove one of them")
+    if isinstance(asked, str) and asked == "file":
+        return "file"
+    numbers = isinstance(asked, list | tuple) and len(asked) == 2 and all(type(each) in (int, float) for each in asked)
+    if not numbers or not np.isfinite(asked[0]) or not 1 < asked[1] < np.inf:  # type: ignore[operator]
+        raise PlanError(f'window is [centre, width], as in [40, 400], or "file" for that of each file; got {asked!r}')
+    return float(asked[0]), float(asked[1])
+
+
+def _ends_of(window: Window) -> tuple[float, float]:
+    return (0.0, 1.0) if window == "file" or window is None else window_ends(*window)
+
+
+def _slice(cut: str | None) -> str | None:
+    if cut is not None:
+        plane_and_place(cut)
+    return cut
+
+
 def _unused_depth(pictures: Sequence[Picture], form: Pixels) -> tuple[str, ...]:
     """A note where the images use a small part of their range, as 12 bits in files of 16 do."""
     low, high = form.range or EIGHT_BITS
@@ -121,7 +158,7 @@ def _by_site(found: Path, by_site: bool) -> dict[str, Path]:
 
 def image_files(folder: Path) -> list[Path]:
     """The images of one class, in the order of their names."""
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and not path.name.startswith("."))
+    return sorted(path for path in folder.iterdir() if is_image(path) and not path.name.startswith("."))
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -137,7 +174,7 @@ def _folders(folder: Path) -> list[Path]:
 def _counts(folder: Path) -> bool:
     """Whether a folder may be a class or a site: nothing hidden, no archive's leftovers, and with images or folders."""
     hidden = folder.name == LEFTOVERS or folder.name.startswith(".")
-    return not hidden and any(child.is_dir() or child.suffix.lower() in ENDINGS for child in folder.iterdir())
+    return not hidden and any(child.is_dir() or is_image(child) for child in folder.iterdir())
 
 
 def _read(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) -> list[Labelled]:

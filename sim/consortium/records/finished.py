@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
-from safetensors.numpy import load
+from safetensors.numpy import load, save
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.data.preparation import Preparation
@@ -41,6 +41,7 @@ from sim.runs.scenario import as_toml, of_plan
 from strategies.server.run_loop import Evaluation
 
 Told = Mapping[str, Any]
+MODEL_FILE = "model.safetensors"
 OTHER_ROWS = "The hospitals do not all read their rows alike, so no model was packaged."
 
 
@@ -67,10 +68,18 @@ def write_run(folder: Path, told: Told) -> Run:
         run.about["notes"].append(OTHER_ROWS)
     one = run.add(0, record, trivial_for(y, task) if task is not None and len(y) else None)
     one.row["real"] = _real(sheet, told, log, last)
+    _write_whole(folder, record)
     if task is not None and sums:
         one.row["real"]["judged"] = judged_at_home(sums, task)
     run.save()
     return run
+
+
+def _write_whole(folder: Path, record: RunRecord) -> None:
+    """The run's model with what is frozen of it, which no site has sent: the file then fits the network as it is."""
+    path = folder / MODEL_FILE
+    if record.model is not None and record.model.keys() != load(path.read_bytes()).keys():
+        write(path, save(record.model))
 
 
 def _judged_last(told: Told) -> Told:
@@ -121,7 +130,7 @@ def _metric(plan: Plan, task: Task, y: np.ndarray) -> str:
 def _record(
     folder: Path, plan: Plan, told: Told, task: Task | None, evaluations: list[Evaluation], log: RunLog
 ) -> RunRecord:
-    path = folder / "model.safetensors"
+    path = folder / MODEL_FILE
     model = load(path.read_bytes()) if path.exists() else None
     if model is not None and task is not None and not has_own_models(plan):
         model = completed(plan, task, model)

@@ -1,0 +1,62 @@
+"""One slice of a NIfTI volume, by nibabel: ``slice = "axial:middle"``.
+
+Planes are those of the patient, whatever the order of the axes in the file: axes are turned to right, anterior,
+superior by its affine. A slice is drawn as it is looked at, with anterior (axial) or superior (coronal, sagittal) up.
+Of the header the affine and the scaling of values are used, and nothing else.
+"""
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from fedsmall.errors import DataError, PlanError
+
+PLANES = {"sagittal": 0, "coronal": 1, "axial": 2}  # the axis that a plane cuts across
+MIDDLE = "middle"
+HELP = 'slice is a plane and a place, as in "axial:middle", "coronal:12" (counted from 0) or "sagittal:0.4" (a share)'
+
+
+def plane_and_place(cut: object) -> tuple[str, float | int]:
+    """The plane, and the number of a slice or what share of the way; PlanError where ``cut`` is none."""
+    plane, _, place = cut.partition(":") if isinstance(cut, str) else ("", "", "")
+    try:
+        where: float | int = 0.5 if place == MIDDLE else int(place) if place.isdecimal() else float(place)
+    except ValueError:
+        where = -1
+    if plane not in PLANES or (isinstance(where, float) and not 0 <= where <= 1) or where < 0:
+        raise PlanError(f"{HELP}; got {cut!r}")
+    return plane, where
+
+
+def read(path: Path, cut: str | None) -> np.ndarray:
+    """The slice ``cut`` of the volume in a file, (height, width) in float32; DataError where it has none such."""
+    if cut is None:
+        raise DataError('it is a volume, and images are flat here; say which slice: slice = "axial:middle"')
+    volume, (plane, where) = _volume(path), plane_and_place(cut)
+    count = volume.shape[PLANES[plane]]
+    place = where if isinstance(where, int) else round(where * (count - 1))
+    if place >= count:
+        raise DataError(f"it has {count} {plane} slices, counted from 0, and so no {place}")
+    values = np.rot90(np.take(volume, place, axis=PLANES[plane]))
+    if not np.isfinite(values).all():
+        raise DataError("its slice holds values that are not finite")
+    return np.ascontiguousarray(values)
+
+
+def _volume(path: Path) -> np.ndarray:
+    """All values as the file scales them, (right, anterior, superior)."""
+    try:
+        import nibabel
+    except ImportError as wrong:
+        raise DataError("NIfTI is read by nibabel: pip install 'fedsmall[nifti]'") from wrong
+    try:
+        held = nibabel.as_closest_canonical(nibabel.load(path))  # type: ignore[no-untyped-call]
+        volume: np.ndarray = held.get_fdata(dtype=np.float32, caching="unchanged")
+    except (nibabel.filebasedimages.ImageFileError, OSError, EOFError, ValueError, zlib.error, TypeError) as wrong:
+        raise DataError("a file with the ending of NIfTI is none, or is damaged") from wrong
+    if volume.ndim == 4 and volume.shape[3] == 1:
+        volume = volume[..., 0]
+    if volume.ndim != 3:
+        raise DataError(f"it has {volume.ndim} dimensions, and a volume has 3")
+    return volume
