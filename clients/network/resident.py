@@ -28,7 +28,7 @@ from fedsmall.errors import PolicyError
 from fedsmall.files import one_line, write
 from fedsmall.frames import MOST_ARRAYS_BYTES, FrameError, joined, leaves
 
-SHORTEST_S, LONGEST_S = 0.03, 3.0  # between two questions to the server
+SHORTEST_S, LONGEST_S = 0.08, 3.0  # between two questions to the server, which costs it 5 ms to answer
 PATIENCE = 20  # a question comes after a twentieth of the time for which there was nothing to do
 MOST_RUNS = 1000
 AWAY_S = 3.0  # longer than the server's slowest look for answers: within it, it sees that a site is away

@@ -26,7 +26,7 @@ from strategies.records import array_records, to_arrays, to_record
 from strategies.server.grid_around import GridAround
 
 LOST = 4  # Flower's ErrorCode: an answer is not to be had any more
-SHORTEST_S, LONGEST_S = 0.02, 1.0  # between two questions
+SHORTEST_S, LONGEST_S = 0.05, 1.0  # between two questions
 PATIENCE = 20  # a question comes after a twentieth of the time for which nothing came
 MOST_TIMES, MOST_BESIDE = 8, 16 << 20  # an answer is at most so many times its order, and so many bytes
 
