@@ -46,6 +46,7 @@ STYLE: dict[Any, Any] = {
 }
 
 LARGE: dict[Any, Any] = {"font.size": 11, "axes.labelsize": 11}  # of figures that a telephone shows small
+SMALL = (4.1, 3.9)  # inches, of figures of which several stand side by side
 
 Points = list[tuple[float, list[float]]]  # x, and the values of all seeds there
 
@@ -248,3 +249,14 @@ def _within(axes: Axes, metric: str) -> None:
 def _as_shares(axis: Any, metric: str) -> None:
     if metric not in LOWER_IS_BETTER:
         axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.0f}%"))
+
+
+def square(x: str, y: str) -> tuple[Figure, Axes]:
+    """A small figure whose two axes are shares, from 0 to 1."""
+    with mpl.rc_context(STYLE | LARGE):
+        figure = Figure(figsize=SMALL, layout="constrained")
+        axes = figure.subplots()
+        axes.set(xlabel=x, ylabel=y, xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
+        axes.set_xticks(np.linspace(0, 1, 6))
+        axes.set_yticks(np.linspace(0, 1, 6))
+    return figure, axes

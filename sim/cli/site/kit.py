@@ -10,6 +10,7 @@ from sim.consortium.site import Site
 
 Kit = Annotated[Path, typer.Option("--kit", "-k", help="the folder that the coordinator sent")]
 Home = Annotated[Path | None, typer.Option(help="where the site's programs write; by default the kit's state folder")]
+RunName = Annotated[str, typer.Argument(help="the run's name; `fedsmall site log` shows it")]
 HERE = Path()
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from clients.site_log import SiteLog
-from sim.cli.site.kit import HERE, Home, Kit, policy_of, site_of
+from sim.cli.site.kit import HERE, Home, Kit, RunName, policy_of, site_of
 from sim.cli.terminal import say
 from sim.consortium.site import Site
 
@@ -26,7 +26,7 @@ def audit(
 
 
 def package(
-    run: Annotated[str, typer.Argument(help="the run's name; `fedsmall site log` shows it")],
+    run: RunName,
     kit: Kit = HERE,
     home: Home = None,
     own: Annotated[
@@ -66,7 +66,7 @@ def package(
 
 
 def report(
-    run: Annotated[str, typer.Argument(help="the run's name; `fedsmall site log` shows it")],
+    run: RunName,
     kit: Kit = HERE,
     home: Home = None,
     out: Annotated[Path | None, typer.Option(help="the page; RUN-at-SITE.html if not given")] = None,
@@ -88,7 +88,7 @@ def report(
 
 
 def forget(
-    run: Annotated[str, typer.Argument(help="the run's name; `fedsmall site log` shows it")],
+    run: RunName,
     kit: Kit = HERE,
     home: Home = None,
 ) -> None:

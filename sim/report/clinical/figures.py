@@ -11,13 +11,12 @@ from matplotlib.figure import Figure
 from fedsmall.evaluation.clinical import Curve, calibration, precision_recall, roc
 from fedsmall.evaluation.intervals import interval
 from sim.report.clinical.shown import Clinical
-from sim.report.figures import INK, STYLE
+from sim.report.figures import INK, STYLE, square
 from sim.report.style import LOOKS, SPARE, looks
 from sim.report.tables import by_label
 from sim.runs.files import as_csv
 
 GRID = np.linspace(0, 1, 101)
-SIZE = (4.1, 3.9)
 MOST_OTHERS = 5
 
 Rows = list[list[Any]]
@@ -25,7 +24,7 @@ Rows = list[list[Any]]
 
 def roc_figure(shown: Clinical) -> Figure:
     """Sensitivity over 1 - specificity: the model shown, the band over seeds, other methods, and chance."""
-    figure, axes = _square("1 - specificity", "sensitivity")
+    figure, axes = square("1 - specificity", "sensitivity")
     axes.plot([0, 1], [0, 1], color=INK, lw=0.9, ls=(0, (1, 2)), label="always one class")
     _curves(axes, shown, roc, _roc_at)
     _legend(axes)
@@ -34,7 +33,7 @@ def roc_figure(shown: Clinical) -> Figure:
 
 def pr_figure(shown: Clinical) -> Figure:
     """Precision over recall: the same, and the share of the positive class as chance."""
-    figure, axes = _square("sensitivity (recall)", "PPV (precision)")
+    figure, axes = square("sensitivity (recall)", "PPV (precision)")
     if shown.two:
         share = float((shown.said.y == 1).mean())
         axes.axhline(share, color=INK, lw=0.9, ls=(0, (1, 2)), label=f"always {shown.classes[1]}")
@@ -45,7 +44,7 @@ def pr_figure(shown: Clinical) -> Figure:
 
 def calibration_figure(shown: Clinical) -> Figure:
     """What was so over what was predicted, in ten bins, with the interval of each by its samples."""
-    figure, axes = _square("predicted probability", "observed share")
+    figure, axes = square("predicted probability", "observed share")
     axes.plot([0, 1], [0, 1], color=INK, lw=0.9, ls=(0, (1, 2)), label="perfect")
     for (label, name), look in zip(shown.of_class, _palette(shown), strict=False):
         bins = calibration(*shown.said.positive(label))
@@ -77,16 +76,6 @@ def calibration_data(shown: Clinical) -> str:
             ends = each.observed
             rows.append([name, each.samples, each.predicted, ends.value, ends.low, ends.high])
     return as_csv(rows)
-
-
-def _square(x: str, y: str) -> tuple[Figure, Axes]:
-    with mpl.rc_context(STYLE | {"font.size": 11, "axes.labelsize": 11}):
-        figure = Figure(figsize=SIZE, layout="constrained")
-        axes = figure.subplots()
-        axes.set(xlabel=x, ylabel=y, xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
-        axes.set_xticks(np.linspace(0, 1, 6))
-        axes.set_yticks(np.linspace(0, 1, 6))
-    return figure, axes
 
 
 def _curves(axes: Axes, shown: Clinical, curve: Callable[..., Curve], at: Callable[[Curve], np.ndarray]) -> None:

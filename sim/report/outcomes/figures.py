@@ -6,11 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsmall.evaluation.survival import at, brier_scores, kaplan_meier, mean_time
-from sim.report.figures import INK, STYLE
+from sim.report.figures import INK, SMALL, STYLE
 from sim.report.style import LOOKS
 from sim.runs.files import as_csv
 
-SIZE = (4.1, 3.9)
 TENTHS = 10
 Z95 = 1.96  # of a normal distribution: between -1.96 and 1.96 standard deviations lie 95%
 LOOK = LOOKS["FedDC"]
@@ -145,7 +144,7 @@ def _errors(name: str, predicted: np.ndarray, true: np.ndarray) -> Figure:
 def empty(x: str, y: str) -> tuple[Figure, Axes]:
     """A figure with one pair of axes, in the look of the page."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=SIZE, layout="constrained")
+        figure = Figure(figsize=SMALL, layout="constrained")
         axes = figure.subplots()
         axes.set(xlabel=x, ylabel=y)
     return figure, axes

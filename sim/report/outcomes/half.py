@@ -106,15 +106,11 @@ def _by_seed(run: Run, group: Sequence[PlanRun]) -> dict[int, Arrays]:
 
 def _of_numbers(run: Run, label: str, by_seed: dict[int, Arrays]) -> Shown:
     name = run.about["task"]["target"]
-    seed, said = next(iter(by_seed.items()))
+    said = next(iter(by_seed.values()))
     pairs = [(each["predictions"][:, 0], each["labels"][:, 0]) for each in by_seed.values()]
     drawn = drawing.of_numbers(name, *pairs[0])
     return Shown(
-        label,
-        seed,
-        _folds(run, label),
-        len(said["labels"]),
-        len(by_seed),
+        *_whose(run, label, by_seed),
         f"A number is predicted: {name}",
         [worth(statistic, of, pairs) for statistic, of in STATISTICS.items()],
         [Drawn(*each) for each in drawn],
@@ -125,16 +121,12 @@ def _of_numbers(run: Run, label: str, by_seed: dict[int, Arrays]) -> Shown:
 
 def _of_times(run: Run, label: str, by_seed: dict[int, Arrays]) -> Shown:
     name = run.about["task"]["target"]
-    seed, said = next(iter(by_seed.items()))
+    said = next(iter(by_seed.values()))
     arrays = [(each["survival"], each["cuts"], each["labels"]) for each in by_seed.values()]
     statistics = {"concordance index (Harrell)": _concordance, "integrated Brier score": _integrated_brier}
     events = int(said["labels"][:, 1].sum())
     return Shown(
-        label,
-        seed,
-        _folds(run, label),
-        len(said["labels"]),
-        len(by_seed),
+        *_whose(run, label, by_seed),
         f"The time until an event is predicted, {name}; it happened in {events} of the test samples, and the others "
         "were seen without it until their time",
         [worth(statistic, of, arrays) for statistic, of in statistics.items()],
@@ -157,8 +149,11 @@ def _integrated_brier(survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray
     return float(integrated_brier(survival[None], cuts[0], *labels.T)[0])
 
 
-def _folds(run: Run, label: str) -> int:
-    return next(one.plan.folds or 0 for one in run.done if one.label == label)
+def _whose(run: Run, label: str, by_seed: dict[int, Arrays]) -> tuple[str, int, int, int, int]:
+    """Whose model is shown, as the first fields of :class:`Shown` have it."""
+    seed, said = next(iter(by_seed.items()))
+    folds = next(one.plan.folds or 0 for one in run.done if one.label == label)
+    return label, seed, folds, len(said["labels"]), len(by_seed)
 
 
 def worth(name: str, statistic: Callable[..., float], of_seeds: Sequence[tuple[np.ndarray, ...]]) -> Worth:

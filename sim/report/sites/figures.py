@@ -2,17 +2,15 @@
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedsmall.evaluation.clinical import wilson
-from sim.report.figures import INK, LARGE, STYLE
+from sim.report.figures import INK, LARGE, SMALL, STYLE, square
 from sim.report.sites.at_home import AtHome
 from sim.report.style import LOOKS, SPARE, looks
 from sim.runs.files import as_csv
 
-SIZE = (4.1, 3.9)
 MOST_CURVES = 12
 
 
@@ -33,7 +31,7 @@ def drawings(shown: AtHome) -> list[tuple[Figure, str, str, str, str]]:
 
 def roc_figure(shown: AtHome) -> Figure:
     """Sensitivity over 1 - specificity; of more than two classes each against the rest."""
-    figure, axes = _square("1 - specificity", "sensitivity")
+    figure, axes = square("1 - specificity", "sensitivity")
     axes.plot([0, 1], [0, 1], color=INK, lw=0.9, ls=(0, (1, 2)), label="always one class")
     names = shown.classes[1:] if shown.two else shown.classes
     styles = [_look(shown)] if shown.two else [*SPARE, *LOOKS.values()]
@@ -46,7 +44,7 @@ def roc_figure(shown: AtHome) -> Figure:
 
 def calibration_figure(shown: AtHome) -> Figure:
     """The share that was right over the probability of the class that was named."""
-    figure, axes = _square("probability of the class that is named", "share that is of it")
+    figure, axes = square("probability of the class that is named", "share that is of it")
     axes.plot([0, 1], [0, 1], color=INK, lw=0.9, ls=(0, (1, 2)), label="perfect")
     bins, look = _bins(shown), _look(shown)
     x = [sure for _, sure, *_ in bins]
@@ -59,23 +57,13 @@ def calibration_figure(shown: AtHome) -> Figure:
 def contacts_figure(shown: AtHome) -> Figure:
     """Seconds of contacts over rounds."""
     with mpl.rc_context(STYLE | LARGE):
-        figure = Figure(figsize=SIZE, layout="constrained")
+        figure = Figure(figsize=SMALL, layout="constrained")
         axes = figure.subplots()
         rounds, seconds, _ = zip(*sorted(shown.real["contacts"]), strict=True)
         axes.plot(rounds, seconds, color=_look(shown).colour, marker=".", ms=5, lw=1.2)
         axes.set(xlabel="round", ylabel="seconds", ylim=(0, None))
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
-
-
-def _square(x: str, y: str) -> tuple[Figure, Axes]:
-    with mpl.rc_context(STYLE | LARGE):
-        figure = Figure(figsize=SIZE, layout="constrained")
-        axes = figure.subplots()
-        axes.set(xlabel=x, ylabel=y, xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
-        axes.set_xticks(np.linspace(0, 1, 6))
-        axes.set_yticks(np.linspace(0, 1, 6))
-    return figure, axes
 
 
 def _look(shown: AtHome):  # type: ignore[no-untyped-def]
