@@ -15,6 +15,7 @@ from fedsmall.parts import Frozen
 from fedsmall.plan import Device, Plan
 from fedsmall.privacy.blur import as_blur
 from fedsmall.privacy.patient_level import is_patient_level, lot_of
+from fedsmall.sealing.words import is_sealed, is_secure
 from fedsmall.stopping import told_by_key
 
 OWN = "own"
@@ -43,6 +44,10 @@ class Policy(Frozen):
     ``most_order_mib`` are how many orders, and how much in one, are taken. What is kept of a run is deleted
     ``forget_after_days`` after it was last heard of, and sealed by the key in the file ``rest_key``
     (:mod:`clients.upkeep.at_rest`); None keeps it, and as it is.
+
+    ``sealed`` demands that models which are handed on go in letters that no server opens, ``secure`` that a server
+    learns of an average the sum alone. ``roll`` pins the identities of all sites of the consortium, by their digest;
+    ``most_readdressed`` is how many travellers of a run may be sealed anew because the one they went to was silent.
     """
 
     tasks: tuple[str, ...] = ()
@@ -71,6 +76,10 @@ class Policy(Frozen):
     most_order_mib: Annotated[float, Field(gt=0)] | None = None
     forget_after_days: Annotated[int, Field(ge=1)] | None = None
     rest_key: Annotated[str, Field(min_length=1)] | None = None
+    sealed: bool = False
+    secure: bool = False
+    roll: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")] | None = None
+    most_readdressed: Annotated[int, Field(ge=0)] = 20
 
     def check_plan(
         self, plan: Plan, task: str, *, samples: int, sites: int, numbers: int = 1, per_class: int | None = None
@@ -100,6 +109,7 @@ class Policy(Frozen):
             raise PolicyError(f"the plan has {plan.rounds} rounds; the policy here allows {self.most_rounds}")
         if not is_patient_level(plan):  # where noise hides each patient, a small lot is no danger
             self._check_batch(plan.recipe.batch, samples)
+        self._check_letters(plan, sites)
         self._check_privacy(plan)
         self._check_hops(plan, numbers, sites)
 
@@ -142,6 +152,17 @@ class Policy(Frozen):
             raise PolicyError(
                 "the plan hands on models, or averages of too few, with less noise than demanded here (least_blur); "
                 f"write privacy = {{blur = {self.least_blur:g}}} under its method"
+            )
+
+    def _check_letters(self, plan: Plan, sites: int) -> None:
+        if self.sealed and not is_sealed(plan) and plan.method.hands_on(sites, 2):
+            raise PolicyError(
+                "the policy here lets models be handed on in letters only (sealed); write privacy = {sealed = true}"
+            )
+        if self.secure and not is_secure(plan):
+            raise PolicyError(
+                "the policy here lets a server learn of averages the sum alone (secure); write privacy = "
+                "{sealed = true, secure = true}"
             )
 
     def _check_privacy(self, plan: Plan) -> None:

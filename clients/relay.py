@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from clients import socket_frames
 from fedsmall.ends import ENDS, Sign, signer, statement_of
 from fedsmall.frames import FrameError, header_and_block, joined, pieces_of, with_block
+from fedsmall.sealing.words import HELP, READDRESS
 from fedsmall.wire import CONFIG, REFUSED, VALIDATE
 
 SOCKET = "FEDSMALL_STATION"  # where the station listens; set by `fedsmall site up`
@@ -26,6 +27,8 @@ KINDS = {
     "train": "train",
     "evaluate": "evaluate",
     f"evaluate.{VALIDATE}": VALIDATE,
+    f"query.{HELP}": HELP,
+    f"query.{READDRESS}": READDRESS,
 }
 
 app = ClientApp()
@@ -40,6 +43,18 @@ def query(message: Message, context: Context) -> Message:
 @app.query("scaling")
 def scaling(message: Message, context: Context) -> Message:
     """The scaling that all sites agreed on."""
+    return relay(message)
+
+
+@app.query(HELP)
+def helped(message: Message, context: Context) -> Message:
+    """Help to open a sum."""
+    return relay(message)
+
+
+@app.query(READDRESS)
+def readdressed(message: Message, context: Context) -> Message:
+    """Seal a traveller anew, whose addressee was silent."""
     return relay(message)
 
 

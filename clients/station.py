@@ -21,6 +21,7 @@ from clients.log_ends import LogEnds
 from clients.memory import RUNS, RoundMemory, check_same_data, keep_scaling, own_folder, scaling_of
 from clients.patients import Answer, charge_contact, check_affordable, once
 from clients.policy import Policy, load_policy
+from clients.sealing.letters import Letters
 from clients.self_check import check_released, guarded
 from clients.site_data import SiteData
 from clients.site_log import BrokenLogError, SiteLog
@@ -45,6 +46,7 @@ from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
 from fedsmall.run_sheet import ROWS, RUN, RUN_ID, SCALING, SITES
+from fedsmall.sealing.words import HELP, READDRESS
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
@@ -75,6 +77,7 @@ class Station:
         self._core: tuple[Any, SiteData, Trainer] | None = None
         self._kept: tuple[str, int] | None = None
         self.pace = Pace()
+        self._letters = Letters(self.name, self.home, self.log, self._run_folder)
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
@@ -106,8 +109,9 @@ class Station:
         return {**header, **self.ends.said(order, entry)}, leaving
 
     def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
-        handlers = {"roll": self._roll, "scaling": self._take_scaling, "train": self._train}
+        handlers = {"roll": self._roll, "scaling": self._take_agreed, "train": self._train}
         handlers |= {"evaluate": self._evaluate, VALIDATE: self._validate}
+        handlers |= {HELP: self._letters.help, READDRESS: self._letters.readdress}
         if kind not in handlers:
             raise PlanError("this site was asked for something that it does not know")
         policy = load_policy(self.policy_file)
@@ -138,12 +142,13 @@ class Station:
         properties[EXAMPLES] = max(int(properties[EXAMPLES]), order.policy.count_floor)
         rows = order.raw.preparation.model_dump_json()  # how rows become samples, for whoever uses the model later
         words = {**properties, "version": __version__, "scaled": order.raw.scaled, ROWS: rows}
-        return {"config": words}, self._told.at_the_roll(order)
+        return {"config": words | self._letters.announced(order)}, self._told.at_the_roll(order)
 
-    def _take_scaling(self, order: SiteRequest) -> Answer:
-        agreed = {name: order.arrays[f"{SCALING}/{name}"] for name in ("mean", "scale")}
-        keep_scaling(self._run_folder(order.config), agreed)
-        return {"config": {}}, {}
+    def _take_agreed(self, order: SiteRequest) -> Answer:
+        if order.raw.scaled:
+            agreed = {name: order.arrays[f"{SCALING}/{name}"] for name in ("mean", "scale")}
+            keep_scaling(self._run_folder(order.config), agreed)
+        return {"config": self._letters.taken(order)}, {}
 
     def _train(self, order: SiteRequest) -> Answer:
         if is_patient_level(order.plan):
@@ -151,7 +156,9 @@ class Station:
             return once(answers, order.config, order.arrays, lambda: self._trained(order))
         return self._trained(order)
 
-    def _trained(self, order: SiteRequest) -> Answer:
+    def _trained(self, sealed: SiteRequest) -> Answer:
+        errand = self._letters.errand(sealed)
+        order = self._letters.opened(sealed, errand)
         self._spend(order)
         client = self._client(order)
         leaving, examples, metrics = client.fit(list(order.arrays.values()), named(order))
@@ -160,7 +167,8 @@ class Station:
         keep(self._kept_at(order), order.plan, OWN_MODEL, client.trained)
         sent, kappa = self._guarded(order, sent, client, int(metrics[STEPS]))
         keep_visitor(self._run_folder(order.config), order.config, order.plan, sent)
-        return {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}, sent
+        header = {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}
+        return self._letters.closed(sealed, order, errand, header, sent)
 
     def _guarded(self, order: SiteRequest, sent: Arrays, client: HospitalClient, steps: int) -> tuple[Arrays, float]:
         """What may leave once the site has tried to read its own patients from it, and the blur that this took."""
@@ -182,6 +190,7 @@ class Station:
         if order.config.get(KEEP) or t == order.plan.rounds:
             keep(self._kept_at(order), order.plan, COMMON, split(order.arrays, MODEL), said)
         if may_be_last(order.plan, t):
+            self._letters.end(order)
             return self._told.at_the_end(order, client, said, self._run_folder(order.config))
         return {"metrics": said}, {}
 

@@ -29,7 +29,8 @@ class RunSheet(Frozen):
     ``sites`` are the names of all sites that must be there at the start. ``round_deadline_s`` is how long a contact
     waits for a site before it counts as silent, ``quorum`` how many sites must answer: with fewer the run stops, and
     can be resumed. ``quorum`` None means more than half. ``id`` tells the run from another that had its name before;
-    ``about`` is the scenario's own sentence.
+    ``about`` is the scenario's own sentence. ``roll`` holds the identities of the consortium's sites, by name, where
+    letters go between them.
     """
 
     run: str
@@ -40,6 +41,7 @@ class RunSheet(Frozen):
     round_deadline_s: Annotated[float, Field(gt=0)] = 600.0
     quorum: Annotated[int, Field(ge=1)] | None = None
     start_deadline_s: Annotated[float, Field(gt=0)] = 300.0
+    roll: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

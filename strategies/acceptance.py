@@ -28,7 +28,7 @@ def accepted(
     say. A reply belongs to the order that it answers, whatever it says of itself. ``note(site, kind, reason)`` is told
     of every other reply that is set aside, of every site that is silent, and of those that blurred what they sent.
     """
-    answered = _by_order(orders, replies, note)
+    answered = by_order(orders, replies, note)
     good: dict[str, Message] = {}
     spoilt: dict[str, str] = {}
     beside: dict[str, dict[str, Signature]] = {}
@@ -78,7 +78,7 @@ def sound(slots: Iterable[Slot], common: ArrayRecord) -> bool:
     return all(slot.common or size(to_arrays(slot.model)) <= bound for slot in slots)
 
 
-def _by_order(orders: Sequence[tuple[Message, str]], replies: Iterable[Message], note: Note) -> dict[str, Message]:
+def by_order(orders: Sequence[tuple[Message, str]], replies: Iterable[Message], note: Note) -> dict[str, Message]:
     """The first reply to each order, by site."""
     sites = {order.metadata.message_id: site for order, site in orders}
     answered: dict[str, Message] = {}

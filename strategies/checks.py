@@ -10,7 +10,7 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from pydantic import ValidationError
 
 from fedsmall.errors import ReplyError
@@ -80,7 +80,11 @@ def check_reply(reply: Message, expected: Signature, limits: Limits = Limits()) 
     """
     if reply.has_error():
         raise ReplyError(_first_line(reply.error.reason))
-    content = reply.content
+    check_content(reply.content, expected, limits)
+
+
+def check_content(content: RecordDict, expected: Signature, limits: Limits) -> None:
+    """As :func:`check_reply`, of what an answer holds."""
     records = array_records(content)
     if MODEL not in records:
         raise ReplyError(f"expected a record {MODEL!r} with the model; the reply has none")

@@ -1,6 +1,6 @@
 """Federated daisy-chaining around any Flower strategy (Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
-from fedsmall.aggregation.combiners import Combiner
+from fedsmall.aggregation.combiners import Combiner, Updates
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Method, Plan
 from fedsmall.travel.commons import Commons
@@ -273,8 +273,7 @@ class DaisyChain(Strategy):
         assert self.common is not None
         self.aggregations += 1
         before = list(self.commons.models)
-        updates = partial(updates_of, self.slots, self.weighted, len(self.sites))
-        refused, events = self.commons.aggregate(updates, contact.t, self.gate)
+        refused, events = self.commons.aggregate(partial(self._updates, contact), contact.t, self.gate)
         self.events += events
         made = zip(self.commons.models, before, self.records, strict=True)
         self.records = [record if model is last else to_record(model) for model, last, record in made]
@@ -282,6 +281,17 @@ class DaisyChain(Strategy):
         turn = self.commons.turn if self.method.turns else None
         self.slots = renewed(self.slots, self.records, refused, turn)
         return self.common
+
+    def _updates(self, contact: Contact, group: int) -> Updates:
+        """What counts in a group's average at a contact."""
+        return updates_of(self.slots, self.weighted, len(self.sites), group)
+
+    def beside(self) -> dict[str, Any]:
+        """What a journal keeps of this kind of chain alone."""
+        return {}
+
+    def take_up(self, kept: Mapping[str, Any]) -> None:
+        """Take up what :meth:`beside` gave."""
 
     def _own_config(self, config: ConfigRecord) -> ConfigRecord:
         """The config, with what a Flower strategy adds to it for the sites (FedProx's mu)."""

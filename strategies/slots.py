@@ -26,6 +26,7 @@ class Slot:
 
     ``report`` is there if it was trained since the last aggregation; then it counts in the next, wherever it is. ``by``
     is the site that trained last what is in it, moments among them; empty for none. ``group`` is the one it belongs to.
+    In a sealed run ``to`` is the site that the letter is sealed to, and ``sealed`` the round in which that was done.
     """
 
     model: ArrayRecord
@@ -34,6 +35,8 @@ class Slot:
     report: Report | None = None
     by: str = ""
     group: int = 0
+    to: str = ""
+    sealed: int = 0
 
 
 def trained(
@@ -88,5 +91,6 @@ def renewed(
     for site, slot in slots.items():
         fresh = bare[slot.group if turn is None else turn]
         keeps = slot.carried and slot.group not in refused and turn is None
-        after[site] = replace(fresh, carried=slot.carried, by=slot.by) if keeps else fresh
+        own = {"carried": slot.carried, "by": slot.by, "to": slot.to, "sealed": slot.sealed}
+        after[site] = replace(fresh, **own) if keeps else fresh
     return after

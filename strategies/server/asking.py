@@ -20,9 +20,15 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import CLASSES, SCALING, SUMS, TELL, RunSheet
+from fedsmall.sealing.letters import Announcement, Thread, digest
+from fedsmall.sealing.roll import roll_digest
+from fedsmall.sealing.waybills import seed_of
+from fedsmall.sealing.words import ANNOUNCED, NONCE, ROLL, Opened, needs_letters
 from fedsmall.wire import CONFIG, PLAN
+from pydantic import ValidationError
 from strategies.checks import read_array
 from strategies.daisy_chain import DaisyChain
+from strategies.sealing.chain import SealedChain
 from strategies.server.journal import put
 from strategies.server.remote import task_from_roll
 from strategies.server.retrying_grid import RetryingGrid
@@ -40,8 +46,9 @@ def meet(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, folder: Path
     wait_for_sites(sheet, grid)
     told = greet(strategy, sheet, grid, to_tell(sheet.plan, folder))
     task = task_from_roll(strategy.roster, grid, sheet.plan)
-    agree_on_scaling(strategy, sheet, grid, folder, told)
-    return agree_on_weights(sheet, folder, task, told), task
+    sheet = agree_on_weights(sheet, folder, task, told)
+    scaling = agreed_scaling(strategy, folder, told)
+    return let_all_know(strategy, sheet, grid, folder, scaling), task
 
 
 def to_tell(plan: Plan, folder: Path) -> list[str]:
@@ -84,10 +91,10 @@ def greet(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, tell: Seque
     return {site: content for site, (_, content) in answers.items()}
 
 
-def agree_on_scaling(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, folder: Path, answers: Told) -> None:
-    """Send every site the same scaling, from what all told; kept in the folder, so that a resumed run has it."""
+def agreed_scaling(strategy: DaisyChain, folder: Path, answers: Told) -> Scaling | None:
+    """The scaling of all sites, from what all told; kept in the folder, so that a resumed run has it."""
     if not all(answer.get("scaled") for answer in strategy.roster.answers.values()):
-        return
+        return None
     path = folder / SCALING_FILE
     if path.exists():
         scaling = Scaling(**{name: np.array(values) for name, values in json.loads(path.read_text()).items()})
@@ -99,8 +106,43 @@ def agree_on_scaling(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, 
             raise PlanError(f"Sites differ in their number of features: {told}. All must hold the same.")
         scaling = agree(list(sums.values()))
         put(path, json.dumps({name: values.tolist() for name, values in vars(scaling).items()}).encode())
-    record = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
-    _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", RecordDict({SCALING: record, CONFIG: _words(sheet)}))
+    return scaling
+
+
+def let_all_know(
+    strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, folder: Path, scaling: Scaling | None
+) -> RunSheet:
+    """The second question: it brings every site the scaling, and the keys of all; not asked where there is neither.
+
+    Gives the sheet, whose plan then has the seed of its routes where the sites have drawn one.
+    """
+    content, letters = RecordDict({CONFIG: _words(sheet)}), needs_letters(sheet.plan)
+    if scaling is not None:
+        content[SCALING] = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
+    if letters:
+        announced = {site: _announced(site, answer) for site, answer in sorted(strategy.roster.answers.items())}
+        content[CONFIG] = ConfigRecord({**content[CONFIG], ANNOUNCED: Opened(announced=announced).model_dump_json()})
+    if scaling is None and not letters:
+        return sheet
+    answers = _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", content)
+    if not letters:
+        return sheet
+    nonces = {site: str(content[CONFIG].get(NONCE, "")) for site, (_, content) in sorted(answers.items())}
+    for site, nonce in nonces.items():
+        if digest("drawn", nonce) != announced[site].commitment:
+            raise PlanError(f"{site}: what it had drawn for the routes is not what it committed itself to")
+    plan = sheet.plan.model_copy(update={"route_seed": seed_of(nonces, sheet.plan.seed)})
+    assert isinstance(strategy, SealedChain)
+    begun = Thread.begun(f"{sheet.run} {sheet.id}", roll_digest(sheet.roll), announced, nonces)
+    strategy.seal(plan, begun, nonces, sheet.sites, folder)
+    return sheet.model_copy(update={"plan": plan})
+
+
+def _announced(site: str, answer: Mapping[str, Any]) -> Announcement:
+    try:
+        return Announcement.model_validate_json(str(answer.get(ANNOUNCED, "")))
+    except ValidationError:
+        raise PlanError(f"{site}: it announces no key for letters") from None
 
 
 def agree_on_weights(sheet: RunSheet, folder: Path, task: Task, answers: Told) -> RunSheet:
@@ -117,7 +159,8 @@ def agree_on_weights(sheet: RunSheet, folder: Path, task: Task, answers: Told) -
 
 
 def _words(sheet: RunSheet) -> ConfigRecord:
-    return ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
+    words = {PLAN: sheet.plan.model_dump_json(exclude_defaults=True)}
+    return ConfigRecord(words | ({ROLL: json.dumps(sheet.roll)} if needs_letters(sheet.plan) else {}))
 
 
 def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) -> dict[str, tuple[int, RecordDict]]:

@@ -50,13 +50,14 @@ def state_of(chain: DaisyChain) -> tuple[Arrays, dict[str, Any]]:
         "samples": chain.samples,
         "groups": of_groups,
         "folds": chain.folds.of,
+        "beside": chain.beside(),
     }
     return records.arrays | join(inner=inner, commons=beside), meta
 
 
 def _slot(slot: Slot, records: _Records) -> list[Any]:
     report = slot.report and [slot.report.examples, slot.report.steps, records.number(slot.report.rule)]
-    return [records.number(slot.model), records.number(slot.carried), slot.common, report, slot.by, slot.group]
+    return [records.number(slot.model), records.number(slot.carried), slot.common, report, slot.by, slot.group, slot.to, slot.sealed]
 
 
 def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
@@ -78,8 +79,8 @@ def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
         numbers = later[0] if later else (None if common else beside.get(site))
         last = Report(numbers[0], numbers[1], records[numbers[2]]) if numbers else None
         by = later[1] if len(later) > 1 else ""
-        group = later[2] if len(later) > 2 else 0
-        chain.slots[site] = Slot(_there(records[model]), records[carried], common, last, by, group)
+        rest = later[2:] if len(later) > 2 else [0]  # group, and in sealed runs whose letter it is
+        chain.slots[site] = Slot(_there(records[model]), records[carried], common, last, by, *rest)
     chain.common = records[meta["common"]]
     chain.folds = replace(chain.folds, of=dict(meta.get("folds", {})))
     _restore_commons(chain, arrays, meta)
@@ -87,6 +88,8 @@ def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     chain.bytes_sent = meta["bytes_sent"]
     chain.events = list(meta["events"])
     chain.samples |= meta.get("samples", {})
+    if meta.get("beside"):
+        chain.take_up(meta["beside"])
     chain.combiner.restore(split(arrays, "inner"), meta["inner"])
     if isinstance(chain.combiner, FlowerCombiner):
         chain.combiner.aggregations = chain.aggregations

@@ -1,0 +1,208 @@
+"""What the letters of one run need at a site, on its own disk: keys, what it has seen of the run, and what it gave out.
+
+All of it lies in the run's folder at the site, so that a station that is killed goes on as it was. What a letter must
+never tell twice is written down before it leaves: the seeds that hide a summand with the summand's digest, and the set
+of sites for whose sum this site has helped.
+"""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from clients.memory import put
+from clients.upkeep.at_rest import opened, seal
+from fedsmall.audit_log import digest_of
+from fedsmall.errors import PlanError
+from fedsmall.plan import Plan
+from fedsmall.sealing.letters import SEED, Announcement, LetterError, Post, Thread, announce, digest
+from fedsmall.sealing.masks import new_seeds
+from fedsmall.sealing.roll import roll_digest
+from fedsmall.sealing.waybills import Waybills, seed_of
+from fedsmall.sealing.words import Order, check_drawn, unsealed
+from fedsmall.wire import Arrays
+
+FOLDER = "letters"  # in the run's folder at the site
+SENT = 3  # travellers that are kept in case the one they went to is silent
+ENDED = "ended"
+
+
+class Desk:
+    """One run's letters at ``site``; ``identity`` is the secret of the site's, ``run`` the run's name and id."""
+
+    def __init__(self, folder: Path, site: str, run: str, identity: bytes) -> None:
+        self.folder, self.site, self.run, self._identity = folder / FOLDER, site, run, identity
+
+    def announce(self) -> Announcement:
+        """What the site announces in this run: the same however often it is asked."""
+        own = self._own()
+        return announce(self.site, self.run, self._identity, bytes.fromhex(own["key"]), own["nonce"])
+
+    def take(self, announced: Mapping[str, Announcement], roll: Mapping[str, str], sites: Sequence[str]) -> str:
+        """Check what all ``sites`` of the run announce against the ``roll``, keep it, and reveal what was drawn here.
+
+        Raises LetterError that names the first site which is not who it should be.
+        """
+        if sorted(announced) != sorted(sites):
+            raise LetterError("what was announced is not of the sites of this run")
+        for site, told in sorted(announced.items()):
+            if told.site != site:
+                raise LetterError(f"what {told.site} announces was passed on as {site}'s")
+            told.check(self.run, roll)
+        if announced[self.site] != self.announce():
+            raise LetterError("what this site announced was changed on its way")
+        told = {site: each.model_dump() for site, each in sorted(announced.items())}
+        kept = {"announced": told, "roll": roll_digest(roll)}
+        if (before := self._read("announced.json")) is not None and before != kept:
+            raise LetterError("other keys were announced in this run before")
+        self._write("announced.json", kept)
+        return str(self._own()["nonce"])
+
+    def post(self, plan: Plan, order: Order) -> tuple[Post, Waybills, Thread]:
+        """Who writes and opens letters under a plan, whose ways they go, and what was seen of the run by now.
+
+        Raises LetterError where the plan is another than before, or its routes not what all sites have drawn.
+        """
+        kept = self._read("announced.json")
+        if kept is None:
+            raise LetterError("this site was never told the keys of this run")
+        announced = {site: Announcement(**told) for site, told in kept["announced"].items()}
+        for site, told in announced.items():
+            if site not in order.nonces or digest("drawn", order.nonces[site]) != told.commitment:
+                raise LetterError(f"what {site} had drawn for the routes is not what it committed itself to")
+        check_drawn(plan, seed_of(order.nonces, plan.seed))
+        self._check_same(plan)
+        at = self._read("thread.json") or Thread.begun(self.run, kept["roll"], announced, order.nonces).at
+        thread = Thread({int(t): told for t, told in at.items()})
+        key = bytes.fromhex(self._own()["key"])
+        post = Post(self.site, self.run, self._identity, key, announced, digest("plan", plan.model_dump_json()))
+        return post, Waybills(plan, tuple(sorted(announced))), thread
+
+    def keep_thread(self, thread: Thread) -> None:
+        """Remember what was seen of the run."""
+        self._write("thread.json", thread.at)
+
+    def keep_common(self, group: int, model: Arrays) -> None:
+        """Remember the last common model of a group: what is trained where a letter may not be used."""
+        put(self.folder / f"common.{group}.safetensors", seal(save({k: np.ascontiguousarray(a) for k, a in model.items()})))
+
+    def common(self, group: int) -> Arrays | None:
+        """The last common model of a group that came here; None where none ever did."""
+        path = self.folder / f"common.{group}.safetensors"
+        return load(opened(path.read_bytes())) if path.exists() else None
+
+    def keep_sent(self, t: int, content: bytes) -> None:
+        """Keep a traveller as it was sealed after round ``t``, and let go of the oldest."""
+        put(self._sent(t), seal(content))
+        for old in sorted((self.folder / "sent").glob("*"))[:-SENT]:
+            old.unlink()
+
+    def sent(self, t: int) -> bytes:
+        """The traveller that was sealed after round ``t``. LetterError where it is gone."""
+        if not self._sent(t).exists():
+            raise LetterError(f"the traveller of round {t} is not kept here any more")
+        return opened(self._sent(t).read_bytes())
+
+    def seeds(self, t: int, helpers: Sequence[str], summand: np.ndarray) -> dict[str, bytes]:
+        """The seeds that hide this summand of round ``t``: the same for the same numbers, and none for others."""
+        every, mark = self._read("seeds.json") or {}, digest_of({"summand": summand})
+        if (kept := every.get(str(t))) is not None:
+            if kept["of"] != mark:
+                raise LetterError(f"this site has answered with other numbers for the sum of round {t} before")
+            return {helper: bytes.fromhex(seed) for helper, seed in kept["seeds"].items()}
+        drawn = new_seeds(helpers)
+        every[str(t)] = {"of": mark, "seeds": {helper: seed.hex() for helper, seed in drawn.items()}}
+        self._write("seeds.json", every)
+        return drawn
+
+    def helps(self, t: int, group: int, sites: Sequence[str]) -> None:
+        """Write down for whose sum this site helps; LetterError where it has helped for another set of sites before."""
+        every, key = self._read("helped.json") or {}, f"{t}.{group}"
+        if every.setdefault(key, list(sites)) != list(sites):
+            raise LetterError(f"this site has helped to open the sum of round {t} before, of other sites")
+        self._write("helped.json", every)
+
+    def readdresses(self, t: int, to: str, most: int) -> None:
+        """Count a traveller that goes to another site than it was sealed for; LetterError where they are too many."""
+        every, mark = self._read("readdressed.json") or [], [t, to]
+        if mark not in every:
+            if len(every) >= most:
+                raise LetterError(f"{most} travellers of this run were readdressed here, and no more will be")
+            self._write("readdressed.json", [*every, mark])
+
+    def end(self) -> None:
+        """Say that the run is over; its keys go when the site hears of another (:func:`destroy_ended`)."""
+        if self.folder.exists():
+            put(self.folder / ENDED, b"")
+
+    def _check_same(self, plan: Plan) -> None:
+        told = unsealed(plan).model_dump(mode="json") | {"route_seed": plan.route_seed}
+        if (before := self._read("plan.json")) is None:
+            self._write("plan.json", told)
+        elif before != told:
+            raise LetterError("the order's plan is another than that of this run's first order")
+
+    def _own(self) -> dict[str, str]:
+        own = self._read("own.json")
+        if own is None:
+            if self.folder.exists() and any(self.folder.iterdir()):
+                raise LetterError("this site's keys of this run are gone: it had ended; start a new run")
+            own = {"key": secrets.token_hex(SEED), "nonce": secrets.token_hex(32)}
+            self._write("own.json", own)
+        return dict(own)
+
+    def _sent(self, t: int) -> Path:
+        return self.folder / "sent" / f"{t:09d}.safetensors"
+
+    def _read(self, name: str) -> Any:
+        path = self.folder / name
+        return json.loads(opened(path.read_bytes())) if path.exists() else None
+
+    def _write(self, name: str, what: Any) -> None:
+        put(self.folder / name, seal(json.dumps(what).encode()))
+
+
+def destroy_ended(runs: Path) -> None:
+    """Delete the keys of all runs in a site's folder that are over, and whatever of models was kept for letters."""
+    for mark in runs.glob(f"*/{FOLDER}/{ENDED}"):
+        for path in sorted(mark.parent.rglob("*")):
+            if path.is_file() and path != mark:
+                path.unlink()
+
+
+def check_identities(home: Path, told: Mapping[str, str], pinned: str | None) -> list[str]:
+    """Who is new among the consortium's identities that were ``told``; all are remembered in ``home``.
+
+    Raises LetterError where they are not what the policy has ``pinned`` (a digest), or a site's is another than before.
+    """
+    if pinned is not None and pinned.removeprefix("sha256:") != roll_digest(told):
+        raise LetterError(
+            f"the consortium's roll is sha256:{roll_digest(told)}, and the policy here pins another (roll); compare "
+            "`fedsmall site roll` with the other hospitals"
+        )
+    path = home / "identities.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    for site, identity in sorted(told.items()):
+        if known.get(site, identity) != identity:
+            raise LetterError(
+                f"{site} has another identity than the one that this site has met; ask that hospital, and if it is "
+                "right, `fedsmall site trust` takes the new one"
+            )
+    fresh = sorted(set(told) - set(known))
+    if fresh:
+        put(path, json.dumps(known | dict(told), indent=1).encode())
+    return fresh
+
+
+def identity_of(path: Path) -> bytes:
+    """A site's identity, the secret half. Raises PlanError where it has none."""
+    if not path.exists():
+        raise PlanError(
+            "this site has no identity for letters yet; `fedsmall site keygen` makes one, and its public half goes to "
+            "the coordinator"
+        )
+    return path.read_bytes()

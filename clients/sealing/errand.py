@@ -1,0 +1,265 @@
+"""One order of a sealed run at a site: the letter that came is opened and looked at, and what leaves is sealed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from clients.patients import Answer
+from clients.policy import Policy
+from clients.sealing.desk import Desk
+from clients.site_log import SiteLog
+from fedsmall.aggregation.sums import length, summand
+from fedsmall.audit_log import digest_of
+from fedsmall.errors import ReplyError
+from fedsmall.federation import Task
+from fedsmall.models.registry import initial_model
+from fedsmall.plan import Plan
+from fedsmall.run_sheet import RUN
+from fedsmall.sealing.letters import LetterError
+from fedsmall.sealing.masks import masked, total
+from fedsmall.sealing.words import (
+    KEY,
+    LETTER,
+    MASKED,
+    MOMENTS,
+    NOT_TAKEN,
+    REFUSED,
+    SEALED,
+    SEEDS,
+    SUM,
+    TRAVELLER,
+    From,
+    Order,
+    is_sealed,
+    is_secure,
+)
+from fedsmall.travel.gate import halves, largest, refusal, size, too_large
+from fedsmall.travel.schedule import Action
+from fedsmall.travel.travellers import starting
+from fedsmall.wire import CARRIED, COMMON, EXAMPLES, MODEL, ROUND, ROUNDS, RULE, STEPS, Arrays, join, parts, stack_of_one
+
+LEAST_SUMMED = 3  # a sum of fewer sites is next to a site's own numbers
+
+
+class Errand:
+    """What one order asks of a site, under the run's ``desk``; ``config`` is the order's, ``task`` the site's."""
+
+    def __init__(self, desk: Desk, plan: Plan, task: Task, config: Mapping[str, Any]) -> None:
+        self.desk, self.plan, self.task, self.config = desk, plan, task, config
+        self.t = int(config[ROUND])
+        self.told = _order(config)
+        self.post, self.ways, self.thread = desk.post(plan, self.told)
+        self._see_average()
+
+    # -- what came --------------------------------------------------------------------------------------------------
+
+    def opened(self, arrays: Arrays) -> tuple[Arrays, bool, str]:
+        """The arrays of an order as its trainer takes them, whether the model is the common one, and why a letter
+        was not used, which is then in its place.
+
+        Raises LetterError where the order is not of this site's traveller, or brings another common model than all.
+        """
+        contact = self.ways.contact(self.t)
+        if contact.rounds != int(self.config[ROUNDS]):
+            raise LetterError(f"the order asks for {self.config[ROUNDS]} rounds, where the plan has {contact.rounds}")
+        here, group = parts(arrays), self.ways.group(self.t, self.desk.site)
+        self._check_rule(here.get(RULE, {}))
+        if self.config[COMMON]:
+            self._check_common(here.get(MODEL, {}), group)
+            self.desk.keep_common(group, here[MODEL])
+            carried = self._moments(here.get(CARRIED, {}))
+            return join(**{MODEL: here[MODEL], CARRIED: carried, RULE: here.get(RULE, {})}), True, ""
+        if not is_sealed(self.plan):
+            return arrays, False, ""
+        try:
+            came = parts(self._letter(here.get(MODEL, {}), self.told.by, TRAVELLER))
+            self._check_model(came.get(MODEL, {}), came.get(CARRIED, {}), group)
+        except LetterError as error:
+            common = self.desk.common(group)
+            if common is None:
+                raise
+            return join(**{MODEL: common, RULE: here.get(RULE, {})}), True, str(error)
+        return join(**{MODEL: came[MODEL], CARRIED: came.get(CARRIED, {}), RULE: here.get(RULE, {})}), False, ""
+
+    def _see_average(self) -> None:
+        """Go on with the thread by what the order says of the last average; LetterError where it was told otherwise."""
+        last, told = self.ways.last_average(self.t), self.told.average
+        if (told.t if told else 0) != last:
+            raise LetterError(f"the order speaks of an average of round {told.t if told else 0}, the plan of {last}")
+        if told is None:
+            return
+        before = self.ways.last_average(told.t)
+        if self.thread.at.setdefault(before, told.before) != told.before:  # who was silent then takes the server's word
+            raise LetterError("the order speaks of other common models than this site was sent before")
+        known = self.thread.at.get(told.t)
+        if self.thread.go_on(told.before, told.t, list(told.commons)) != known and known is not None:
+            raise LetterError("the order speaks of other common models than this site was sent before")
+        self.desk.keep_thread(self.thread)
+
+    def _check_common(self, model: Arrays, group: int) -> None:
+        if self.told.average is None:
+            expected = digest_of(self._initial(group))
+        else:
+            commons = self.told.average.commons
+            expected = commons[group] if group < len(commons) else ""
+        if digest_of(model) != expected:
+            raise LetterError("the common model that came is not the one that all sites were told of")
+
+    def _check_rule(self, rule: Arrays) -> None:
+        said = self.told.average.commons[-1] if self.told.average else ""
+        if rule and digest_of(rule) != said:
+            raise LetterError("what came for the local rule is not what all sites were told of")
+
+    def _initial(self, group: int) -> Arrays:
+        if self.plan.initial_models == "independent" and not self.plan.method.grouped:
+            return initial_model(self.plan, self.task, self.desk.site)
+        groups = starting(self.plan, len(self.ways.names), lambda site: initial_model(self.plan, self.task, site))
+        return groups[group]
+
+    def _letter(self, record: Arrays, by: From | None, kind: str) -> Arrays:
+        """The arrays in a letter, which must be of the traveller that the plan has here now."""
+        letter = record.get(LETTER)
+        if by is None or letter is None or letter.dtype != np.uint8:
+            raise LetterError("the order brings no letter where one was to come")
+        since = self.ways.last_average(self.t)
+        in_time = since < by.t < self.t if kind == TRAVELLER else by.t == since
+        if not in_time or self.ways.traveller(by.t, by.site) != self.ways.traveller(self.t, self.desk.site):
+            raise LetterError(f"a letter of {by.site} from round {by.t} is not of the traveller that comes here now")
+        return _arrays(self.post.open(kind, by.t, by.site, self.thread.before(by.t), letter.tobytes()), by.site)
+
+    def _moments(self, record: Arrays) -> Arrays:
+        if not record or not is_sealed(self.plan):
+            return record
+        return self._letter(record, self.told.beside, MOMENTS)
+
+    def _check_model(self, model: Arrays, carried: Arrays, group: int) -> None:
+        """The receiver's gate: LetterError, with the sender's name, for a model that no site should train on."""
+        assert self.told.by is not None
+        expected, who = self._initial(group), self.told.by.site
+        if {k: (a.shape, a.dtype) for k, a in model.items()} != {k: (a.shape, a.dtype) for k, a in expected.items()}:
+            raise LetterError(f"what {who} sent is no model of this run")
+        shapes = {name: array.shape for name, array in model.items()}
+        if any(array.shape != shapes.get(name.rpartition("/")[2], ()) for name, array in carried.items()):
+            raise LetterError(f"what {who} sent beside its model fits no part of it")
+        floats = [array for array in (*model.values(), *carried.values()) if array.dtype.kind == "f"]
+        if not all(np.isfinite(array).all() for array in floats):
+            raise LetterError(f"the model that {who} sent holds a number that is not finite")
+        common = self.desk.common(group)
+        if self.plan.method.gate and size(model) > largest(common if common is not None else expected):
+            raise LetterError(f"the model that {who} sent is absurdly large")
+
+    # -- what leaves ------------------------------------------------------------------------------------------------
+
+    def closed(self, received: Arrays, header: dict[str, Any], sent: Arrays) -> Answer:
+        """The answer of a site that was to train what it ``received`` and wants to send ``sent``, as it may leave.
+
+        An update that no site should train on stays here: the traveller goes on as it came, and a sum is without it.
+        """
+        mine, came = parts(sent), parts(received)
+        wrong = self._wrong(mine[MODEL], came[MODEL], came.get(CARRIED, {}))
+        aggregates = self.ways.contact(self.t).action is Action.AGGREGATE
+        metrics = dict(header["metrics"])
+        if wrong and aggregates:
+            raise LetterError(f"what was trained here may not be used: {wrong}")
+        if wrong:
+            mine, metrics[REFUSED] = {MODEL: came[MODEL], CARRIED: came.get(CARRIED, {})}, 1
+        if is_secure(self.plan):
+            metrics = {name: value for name, value in metrics.items() if name in (EXAMPLES, STEPS, REFUSED)}
+        leaving = self._to_average(mine, metrics) if aggregates else self._on_its_way(mine)
+        return {**header, "metrics": metrics, "order": list(leaving)}, leaving
+
+    def _on_its_way(self, mine: dict[str, Arrays]) -> Arrays:
+        if not is_sealed(self.plan):
+            return join(**mine)
+        to = self.ways.next_site(self.t, self.desk.site)
+        assert to is not None  # only an average ends a phase, or a run
+        content = _bytes(join(**{MODEL: mine[MODEL], CARRIED: mine.get(CARRIED, {})}))
+        self.desk.keep_sent(self.t, content)
+        return join(**{MODEL: {LETTER: self._written(TRAVELLER, to, content)}})
+
+    def _to_average(self, mine: dict[str, Arrays], metrics: Mapping[str, Any]) -> Arrays:
+        """A summand under masks, and letters with their seeds to the helpers; moments go on in a letter."""
+        carried, to = mine.get(CARRIED, {}), self.ways.next_site(self.t, self.desk.site)
+        beside: Arrays = {}
+        if carried and to is not None:
+            content = _bytes(carried)
+            beside = {LETTER: self._written(MOMENTS, to, content)} if is_sealed(self.plan) else carried
+        if not is_secure(self.plan):
+            return join(**{MODEL: mine[MODEL], CARRIED: beside, RULE: mine.get(RULE, {})})
+        group = self.ways.group(self.t, self.desk.site)
+        common, rule = self.desk.common(group) or self._initial(group), mine.get(RULE, {})
+        try:
+            numbers = summand(self.plan, mine[MODEL], common, rule, float(metrics[EXAMPLES]), float(metrics[STEPS]))
+        except ReplyError as error:
+            raise LetterError(str(error)) from None
+        seeds = self.desk.seeds(self.t, self.ways.helpers(self.t), numbers)
+        letters = {helper: self._written(KEY, helper, seed) for helper, seed in seeds.items()}
+        return join(**{MODEL: {MASKED: masked(numbers, seeds)}, SEEDS: letters, CARRIED: beside})
+
+    def _written(self, kind: str, to: str, content: bytes) -> np.ndarray:
+        return np.frombuffer(self.post.write(kind, self.t, to, self.thread.before(self.t), content), np.uint8)
+
+    def _wrong(self, model: Arrays, came: Arrays, carried: Arrays) -> str | None:
+        """Why a model that was trained here may not leave; the gate of a run whose server sees no model."""
+        common = self.desk.common(self.ways.group(self.t, self.desk.site))
+        last = common if common is not None else came
+        if (why := refusal(model, last, self.plan.method.gate)) is not None:
+            return why.replace("aggregate", "model")
+        if not self.plan.method.gate:
+            return None
+        return too_large(stack_of_one(model), stack_of_one(came), last, float(self.plan.method.gate)).get(0)
+
+    # -- what else a site is asked ----------------------------------------------------------------------------------
+
+    def helped(self, group: int, letters: Mapping[str, np.ndarray], policy: Policy) -> Answer:
+        """The sum of the streams of these sites' seeds, with which a server opens one sum, of one set of sites.
+
+        Raises LetterError for a set that is too small, has a site that is not in the sum, or is not the first.
+        """
+        sites, least = sorted(letters), max(LEAST_SUMMED, policy.least_sites)
+        if len(sites) < least:
+            raise LetterError(f"this site helps to open no sum of fewer than {least} sites, and {len(sites)} were given")
+        if self.desk.site not in self.ways.helpers(self.t):
+            raise LetterError(f"by the plan this site is no helper of round {self.t}")
+        if not set(sites) <= set(self.ways.members(self.t, group)):
+            raise LetterError(f"a site was given that is not in the sum of round {self.t}")
+        thread = self.thread.before(self.t)
+        seeds = [self.post.open(KEY, self.t, site, thread, letters[site].tobytes()) for site in sites]
+        self.desk.helps(self.t, group, sites)
+        numbers = total(seeds, length(self.plan, self._initial(group)))
+        return {"config": {}}, join(**{SUM: {SUM: numbers}})
+
+    def readdressed(self, written: int, policy: Policy, log: SiteLog) -> Answer:
+        """The traveller that this site sealed after round ``written``, sealed to who trains it for this order's round.
+
+        Its addressee was silent. Raises LetterError where the plan has it nowhere then, or an average lies between.
+        """
+        if not self.ways.last_average(self.t) < written < self.t:
+            raise LetterError(f"the traveller of round {written} does not go on to round {self.t}")
+        to = self.ways.site_of(self.t, self.ways.traveller(written, self.desk.site))
+        self.desk.readdresses(written, to, policy.most_readdressed)
+        log.write("readdressed", run=str(self.config[RUN]), kind="letter", t=written, reason=f"for {to}, round {self.t}")
+        letter = self.post.write(TRAVELLER, written, to, self.thread.before(written), self.desk.sent(written))
+        return {"config": {}}, join(**{MODEL: {LETTER: np.frombuffer(letter, np.uint8)}})
+
+
+def _order(config: Mapping[str, Any]) -> Order:
+    try:
+        return Order.model_validate_json(str(config.get(SEALED, "")))
+    except ValidationError:
+        raise LetterError("the order does not say what an order of a sealed run says") from None
+
+
+def _bytes(arrays: Arrays) -> bytes:
+    return bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
+
+
+def _arrays(content: bytes, who: str) -> Arrays:
+    try:
+        return dict(load(content))
+    except (SafetensorError, ValueError, KeyError, TypeError):
+        raise LetterError(f"what {who} sealed cannot be read") from None

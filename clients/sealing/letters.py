@@ -1,0 +1,114 @@
+"""What a station does with letters: announce keys, take those of all, open and seal orders, help, and readdress."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from clients.memory import RUNS
+from clients.patients import Answer
+from clients.sealing.desk import Desk, check_identities, destroy_ended, identity_of
+from clients.sealing.errand import Errand
+from clients.site_log import SiteLog
+from clients.site_request import SiteRequest
+from fedsmall.errors import PlanError
+from fedsmall.files import one_line
+from fedsmall.run_sheet import RUN, RUN_ID, SITES
+from fedsmall.sealing.letters import LetterError, name_of
+from fedsmall.sealing.words import ANNOUNCED, NONCE, NOT_TAKEN, ROLL, SEEDS, Opened, needs_letters
+from fedsmall.wire import COMMON, ROUND, Arrays, split
+
+IDENTITY = "identity.key"  # in a site's home: only its station reads it
+
+
+@dataclass
+class Letters:
+    """The letters of all runs of one site, which writes in ``home``; ``folder_of`` is where it keeps a run's."""
+
+    name: str
+    home: Path
+    log: SiteLog
+    folder_of: Callable[[Mapping[str, Any]], Path]
+
+    def announced(self, order: SiteRequest) -> dict[str, str]:
+        """What the answer to a roll call says more, once the consortium's identities are as this site knows them."""
+        if not needs_letters(order.plan):
+            return {}
+        roll = self._roll(order)
+        destroy_ended(self.home / RUNS)
+        mine = name_of(identity_of(self.home / IDENTITY))
+        if roll.get(self.name) != mine:
+            raise LetterError("the consortium's roll has another identity for this site; send the coordinator site.key.pub")
+        if fresh := check_identities(self.home, roll, order.policy.roll):
+            pinned = "as the policy pins it" if order.policy.roll else "compare `fedsmall site roll` with theirs"
+            self.log.write("met", run=str(order.config[RUN]), kind="roll", reason=f"{', '.join(fresh)}: {pinned}")
+        return {ANNOUNCED: self._desk(order).announce().model_dump_json()}
+
+    def taken(self, order: SiteRequest) -> dict[str, str]:
+        """What is answered to the announcements of all sites: what this one had drawn."""
+        if not needs_letters(order.plan):
+            return {}
+        try:
+            told = Opened.model_validate_json(str(order.config.get(ANNOUNCED, "")))
+        except ValidationError:
+            raise LetterError("the keys of this run were not told in a form that this version knows") from None
+        sites = [str(site) for site in order.config[SITES]]
+        return {NONCE: self._desk(order).take(told.announced, self._roll(order), sites)}
+
+    def errand(self, order: SiteRequest) -> Errand | None:
+        """What an order asks for in a run with letters; None in others."""
+        return self._errand(order) if needs_letters(order.plan) else None
+
+    def opened(self, order: SiteRequest, errand: Errand | None) -> SiteRequest:
+        """The order as its trainer takes it; a letter that may not be used is named in the site's log."""
+        if errand is None:
+            return order
+        arrays, common, why = errand.opened(order.arrays)
+        if why:
+            self.log.write("not used", run=str(order.config[RUN]), kind="train", t=order.config[ROUND], reason=why)
+        config = {**order.config, COMMON: common, **({NOT_TAKEN: 1} if why else {})}
+        return order._replace(arrays=arrays, config=config)
+
+    def closed(
+        self, came: SiteRequest, order: SiteRequest, errand: Errand | None, header: dict[str, Any], sent: Arrays
+    ) -> Answer:
+        """The answer as it may leave."""
+        if errand is None:
+            return header, sent
+        if NOT_TAKEN in order.config:
+            header = {**header, "metrics": {**header["metrics"], NOT_TAKEN: 1}}
+        return errand.closed(order.arrays, header, sent)
+
+    def help(self, order: SiteRequest) -> Answer:
+        """The answer to a server that asks for the streams of one sum."""
+        letters = split(order.arrays, SEEDS)
+        return self._errand(order).helped(int(order.config.get("group", 0)), letters, order.policy)
+
+    def readdress(self, order: SiteRequest) -> Answer:
+        """The answer to a server that cannot deliver a letter, for its addressee is silent."""
+        return self._errand(order).readdressed(int(order.config["written"]), order.policy, self.log)
+
+    def end(self, order: SiteRequest) -> None:
+        """Note that a run is over: its keys are deleted when another begins."""
+        if needs_letters(order.plan):
+            self._desk(order).end()
+
+    def _errand(self, order: SiteRequest) -> Errand:
+        if not needs_letters(order.plan):
+            raise PlanError("the plan has no letters to open")
+        return Errand(self._desk(order), order.plan, order.raw.task, order.config)
+
+    def _desk(self, order: SiteRequest) -> Desk:
+        run = f"{order.config[RUN]} {one_line(order.config.get(RUN_ID, ''), 64)}"
+        return Desk(self.folder_of(order.config), self.name, run, identity_of(self.home / IDENTITY))
+
+    @staticmethod
+    def _roll(order: SiteRequest) -> dict[str, str]:
+        try:
+            told = json.loads(str(order.config[ROLL]))
+            return {str(site)[:100]: str(identity)[:64] for site, identity in told.items()}
+        except (KeyError, ValueError, AttributeError):
+            raise LetterError("the message does not say who belongs to the consortium") from None

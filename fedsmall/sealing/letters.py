@@ -1,0 +1,193 @@
+"""Letters from site to site, which whoever passes them on can neither open nor change nor deliver elsewhere.
+
+A letter is a signature of the sender's identity (Ed25519, 64 bytes) and a box sealed to the receiver: HPKE (RFC 9180,
+base mode) with ML-KEM-768 and X25519 together, HKDF-SHA256 and ChaCha20-Poly1305. HPKE draws a key for every box, so a
+letter that is written twice uses none twice; and models of patients live long, hence the half that outlives quantum
+computers. Every letter is bound to its run, kind, round, sender, receiver, and to all that sender and receiver have seen
+of the run by then (:class:`Thread`): where the two were told different things, it does not open.
+
+Identities outlive runs, and are what people compare (:mod:`fedsmall.sealing.roll`). The keys that boxes are sealed to
+are of one run, and gone after it: recorded traffic stays closed to who steals a site's disk later.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hpke
+from cryptography.hazmat.primitives.asymmetric import ed25519, mlkem, x25519
+from pydantic import Field
+
+from fedsmall.errors import PolicyError
+from fedsmall.parts import Frozen
+
+VERSION = "fedsmall-letter-1"
+SUITE = hpke.Suite(hpke.KEM.MLKEM768_X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.CHACHA20_POLY1305)
+SIGNATURE, ML_KEM, X25519, SEED = 64, 1184, 32, 64 + 32
+OVERHEAD = SIGNATURE + 1136  # bytes of a letter beside what it holds
+
+Hex32 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Hex = Annotated[str, Field(pattern="^[0-9a-f]{2,4000}$")]
+
+
+class LetterError(PolicyError):
+    """A letter, or what sites announce for it, that is not what it should be; one line that says which and whose."""
+
+
+class Announcement(Frozen):
+    """What a site says before a run: the key that letters to it are sealed to, and what it has drawn, still closed.
+
+    ``sealing`` is ML-KEM's public half and X25519's; ``commitment`` the digest of the site's part of the routes' seed;
+    both signed by the site's ``identity`` for this run and no other.
+    """
+
+    site: Annotated[str, Field(max_length=100)]
+    identity: Hex32
+    sealing: Hex
+    commitment: Hex32
+    signature: Hex
+
+    @property
+    def _said(self) -> tuple[str, str, str]:
+        return self.site, self.sealing, self.commitment
+
+    def check(self, run: str, identities: Mapping[str, str]) -> None:
+        """Raise LetterError unless this is of the site's known identity, and of this run."""
+        if identities.get(self.site) != self.identity:
+            raise LetterError(f"{self.site} announces another identity than the one that is known here")
+        try:
+            key = ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.identity))
+            key.verify(bytes.fromhex(self.signature), canon(VERSION, "announce", run, *self._said))
+            public(self.sealing)
+        except (InvalidSignature, ValueError):
+            raise LetterError(f"what {self.site} announces is not signed by its identity for this run") from None
+
+
+class Thread:
+    """What a site has seen of a run, as one digest that everything after it is bound to.
+
+    ``at`` holds the digest by the round of the average that it follows; before the first average that is round 0.
+    """
+
+    def __init__(self, at: Mapping[int, str]) -> None:
+        self.at = dict(at)
+
+    @classmethod
+    def begun(cls, run: str, roll: str, announced: Mapping[str, Announcement], nonces: Mapping[str, str]) -> "Thread":
+        """The thread of a run of these sites: their identities (the digest ``roll``), keys and drawn parts."""
+        keys = [[site, announced[site].sealing, announced[site].commitment] for site in sorted(announced)]
+        return cls({0: digest("run", run, roll, keys, sorted(nonces.items()))})
+
+    def before(self, t: int) -> str:
+        """The digest that held while round ``t`` was trained: that of the last average before it."""
+        return self.at[max(known for known in self.at if known < t)]
+
+    def go_on(self, before: str, t: int, commons: list[str]) -> str:
+        """The digest after the average of round ``t`` has made the ``commons``, by their digests."""
+        self.at[t] = digest("average", before, t, commons)
+        return self.at[t]
+
+
+class Post:
+    """One site's own post office for one run: writes letters to the others, and opens theirs.
+
+    ``others`` are all announcements of the run, by site, each of which has been checked; ``plan`` is the digest of the
+    plan that this site was given.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        run: str,
+        identity: bytes,
+        sealing: bytes,
+        others: Mapping[str, Announcement],
+        plan: str = "",
+    ) -> None:
+        self.site, self.run, self.plan = site, run, plan
+        self._identity = ed25519.Ed25519PrivateKey.from_private_bytes(identity)
+        self._sealing = private(sealing)
+        self._others = dict(others)
+
+    def write(self, kind: str, t: int, to: str, thread: str, content: bytes) -> bytes:
+        """A letter of round ``t``; ``thread`` is what this site has seen of the run when it trained for that."""
+        info = self._bound(kind, t, self.site, to, thread)
+        box = SUITE.encrypt(content, public(self._others[to].sealing), info)
+        return self._identity.sign(signed(info, box)) + box
+
+    def open(self, kind: str, t: int, sender: str, thread: str, letter: bytes) -> bytes:
+        """What a letter holds. Raises LetterError that names the sender where it is not the letter it should be."""
+        info, signature, box = self._bound(kind, t, sender, self.site, thread), letter[:SIGNATURE], letter[SIGNATURE:]
+        try:
+            key = ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(self._others[sender].identity))
+            key.verify(signature, signed(info, box))
+            return SUITE.decrypt(box, self._sealing, info)
+        except (InvalidSignature, InvalidTag, ValueError):
+            raise LetterError(
+                f"the {kind} letter of round {t}, said to be from {sender}, does not open: it was changed, is of "
+                "another run, round or receiver, or the two sites were told different things"
+            ) from None
+        except KeyError:
+            raise LetterError(f"a letter from {sender!r}, who is not in this run") from None
+
+    def _bound(self, kind: str, t: int, sender: str, to: str, thread: str) -> bytes:
+        return canon(VERSION, kind, self.run, t, sender, to, thread, self.plan)
+
+
+def announce(site: str, run: str, identity: bytes, sealing: bytes, nonce: str) -> Announcement:
+    """A site's announcement, from its identity's secret, its sealing key's seed, and what it has drawn."""
+    said = (site, _halves(sealing).hex(), digest("drawn", nonce))
+    signature = ed25519.Ed25519PrivateKey.from_private_bytes(identity).sign(canon(VERSION, "announce", run, *said)).hex()
+    return Announcement(site=site, identity=name_of(identity), sealing=said[1], commitment=said[2], signature=signature)
+
+
+def name_of(identity: bytes) -> str:
+    """The public half of an identity, as 64 hexadecimal digits."""
+    return ed25519.Ed25519PrivateKey.from_private_bytes(identity).public_key().public_bytes_raw().hex()
+
+
+def private(seed: bytes) -> Any:
+    """The sealing key that follows from 96 random bytes."""
+    if len(seed) != SEED:
+        raise ValueError(f"a sealing key is made of {SEED} random bytes, not of {len(seed)}")
+    post_quantum, classic = _both(seed)
+    return hpke.MLKEM768X25519PrivateKey(post_quantum, classic)
+
+
+def public(told: str) -> Any:
+    """The public half of a sealing key, as announced. Raises ValueError for anything else."""
+    raw = bytes.fromhex(told)
+    if len(raw) != ML_KEM + X25519:
+        raise ValueError("no sealing key")
+    post_quantum = mlkem.MLKEM768PublicKey.from_public_bytes(raw[:ML_KEM])
+    return hpke.MLKEM768X25519PublicKey(post_quantum, x25519.X25519PublicKey.from_public_bytes(raw[ML_KEM:]))
+
+
+def digest(*words: Any) -> str:
+    """SHA-256 over words of JSON, as 64 hexadecimal digits."""
+    return hashlib.sha256(canon(VERSION, *words)).hexdigest()
+
+
+def canon(*words: Any) -> bytes:
+    """Words as bytes, in the one way that sender and receiver both make them."""
+    return json.dumps(words, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def signed(info: bytes, box: bytes) -> bytes:
+    """What a sender signs: the box, and all that it is bound to."""
+    return hashlib.sha256(len(info).to_bytes(8, "big") + info + box).digest()
+
+
+def _both(seed: bytes) -> tuple[mlkem.MLKEM768PrivateKey, x25519.X25519PrivateKey]:
+    return (
+        mlkem.MLKEM768PrivateKey.from_seed_bytes(seed[:64]),
+        x25519.X25519PrivateKey.from_private_bytes(seed[64:]),
+    )
+
+
+def _halves(seed: bytes) -> bytes:
+    """The public halves of a sealing key, one after the other."""
+    post_quantum, classic = _both(seed)
+    return post_quantum.public_key().public_bytes_raw() + classic.public_key().public_bytes_raw()

@@ -1,0 +1,51 @@
+"""Masked summands: a server that adds them up, and takes away what helpers tell it, learns the sum and nothing else.
+
+A site hides what it adds (64-bit integers) by one stream of ChaCha20 for each helper, all added up modulo 2**64, and
+sends each helper the seed of its stream in a letter. A helper adds up the streams of all sites of one sum and tells the
+server that. Whoever lacks the seeds of one helper sees noise (a one-time pad, as far as ChaCha20 is a random function).
+"""
+
+import secrets
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+SEED = 32  # bytes; drawn by the system for one site, helper and sum, and never used for another
+NONCE = bytes(16)  # a seed makes one stream, so there is nothing to tell apart
+
+
+def new_seeds(helpers: Iterable[str]) -> dict[str, bytes]:
+    """A fresh seed for each helper."""
+    return {helper: secrets.token_bytes(SEED) for helper in helpers}
+
+
+def stream(seed: bytes, length: int) -> np.ndarray:
+    """The ``length`` numbers of a seed, (length,) uint64."""
+    if len(seed) != SEED:
+        raise ValueError(f"a seed has {SEED} bytes, this one {len(seed)}")
+    return np.frombuffer(Cipher(ChaCha20(seed, NONCE), None).encryptor().update(bytes(8 * length)), "<u8")
+
+
+def total(seeds: Iterable[bytes], length: int) -> np.ndarray:
+    """The sum of the streams of several seeds modulo 2**64, (length,) uint64."""
+    added = np.zeros(length, dtype=np.uint64)
+    for seed in seeds:
+        added += stream(seed, length)
+    return added
+
+
+def masked(summand: np.ndarray, seeds: Mapping[str, bytes]) -> np.ndarray:
+    """A summand (length,) uint64 under the streams of all helpers' seeds."""
+    return np.asarray(summand + total(seeds.values(), len(summand)))
+
+
+def unmasked(summands: Iterable[np.ndarray], streams: Iterable[np.ndarray]) -> np.ndarray:
+    """The sum of masked summands, from what the helpers told: (length,) uint64."""
+    first, *others = [np.array(each) for each in summands]
+    for each in others:
+        first += each
+    for told in streams:
+        first -= told
+    return np.asarray(first)

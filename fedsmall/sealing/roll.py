@@ -1,0 +1,22 @@
+"""The roll: who belongs to a consortium, by identity, and one number that people read to each other."""
+
+from collections.abc import Mapping
+
+from fedsmall.sealing.letters import digest
+
+GROUPS, DIGITS = 12, 5
+
+
+def roll_digest(roll: Mapping[str, str]) -> str:
+    """One digest of all names and identities, as 64 hexadecimal digits; what a site's policy pins as ``roll``."""
+    return digest("roll", sorted(roll.items()))
+
+
+def spoken(roll: Mapping[str, str]) -> str:
+    """The roll as twelve groups of five digits, for one telephone call of all hospitals: nearly 200 bits of it."""
+    number = int(roll_digest(roll), 16)
+    groups = []
+    for _ in range(GROUPS):
+        number, group = divmod(number, 10**DIGITS)
+        groups.append(f"{group:0{DIGITS}d}")
+    return " ".join(groups)

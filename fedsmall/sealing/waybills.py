@@ -1,0 +1,109 @@
+"""Who writes to whom: the whole way of every traveller, which each site works out by itself from the plan alone.
+
+Nobody has to be asked where a model goes, so nobody can steer it: a site seals to the one that the plan says, and opens
+only what the plan says comes to it. What the plan draws with (``route_seed``) all sites have made together, each having
+committed itself to its part before any was revealed.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from fedsmall.errors import PlanError
+from fedsmall.plan import Plan
+from fedsmall.randomness import rng_for
+from fedsmall.sealing.letters import digest
+from fedsmall.travel.journey import groups_of, journey
+from fedsmall.travel.schedule import Action, Contact
+
+HELPERS = 3  # how many sites hold the keys of a sum, all where there are fewer than five
+ALL_HELP_BELOW = 5
+
+
+@dataclass(frozen=True)
+class Waybills:
+    """The ways of all travellers of a run of these sites, whose ``names`` are in order."""
+
+    plan: Plan
+    names: tuple[str, ...]
+
+    @cached_property
+    def legs(self) -> list[tuple[Contact, dict[str, int]]]:
+        """Every contact, and which traveller trains at each site for it."""
+        walked = journey(self.plan, len(self.names))
+        return [(contact, {self.names[site]: k for k, site in enumerate(at.tolist())}) for contact, at in walked]
+
+    @cached_property
+    def _rounds(self) -> list[int]:
+        return [contact.t for contact, _ in self.legs]
+
+    def number(self, t: int) -> int:
+        """The place among the contacts of that of round ``t``. Raises PlanError where the plan has none then."""
+        place = bisect_left(self._rounds, t)
+        if place == len(self._rounds) or self._rounds[place] != t:
+            raise PlanError(f"the plan has no contact after round {t}")
+        return place
+
+    def contact(self, t: int) -> Contact:
+        """The contact of round ``t``."""
+        return self.legs[self.number(t)][0]
+
+    def traveller(self, t: int, site: str) -> int:
+        """The traveller that trains at a site for the contact of round ``t``. PlanError where none does."""
+        there = self.legs[self.number(t)][1]
+        if site not in there:
+            raise PlanError(f"by the plan {site} trains no model for the contact of round {t}")
+        return there[site]
+
+    def next_site(self, t: int, site: str) -> str | None:
+        """Where the traveller that a site trained for round ``t`` trains next; None after the last contact, and where
+        the next phase sets out anew.
+        """
+        place, who = self.number(t), self.traveller(t, site)
+        if place + 1 == len(self.legs) or self.legs[place + 1][0].phase != self.legs[place][0].phase:
+            return None
+        return next(name for name, other in self.legs[place + 1][1].items() if other == who)
+
+    def site_of(self, t: int, traveller: int) -> str:
+        """The site where a traveller trains for the contact of round ``t``."""
+        return next(name for name, who in self.legs[self.number(t)][1].items() if who == traveller)
+
+    def last_average(self, t: int) -> int:
+        """The round of the last average before round ``t``; 0 where there was none."""
+        averages = [c.t for c, _ in self.legs[: self.number(t)] if c.action is Action.AGGREGATE]
+        return averages[-1] if averages else 0
+
+    def group(self, t: int, site: str) -> int:
+        """The group of the traveller that trains at a site for round ``t``; where groups take turns, whose turn it is."""
+        method, there = self.plan.method, self.legs[self.number(t)][1]
+        groups = method.group_count(len(self.names))
+        if method.turns:
+            averages = sum(c.action is Action.AGGREGATE for c, _ in self.legs[: self.number(t)])
+            return averages % groups
+        return int(groups_of(method, len(there), groups)[self.traveller(t, site)])
+
+    def members(self, t: int, group: int) -> list[str]:
+        """The sites whose travellers of a group train for the contact of round ``t``, in order."""
+        there = self.legs[self.number(t)][1]
+        return sorted(site for site in there if self.group(t, site) == group)
+
+    def helpers(self, t: int) -> list[str]:
+        """The sites that hold the keys of the sums of round ``t``, in order: drawn by lot from those that take part."""
+        there = sorted(self.legs[self.number(t)][1])
+        if len(there) < ALL_HELP_BELOW:
+            return there
+        drawn = rng_for(self.plan.travel_seed, "helpers", t).permutation(len(there))[:HELPERS]
+        return sorted(there[k] for k in drawn.tolist())
+
+
+def seed_of(nonces: Mapping[str, str], seed: int) -> int:
+    """The seed of a run's routes, from the parts that its sites drew and the plan's own seed; below 2**63."""
+    return int(digest("routes", seed, sorted(nonces.items())), 16) >> 193
+
+
+def check_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names in order. Raises PlanError where one is there twice."""
+    if len(set(names)) != len(names):
+        raise PlanError("a site is named twice among those of the run")
+    return tuple(sorted(names))

@@ -1,0 +1,88 @@
+"""The words of sealed runs that sites and servers share, beside those of :mod:`fedsmall.wire`."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from fedsmall.errors import PlanError
+from fedsmall.parts import Frozen
+from fedsmall.plan import Plan
+from fedsmall.sealing.letters import Announcement, Hex32
+
+# Keys of a message's config.
+ROLL = "roll"  # names and identities of the consortium's sites, as JSON
+ANNOUNCED = "announced"  # in an answer to the roll call: the site's announcement; in the second question those of all
+NONCE = "nonce"  # in the answer to that: what the site had drawn
+SEALED = "sealed"  # what an order of a sealed run says beside the plan (Order), as JSON
+REFUSED = "refused"  # in a reply's metrics: 1 where the site passes on what came to it, for it may not send its own
+NOT_TAKEN = "not-taken"  # 1 where the site did not use the letter that came to it
+
+# Names of records, beside the model's.
+SEEDS = "seeds"  # letters to helpers, by the helper's name
+SUM = "sum"  # what a helper tells
+
+# Names of the arrays in a record.
+LETTER = "letter"  # (bytes,) uint8
+MASKED = "masked"  # (numbers,) uint64
+
+# Actions of a query.
+HELP, READDRESS = "help", "readdress"
+
+# Kinds of letters.
+TRAVELLER, MOMENTS, KEY = "traveller", "moments", "seed"
+
+
+class Average(Frozen):
+    """The last average, as a server says it: its round, the thread before it, and the digests of all it made."""
+
+    t: Annotated[int, Field(ge=1)]
+    before: Hex32
+    commons: tuple[Hex32, ...] = Field(min_length=1)
+
+
+class From(Frozen):
+    """Whose letter it is: ``site`` wrote it when it had trained for round ``t``."""
+
+    site: Annotated[str, Field(max_length=100)]
+    t: Annotated[int, Field(ge=1)]
+
+
+class Order(Frozen):
+    """What an order of a sealed run says: the last average, what all sites had drawn, and whose letter it brings."""
+
+    average: Average | None = None
+    nonces: dict[str, Hex32]
+    by: From | None = None  # who wrote the letter that is the traveller
+    beside: From | None = None  # who wrote the letter with the moments
+
+
+class Opened(Frozen):
+    """What a site answers to the second question, and a server keeps for the run: all announcements."""
+
+    announced: dict[str, Announcement]
+
+
+def is_sealed(plan: Plan) -> bool:
+    """Whether travellers go in letters."""
+    return plan.method.privacy is not None and plan.method.privacy.sealed
+
+
+def is_secure(plan: Plan) -> bool:
+    """Whether averages are sums of which the server learns nothing else."""
+    return plan.method.privacy is not None and plan.method.privacy.secure
+
+
+def needs_letters(plan: Plan) -> bool:
+    """Whether sites write letters to each other in a run of the plan."""
+    return is_sealed(plan) or is_secure(plan)
+
+
+def unsealed(plan: Plan) -> Plan:
+    """The plan as all sites know it before they have drawn its routes."""
+    return plan.model_copy(update={"route_seed": None})
+
+
+def check_drawn(plan: Plan, seed: int) -> None:
+    """Raise PlanError unless the plan's routes are drawn from the seed that its sites have made."""
+    if plan.route_seed != seed:
+        raise PlanError("the order's routes are not drawn from what all sites committed themselves to")

@@ -1,0 +1,102 @@
+"""What a server asks of sites because it can open nothing: to help with a sum, and to seal a traveller anew."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedsmall.errors import ReplyError
+from fedsmall.files import one_line
+from fedsmall.sealing.words import HELP, LETTER, READDRESS, SEEDS, SUM
+from fedsmall.wire import CONFIG, MODEL
+from strategies.checks import read_array
+from strategies.records import array_records, to_record
+from strategies.sealing.pending import Summand
+from strategies.slots import Slot
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord
+
+    from strategies.sealing.chain import SealedChain
+
+TIMEOUT_S = 600.0
+
+
+class HelpError(RuntimeError):
+    """A sum that cannot be opened, for a helper is silent; the run can be resumed when it is back."""
+
+
+def ask_helpers(
+    chain: "SealedChain", grid: Grid, t: int, group: int, summands: Mapping[str, Summand]
+) -> list[np.ndarray]:
+    """What each helper of round ``t`` tells, (numbers,) uint64 each, for the sum of these sites of a group.
+
+    Raises HelpError where one of them does not: without all, the sum stays closed.
+    """
+    questions = {
+        helper: RecordDict(
+            {
+                CONFIG: chain.words(t, group=group),
+                SEEDS: to_record({site: each.letters[helper] for site, each in sorted(summands.items())}),
+            }
+        )
+        for helper in chain.ways.helpers(t)
+    }
+    replies, told = _asked(chain, grid, HELP, questions), []
+    for helper in questions:
+        reply = replies.get(helper)
+        try:
+            told.append(_streams(reply, len(next(iter(summands.values())).masked)))
+        except ReplyError as error:
+            raise HelpError(
+                f"the sum of round {t} stays closed, for {helper} does not help: {error}. `fedsmall resume` goes on "
+                "when it does"
+            ) from None
+    return told
+
+
+def readdressed(chain: "SealedChain", grid: Grid, t: int, slots: Mapping[str, Slot]) -> dict[str, "ArrayRecord"]:
+    """The travellers of these ``slots``, sealed to the sites where they are to train for round ``t``; those that came."""
+    letters = {}
+    for site, slot in sorted(slots.items()):
+        question = RecordDict({CONFIG: chain.words(t, written=slot.sealed)})
+        reply = _asked(chain, grid, READDRESS, {slot.by: question}).get(slot.by)
+        try:
+            records = _records(reply)
+            if list(records.get(MODEL, {})) != [LETTER]:
+                raise ReplyError("no letter came")
+            read_array(LETTER, records[MODEL][LETTER])
+            letters[site] = records[MODEL]
+        except ReplyError as error:
+            chain.note(t, slot.by, "set aside", f"it did not seal its traveller anew for {site}: {error}")
+    return letters
+
+
+def _asked(chain: "SealedChain", grid: Grid, action: str, questions: Mapping[str, RecordDict]) -> dict[str, Message]:
+    """The answers of these sites, each to its own question; of those that are connected and answer."""
+    there = set(grid.get_node_ids())
+    nodes = {site: chain.roster.nodes[site] for site in questions if chain.roster.nodes[site] in there}
+    orders = {site: Message(questions[site], node, f"{MessageType.QUERY}.{action}") for site, node in nodes.items()}
+    replies = list(grid.send_and_receive(list(orders.values()), timeout=TIMEOUT_S)) if orders else []
+    by_id = {reply.metadata.reply_to_message_id: reply for reply in replies}
+    return {s: by_id[o.metadata.message_id] for s, o in orders.items() if o.metadata.message_id in by_id}
+
+
+def _records(reply: Message | None) -> "dict[str, ArrayRecord]":
+    if reply is None:
+        raise ReplyError("no answer before the deadline")
+    if reply.has_error():
+        raise ReplyError(one_line(reply.error.reason or "no reason given", 300))
+    return array_records(reply.content)
+
+
+def _streams(reply: Message | None, count: int) -> np.ndarray:
+    record = _records(reply).get(SUM, {})
+    if list(record) != [SUM]:
+        raise ReplyError("expected the sum of streams")
+    numbers = read_array(SUM, record[SUM])
+    if numbers.dtype != np.uint64 or numbers.shape != (count,):
+        raise ReplyError("what it told is not of the sum's length")
+    return numbers
