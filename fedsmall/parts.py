@@ -187,6 +187,10 @@ class Privacy(Frozen):
 
     Instead of either, ``blur`` is the size of the noise over that of an update as it leaves
     (:mod:`fedsmall.privacy.blur`): it claims no epsilon. ``blur = 0`` says that models leave as they are.
+
+    Beside any of these, or alone, two things keep single models from the server: ``sealed`` models are handed on in
+    letters that the next site alone can open; and of the models that are averaged in ``secure`` sums the server sees
+    nothing but the sum (:mod:`fedsmall.aggregation.sums`). Neither adds noise.
     """
 
     level: Literal["site", "patient"] = "site"
@@ -197,10 +201,13 @@ class Privacy(Frozen):
     epsilon: Annotated[float, Field(gt=0)] | None = None
     lot: Positive | None = None
     blur: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    sealed: bool = False
+    secure: bool = False
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        if self.blur is None and self.clip is None:
+        noised = self.noise > 0 or self.budget is not None or self.level == "patient"
+        if self.blur is None and self.clip is None and (noised or not self.hidden):
             raise ValueError("privacy is {clip = 1.0, noise = 1.0} or {blur = 1}; give one of them")
         if self.blur is not None and (self.clip is not None or self.noise or self.budget is not None):
             raise ValueError("privacy is blur, which claims no epsilon, or clip with noise and budget; remove one")
@@ -227,8 +234,16 @@ class Privacy(Frozen):
 
     @property
     def open(self) -> bool:
-        """Whether models leave as they are, which somebody wrote down: ``blur = 0``."""
-        return self.blur == 0
+        """Whether models leave without noise: somebody wrote down ``blur = 0``, or only how they travel."""
+        return self.clip is None and not self.blur
+
+    @property
+    def hidden(self) -> bool:
+        """Whether single models are kept from the server, at hops or at averages.
+
+        It cannot then put a model that did not come into an average: what counts there came to that very contact.
+        """
+        return self.sealed or self.secure
 
     @property
     def at_contacts(self) -> bool:

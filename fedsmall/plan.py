@@ -229,6 +229,9 @@ class Plan(Frozen):
     largest sensitivity + specificity) or {"sensitivity": 0.9} (the highest that reaches it); ``None`` is 0.5.
 
     ``stop`` is when the run ends before its last round, and which model it keeps.
+
+    From ``route_seed`` it is drawn who is where: routes of models, the sites that take part in a contact, the folds of
+    routes. ``None`` is ``seed``, from which everything else is drawn.
     """
 
     name: str
@@ -240,6 +243,7 @@ class Plan(Frozen):
     partition: str | dict[str, Any] = "iid"
     rounds: Positive = 100
     seed: Annotated[int, Field(ge=0)] = 0
+    route_seed: Annotated[int, Field(ge=0)] | None = None
     evaluate_every: Positive | None = None
     initial_models: Literal["common", "independent"] = "common"
     dtype: Literal["float32", "float64"] = "float32"
@@ -278,6 +282,11 @@ class Plan(Frozen):
                 f"the phases before the last take {taken} rounds, and the run has {self.rounds}: none is left"
             )
         return self
+
+    @property
+    def travel_seed(self) -> int:
+        """The seed from which who is where is drawn."""
+        return self.seed if self.route_seed is None else self.route_seed
 
     @property
     def kept_back(self) -> float:

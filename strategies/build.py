@@ -7,7 +7,7 @@ from strategies.daisy_chain import DaisyChain
 
 
 def strategy_for(plan: Plan) -> DaisyChain:
-    """The strategy of a plan's method, seeded with the plan's seed.
+    """The strategy of a plan's method; who is where is drawn from the plan's route seed, all else from its seed.
 
     Raises PlanError where a part has a setting that it does not know.
     """
@@ -15,7 +15,7 @@ def strategy_for(plan: Plan) -> DaisyChain:
     return DaisyChain(
         combiner_for(plan),
         schedule_for(plan),
-        seed=plan.seed,
+        seed=plan.travel_seed,
         fraction=method.fraction,
         weighted=method.weighted,
         alone=method.family != "federated",

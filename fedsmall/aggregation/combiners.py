@@ -13,13 +13,14 @@ import numpy as np
 
 from fedsmall.aggregation.aggregate import aggregate
 from fedsmall.aggregation.server_optimizers import SERVERS, Returns, known_options, parameters_of, server_step
+from fedsmall.aggregation.sums import LEAST, length, mean_of, summand
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.replicas.fold import fold_sent
 from fedsmall.replicas.tree import ReplicaTree
-from fedsmall.wire import Arrays
+from fedsmall.wire import Arrays, stack_of_one
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class Updates:
 
     ``stack`` is {name: (models, ...)}; ``weights`` (models,) or None for equal ones; ``steps`` (models,) the local
     optimizer steps of the last contact; ``rule`` {name: (models, ...)} what the local rule sent (may be empty);
-    ``sites_in_all`` counts the sites of the federation, of which these may be a part.
+    ``sites_in_all`` counts the sites of the federation, of which these may be a part; it is a share of a site where one
+    row is the mean of several. Where nobody may see the models there is their ``total`` instead of a stack
+    (:mod:`fedsmall.aggregation.sums`).
     """
 
     sites: tuple[str, ...]
@@ -36,7 +39,8 @@ class Updates:
     weights: np.ndarray | None
     steps: np.ndarray
     rule: Arrays = field(default_factory=dict)
-    sites_in_all: int = 0
+    sites_in_all: float = 0
+    total: np.ndarray | None = None
 
 
 class Combiner(ABC):
@@ -141,8 +145,67 @@ class FoldTrees(Combiner):
         return self.inner.combine(common, replace(updates, stack=folded, rule={}), t)
 
 
+class Summed(Combiner):
+    """Sees nothing of the models but their exact sum, and gives ``inner`` one model, their mean.
+
+    Of a stack it makes the sum itself, so that a simulation has the bits of a server that is told the sum alone. The
+    mean is made in float64 and rounded once, at the end, to the dtypes of the common model.
+    """
+
+    def __init__(self, plan: Plan, inner: Combiner) -> None:
+        self.plan, self.inner = plan, inner
+
+    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+        """The next common model; raises ReplyError for fewer than three sites, and for numbers that are too large."""
+        sites = len(updates.sites)
+        if sites < LEAST:
+            raise ReplyError(
+                f"At round {t} {sites} sites are left for a secure sum, of which {LEAST} at least must be; wait until "
+                "the others are back."
+            )
+        total = self._total(common, updates) if updates.total is None else updates.total
+        mean = mean_of(self.plan, common, total, sites, updates.weights, updates.steps)
+        one = Updates(
+            sites=("the sum",),
+            stack=stack_of_one(mean.model),
+            weights=None,
+            steps=np.ones(1),
+            rule=stack_of_one(mean.rule),
+            sites_in_all=(updates.sites_in_all or sites) / sites,  # what is divided by it are means of so many
+        )
+        made = self.inner.combine(common, one, t)
+        return {name: array.astype(common[name].dtype) for name, array in made.items()}
+
+    def _total(self, common: Arrays, updates: Updates) -> np.ndarray:
+        counts = np.ones(len(updates.sites)) if updates.weights is None else updates.weights
+        among = int(updates.sites_in_all) or len(updates.sites)
+        total = np.zeros(length(self.plan, common), np.uint64)
+        for row, (examples, steps) in enumerate(zip(counts, updates.steps, strict=True)):
+            model = {name: array[row] for name, array in updates.stack.items()}
+            rule = {name: array[row] for name, array in updates.rule.items()}
+            total += summand(self.plan, model, common, rule, examples, steps, among)
+        return total
+
+    def order_rule(self) -> Arrays:
+        """What ``inner`` says."""
+        return self.inner.order_rule()
+
+    def state(self) -> tuple[Arrays, dict[str, float]]:
+        """What ``inner`` remembers."""
+        return self.inner.state()
+
+    def restore(self, arrays: Arrays, numbers: Mapping[str, float]) -> None:
+        """Take up what :meth:`state` gave."""
+        self.inner.restore(arrays, numbers)
+
+
 def combiner_for(plan: Plan) -> Combiner:
     """The combiner of a plan's method, seeded with the plan's seed. Raises PlanError for a setting it does not have."""
+    secure = plan.method.privacy is not None and plan.method.privacy.secure
+    return Summed(plan, _of_models(plan)) if secure else _of_models(plan)
+
+
+def _of_models(plan: Plan) -> Combiner:
     method = plan.method
     combiner: Combiner = Aggregate(method.aggregator, method.aggregator_options, plan.seed)
     if method.tree is not None and method.tree.fold_at == "server":

@@ -31,7 +31,7 @@ class Returns:
     aggregate: Arrays
     weights: np.ndarray
     steps: np.ndarray
-    sites: int
+    sites: float
     rule: Arrays = field(default_factory=dict)
 
 

@@ -39,8 +39,13 @@ def as_blur(privacy: Privacy | None, numbers: int) -> float:
 
 
 def check_handed_on(plan: Plan) -> None:
-    """Raise PlanError where models go from site to site as they are, and nobody wrote down that they may."""
-    if plan.method.permutes and plan.method.privacy is None:
+    """Raise PlanError where models go from site to site as they are, and nobody wrote down that they may.
+
+    A seal keeps them from the server, not from the site that opens it.
+    """
+    privacy = plan.method.privacy
+    written = privacy is not None and (privacy.blur is not None or privacy.clip is not None)
+    if plan.method.permutes and not written:
         raise PlanError(
             f"{plan.method.label} hands models on, and the next site could read whole patients from them: write "
             "privacy = {blur = 1} under the method, or {blur = 0} where every site's policy allows that"

@@ -88,7 +88,7 @@ def privatise_one(sent: Arrays, received: Arrays, privacy: Privacy, rng: np.rand
 def tells_loss(plan: Plan) -> bool:
     """Whether a site may tell the loss of its training: a number of its patients to which no noise is added."""
     privacy = plan.method.privacy
-    return privacy is None or privacy.open
+    return privacy is None or (privacy.open and not privacy.hidden)
 
 
 @lru_cache(maxsize=4096)

@@ -33,7 +33,7 @@ def set_out(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = (
     there, folds = drawn(plan, sites, contact, samples), folds_of(plan, samples)
     if folds is None:
         return there
-    return np.asarray(there[first_places(plan.seed, routes_of(plan.method, sites), folds[there])])
+    return np.asarray(there[first_places(plan.travel_seed, routes_of(plan.method, sites), folds[there])])
 
 
 def moved(
@@ -56,9 +56,9 @@ def moved(
     folds = folds_of(plan, samples)
     if folds is not None:
         there = drawn(plan, sites, contact, samples)
-        route = passage(plan.seed, before.t, routes_of(method, sites)[np.argsort(at)], folds[there])
+        route = passage(plan.travel_seed, before.t, routes_of(method, sites)[np.argsort(at)], folds[there])
         return np.asarray(there[route[np.argsort(np.argsort(at))]])
-    route = bijection(plan.seed, before.t, len(at))
+    route = bijection(plan.travel_seed, before.t, len(at))
     if everyone:
         return np.asarray(there[route[np.searchsorted(there, at)]])
     return np.asarray(drawn(plan, sites, contact, samples)[route[np.argsort(np.argsort(at))]])
@@ -87,8 +87,8 @@ def drawn(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ())
         return np.array(spaced(there, method.travelling(len(there))))
     folds = folds_of(plan, samples)
     if folds is not None:
-        return np.array(drawn_by_routes(plan.seed, method, contact.due, folds))
-    return np.array(participants(plan.seed, contact.due, there, method.fraction, method.models))
+        return np.array(drawn_by_routes(plan.travel_seed, method, contact.due, folds))
+    return np.array(participants(plan.travel_seed, contact.due, there, method.fraction, method.models))
 
 
 def drawn_by_routes(seed: int, method: Method, t: int, folds: np.ndarray) -> list[int]:

@@ -38,7 +38,7 @@ def folds_of(plan: Plan, sizes: Sequence[int]) -> np.ndarray | None:
         raise ValueError("folds of sites are dealt by their numbers of samples, one a site; give them")
     if len(sizes) < validation.routes:
         raise ValueError(f"{len(sizes)} sites make no {validation.routes} folds; ask for the plan among so many sites")
-    return _remembered(plan.seed, tuple(sizes), validation.routes)
+    return _remembered(plan.travel_seed, tuple(sizes), validation.routes)
 
 
 @lru_cache(maxsize=16)

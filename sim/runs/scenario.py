@@ -29,9 +29,10 @@ class Scenario(Frozen):
     ``metric`` is what methods are judged by, such as "auc"; without it accuracy, or the AUC where classes are unequal.
     ``threshold`` is from which probability on a sample is called positive. ``stop`` ends runs early. ``folds`` asks for
     cross-validation; ``about`` is one sentence; ``reference`` is the label of the method that tables measure the others
-    against. ``engine`` and ``device`` say on what a simulation runs, and are no part of a plan: at real sites a device
-    is the site's own matter. ``keep`` says which models are saved at the end: the common ones and Central's, or beside
-    them the sites' own. ``track`` names a tool that is told of every plan (:mod:`sim.runs.tracking`).
+    against. From ``route_seed`` it is drawn who is where, if not from the seed. ``engine`` and ``device`` say on what a
+    simulation runs, and are no part of a plan: at real sites a device is the site's own matter. ``keep`` says which
+    models are saved at the end: the common ones and Central's, or beside them the sites' own. ``track`` names a tool
+    that is told of every plan (:mod:`sim.runs.tracking`).
     """
 
     name: str
@@ -44,6 +45,7 @@ class Scenario(Frozen):
     partition: str | dict[str, Any] = "iid"
     rounds: Positive = 100
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    route_seed: Annotated[int, Field(ge=0)] | None = None
     evaluate_every: Positive | None = None
     initial_models: Literal["common", "independent"] = "common"
     dtype: Literal["float32", "float64"] = "float32"

@@ -1,0 +1,158 @@
+"""Exact sums of models in 64-bit fixed point: what sites add up where nobody may see more than the sum.
+
+A site's summand is one vector of whole numbers, modulo 2**64: the rounded 2**32-fold of every float. Such sums do not
+depend on the order of the sites, and masks that are added to a summand go again without a trace. What the server makes
+of the sum is the mean to 2**-33, and to the same bits whether it has seen the models or their sum alone
+(:class:`fedsmall.aggregation.combiners.Summed`).
+
+The vector holds the arrays of the model in the order of their names, then SCAFFOLD's control deltas. Beside it the
+server is told, by each site, its samples and steps. Integer buffers are averaged too and rounded, where a combiner that
+sees the models would carry the largest.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from fedsmall.aggregation.server_optimizers import normalisers, parameters_of
+from fedsmall.errors import ReplyError
+from fedsmall.plan import Plan
+from fedsmall.wire import Arrays
+
+SCALE = 2.0**32  # of one in fixed point
+RANGE = 2**63 - 1  # the largest sum
+LEAST = 3  # sites in a sum: of two, each could take itself away and would have the other
+MOST = 256  # sites for which a number must leave room, where nobody says how many there are
+
+
+class Mean(NamedTuple):
+    """What a sum comes to: a model in float64, its integers as they are; and the mean of what the rule sent."""
+
+    model: Arrays
+    rule: Arrays
+
+
+def length(plan: Plan, common: Mapping[str, np.ndarray]) -> int:
+    """How many numbers a summand of the plan has, where ``common`` is the last common model."""
+    return sum(common[name].size for name in (*sorted(common), *_controlled(plan, common)))
+
+
+def summand(
+    plan: Plan,
+    model: Mapping[str, np.ndarray],
+    common: Mapping[str, np.ndarray],
+    rule: Mapping[str, np.ndarray],
+    examples: float,
+    steps: float,
+    among: int | None = None,
+) -> np.ndarray:
+    """What one site adds to the sum: (:func:`length`,) uint64.
+
+    ``rule`` is what the local rule sends with the model; ``examples`` and ``steps`` are those that the site tells. A
+    plain mean takes the model, a weighted one so many times it (exactly), FedNova that much of it over its normaliser
+    a_i, from which the server has its step. ``among`` is the number of sites of the federation, for as many of which a
+    number must leave room.
+
+    Raises ReplyError, one line, where the arrays are not those of ``common``, or a number is no finite one or too large
+    for the sum: with 256 equal sites from eight million on.
+    """
+    times = int(examples) if plan.method.weighted else 1
+    parameters, pieces = set(parameters_of(common)), []
+    for name in sorted(common):
+        array = _expected(model, name, common[name])
+        if plan.method.server == "fednova" and name in parameters:
+            pieces.append(_fixed(name, array.astype(np.float64) * (times / _normaliser(plan, steps)), 1, among))
+        else:
+            pieces.append(_fixed(name, array, times, among))
+    for name in _controlled(plan, common):
+        pieces.append(_fixed(name, _expected(rule, f"control/{name}", common[name]), 1, among))
+    return np.concatenate(pieces).view(np.uint64)
+
+
+def mean_of(
+    plan: Plan, common: Arrays, total: np.ndarray, sites: int, weights: np.ndarray | None, steps: np.ndarray
+) -> Mean:
+    """What the sum of so many ``sites``' summands comes to.
+
+    ``weights`` (sites,) are their samples where the mean is weighted, ``steps`` (sites,) their local steps. FedNova's
+    model is the next common one, x + sum(c_i (y_i - x)), already.
+
+    Raises ReplyError where ``total`` is no vector of this plan's, or nobody has a sample.
+    """
+    expected = length(plan, common)
+    if total.dtype != np.uint64 or total.shape != (expected,):
+        raise ReplyError(
+            f"A sum of this plan's models has {expected} numbers of type uint64; came {total.dtype} {total.shape}."
+        )
+    counts = np.ones(sites) if weights is None else weights
+    if not counts.sum() > 0:
+        raise ReplyError("The sites of a weighted sum have no sample between them; leave weighted out.")
+    pieces = _pieces(plan, common, total.view(np.int64).astype(np.float64))
+    model = {name: _mean(array, pieces[name], counts.sum()) for name, array in common.items()}
+    if plan.method.server == "fednova":
+        model |= _normalised(
+            plan, common, {name: pieces[name] / SCALE for name in parameters_of(common)}, counts, steps
+        )
+    rule = {f"control/{name}": pieces[f"control/{name}"] / SCALE / sites for name in _controlled(plan, common)}
+    return Mean(model, rule)
+
+
+def _normalised(plan: Plan, common: Arrays, sums: Arrays, counts: np.ndarray, steps: np.ndarray) -> Arrays:
+    """FedNova's next parameters from ``sums`` of n_i y_i / a_i: tau_eff / n of their way from the common ones."""
+    amounts = _normalisers(plan, steps)
+    effective = counts @ amounts / counts.sum() ** 2
+    wide = {name: common[name].astype(np.float64) for name in sums}
+    return {name: x + effective * (sums[name] - (counts / amounts).sum() * x) for name, x in wide.items()}
+
+
+def _mean(like: np.ndarray, piece: np.ndarray, weight: float) -> np.ndarray:
+    if like.dtype.kind == "f":
+        return np.asarray(piece / SCALE / weight)
+    return np.rint(piece / weight).astype(like.dtype)
+
+
+def _fixed(name: str, array: np.ndarray, times: int, among: int | None) -> np.ndarray:
+    """``times`` the array in fixed point, integers as they are: (numbers,) int64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        wide = np.asarray(array, dtype=np.float64).ravel()
+        whole = np.rint(wide * SCALE) if array.dtype.kind == "f" else wide
+    room = np.nextafter(float(RANGE // max(among or MOST, LEAST) // max(times, 1)), 0.0)
+    if not (np.abs(whole) <= room).all():
+        unit = SCALE if array.dtype.kind == "f" else 1.0
+        raise ReplyError(
+            f"A number of {name!r} is not finite, or above {room / unit:,.0f}, the most that a secure sum holds here; "
+            "scale the features, take a smaller lr, or leave weighted or secure out."
+        )
+    return whole.astype(np.int64) * times
+
+
+def _pieces(plan: Plan, common: Arrays, total: np.ndarray) -> Arrays:
+    """The arrays of a sum by name, in the layout of :func:`summand`."""
+    named = [(name, common[name]) for name in sorted(common)]
+    named += [(f"control/{name}", common[name]) for name in _controlled(plan, common)]
+    ends = np.cumsum([array.size for _, array in named])
+    return {
+        name: total[end - array.size : end].reshape(array.shape) for (name, array), end in zip(named, ends, strict=True)
+    }
+
+
+def _controlled(plan: Plan, common: Mapping[str, np.ndarray]) -> list[str]:
+    """The parameters of which the sum has control deltas as well."""
+    return sorted(parameters_of(common)) if plan.method.server == "scaffold" else []
+
+
+def _expected(arrays: Mapping[str, np.ndarray], name: str, like: np.ndarray) -> np.ndarray:
+    came = np.shape(arrays[name]) if name in arrays else "nothing"
+    if came != like.shape:
+        raise ReplyError(f"A secure sum expects {name!r} of shape {like.shape}; came {came}.")
+    return np.asarray(arrays[name])
+
+
+def _normaliser(plan: Plan, steps: float) -> float:
+    return float(_normalisers(plan, np.array([steps]))[0])
+
+
+def _normalisers(plan: Plan, steps: np.ndarray) -> np.ndarray:
+    """FedNova's a_i, with the momentum that the server optimizer is given."""
+    return normalisers(steps, plan.method.server_options.get("momentum", plan.recipe.momentum))
