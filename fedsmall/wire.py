@@ -31,6 +31,7 @@ COMMON = "common"  # whether the model sent is the common one (proximal rules re
 LEAVES = "leaves"  # whether what is trained leaves the site; False where a simulation only looks at it
 MEMBERS = "members"  # how many of the models that came are of each route, where a site judges those of all
 KEEP = "keep"  # of a model to be judged: it is the run's, though there were to be more rounds
+ANSWER_BYTES = "answer-bytes"  # of a question whose answer is larger than itself: about how many
 NAMES = "names"  # names of the arrays in a NumPyClient's list, in its order
 
 # Codes of a refusal, beside Flower's own.

@@ -6,13 +6,15 @@ from fedsmall.travel.schedule import schedule_for
 from strategies.daisy_chain import DaisyChain
 
 
-def strategy_for(plan: Plan) -> DaisyChain:
+def strategy_for(plan: Plan, kind: type[DaisyChain] = DaisyChain) -> DaisyChain:
     """The strategy of a plan's method; who is where is drawn from the plan's route seed, all else from its seed.
+
+    It is of a ``kind`` that knows letters, where sites write such.
 
     Raises PlanError where a part has a setting that it does not know.
     """
     method = plan.method
-    return DaisyChain(
+    return kind(
         combiner_for(plan),
         schedule_for(plan),
         seed=plan.travel_seed,

@@ -91,6 +91,7 @@ def renewed(
     for site, slot in slots.items():
         fresh = bare[slot.group if turn is None else turn]
         keeps = slot.carried and slot.group not in refused and turn is None
-        own = {"carried": slot.carried, "by": slot.by, "to": slot.to, "sealed": slot.sealed}
-        after[site] = replace(fresh, **own) if keeps else fresh
+        if keeps:
+            fresh = replace(fresh, carried=slot.carried, by=slot.by, to=slot.to, sealed=slot.sealed)
+        after[site] = fresh
     return after

@@ -55,8 +55,8 @@ class Desk:
             told.check(self.run, roll)
         if announced[self.site] != self.announce():
             raise LetterError("what this site announced was changed on its way")
-        told = {site: each.model_dump() for site, each in sorted(announced.items())}
-        kept = {"announced": told, "roll": roll_digest(roll)}
+        every = {site: each.model_dump() for site, each in sorted(announced.items())}
+        kept = {"announced": every, "roll": roll_digest(roll)}
         if (before := self._read("announced.json")) is not None and before != kept:
             raise LetterError("other keys were announced in this run before")
         self._write("announced.json", kept)
@@ -71,8 +71,8 @@ class Desk:
         if kept is None:
             raise LetterError("this site was never told the keys of this run")
         announced = {site: Announcement(**told) for site, told in kept["announced"].items()}
-        for site, told in announced.items():
-            if site not in order.nonces or digest("drawn", order.nonces[site]) != told.commitment:
+        for site, each in announced.items():
+            if site not in order.nonces or digest("drawn", order.nonces[site]) != each.commitment:
                 raise LetterError(f"what {site} had drawn for the routes is not what it committed itself to")
         check_drawn(plan, seed_of(order.nonces, plan.seed))
         self._check_same(plan)
@@ -88,7 +88,10 @@ class Desk:
 
     def keep_common(self, group: int, model: Arrays) -> None:
         """Remember the last common model of a group: what is trained where a letter may not be used."""
-        put(self.folder / f"common.{group}.safetensors", seal(save({k: np.ascontiguousarray(a) for k, a in model.items()})))
+        put(
+            self.folder / f"common.{group}.safetensors",
+            seal(save({k: np.ascontiguousarray(a) for k, a in model.items()})),
+        )
 
     def common(self, group: int) -> Arrays | None:
         """The last common model of a group that came here; None where none ever did."""

@@ -26,7 +26,6 @@ from fedsmall.sealing.words import (
     LETTER,
     MASKED,
     MOMENTS,
-    NOT_TAKEN,
     REFUSED,
     SEALED,
     SEEDS,
@@ -37,10 +36,23 @@ from fedsmall.sealing.words import (
     is_sealed,
     is_secure,
 )
-from fedsmall.travel.gate import halves, largest, refusal, size, too_large
+from fedsmall.travel.gate import largest, refusal, size, too_large
 from fedsmall.travel.schedule import Action
 from fedsmall.travel.travellers import starting
-from fedsmall.wire import CARRIED, COMMON, EXAMPLES, MODEL, ROUND, ROUNDS, RULE, STEPS, Arrays, join, parts, stack_of_one
+from fedsmall.wire import (
+    CARRIED,
+    COMMON,
+    EXAMPLES,
+    MODEL,
+    ROUND,
+    ROUNDS,
+    RULE,
+    STEPS,
+    Arrays,
+    join,
+    parts,
+    stack_of_one,
+)
 
 LEAST_SUMMED = 3  # a sum of fewer sites is next to a site's own numbers
 
@@ -193,7 +205,8 @@ class Errand:
         group = self.ways.group(self.t, self.desk.site)
         common, rule = self.desk.common(group) or self._initial(group), mine.get(RULE, {})
         try:
-            numbers = summand(self.plan, mine[MODEL], common, rule, float(metrics[EXAMPLES]), float(metrics[STEPS]))
+            told = float(metrics[EXAMPLES]), float(metrics[STEPS]), len(self.ways.names)
+            numbers = summand(self.plan, mine[MODEL], common, rule, *told)
         except ReplyError as error:
             raise LetterError(str(error)) from None
         seeds = self.desk.seeds(self.t, self.ways.helpers(self.t), numbers)
@@ -222,7 +235,9 @@ class Errand:
         """
         sites, least = sorted(letters), max(LEAST_SUMMED, policy.least_sites)
         if len(sites) < least:
-            raise LetterError(f"this site helps to open no sum of fewer than {least} sites, and {len(sites)} were given")
+            raise LetterError(
+                f"this site helps to open no sum of fewer than {least} sites, and {len(sites)} were given"
+            )
         if self.desk.site not in self.ways.helpers(self.t):
             raise LetterError(f"by the plan this site is no helper of round {self.t}")
         if not set(sites) <= set(self.ways.members(self.t, group)):
@@ -242,7 +257,9 @@ class Errand:
             raise LetterError(f"the traveller of round {written} does not go on to round {self.t}")
         to = self.ways.site_of(self.t, self.ways.traveller(written, self.desk.site))
         self.desk.readdresses(written, to, policy.most_readdressed)
-        log.write("readdressed", run=str(self.config[RUN]), kind="letter", t=written, reason=f"for {to}, round {self.t}")
+        log.write(
+            "readdressed", run=str(self.config[RUN]), kind="letter", t=written, reason=f"for {to}, round {self.t}"
+        )
         letter = self.post.write(TRAVELLER, written, to, self.thread.before(written), self.desk.sent(written))
         return {"config": {}}, join(**{MODEL: {LETTER: np.frombuffer(letter, np.uint8)}})
 

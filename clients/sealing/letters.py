@@ -18,7 +18,7 @@ from fedsmall.errors import PlanError
 from fedsmall.files import one_line
 from fedsmall.run_sheet import RUN, RUN_ID, SITES
 from fedsmall.sealing.letters import LetterError, name_of
-from fedsmall.sealing.words import ANNOUNCED, NONCE, NOT_TAKEN, ROLL, SEEDS, Opened, needs_letters
+from fedsmall.sealing.words import ANNOUNCED, GROUP, NONCE, NOT_TAKEN, ROLL, SEEDS, WRITTEN, Opened, needs_letters
 from fedsmall.wire import COMMON, ROUND, Arrays, split
 
 IDENTITY = "identity.key"  # in a site's home: only its station reads it
@@ -41,7 +41,9 @@ class Letters:
         destroy_ended(self.home / RUNS)
         mine = name_of(identity_of(self.home / IDENTITY))
         if roll.get(self.name) != mine:
-            raise LetterError("the consortium's roll has another identity for this site; send the coordinator site.key.pub")
+            raise LetterError(
+                "the consortium's roll has another identity for this site; send the coordinator site.key.pub"
+            )
         if fresh := check_identities(self.home, roll, order.policy.roll):
             pinned = "as the policy pins it" if order.policy.roll else "compare `fedsmall site roll` with theirs"
             self.log.write("met", run=str(order.config[RUN]), kind="roll", reason=f"{', '.join(fresh)}: {pinned}")
@@ -85,11 +87,11 @@ class Letters:
     def help(self, order: SiteRequest) -> Answer:
         """The answer to a server that asks for the streams of one sum."""
         letters = split(order.arrays, SEEDS)
-        return self._errand(order).helped(int(order.config.get("group", 0)), letters, order.policy)
+        return self._errand(order).helped(int(order.config.get(GROUP, 0)), letters, order.policy)
 
     def readdress(self, order: SiteRequest) -> Answer:
         """The answer to a server that cannot deliver a letter, for its addressee is silent."""
-        return self._errand(order).readdressed(int(order.config["written"]), order.policy, self.log)
+        return self._errand(order).readdressed(int(order.config[WRITTEN]), order.policy, self.log)
 
     def end(self, order: SiteRequest) -> None:
         """Note that a run is over: its keys are deleted when another begins."""

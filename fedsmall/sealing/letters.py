@@ -3,8 +3,8 @@
 A letter is a signature of the sender's identity (Ed25519, 64 bytes) and a box sealed to the receiver: HPKE (RFC 9180,
 base mode) with ML-KEM-768 and X25519 together, HKDF-SHA256 and ChaCha20-Poly1305. HPKE draws a key for every box, so a
 letter that is written twice uses none twice; and models of patients live long, hence the half that outlives quantum
-computers. Every letter is bound to its run, kind, round, sender, receiver, and to all that sender and receiver have seen
-of the run by then (:class:`Thread`): where the two were told different things, it does not open.
+computers. Every letter is bound to its run, kind, round, sender, receiver, and to all that the two have seen of the run
+by then (:class:`Thread`): where they were told different things, it does not open.
 
 Identities outlive runs, and are what people compare (:mod:`fedsmall.sealing.roll`). The keys that boxes are sealed to
 are of one run, and gone after it: recorded traffic stays closed to who steals a site's disk later.
@@ -139,7 +139,9 @@ class Post:
 def announce(site: str, run: str, identity: bytes, sealing: bytes, nonce: str) -> Announcement:
     """A site's announcement, from its identity's secret, its sealing key's seed, and what it has drawn."""
     said = (site, _halves(sealing).hex(), digest("drawn", nonce))
-    signature = ed25519.Ed25519PrivateKey.from_private_bytes(identity).sign(canon(VERSION, "announce", run, *said)).hex()
+    signature = (
+        ed25519.Ed25519PrivateKey.from_private_bytes(identity).sign(canon(VERSION, "announce", run, *said)).hex()
+    )
     return Announcement(site=site, identity=name_of(identity), sealing=said[1], commitment=said[2], signature=signature)
 
 

@@ -75,7 +75,7 @@ class Waybills:
         return averages[-1] if averages else 0
 
     def group(self, t: int, site: str) -> int:
-        """The group of the traveller that trains at a site for round ``t``; where groups take turns, whose turn it is."""
+        """The group of the traveller that trains at a site for round ``t``: with turns, that whose turn it is."""
         method, there = self.plan.method, self.legs[self.number(t)][1]
         groups = method.group_count(len(self.names))
         if method.turns:

@@ -14,6 +14,8 @@ ROLL = "roll"  # names and identities of the consortium's sites, as JSON
 ANNOUNCED = "announced"  # in an answer to the roll call: the site's announcement; in the second question those of all
 NONCE = "nonce"  # in the answer to that: what the site had drawn
 SEALED = "sealed"  # what an order of a sealed run says beside the plan (Order), as JSON
+GROUP = "group"  # whose sum is to be opened
+WRITTEN = "written"  # the round in which a letter was written that is to be written anew
 REFUSED = "refused"  # in a reply's metrics: 1 where the site passes on what came to it, for it may not send its own
 NOT_TAKEN = "not-taken"  # 1 where the site did not use the letter that came to it
 

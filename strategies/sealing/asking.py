@@ -9,10 +9,10 @@ from flwr.serverapp import Grid
 
 from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
-from fedsmall.sealing.words import HELP, LETTER, READDRESS, SEEDS, SUM
-from fedsmall.wire import CONFIG, MODEL
+from fedsmall.sealing.words import GROUP, HELP, LETTER, READDRESS, SEEDS, SUM, WRITTEN
+from fedsmall.wire import ANSWER_BYTES, CONFIG, MODEL
 from strategies.checks import read_array
-from strategies.records import array_records, to_record
+from strategies.records import array_records, size_in_bytes, to_record
 from strategies.sealing.pending import Summand
 from strategies.slots import Slot
 
@@ -35,10 +35,11 @@ def ask_helpers(
 
     Raises HelpError where one of them does not: without all, the sum stays closed.
     """
+    numbers = len(next(iter(summands.values())).masked)
     questions = {
         helper: RecordDict(
             {
-                CONFIG: chain.words(t, group=group),
+                CONFIG: chain.words(t, **{GROUP: group, ANSWER_BYTES: 8 * numbers}),
                 SEEDS: to_record({site: each.letters[helper] for site, each in sorted(summands.items())}),
             }
         )
@@ -48,7 +49,7 @@ def ask_helpers(
     for helper in questions:
         reply = replies.get(helper)
         try:
-            told.append(_streams(reply, len(next(iter(summands.values())).masked)))
+            told.append(_streams(reply, numbers))
         except ReplyError as error:
             raise HelpError(
                 f"the sum of round {t} stays closed, for {helper} does not help: {error}. `fedsmall resume` goes on "
@@ -58,10 +59,11 @@ def ask_helpers(
 
 
 def readdressed(chain: "SealedChain", grid: Grid, t: int, slots: Mapping[str, Slot]) -> dict[str, "ArrayRecord"]:
-    """The travellers of these ``slots``, sealed to the sites where they are to train for round ``t``; those that came."""
+    """The travellers of these ``slots``, sealed to where they are to train for round ``t``; those that came."""
     letters = {}
     for site, slot in sorted(slots.items()):
-        question = RecordDict({CONFIG: chain.words(t, written=slot.sealed)})
+        words = {WRITTEN: slot.sealed, ANSWER_BYTES: size_in_bytes({MODEL: slot.model})}
+        question = RecordDict({CONFIG: chain.words(t, **words)})
         reply = _asked(chain, grid, READDRESS, {slot.by: question}).get(slot.by)
         try:
             records = _records(reply)
@@ -93,8 +95,8 @@ def _records(reply: Message | None) -> "dict[str, ArrayRecord]":
 
 
 def _streams(reply: Message | None, count: int) -> np.ndarray:
-    record = _records(reply).get(SUM, {})
-    if list(record) != [SUM]:
+    record = _records(reply).get(SUM)
+    if record is None or list(record) != [SUM]:
         raise ReplyError("expected the sum of streams")
     numbers = read_array(SUM, record[SUM])
     if numbers.dtype != np.uint64 or numbers.shape != (count,):

@@ -88,7 +88,8 @@ class SealedChain(DaisyChain):
         for order, site in self._orders:
             slot = self._expected[site]
             told = self._told(slot)
-            words = ConfigRecord({**order.content[CONFIG], SEALED: told.model_dump_json(exclude_defaults=True)})
+            words = ConfigRecord(dict(order.content.config_records[CONFIG]))
+            words[SEALED] = told.model_dump_json(exclude_defaults=True)
             order.content = RecordDict({**order.content, CONFIG: words})  # others share what was there
         return orders
 
@@ -148,7 +149,7 @@ class SealedChain(DaisyChain):
             self.note(contact.t, site, "set aside", "by itself: its update is too large or not finite")
         aggregates = contact.action is Action.AGGREGATE
         if aggregates and self.secure:
-            told = float(metrics[EXAMPLES]), float(metrics.get(STEPS, 1))
+            told = float(metrics[EXAMPLES]), float(metrics.get(STEPS, 1))  # type: ignore[arg-type]  # checked
             self._masked[site] = Summand(records[MODEL][MASKED].numpy(), to_arrays(records[SEEDS]), *told)
             content[MODEL] = was.model  # which the sum is about to replace
         super()._take(contact, site, content)

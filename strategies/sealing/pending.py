@@ -54,7 +54,7 @@ class Pending:
 
 
 def _flat(summands: dict[str, Summand]) -> Arrays:
-    flat = {}
+    flat: Arrays = {}
     for site, each in summands.items():
         told = {NUMBERS: each.masked, TOLD: np.array([each.examples, each.steps]), **each.letters}
         flat |= {f"{site}|{name}": array for name, array in told.items()}

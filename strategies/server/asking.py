@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from pydantic import ValidationError
 
 from fedsmall.data.class_weights import BALANCED, agreed_weights, with_weights
 from fedsmall.data.standardise import Scaling, Sums, agree
@@ -25,7 +26,6 @@ from fedsmall.sealing.roll import roll_digest
 from fedsmall.sealing.waybills import seed_of
 from fedsmall.sealing.words import ANNOUNCED, NONCE, ROLL, Opened, needs_letters
 from fedsmall.wire import CONFIG, PLAN
-from pydantic import ValidationError
 from strategies.checks import read_array
 from strategies.daisy_chain import DaisyChain
 from strategies.sealing.chain import SealedChain
@@ -121,7 +121,7 @@ def let_all_know(
         content[SCALING] = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
     if letters:
         announced = {site: _announced(site, answer) for site, answer in sorted(strategy.roster.answers.items())}
-        content[CONFIG] = ConfigRecord({**content[CONFIG], ANNOUNCED: Opened(announced=announced).model_dump_json()})
+        content[CONFIG] = ConfigRecord({**_words(sheet), ANNOUNCED: Opened(announced=announced).model_dump_json()})
     if scaling is None and not letters:
         return sheet
     answers = _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", content)
@@ -159,8 +159,10 @@ def agree_on_weights(sheet: RunSheet, folder: Path, task: Task, answers: Told) -
 
 
 def _words(sheet: RunSheet) -> ConfigRecord:
-    words = {PLAN: sheet.plan.model_dump_json(exclude_defaults=True)}
-    return ConfigRecord(words | ({ROLL: json.dumps(sheet.roll)} if needs_letters(sheet.plan) else {}))
+    words = ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
+    if needs_letters(sheet.plan):
+        words[ROLL] = json.dumps(sheet.roll)
+    return words
 
 
 def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) -> dict[str, tuple[int, RecordDict]]:

@@ -29,10 +29,13 @@ from fedsmall.files import DiskFullError, one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import ROWS, RUN_NAME, RunSheet
+from fedsmall.sealing.words import needs_letters
 from fedsmall.travel.routes import among
 from fedsmall.validation import check_plan
 from fedsmall.wire import EXAMPLES
 from strategies.build import strategy_for
+from strategies.daisy_chain import DaisyChain
+from strategies.sealing.chain import SealedChain
 from strategies.server.asking import meet
 from strategies.server.heads import Heads
 from strategies.server.journal import FileJournal, put
@@ -118,7 +121,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
     """
     sheet = sheet.model_copy(update={"plan": among(sheet.plan, len(sheet.sites))})
     plan, journal = sheet.plan, FileJournal(folder / "journal")
-    strategy = strategy_for(plan)
+    strategy = strategy_for(plan, SealedChain if needs_letters(plan) else DaisyChain)
     sheet, task = meet(strategy, sheet, grid, folder)
     plan = sheet.plan
     check_plan(plan, task, len(sheet.sites))

@@ -21,7 +21,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from fedsmall.ends import ENDS
 from fedsmall.files import one_line
 from fedsmall.frames import PIECE, FrameError, block_of, cuts_of, from_frame, joined, leaves, pieces_with
-from fedsmall.wire import CONFIG, METRICS, REFUSED, join, parts
+from fedsmall.wire import ANSWER_BYTES, CONFIG, METRICS, REFUSED, join, parts
 from strategies.records import array_records, to_arrays, to_record
 from strategies.server.grid_around import GridAround
 
@@ -73,7 +73,9 @@ class PackedGrid(GridAround):
         for order, copy, (_, size) in zip(orders, copies, packed, strict=True):
             key = copy.metadata.message_id
             order.metadata.__dict__["_message_id"] = key
-            self._waiting[key] = _Waiting(order, MOST_TIMES * size + MOST_BESIDE)
+            config: Mapping[str, Any] = order.content.config_records.get(CONFIG, {})
+            most = MOST_TIMES * size + MOST_BESIDE + int(config.get(ANSWER_BYTES, 0))
+            self._waiting[key] = _Waiting(order, most)
         self._since = self._last = self.clock()
         return ids
 

@@ -57,7 +57,16 @@ def state_of(chain: DaisyChain) -> tuple[Arrays, dict[str, Any]]:
 
 def _slot(slot: Slot, records: _Records) -> list[Any]:
     report = slot.report and [slot.report.examples, slot.report.steps, records.number(slot.report.rule)]
-    return [records.number(slot.model), records.number(slot.carried), slot.common, report, slot.by, slot.group, slot.to, slot.sealed]
+    return [
+        records.number(slot.model),
+        records.number(slot.carried),
+        slot.common,
+        report,
+        slot.by,
+        slot.group,
+        slot.to,
+        slot.sealed,
+    ]
 
 
 def restore(chain: DaisyChain, arrays: Arrays, meta: Mapping[str, Any]) -> None:

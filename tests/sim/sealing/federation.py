@@ -1,0 +1,91 @@
+"""Sealed runs over real sites' own programs; only Flower's network is left out, and everything else may be watched."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+
+from clients.sealing.letters import IDENTITY
+from clients.upkeep.at_rest import secret
+from fedsmall.audit_log import AuditLog
+from fedsmall.plan import Plan
+from fedsmall.run_sheet import RunSheet
+from fedsmall.sealing.letters import name_of
+from fedsmall.wire import CONFIG, PLAN
+from sim.engines.run import run_plan
+from sim.runs import scenario
+from strategies.server.deployment import conduct
+from strategies.server.retrying_grid import RetryingGrid
+from strategies.server.run_loop import Outcome
+from tests.sim.engines.stations import Stations
+from tests.sim.engines.test_one_algorithm import federation_of
+
+BOTH: dict[str, Any] = {"sealed": True, "secure": True}
+Change = Callable[[str, Message], Message | None]
+
+
+def plan_of(name: str = "FedDC", sites: int = 3, privacy: dict[str, Any] | None = BOTH, **more: Any) -> Plan:
+    """A short run; sealed and secure unless said otherwise."""
+    entry = {"name": name, **({"privacy": privacy} if privacy else {}), **more.pop("method", {})}
+    table = {
+        "name": "letters",
+        "task": "breast_cancer",
+        "sites": sites,
+        "samples_per_site": 12,
+        "model": "mlp",
+        "model_options": {"hidden": [8]},
+        "rounds": 6,
+        "recipe": {"lr": 0.1, "batch": 4},
+        "method": [entry],
+        **more,
+    }
+    return scenario.build(table).plans()[0]
+
+
+class Federation(Stations):
+    """Stations of real sites, over one server; ``change`` may hold back, or change, what passes."""
+
+    def __init__(self, folder: Path, sites: int, monkeypatch: Any, policy: str = "", change: Change | None = None):
+        super().__init__(folder, tuple(f"site-{k:03d}" for k in range(sites)), monkeypatch, policy)
+        self.change = change
+        self.passed: list[tuple[str, Message, Message]] = []  # every order and its answer
+
+    @property
+    def roll(self) -> dict[str, str]:
+        return {name: name_of(secret(self.folder / name / IDENTITY)) for name in self.names}
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        return list(self._replies(messages))
+
+    def _replies(self, messages: Iterable[Message]) -> Iterable[Message]:
+        for order in messages:
+            site = self.at[order.metadata.dst_node_id]
+            if self.change is not None and self.change(site, order) is None:
+                continue
+            reply = self._through(order)
+            self.passed.append((site, order, reply))
+            yield reply
+
+
+def drawn(federation: Federation) -> Plan:
+    """The plan that the orders of the last run held: with the seed that its sites have drawn."""
+    order = next(o for _, o, _ in reversed(federation.passed) if o.metadata.message_type == "train")
+    return Plan.model_validate_json(str(order.content[CONFIG][PLAN]))
+
+
+def simulated(federation: Federation, engine: str = "inprocess") -> Outcome:
+    """The same run in a simulation of that plan."""
+    plan = drawn(federation)
+    return run_plan(plan, federation_of(plan), engine)
+
+
+def run(federation: Federation, plan: Plan, name: str = "trial", **patience: Any) -> Outcome:
+    """What comes of a run of the plan by the server's own code."""
+    roll, sites = federation.roll, federation.names
+    sheet = RunSheet(run=name, id="0123", plan=plan, sites=sites, roll=roll, **{"quorum": 1, **patience})
+    home = federation.folder / "server" / name
+    home.mkdir(parents=True, exist_ok=True)
+    log = AuditLog(home / "log.jsonl", run=name, id="0123")
+    outcome, _ = conduct(sheet, home, RetryingGrid(federation, sheet, log), log)  # type: ignore[arg-type]
+    return outcome
