@@ -34,6 +34,8 @@ KEEP = "keep"  # of a model to be judged: it is the run's, though there were to 
 ANSWER_BYTES = "answer-bytes"  # of a question whose answer is larger than itself: about how many
 NAMES = "names"  # names of the arrays in a NumPyClient's list, in its order
 
+SQUARES = "exp_avg_sq"  # in the names of arrays beside a model: Adam's mean of squares
+
 # Codes of a refusal, beside Flower's own.
 REFUSED = 2  # as an exception in a ClientApp
 BROKEN = 101  # the site's log does not go on from what the site has signed

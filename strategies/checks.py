@@ -17,14 +17,13 @@ from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.training.batches import batch_sizes
 from fedsmall.travel.schedule import Contact
-from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, STEPS
+from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, SQUARES, STEPS
 from strategies.records import array_records, described
 
 NPY_HEADER_BYTES = 4096  # far more than any header numpy writes
 MOST = 10**9  # samples of a site, and its steps in a contact, where nothing else is known
 MOST_METRICS = 32
 KNOWN = {MODEL, CARRIED, RULE}
-SQUARES = "exp_avg_sq"  # Adam's mean of squares
 
 Signature = dict[str, tuple[tuple[int, ...], str]]
 

@@ -80,11 +80,11 @@ class Errand:
             raise LetterError(f"the order asks for {self.config[ROUNDS]} rounds, where the plan has {contact.rounds}")
         here, group = parts(arrays), self.ways.group(self.t, self.desk.site)
         self._check_rule(here.get(RULE, {}))
-        if self.config[COMMON]:
+        if self.config[COMMON] or self.ways.number(self.t) == 0:
             self._check_common(here.get(MODEL, {}), group)
             self.desk.keep_common(group, here[MODEL])
-            carried = self._moments(here.get(CARRIED, {}))
-            return join(**{MODEL: here[MODEL], CARRIED: carried, RULE: here.get(RULE, {})}), True, ""
+            carried, common = self._moments(here.get(CARRIED, {})), bool(self.config[COMMON])
+            return join(**{MODEL: here[MODEL], CARRIED: carried, RULE: here.get(RULE, {})}), common, ""
         if not is_sealed(self.plan):
             return arrays, False, ""
         try:
@@ -146,7 +146,10 @@ class Errand:
     def _moments(self, record: Arrays) -> Arrays:
         if not record or not is_sealed(self.plan):
             return record
-        return self._letter(record, self.told.beside, MOMENTS)
+        carried = self._letter(record, self.told.beside, MOMENTS)
+        assert self.told.beside is not None
+        self._check_beside(self._initial(0), carried, self.told.beside.site)
+        return carried
 
     def _check_model(self, model: Arrays, carried: Arrays, group: int) -> None:
         """The receiver's gate: LetterError, with the sender's name, for a model that no site should train on."""
@@ -154,15 +157,21 @@ class Errand:
         expected, who = self._initial(group), self.told.by.site
         if {k: (a.shape, a.dtype) for k, a in model.items()} != {k: (a.shape, a.dtype) for k, a in expected.items()}:
             raise LetterError(f"what {who} sent is no model of this run")
-        shapes = {name: array.shape for name, array in model.items()}
-        if any(array.shape != shapes.get(name.rpartition("/")[2], ()) for name, array in carried.items()):
-            raise LetterError(f"what {who} sent beside its model fits no part of it")
-        floats = [array for array in (*model.values(), *carried.values()) if array.dtype.kind == "f"]
-        if not all(np.isfinite(array).all() for array in floats):
+        self._check_beside(model, carried, who)
+        if not _finite(model):
             raise LetterError(f"the model that {who} sent holds a number that is not finite")
         common = self.desk.common(group)
         if self.plan.method.gate and size(model) > largest(common if common is not None else expected):
             raise LetterError(f"the model that {who} sent is absurdly large")
+
+    @staticmethod
+    def _check_beside(model: Arrays, carried: Arrays, who: str) -> None:
+        shapes = {name: array.shape for name, array in model.items()}
+        if any(array.shape != shapes.get(name.rpartition("/")[2], ()) for name, array in carried.items()):
+            raise LetterError(f"what {who} sent beside its model fits no part of it")
+        counts = [a for n, a in carried.items() if a.dtype.kind in "iu" or SQUARES in n.split("/")]
+        if not _finite(carried) or any((array < 0).any() for array in counts):
+            raise LetterError(f"what {who} sent beside its model is not finite, or below zero where nothing can be")
 
     # -- what leaves ------------------------------------------------------------------------------------------------
 
@@ -180,7 +189,7 @@ class Errand:
         if wrong:
             mine, metrics[REFUSED] = {MODEL: came[MODEL], CARRIED: came.get(CARRIED, {})}, 1
         if is_secure(self.plan):
-            metrics = {name: value for name, value in metrics.items() if name in (EXAMPLES, STEPS, REFUSED)}
+            metrics = {name: value for name, value in metrics.items() if name in (EXAMPLES, STEPS, REFUSED, NOT_TAKEN)}
         leaving = self._to_average(mine, metrics) if aggregates else self._on_its_way(mine)
         return {**header, "metrics": metrics, "order": list(leaving)}, leaving
 
@@ -264,6 +273,10 @@ class Errand:
         return {"config": {}}, join(**{MODEL: {LETTER: np.frombuffer(letter, np.uint8)}})
 
 
+def _finite(arrays: Arrays) -> bool:
+    return all(np.isfinite(array).all() for array in arrays.values() if array.dtype.kind == "f")
+
+
 def _order(config: Mapping[str, Any]) -> Order:
     try:
         return Order.model_validate_json(str(config.get(SEALED, "")))
@@ -272,7 +285,7 @@ def _order(config: Mapping[str, Any]) -> Order:
 
 
 def _bytes(arrays: Arrays) -> bytes:
-    return bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
+    return bytes(save({name: np.asarray(array, order="C") for name, array in arrays.items()}))
 
 
 def _arrays(content: bytes, who: str) -> Arrays:

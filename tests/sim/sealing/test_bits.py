@@ -18,3 +18,48 @@ def test_letters_change_no_bit(tmp_path, monkeypatch, sites, privacy):
 
     assert outcome.events == []
     assert_equal_bits(outcome.model, simulated(federation).model)
+
+
+CHAIN = {"permute_every": 1, "aggregate_every": 3}
+AVERAGE = {"aggregate_every": 2}
+RECIPE = {"lr": 0.1, "batch": 4}
+CASES = {
+    "FedAvg": ("FedAvg", AVERAGE, {}),
+    "weighted": ("FedAvg", {**AVERAGE, "weighted": True}, {"partition": {"dirichlet": 0.5}, "samples_per_site": None}),
+    "FedProx": ("FedProx", {**AVERAGE, "proximal_mu": 0.1}, {}),
+    "a chain with FedProx": ("FedDC+FedProx", CHAIN, {}),
+    "FedAvgM": ("FedAvgM", AVERAGE, {}),
+    "FedAdam": ("FedAdam", AVERAGE, {}),
+    "FedYogi": ("FedYogi", AVERAGE, {}),
+    "FedNova": ("FedNova", AVERAGE, {"recipe": {"lr": 0.1, "batch": 4, "local_epochs": 1}}),
+    "SCAFFOLD": ("SCAFFOLD", AVERAGE, {}),
+    "FedDyn": ("FedDyn", {**AVERAGE, "feddyn_alpha": 0.1}, {}),
+    "RepTreeFL": ("RepTreeFL", AVERAGE, {}),
+    "a chain of trees": ("FedDC+RepTreeFL", CHAIN, {}),
+    "moments that travel": ("FedDC", CHAIN, {"recipe": {**RECIPE, "momentum": 0.9}}),
+    "Adam's moments": ("FedDC", CHAIN, {"recipe": {"lr": 0.01, "batch": 4, "optimizer": "adam"}}),
+    "groups": ("TravellingGroups", {"permute_every": 1, "aggregate_every": 2, "groups": 2}, {}),
+    "groups with moments": (
+        "TravellingGroups",
+        {"permute_every": 1, "aggregate_every": 2, "groups": 2},
+        {"recipe": {**RECIPE, "momentum": 0.9}},
+    ),
+    "parallel": ("ParallelFedAvg", {"groups": 2, "aggregate_every": 1}, {}),
+    "half of the sites": ("FedDC", {**CHAIN, "fraction": 0.5}, {}),
+    "four models": ("FedDC", {**CHAIN, "models": 4}, {}),
+    "a moving average": ("FedAvg", {**AVERAGE, "ema": 0.9}, {}),
+    "snapshots": ("FedAvg", {**AVERAGE, "snapshots": 2}, {}),
+    "own starts": ("FedDC", CHAIN, {"initial_models": "independent"}),
+    "visitors": ("FedDC", {**CHAIN, "keep_last": 2}, {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_methods_that_need_a_mean_run_sealed(tmp_path, monkeypatch, case):
+    name, method, more = CASES[case]
+    federation = Federation(tmp_path, 6, monkeypatch)
+
+    outcome = run(federation, plan_of(name, 6, method=method, **more))
+
+    assert outcome.events == []
+    assert_equal_bits(outcome.model, simulated(federation).model)
