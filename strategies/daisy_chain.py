@@ -37,7 +37,8 @@ class DaisyChain(Strategy):
 
     The server holds one slot per traveller, by the name of the site where it is. A site that is silent, or whose reply
     fails its check, loses nothing: the traveller it was sent stays in its slot and goes on at the next permutation.
-    Every traveller that was trained since the last aggregation counts in the next, wherever it is, and no other does.
+    Every traveller that was trained since the last aggregation counts in the next, wherever it is, and no other does;
+    where the method keeps models from the server, those alone that came at that contact.
     Under a fraction there are as many travellers as drawn sites, and they go to those drawn next. The mean is
     unweighted unless ``weighted``; models are combined in the order of names, so arrival order does not matter.
     A model whose update is too large is set aside too (:mod:`fedsmall.travel.gate`; ``gate`` false for none is).
@@ -273,7 +274,8 @@ class DaisyChain(Strategy):
         assert self.common is not None
         self.aggregations += 1
         before = list(self.commons.models)
-        updates = partial(updates_of, self.slots, self.weighted, len(self.sites))
+        only = self.own.keys() if self.method.hidden else None  # who has answered at this contact
+        updates = partial(updates_of, self.slots, self.weighted, len(self.sites), only=only)
         refused, events = self.commons.aggregate(updates, contact.t, self.gate)
         self.events += events
         made = zip(self.commons.models, before, self.records, strict=True)
