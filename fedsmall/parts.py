@@ -173,6 +173,30 @@ class EarlyStop(Frozen):
     hold_out: Annotated[float, Field(gt=0, le=0.5)] | None = None
 
 
+def _a_test(value: Any) -> Any:
+    """``value`` if it says how much is held out: a count, a share, or the source's own test set."""
+    whole = type(value) is int and value >= 1
+    share = type(value) is float and 0 < value < 1
+    if value is None or value == "official" or whole or share:
+        return value
+    raise ValueError(f'test is a number of samples (53), a share (0.2) or "official"; got {value!r}')
+
+
+def _a_threshold(value: Any) -> Any:
+    """``value`` if it says from which probability of the positive class on a sample is called positive."""
+    share = isinstance(value, float) and 0 < value < 1
+    if value is None or value == "youden" or share:
+        return value
+    asked = value.get("sensitivity") if isinstance(value, dict) and len(value) == 1 else None
+    if isinstance(asked, float) and 0 < asked <= 1:
+        return value
+    raise ValueError(f'threshold is a probability (0.5), "youden" or {{sensitivity = 0.9}}; got {value!r}')
+
+
+Threshold = Annotated[float | str | dict[str, float] | None, BeforeValidator(_a_threshold)]
+Test = Annotated[int | float | str | None, BeforeValidator(_a_test)]
+
+
 class Privacy(Frozen):
     """What is done so that nobody can tell, from what leaves a site, who was in its data.
 

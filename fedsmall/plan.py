@@ -7,9 +7,22 @@ travels as JSON inside every order, so a site needs nothing else to know what it
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, AliasChoices, Field, field_validator, model_validator
 
-from fedsmall.parts import EarlyStop, Fraction, Frozen, NonNegative, Phase, Positive, Privacy, Recipe, Tree, Validation
+from fedsmall.parts import (
+    EarlyStop,
+    Fraction,
+    Frozen,
+    NonNegative,
+    Phase,
+    Positive,
+    Privacy,
+    Recipe,
+    Test,
+    Threshold,
+    Tree,
+    Validation,
+)
 
 
 def device_word(word: str) -> str:
@@ -153,6 +166,11 @@ class Method(Frozen):
         return any(method.permute_every is not None for method, _ in self.each_phase(1))
 
     @property
+    def hidden(self) -> bool:
+        """Whether single models are kept from the server (:class:`~fedsmall.parts.Privacy`)."""
+        return self.family == "federated" and self.privacy is not None and self.privacy.hidden
+
+    @property
     def is_ensemble(self) -> bool:
         """Whether what comes out is several models that answer together: arrays with a leading axis of members."""
         return self.grouped or self.snapshots > 1
@@ -190,30 +208,6 @@ class Method(Frozen):
         if self.groups == 1 and self.validation is not None:
             return self.validation.routes
         return self.travelling(sites) if self.groups == "each" else self.groups
-
-
-def _a_test(value: Any) -> Any:
-    """``value`` if it says how much is held out: a count, a share, or the source's own test set."""
-    whole = type(value) is int and value >= 1
-    share = type(value) is float and 0 < value < 1
-    if value is None or value == "official" or whole or share:
-        return value
-    raise ValueError(f'test is a number of samples (53), a share (0.2) or "official"; got {value!r}')
-
-
-def _a_threshold(value: Any) -> Any:
-    """``value`` if it says from which probability of the positive class on a sample is called positive."""
-    share = isinstance(value, float) and 0 < value < 1
-    if value is None or value == "youden" or share:
-        return value
-    asked = value.get("sensitivity") if isinstance(value, dict) and len(value) == 1 else None
-    if isinstance(asked, float) and 0 < asked <= 1:
-        return value
-    raise ValueError(f'threshold is a probability (0.5), "youden" or {{sensitivity = 0.9}}; got {value!r}')
-
-
-Threshold = Annotated[float | str | dict[str, float] | None, BeforeValidator(_a_threshold)]
-Test = Annotated[int | float | str | None, BeforeValidator(_a_test)]
 
 
 class Plan(Frozen):

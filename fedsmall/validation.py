@@ -12,6 +12,7 @@ from fedsmall.models.shared_part import agreed_part
 from fedsmall.models.trial import try_model
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Method, Plan
+from fedsmall.privacy.hidden import check_hidden
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.site_level import check_private
 from fedsmall.stopping import check_kept_back, check_stop, told_by_key
@@ -43,6 +44,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     if method.family != "federated":
         return
     check_composition(plan)
+    check_hidden(plan, sites)
     combiner_for(plan)  # which knows its own settings
     numbers = parameter_count(plan, task)
     for in_phase, there in method.each_phase(sites):

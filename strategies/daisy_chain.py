@@ -37,7 +37,8 @@ class DaisyChain(Strategy):
 
     The server holds one slot per traveller, by the name of the site where it is. A site that is silent, or whose reply
     fails its check, loses nothing: the traveller it was sent stays in its slot and goes on at the next permutation.
-    Every traveller that was trained since the last aggregation counts in the next, wherever it is, and no other does.
+    Every traveller that was trained since the last aggregation counts in the next, wherever it is, and no other does;
+    where the method keeps models from the server, those alone that came at that contact.
     Under a fraction there are as many travellers as drawn sites, and they go to those drawn next. The mean is
     unweighted unless ``weighted``; models are combined in the order of names, so arrival order does not matter.
     A model whose update is too large is set aside too (:mod:`fedsmall.travel.gate`; ``gate`` false for none is).
@@ -284,7 +285,8 @@ class DaisyChain(Strategy):
 
     def _updates(self, contact: Contact, group: int) -> Updates:
         """What counts in a group's average at a contact."""
-        return updates_of(self.slots, self.weighted, len(self.sites), group)
+        only = self.own.keys() if self.method.hidden else None  # who has answered at this contact
+        return updates_of(self.slots, self.weighted, len(self.sites), group, only)
 
     def beside(self) -> dict[str, Any]:
         """What a journal keeps of this kind of chain alone."""

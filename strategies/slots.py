@@ -1,6 +1,6 @@
 """What the server holds for each traveller: the model, what goes with it, and what its last training said."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -51,9 +51,16 @@ def trained(
     return Slot(records[MODEL], records.get(CARRIED), report=report, by=site, group=sent.group)
 
 
-def updates_of(slots: Mapping[str, Slot], weighted: bool, sites_in_all: int, group: int = 0) -> Updates:
-    """What counts in a group's aggregation: its travellers trained since the last, in the order of the sites."""
-    mine = {site: slot.report for site, slot in sorted(slots.items()) if slot.group == group}
+def updates_of(
+    slots: Mapping[str, Slot], weighted: bool, sites_in_all: int, group: int = 0, only: Container[str] | None = None
+) -> Updates:
+    """What counts in a group's aggregation: its travellers trained since the last, in the order of the sites.
+
+    Where they are kept from the server, ``only`` are the sites that have answered at this very contact, and those at no
+    other count: a silent site's seal is opened by nobody, and a sum holds what was sent.
+    """
+    there = sorted(slots) if only is None else [site for site in sorted(slots) if site in only]
+    mine = {site: slots[site].report for site in there if slots[site].group == group}
     counted = {site: report for site, report in mine.items() if report is not None}
     rules = [report.rule for report in counted.values()]
     return Updates(

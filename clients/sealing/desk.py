@@ -90,7 +90,7 @@ class Desk:
         """Remember the last common model of a group: what is trained where a letter may not be used."""
         put(
             self.folder / f"common.{group}.safetensors",
-            seal(save({k: np.ascontiguousarray(a) for k, a in model.items()})),
+            seal(save({k: np.asarray(a, order="C") for k, a in model.items()})),
         )
 
     def common(self, group: int) -> Arrays | None:

@@ -26,6 +26,7 @@ from fedsmall.sealing.words import (
     LETTER,
     MASKED,
     MOMENTS,
+    NOT_TAKEN,
     REFUSED,
     SEALED,
     SEEDS,
@@ -47,6 +48,7 @@ from fedsmall.wire import (
     ROUND,
     ROUNDS,
     RULE,
+    SQUARES,
     STEPS,
     Arrays,
     join,
@@ -207,8 +209,7 @@ class Errand:
         carried, to = mine.get(CARRIED, {}), self.ways.next_site(self.t, self.desk.site)
         beside: Arrays = {}
         if carried and to is not None:
-            content = _bytes(carried)
-            beside = {LETTER: self._written(MOMENTS, to, content)} if is_sealed(self.plan) else carried
+            beside = {LETTER: self._written(MOMENTS, to, _bytes(carried))}
         if not is_secure(self.plan):
             return join(**{MODEL: mine[MODEL], CARRIED: beside, RULE: mine.get(RULE, {})})
         group = self.ways.group(self.t, self.desk.site)

@@ -63,7 +63,8 @@ class Travellers:
         if not own:
             self.stack = self.stack.rows(self.group)
         self.common = np.full(rows, not own)  # the last common model, untouched
-        self.trained = np.zeros(rows, dtype=bool)  # since the last aggregation, so it counts in the next
+        self.trained = np.zeros(rows, dtype=bool)  # since the last aggregation
+        self._here = np.zeros(rows, dtype=bool)  # trained at the last contact, too
         self._by = np.full(rows, -1)  # the site that trained it last
         self._examples, self._steps = np.zeros(rows), np.zeros(rows, dtype=np.int64)
         self._carries = np.zeros(rows, dtype=bool)  # optimizer state goes along
@@ -101,7 +102,8 @@ class Travellers:
         events = self._set_aside(received, reasons, contact, legs[-1].arrived)
         self._examples[good] = trained.examples[good]
         self._steps[good] = trained.steps[good] + (0 if legs[-1].arrived else self._steps[good])
-        self._rule = trained.rule if (good | ~self.trained).all() else {}
+        self._here = good
+        self._rule = trained.rule if (good | ~self._counted()).all() else {}
         order = np.flatnonzero(good)[np.argsort(at[good])]
         sites = tuple(self.names[site] for site in at[order])
         updates = sum(contact.rounds for contact in stretch) * len(at)
@@ -112,9 +114,9 @@ class Travellers:
         return moved(self.plan, len(self.names), at, before, contact, self.trainer.samples)
 
     def updates(self, group: int = 0) -> Updates:
-        """What counts in a group's aggregation: all its travellers trained since the last, wherever they are."""
+        """What counts in a group's aggregation: its travellers that :meth:`_counted` has, wherever they are."""
         rows = np.argsort(self.at)
-        rows = rows[self.trained[rows] & (self.group[rows] == group)]
+        rows = rows[self._counted()[rows] & (self.group[rows] == group)]
         return Updates(
             sites=tuple(self.names[site] for site in self.at[rows]),
             stack=Rows(self.stack.state).arrays(rows.tolist()),
@@ -123,6 +125,12 @@ class Travellers:
             rule={name: array[rows] for name, array in self._rule.items()},
             sites_in_all=len(self.names),
         )
+
+    def _counted(self) -> np.ndarray:
+        """Which travellers count in the next aggregation: those trained since the last. Of models that are kept from
+        the server, those trained for this very contact: a seal is opened, and a sum sent, only where one is.
+        """
+        return self.trained & self._here if self.plan.method.hidden else self.trained
 
     def become_common(self, afresh: Collection[int] = ()) -> None:
         """Every traveller is its group's common model now, weights and buffers; its moments stay with it, unless
@@ -152,7 +160,7 @@ class Travellers:
         """
         groups, state = len(self._commons), self.stack.state
         in_turn = np.arange(len(self.at)) % groups
-        plain = self._commons.are_means and self.trained.all() and len(self.at) % groups == 0
+        plain = self._commons.are_means and self._counted().all() and len(self.at) % groups == 0
         if not plain or (self.group != in_turn).any():
             return None
         turns = {name: tensor.view(-1, groups, *tensor.shape[1:]) for name, tensor in state.items()}

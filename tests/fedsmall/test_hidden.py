@@ -7,14 +7,16 @@ import pytest
 from pydantic import ValidationError
 
 from fedsmall.errors import PlanError
+from fedsmall.federation import Task
 from fedsmall.methods import method
-from fedsmall.parts import Privacy
+from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.privacy.blur import as_blur, check_handed_on
 from fedsmall.privacy.site_level import at_contacts, tells_loss
 from fedsmall.travel.journey import journey
 from fedsmall.travel.routes import folds_of
 from fedsmall.travel.schedule import contacts_of
+from fedsmall.validation import check_plan
 
 SEALED, SECURE = Privacy(sealed=True), Privacy(secure=True)
 
@@ -110,3 +112,79 @@ def test_a_plan_without_a_route_seed_is_written_as_it_always_was() -> None:
     assert plan_of(plan={"route_seed": 5}).data_key == plan.data_key
     with pytest.raises(ValidationError, match="greater than or equal to 0"):
         plan_of(plan={"route_seed": -1})
+
+
+TASK = Task("small", (4,), 2)
+ANY = {"model": "linear"}
+
+
+def checked(name: str, sites: int, plan: dict[str, Any] | None = None, **settings: Any) -> None:
+    check_plan(plan_of(name, {**ANY, **(plan or {})}, **settings), TASK, sites)
+
+
+MOMENTS = {"recipe": Recipe(momentum=0.5)}
+PHASES = ({"rounds": 4, "sites": 3, "aggregate_every": 1}, {"permute_every": 1})
+REFUSED: dict[str, tuple[str, int, dict[str, Any], dict[str, Any], str]] = {
+    "medians": ("FedMedian", 5, {}, {"privacy": SECURE}, r"'median' needs single models. Take aggregator = \"mean\""),
+    "Radon points": ("FedDC+Radon", 12, {}, {"privacy": SECURE}, "'radon' needs single models.*sealed hops stay"),
+    "trees at the server": ("RepTreeFL", 5, {}, {"privacy": SECURE, "tree": {"fold_at": "server"}}, 'fold_at = "site"'),
+    "trees that travel": ("RepTreeFL", 5, {}, {"privacy": SECURE, "tree": {"travel": "trees"}}, 'travel = "anchors"'),
+    "moments": ("FedDC", 5, MOMENTS, {"privacy": SECURE}, 'optimizer_state = "reset"'),
+    "weighted FedDyn": ("FedDyn", 5, {}, {"privacy": SECURE, "weighted": True}, "Leave weighted out"),
+    "two sites": ("FedAvg", 2, {}, {"privacy": SECURE}, "this plan has 2 models of 2 sites: have more sites"),
+    "two of many": ("FedAvg", 10, {}, {"privacy": SECURE, "fraction": 0.2}, "2 models of 10 sites: let 3 models or"),
+    "few models": ("FedDC", 10, {}, {"privacy": SECURE, "models": 2}, "2 models of 10 sites: let 3 models or more"),
+    "small groups": ("TravellingGroups", 8, {}, {"privacy": SECURE, "groups": 3}, "groups of 2 models: have 2 groups"),
+    "no groups": ("FedDC", 8, {}, {"privacy": SECURE, "groups": "each"}, "groups of 1 model: have 2 groups"),
+    "routes": ("TravellingGroups", 12, {}, {"privacy": SECURE, "validate": {"routes": 5}}, "groups of 2 models"),
+    "few in a phase": (
+        *("FedDC", 5, {}),
+        {"privacy": SECURE, "phases": ({"rounds": 4, "sites": 2}, {})},
+        "this plan has 2 models of 2 sites",
+    ),
+    "the largest sites": ("FedDC", 5, {}, {"privacy": SEALED, "phases": PHASES}, 'Give each phase sites = "all"'),
+    "folds by samples": (
+        *("TravellingGroups", 12, {}),
+        {"privacy": SEALED, "validate": {"routes": 5}},
+        "folds of sites are dealt by their samples. Leave validate or sealed out",
+    ),
+    "nothing to seal": ("FedAvg", 5, {}, {"privacy": SEALED}, "'FedAvg' hands none on.*Take secure = true"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_hidden_models_do_not_go_with_is_refused_in_a_line(case: str) -> None:
+    name, sites, plan, settings, words = REFUSED[case]
+    with pytest.raises(PlanError, match=words) as error:
+        checked(name, sites, plan, **settings)
+
+    assert "\n" not in str(error.value)
+
+
+ALLOWED: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
+    "sums": ("FedAvg", 3, {}, {"privacy": SECURE}),
+    "both": ("FedAvg", 3, {}, {"privacy": Privacy(sealed=True, secure=True)}),
+    "seals of two sites": ("FedDC", 2, {}, {"privacy": SEALED}),
+    "sealed moments": ("FedDC", 5, MOMENTS, {"privacy": SEALED}),
+    "sealed medians": ("FedDC", 5, {}, {"privacy": SEALED, "aggregator": "median"}),
+    "three of many": ("FedAvg", 10, {}, {"privacy": SECURE, "fraction": 0.3}),
+    "groups of three": ("TravellingGroups", 9, {}, {"privacy": SECURE, "groups": 3}),
+    "routes over samples": (
+        *("FedDC", 4, {}),
+        {"privacy": Privacy(sealed=True, secure=True), "validate": {"routes": 5}, "aggregate_every": 2},
+    ),
+    "phases of all": (
+        *("FedDC", 5, {}),
+        {"privacy": SEALED, "phases": ({"rounds": 4, "aggregate_every": 1}, {"permute_every": 1})},
+    ),
+    "trees": ("RepTreeFL", 5, {}, {"privacy": SECURE}),
+    "who trains alone": ("Standalone", 1, {}, {"privacy": SECURE}),
+    "Central": ("Central", 1, {}, {"privacy": SEALED}),
+}
+
+
+@pytest.mark.parametrize("case", ALLOWED)
+def test_what_hidden_models_go_with_is_let_through(case: str) -> None:
+    name, sites, plan, settings = ALLOWED[case]
+
+    checked(name, sites, plan, **settings)

@@ -1,0 +1,169 @@
+"""Models that are kept from the server: every engine has the same numbers, and they are those of the clear run."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsmall.aggregation.combiners import Summed, combiner_for
+from fedsmall.errors import ReplyError
+from fedsmall.methods import METHODS
+from fedsmall.parts import Privacy, Recipe, Tree
+from fedsmall.plan import Plan
+from fedsmall.travel.journey import journey
+from sim.engines.run import run_plan
+from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.test_one_algorithm import (
+    ADAM,
+    BLUR,
+    MOMENTUM,
+    RESET,
+    SETTINGS,
+    assert_alike,
+    assert_equal_bits,
+    batched,
+    loop_of,
+    plan_of,
+    table,
+)
+
+SEALED: dict[str, Any] = {"privacy": Privacy(sealed=True)}
+SECURE: dict[str, Any] = {"privacy": Privacy(secure=True)}
+BOTH: dict[str, Any] = {"privacy": Privacy(sealed=True, secure=True)}
+CHAIN = SETTINGS["FedDC"]
+SUMMED = (
+    *("FedAvg", "FedProx", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi", "FedNova", "SCAFFOLD", "FedDyn"),
+    *("DaisyChain", "FedDC", "RepTreeFL"),
+)
+
+CASES = {
+    "sealed": plan_of(settings={**CHAIN, **SEALED}, evaluate_every=2),
+    "sealed, with moments": plan_of(settings={**CHAIN, **SEALED}, recipe=ADAM),
+    "sealed trees": plan_of(settings={**CHAIN, **SEALED, "tree": Tree(travel="trees", drop=0.2)}, recipe=ADAM),
+    "sums": plan_of(settings={**CHAIN, **SECURE}, evaluate_every=2),
+    "both": plan_of(settings={**CHAIN, **BOTH}, recipe=RESET),
+    "weighted sums": plan_of(settings={**CHAIN, **BOTH, "weighted": True}),
+    "sums over some": plan_of("SCAFFOLD", {"aggregate_every": 2, "fraction": 0.6, **SECURE}),
+    "sums of blurred models": plan_of(
+        settings={**CHAIN, "privacy": Privacy(blur=1.0, sealed=True, secure=True)}, evaluate_every=2
+    ),
+    "sums under patient-level privacy": plan_of(
+        settings={**CHAIN, "privacy": Privacy(level="patient", clip=0.5, epsilon=3.0, lot=4, secure=True)}
+    ),
+    "sums of groups": plan_of("TravellingGroups", {"groups": 2, **BOTH}, sites=7),
+    "routes from a seed of their own": plan_of(settings={**CHAIN, **SEALED}, route_seed=11),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_stack_and_messages_agree_on(case: str) -> None:
+    assert_alike(batched(CASES[case]), loop_of(CASES[case]).run())
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_sums_are_the_same_on_a_stack_and_with_messages_and_near_the_clear_run(name: str) -> None:
+    settings = SETTINGS.get(name, {})
+    secure, clear = plan_of(name, {**settings, **BOTH}), plan_of(name, settings)
+
+    one, other, open_ = batched(secure), loop_of(secure).run(), batched(clear)
+
+    assert_alike(one, other)
+    assert one.model is not None
+    assert open_.model is not None
+    for key, array in open_.model.items():
+        np.testing.assert_allclose(one.model[key], array, rtol=0, atol=1e-6)
+    assert any(not np.array_equal(one.model[key], array) for key, array in open_.model.items())
+
+
+def test_sealed_models_are_those_of_the_clear_run_to_the_bit() -> None:
+    sealed, clear = plan_of(settings={**CHAIN, **SEALED}, recipe=MOMENTUM), plan_of(settings=CHAIN, recipe=MOMENTUM)
+
+    assert_equal_bits(batched(sealed).model or {}, batched(clear).model or {})
+
+
+@pytest.mark.parametrize("hidden", [SEALED, SECURE], ids=["sealed", "secure"])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("FedDC", CHAIN),
+        ("FedDC", {**CHAIN, "fraction": 0.75}),
+        ("FedAvg", {"aggregate_every": 2}),
+        ("SCAFFOLD", {"aggregate_every": 2}),
+        ("TravellingGroups", {"groups": 2, "permute_every": 1, "aggregate_every": 3}),
+    ],
+)
+@pytest.mark.parametrize("every", [None, 3])
+def test_a_model_that_did_not_come_to_an_average_does_not_count_there(
+    name: str, settings: dict[str, Any], hidden: dict[str, Any], every: int | None
+) -> None:
+    recipe = Recipe(**METHODS[name].recipe | {"lr": 0.05})
+    more: dict[str, Any] = {"sites": None, "samples_per_site": None, "evaluate_every": every, "recipe": recipe}
+    plan, clear = plan_of(name, {**settings, **hidden}, **more), plan_of(name, settings, **more)
+    federation = table(plan, 8, wild=(1,), scale=1e6)
+
+    one, other, open_ = batched(plan, federation), loop_of(plan, federation).run(), batched(clear, federation)
+
+    assert_alike(one, other)
+    assert {event["site"] for event in one.events} == {"site-1"}
+    travels = plan.method.permute_every is not None
+    assert one.model is not None
+    assert open_.model is not None
+    apart = max(float(np.abs(one.model[key] - array).max()) for key, array in open_.model.items())
+    # in the clear the traveller that came to site-1 counts as it was sent; without a chain that is no model at all
+    assert (apart > 1e-4) == travels
+
+
+def test_what_counts_are_the_models_of_the_sites_that_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, tuple[str, ...]]] = []
+    combine = Summed.combine
+
+    def watched(self: Summed, common: Any, updates: Any, t: int) -> Any:
+        seen.append((t, updates.sites))
+        return combine(self, common, updates, t)
+
+    monkeypatch.setattr(Summed, "combine", watched)
+    plan = plan_of(settings={**CHAIN, **BOTH}, sites=None, samples_per_site=None, rounds=8)
+    federation = table(plan, 5, wild=(1,), scale=1e6)
+
+    batched(plan, federation)
+    loop_of(plan, federation).run()
+
+    others = ("site-0", "site-2", "site-3", "site-4")
+    assert seen == [(4, others), (8, others)] * 2
+
+
+def test_a_sum_of_which_too_few_are_left_ends_the_run_in_a_line() -> None:
+    plan = plan_of("FedAvg", {"aggregate_every": 2, **SECURE}, sites=None, samples_per_site=None)
+    federation = table(plan, 4, wild=(0, 1))
+
+    for run in (lambda: batched(plan, federation), loop_of(plan, federation).run):
+        with pytest.raises(ReplyError, match="At round 2 2 sites are left for a secure sum"):
+            run()
+
+
+@pytest.mark.slow
+@ON_RAY
+def test_sums_have_the_same_bits_on_ray_and_in_one_process() -> None:
+    plan = plan_of(settings={**CHAIN, **BOTH}, rounds=5)
+
+    one, other = (run_plan(plan, engine=engine) for engine in ("inprocess", "ray"))
+
+    assert_equal_bits(one.model or {}, other.model or {})
+
+
+def test_a_route_seed_moves_the_models_and_nothing_else() -> None:
+    def first_steps(**seeds: int) -> Any:
+        return batched(plan_of("FedAvg", {"aggregate_every": 1}, rounds=2, **seeds)).model
+
+    assert_equal_bits(first_steps(seed=3), first_steps(seed=3, route_seed=9))
+    one, other = (batched(plan_of(route_seed=seed)).model or {} for seed in (0, 9))
+    assert any(not np.array_equal(one[key], other[key]) for key in one)
+    assert [at.tolist() for _, at in journey(plan_of(route_seed=9), 5)] == [
+        at.tolist() for _, at in journey(plan_of(seed=9), 5)
+    ]
+
+
+def test_the_combiner_of_a_plan_sums_where_the_plan_says_so() -> None:
+    plans: list[Plan] = [plan_of(settings={**CHAIN, **privacy}) for privacy in ({}, SEALED, SECURE, BOTH, BLUR)]
+
+    assert [isinstance(combiner_for(plan), Summed) for plan in plans] == [False, False, True, True, False]
