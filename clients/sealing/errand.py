@@ -12,7 +12,7 @@ from clients.patients import Answer
 from clients.policy import Policy
 from clients.sealing.desk import Desk
 from clients.site_log import SiteLog
-from fedsmall.aggregation.sums import length, summand
+from fedsmall.aggregation.sums import LEAST, length, summand
 from fedsmall.audit_log import digest_of
 from fedsmall.errors import ReplyError
 from fedsmall.federation import Task
@@ -55,8 +55,6 @@ from fedsmall.wire import (
     parts,
     stack_of_one,
 )
-
-LEAST_SUMMED = 3  # a sum of fewer sites is next to a site's own numbers
 
 
 class Errand:
@@ -243,7 +241,7 @@ class Errand:
 
         Raises LetterError for a set that is too small, has a site that is not in the sum, or is not the first.
         """
-        sites, least = sorted(letters), max(LEAST_SUMMED, policy.least_sites)
+        sites, least = sorted(letters), max(LEAST, policy.least_sites)
         if len(sites) < least:
             raise LetterError(
                 f"this site helps to open no sum of fewer than {least} sites, and {len(sites)} were given"

@@ -59,7 +59,9 @@ def _check_parts(plan: Plan) -> None:
         raise PlanError(f'{only}, and travel = "trees" takes every replica along beside it. Use travel = "anchors".')
     sealed = plan.method.privacy is not None and plan.method.privacy.sealed
     if plan.recipe.has_state and plan.recipe.optimizer_state == "travel" and not sealed:
-        raise PlanError(f"{only}, and moments that travel go beside it. Take sealed = true too, or optimizer_state = "reset".")
+        raise PlanError(
+            f'{only}, and moments that travel go beside it. Add sealed = true, or optimizer_state = "reset".'
+        )
     if method.server == "feddyn" and method.weighted:
         raise PlanError(f"{only}; a weighted FedDyn would take two, weighted and not. Leave weighted out.")
 

@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall.aggregation.combiners import Updates
-from fedsmall.aggregation.sums import length
+from fedsmall.aggregation.sums import LEAST, length
 from fedsmall.audit_log import digest_of
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
@@ -43,7 +43,7 @@ from strategies.acceptance import by_order
 from strategies.checks import Limits, check_content, check_metrics, limits_of, read_array, signature
 from strategies.daisy_chain import DaisyChain
 from strategies.records import array_records, size_in_bytes, to_arrays
-from strategies.sealing.asking import ask_helpers, readdressed
+from strategies.sealing.asking import HelpError, ask_helpers, readdressed
 from strategies.sealing.pending import Pending, Summand
 from strategies.slots import Slot
 
@@ -217,6 +217,11 @@ class SealedChain(DaisyChain):
         if not self.secure:
             return super()._updates(contact, group)
         came = {site: told for site, told in sorted(self._masked.items()) if self.slots[site].group == group}
+        if 0 < len(came) < LEAST:
+            raise HelpError(
+                f"{len(came)} sites have sent models for the average of round {contact.t}, and a sum of fewer than "
+                f"{LEAST} is opened by nobody. `fedsmall resume` asks again when more are there"
+            )
         summed = self.pending.settled(contact.t, group, came) if came else {}
         for site in sorted(set(came) - set(summed)):
             self.note(contact.t, site, "set aside", "the sum of this round was asked for without it before")

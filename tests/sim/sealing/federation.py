@@ -1,12 +1,15 @@
 """Sealed runs over real sites' own programs; only Flower's network is left out, and everything else may be watched."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Message
 
 from clients.sealing.letters import IDENTITY
+from clients.station import Station
 from clients.upkeep.at_rest import secret
 from fedsmall.audit_log import AuditLog
 from fedsmall.plan import Plan
@@ -46,10 +49,25 @@ def plan_of(name: str = "FedDC", sites: int = 3, privacy: dict[str, Any] | None 
 class Federation(Stations):
     """Stations of real sites, over one server; ``change`` may hold back, or change, what passes."""
 
-    def __init__(self, folder: Path, sites: int, monkeypatch: Any, policy: str = "", change: Change | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        sites: int,
+        monkeypatch: Any,
+        policy: str = "",
+        change: Change | None = None,
+        anew: bool = False,
+    ):
         super().__init__(folder, tuple(f"site-{k:03d}" for k in range(sites)), monkeypatch, policy)
-        self.change = change
+        self.change, self.anew = change, anew
+        self.there: dict[str, Station] = {}
         self.passed: list[tuple[str, Message, Message]] = []  # every order and its answer
+
+    def station(self, site: str) -> Station:
+        """The site's program; where it is started ``anew`` for every message it knows what is on its disk alone."""
+        if self.anew or site not in self.there:
+            self.there[site] = super().station(site)
+        return self.there[site]
 
     @property
     def roll(self) -> dict[str, str]:
@@ -86,6 +104,7 @@ def run(federation: Federation, plan: Plan, name: str = "trial", **patience: Any
     sheet = RunSheet(run=name, id="0123", plan=plan, sites=sites, roll=roll, **{"quorum": 1, **patience})
     home = federation.folder / "server" / name
     home.mkdir(parents=True, exist_ok=True)
+    clock = partial(next, count())  # a second at every look
     log = AuditLog(home / "log.jsonl", run=name, id="0123")
-    outcome, _ = conduct(sheet, home, RetryingGrid(federation, sheet, log), log)  # type: ignore[arg-type]
+    outcome, _ = conduct(sheet, home, RetryingGrid(federation, sheet, log, clock), log)  # type: ignore[arg-type]
     return outcome

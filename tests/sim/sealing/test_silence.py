@@ -1,0 +1,79 @@
+"""Sites that are silent in a sealed run: no traveller is lost or doubled, and the bits are a simulation's."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clients.client_app import app
+from clients.site_data import give_federation
+from fedsmall.models.registry import initial_model
+from fedsmall.wire import CONFIG, ROUND
+from sim.engines.inprocess import InProcessGrid
+from strategies.build import strategy_for
+from strategies.sealing.chain import SealedChain
+from strategies.server.run_loop import RunLoop
+from tests.sim.engines.test_one_algorithm import assert_equal_bits, federation_of
+from tests.sim.sealing.federation import Federation, drawn, plan_of, run
+
+CHAIN = {"permute_every": 1, "aggregate_every": 5}
+SHORT = {"round_deadline_s": 10}
+
+
+def silent_at(t: int, sites: int, seed: int) -> set[str]:
+    """A third of the sites; three are always there, for a sum of fewer is opened by nobody."""
+    away = np.flatnonzero(np.random.default_rng([seed, t]).random(sites) < 1 / 3)
+    return {f"site-{k:03d}" for k in away[: sites - 3].tolist()}
+
+
+class Silent(InProcessGrid):
+    """The same sites of a simulation do not answer an order to train."""
+
+    seed = 0
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        heard = []
+        for order in messages:
+            t, sites = order.content.config_records[CONFIG].get(ROUND, 0), len(self.nodes)
+            away = silent_at(int(t), sites, self.seed) if order.metadata.message_type == "train" else set()
+            if f"site-{self.nodes.index(order.metadata.dst_node_id):03d}" not in away:
+                heard.append(order)
+        return super().send_and_receive(heard, timeout=timeout)
+
+
+def in_a_simulation(plan, seed):
+    federation = federation_of(plan)
+    give_federation(plan, federation)
+    grid = Silent(app, len(federation.names))
+    grid.seed = seed
+    return RunLoop(
+        strategy_for(plan), grid, plan, lambda site: initial_model(plan, federation.task, site), in_pieces=False
+    ).run()
+
+
+def away(seed, sites):
+    def change(site, order):
+        training = order.metadata.message_type == "train"
+        return None if training and site in silent_at(order.content[CONFIG][ROUND], sites, seed) else order
+
+    return change
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("secure", [True, False])
+def test_who_is_silent_costs_no_bit_and_no_traveller(tmp_path, monkeypatch, seed, secure):
+    seen = []
+    passed_on = SealedChain._pass_on
+    monkeypatch.setattr(SealedChain, "_pass_on", lambda *a: (passed_on(*a), seen.append(dict(a[0].slots)))[0])
+    federation = Federation(tmp_path, 5, monkeypatch, change=away(seed, 5))
+
+    outcome = run(
+        federation, plan_of(sites=5, privacy={"sealed": True, "secure": secure}, rounds=15, method=CHAIN), **SHORT
+    )
+
+    assert any("readdress" in order.metadata.message_type for _, order, _ in federation.passed)
+    assert {each["kind"] for each in outcome.events} == {"silent"}
+    assert all(sorted(slots) == list(federation.names) for slots in seen)
+    letters = [[bytes(s.model["letter"].data) for s in slots.values() if "letter" in s.model] for slots in seen]
+    assert all(len(set(each)) == len(each) for each in letters)
+    assert_equal_bits(outcome.model, in_a_simulation(drawn(federation), seed).model)
