@@ -21,7 +21,7 @@ from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.sealing.letters import SEED, Announcement, LetterError, Post, Thread, announce, digest
 from fedsmall.sealing.masks import new_seeds
-from fedsmall.sealing.roll import roll_digest
+from fedsmall.sealing.roll import IDENTITIES, known_identities, roll_digest
 from fedsmall.sealing.waybills import Waybills, seed_of
 from fedsmall.sealing.words import Order, check_drawn, unsealed
 from fedsmall.wire import Arrays
@@ -187,17 +187,16 @@ def check_identities(home: Path, told: Mapping[str, str], pinned: str | None) ->
             f"the consortium's roll is sha256:{roll_digest(told)}, and the policy here pins another (roll); compare "
             "`fedsmall site roll` with the other hospitals"
         )
-    path = home / "identities.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
+    known = known_identities(home)
     for site, identity in sorted(told.items()):
         if known.get(site, identity) != identity:
             raise LetterError(
-                f"{site} has another identity than the one that this site has met; ask that hospital, and if it is "
-                "right, `fedsmall site trust` takes the new one"
+                f"{site} has another identity than the one that this site has met; ask that hospital: one that has "
+                "lost its identity is admitted under a new name"
             )
     fresh = sorted(set(told) - set(known))
     if fresh:
-        put(path, json.dumps(known | dict(told), indent=1).encode())
+        put(home / IDENTITIES, json.dumps(known | dict(told), indent=1).encode())
     return fresh
 
 

@@ -83,8 +83,8 @@ class Errand:
         if self.config[COMMON] or self.ways.number(self.t) == 0:
             self._check_common(here.get(MODEL, {}), group)
             self.desk.keep_common(group, here[MODEL])
-            carried, common = self._moments(here.get(CARRIED, {})), bool(self.config[COMMON])
-            return join(**{MODEL: here[MODEL], CARRIED: carried, RULE: here.get(RULE, {})}), common, ""
+            carried, is_common = self._moments(here.get(CARRIED, {})), bool(self.config[COMMON])
+            return join(**{MODEL: here[MODEL], CARRIED: carried, RULE: here.get(RULE, {})}), is_common, ""
         if not is_sealed(self.plan):
             return arrays, False, ""
         try:

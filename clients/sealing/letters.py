@@ -18,10 +18,9 @@ from fedsmall.errors import PlanError
 from fedsmall.files import one_line
 from fedsmall.run_sheet import RUN, RUN_ID, SITES
 from fedsmall.sealing.letters import LetterError, name_of
+from fedsmall.sealing.roll import IDENTITY
 from fedsmall.sealing.words import ANNOUNCED, GROUP, NONCE, NOT_TAKEN, ROLL, SEEDS, WRITTEN, Opened, needs_letters
 from fedsmall.wire import COMMON, ROUND, Arrays, split
-
-IDENTITY = "identity.key"  # in a site's home: only its station reads it
 
 
 @dataclass

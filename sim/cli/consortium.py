@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.site.roll import say_roll
 from sim.cli.terminal import say
 from sim.consortium import keys, members, server
 
@@ -69,6 +70,15 @@ def show(folder: Folder = HERE) -> None:
         say(f"{label} certificate: " + ("expired" if days < 0 else f"{days} days left"), "red" if days < 0 else None)
     for warning in members.warnings(folder):
         say(warning, "yellow")
+
+
+@app.command("roll")
+def roll(folder: Folder = HERE) -> None:
+    """Who may write sealed letters to whom, and one number that all hospitals read to each other on the telephone."""
+    known = members.roll_of(members.load(folder))
+    if not known:
+        raise ValueError("no site has sent an identity yet; `fedsmall site keygen` makes one with the key")
+    say_roll(known)
 
 
 @app.command("revoke")

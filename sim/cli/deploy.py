@@ -47,6 +47,7 @@ def start(
     _wait_for(folder, _words(wait_for), 60 * within)
     for run, plan in zip(named, plans, strict=True):
         chosen = runs.site_names(folder, _words(sites), plan)
+        plan = runs.sealed_where_possible(folder, plan, chosen)
         patience: dict[str, Any] = {"quorum": quorum, "round_deadline_s": round_deadline}
         runs.prepare(folder, run, plan, chosen, about=read.about, start_deadline_s=start_deadline, **patience)
         _follow(folder, run, runs.launch(folder, run, say), detach)

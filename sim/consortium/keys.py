@@ -8,6 +8,8 @@ import base64
 import hashlib
 import ipaddress
 import os
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +20,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedsmall.sealing.letters import name_of
+
 NIST_CURVES = ("secp256r1", "secp384r1", "secp521r1")
+STATION = "station:"  # begins the comment of a site's public key, with the identity of its letters
 SOON = 30  # days before an expiry that everybody whom it concerns is warned
 LOOPBACK = ("localhost", "127.0.0.1")
 
@@ -70,6 +75,27 @@ def new_server_certificate(authority: Path, folder: Path, hosts: Sequence[str], 
     (folder / "server.key").unlink(missing_ok=True)
     write_private(folder / "server.key", _private_pem(key))
     (folder / "server.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def new_identity(path: Path) -> None:
+    """Make the identity with which a site's letters are signed, in a file (0600) that its station alone reads.
+
+    Raises FileExistsError where there is one already: what other sites know it by would change.
+    """
+    write_private(path, secrets.token_bytes(32))
+
+
+def tell_identity(public: Path, identity: Path) -> None:
+    """Write the public half of an identity into the file of a site's public key, as the comment of its line."""
+    words = public.read_bytes().split()[:2]
+    public.write_bytes(b" ".join([*words, f"{STATION}{name_of(identity.read_bytes())}".encode()]) + b"\n")
+
+
+def read_identity(public: Path) -> str | None:
+    """The identity that stands in the file of a site's public key, as 64 hexadecimal digits; None where none does."""
+    words = public.read_text(errors="replace").split()[2:]
+    told = [word.removeprefix(STATION) for word in words if word.startswith(STATION)]
+    return told[0] if told and re.fullmatch("[0-9a-f]{64}", told[0]) else None
 
 
 def new_site_key(path: Path) -> str:

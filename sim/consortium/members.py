@@ -28,10 +28,14 @@ RECORD = "consortium.json"
 
 
 class Member(Frozen):
-    """One site of the consortium. ``fingerprint`` is None until the site has sent its public key."""
+    """One site of the consortium. ``fingerprint`` is None until the site has sent its public key.
+
+    ``identity`` is that of its letters to other sites, where the site has sent one with its key.
+    """
 
     name: str
     fingerprint: str | None = None
+    identity: str | None = None
     added: date
     expires: date
     revoked: date | None = None
@@ -140,16 +144,24 @@ def add_site(folder: Path, name: str, public_key: Path | None, days: int) -> Mem
     known = record.members.get(checked_name(name))
     if known and known.revoked:
         raise ValueError(f"{name} is revoked; admit the hospital under a new name and a new key")
-    mark = known.fingerprint if known else None
+    mark, identity = (known.fingerprint, known.identity) if known else (None, None)
     if public_key is not None:
+        identity = _same_identity(name, identity, keys.read_identity(public_key))
         key = keys.read_public_key(public_key)
         mark = _fresh_fingerprint(record, name, keys.fingerprint(key))
         (folder / "sites" / f"{name}.pub").write_bytes(key + b"\n")
     added = known.added if known else today()
-    member = Member(name=name, fingerprint=mark, added=added, expires=today() + timedelta(days=days))
+    until = today() + timedelta(days=days)
+    member = Member(name=name, fingerprint=mark, identity=identity, added=added, expires=until)
     save(folder, _with(record, member))
     write_kit(folder, record, member)
     return member
+
+
+def roll_of(record: Consortium) -> dict[str, str]:
+    """The identities of all sites that are admitted now and have one, by name."""
+    here = {name: m for name, m in sorted(record.members.items()) if m.standing(today()) == "admitted"}
+    return {name: member.identity for name, member in here.items() if member.identity}
 
 
 def revoke(folder: Path, name: str) -> Member:
@@ -208,6 +220,12 @@ def _fresh_fingerprint(record: Consortium, name: str, mark: str) -> str:
         if other.name != name and other.fingerprint == mark:
             raise ValueError(f"{other.name} uses this key already; every site makes its own (`fedsmall site keygen`)")
     return mark
+
+
+def _same_identity(name: str, known: str | None, told: str | None) -> str | None:
+    if known and told not in (None, known):
+        raise ValueError(f"{name}'s letters have another identity already; revoke it, and admit a new name")
+    return told or known
 
 
 def _with(record: Consortium, member: Member) -> Consortium:

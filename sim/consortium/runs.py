@@ -16,7 +16,9 @@ from fedsmall.methods import nearest
 from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
 from fedsmall.privacy.blur import check_handed_on
+from fedsmall.privacy.hidden import check_hidden
 from fedsmall.run_sheet import RunSheet
+from fedsmall.sealing.words import needs_letters
 from fedsmall.training.distillation import check_at_hand
 from sim.consortium import flower_cli, members, server
 from sim.consortium.bundles import SOURCE
@@ -62,11 +64,35 @@ def check_new(folder: Path, run: str, plan: Plan) -> None:
         raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
 
 
+def sealed_where_possible(folder: Path, plan: Plan, sites: tuple[str, ...]) -> Plan:
+    """The plan with travellers in letters, where it hands models on, says nothing of letters, and all sites know them.
+
+    That is what runs over real sites are by default; ``sealed = false`` in the scenario keeps them open.
+    """
+    method, privacy = plan.method, plan.method.privacy
+    if privacy is None or not method.permutes or "sealed" in privacy.model_fields_set:
+        return plan
+    sealed = method.model_copy(update={"privacy": privacy.model_copy(update={"sealed": True})})
+    changed = plan.model_copy(update={"method": sealed})
+    try:
+        check_hidden(changed, len(sites))
+    except PlanError:
+        return plan
+    return changed if set(sites) <= set(members.roll_of(members.load(folder))) else plan
+
+
 def prepare(folder: Path, run: str, plan: Plan, sites: tuple[str, ...], **patience: Any) -> Path:
     """Make the folder of a new run with its sheet. PlanError as :func:`check_new`."""
     check_new(folder, run, plan)
-    home = folder / "runs" / run
-    sheet = RunSheet(run=run, id=secrets.token_hex(8), plan=_without_paths(plan), sites=sites, **patience)
+    home, roll = folder / "runs" / run, {}
+    if needs_letters(plan):
+        roll = members.roll_of(members.load(folder))
+        if missing := sorted(set(sites) - set(roll)):
+            raise PlanError(
+                f"{', '.join(missing)} has sent no identity for sealed letters: `fedsmall site keygen` there, then "
+                "`fedsmall consortium add-site NAME --key site.key.pub`; or run without sealed and secure."
+            )
+    sheet = RunSheet(run=run, id=secrets.token_hex(8), plan=_without_paths(plan), sites=sites, roll=roll, **patience)
     home.mkdir(parents=True, mode=0o700)
     write(home / "sheet.json", sheet.model_dump_json(exclude_defaults=True, indent=1).encode(), flush=True)
     log_of(home).write("prepared", sites=list(sites), method=plan.method.label, seed=plan.seed)

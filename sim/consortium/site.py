@@ -17,6 +17,7 @@ from clients.launcher import APPROVED
 from clients.policy import OWN, load_policy
 from clients.relay import KEY, SOCKET
 from fedsmall.parts import Frozen
+from fedsmall.sealing.roll import IDENTITY
 from sim.consortium import dialling, flower_cli, keys, supervisor
 from sim.consortium.bundles import own_digest
 from sim.consortium.supervisor import Program
@@ -57,6 +58,11 @@ class Site(NamedTuple):
     def process_folder(self) -> Path:
         """Where the processes keep their numbers and logs."""
         return self.home / "run"
+
+    @property
+    def identity(self) -> Path:
+        """The secret half of the identity with which its letters are signed; the station's alone."""
+        return self.home / IDENTITY
 
     @property
     def socket_path(self) -> Path:

@@ -149,7 +149,8 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
         Judges(strategy, grid, plan).let_keep(outcome.chosen or outcome.rounds, outcome.model)
     for fault in journal.faults:
         log.write("journal", fault=fault)
-    return outcome, {"task": asdict(task), **told_at_roll(strategy.roster.answers)}
+    as_run = json.loads(plan.model_dump_json())  # with the seed of its routes, which the sites have drawn
+    return outcome, {"plan": as_run, "task": asdict(task), **told_at_roll(strategy.roster.answers)}
 
 
 def told_at_roll(answers: Mapping[str, Mapping[str, Any]]) -> Told:

@@ -9,6 +9,7 @@ from sim.cli.site import programs, runs
 app = typer.Typer(no_args_is_help=True, help="Run a hospital's side of a consortium.")
 COMMANDS: dict[str, Callable[..., None]] = {  # as its help lists them
     "keygen": programs.keygen,
+    "roll": programs.roll,
     "up": programs.up,
     "check": programs.check,
     "audit": runs.audit,

@@ -6,24 +6,39 @@ from typing import Annotated
 import typer
 
 from clients import consent
+from fedsmall.sealing.roll import known_identities
 from sim.cli.site.kit import HERE, Home, Kit, site_of
+from sim.cli.site.roll import say_roll
 from sim.cli.terminal import say
 from sim.consortium import keys, supervisor
 from sim.consortium import site as sites
-from sim.consortium.site import Site
 from sim.consortium.supervisor import stay
 
 
-def keygen(kit: Kit = HERE) -> None:
-    """Make the site's key pair, here and only here; the public half is what you send to the coordinator."""
-    card = Site(kit, kit).card
-    try:
-        mark = keys.new_site_key(kit / "site.key")
-    except FileExistsError:
-        raise ValueError("this kit has a key already; it is not overwritten") from None
+def keygen(kit: Kit = HERE, home: Home = None) -> None:
+    """Make the site's key pair and its identity, here and only here; the public half goes to the coordinator."""
+    site = site_of(kit, home)
+    card, public = site.card, kit / "site.key.pub"
+    if site.key.exists() and site.identity.exists():
+        raise ValueError("this kit has a key already; it is not overwritten")
+    if not site.key.exists():
+        keys.new_site_key(site.key)
+    if not site.identity.exists():
+        keys.new_identity(site.identity)
+    keys.tell_identity(public, site.identity)
+    mark = keys.fingerprint(public.read_bytes())
     say(f"The private key of {card.site} stays here: {kit / 'site.key'}")
     say(f"Send this file to the coordinator: {kit / 'site.key.pub'}")
     say(f"and read this fingerprint to them on the telephone: {mark}")
+
+
+def roll(kit: Kit = HERE, home: Home = None) -> None:
+    """The identities of the hospitals that this site has met, and one number to compare with them on the telephone."""
+    site = site_of(kit, home)
+    known = known_identities(site.home)
+    if not known:
+        raise ValueError("this site has met no other in a sealed run yet; ask the coordinator: `consortium roll`")
+    say_roll(known)
 
 
 def up(

@@ -55,7 +55,7 @@ def write_run(folder: Path, told: Told) -> Run:
     last = _judged_last(told).get("told", {})
     sums = {site: read(said["sums"]) for site, said in sorted(last.items()) if "sums" in said}
     y = _held_out(together(sums.values()))
-    plan = sheet.plan
+    plan = sheet.plan.model_copy(update={"route_seed": told["plan"].get("route_seed")})
     scenario = of_plan(plan, sheet.about)
     if task is not None:
         scenario = scenario.model_copy(update={"metric": _metric(plan, task, y)})

@@ -8,13 +8,13 @@ from typing import Any
 
 from flwr.app import Message
 
-from clients.sealing.letters import IDENTITY
 from clients.station import Station
 from clients.upkeep.at_rest import secret
 from fedsmall.audit_log import AuditLog
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RunSheet
 from fedsmall.sealing.letters import name_of
+from fedsmall.sealing.roll import IDENTITY
 from fedsmall.wire import CONFIG, PLAN
 from sim.engines.run import run_plan
 from sim.runs import scenario
