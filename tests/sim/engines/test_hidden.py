@@ -22,6 +22,7 @@ from tests.sim.engines.test_one_algorithm import (
     assert_alike,
     assert_equal_bits,
     batched,
+    federation_of,
     loop_of,
     plan_of,
     table,
@@ -146,7 +147,7 @@ def test_a_sum_of_which_too_few_are_left_ends_the_run_in_a_line() -> None:
 def test_sums_have_the_same_bits_on_ray_and_in_one_process() -> None:
     plan = plan_of(settings={**CHAIN, **BOTH}, rounds=5)
 
-    one, other = (run_plan(plan, engine=engine) for engine in ("inprocess", "ray"))
+    one, other = (run_plan(plan, federation_of(plan), engine=engine) for engine in ("inprocess", "ray"))
 
     assert_equal_bits(one.model or {}, other.model or {})
 
