@@ -1,5 +1,6 @@
 """Models that are kept from the server: every engine has the same numbers, and they are those of the clear run."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedsmall.parts import Privacy, Recipe, Tree
 from fedsmall.plan import Plan
 from fedsmall.travel.journey import journey
 from sim.engines.run import run_plan
+from strategies.server.journal import FileJournal
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.test_one_algorithm import (
     ADAM,
@@ -140,6 +142,24 @@ def test_a_sum_of_which_too_few_are_left_ends_the_run_in_a_line() -> None:
     for run in (lambda: batched(plan, federation), loop_of(plan, federation).run):
         with pytest.raises(ReplyError, match="At round 2 2 sites are left for a secure sum"):
             run()
+
+
+@pytest.mark.parametrize("hidden", [SEALED, BOTH], ids=["sealed", "both"])
+def test_a_hidden_run_that_is_stopped_at_every_contact_and_resumed_is_the_run_in_one_go(
+    tmp_path: Path, hidden: dict[str, Any]
+) -> None:
+    settings = {**CHAIN, **hidden, "fraction": 0.8, "server": "momentum"}
+    plan = plan_of(settings=settings, rounds=9, evaluate_every=2, sites=None, samples_per_site=None)
+    federation = table(plan, 6, wild=(2,), scale=1e6)
+    whole = loop_of(plan, federation).run()
+
+    for _ in range(20):
+        part = loop_of(plan, federation, journal=FileJournal(tmp_path), stop=lambda: True).run()
+        if not part.stopped:
+            break
+
+    assert_equal_bits(whole.model or {}, part.model or {})
+    assert part.events == whole.events
 
 
 @pytest.mark.slow
