@@ -245,8 +245,12 @@ def _by_method(plan: Plan) -> Iterable[str]:
     method, recipe = plan.method, plan.recipe
     if recipe.has_state and recipe.optimizer_state == "travel":
         yield "With it: the optimizer's state, as large as the model once or twice."
+    privacy = method.privacy
     if method.permutes:
-        yield "Daisy-chaining: the model that was trained here goes on to another site, as it is."
+        how = "sealed: it alone can open it" if privacy and privacy.sealed else "as it is"
+        yield f"Daisy-chaining: the model that was trained here goes on to another site, {how}."
+    if privacy and privacy.secure:
+        yield "At averages the model leaves masked: the server is told the sum over the sites alone (experimental)."
     if is_patient_level(plan):
         yield (
             "What a model learns here is noised at every step, so that no patient of ours can be told from it; the "

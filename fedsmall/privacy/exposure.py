@@ -2,7 +2,8 @@
 
 Only a simulation can count them, for nobody else holds all updates and all patients. Who knows where an update started:
 
-- the server, which sent every model out;
+- the server, which sent every model out; not of models that are sealed on their way, unless it makes an average of them
+  that it sent out itself, nor of those of which it sees a secure sum;
 - the site that gets a traveller next, where that set out from the common model, or is one that this site had sent
   itself and that comes back after one other site;
 - everybody, of the change from one common model to the next; but that is of all sites together, or of a group's. Of
@@ -84,7 +85,7 @@ class Exposure:
             start = {name: array[rows] for name, array in self._start.items()}
             near = np.where(self._known[rows][:, None], distances(start, sent, self._records[sites]), np.inf)
             for row, site, shares in zip(rows, sites, near, strict=True):
-                self._came(near=shares, row=row, site=site, to=None if step.to is None else step.to[row])
+                self._came(shares, row, site, None if step.to is None else step.to[row], self._shown(step.contact, row))
         if moment.commons:
             self._turn += 1
             commons = [self._kept(model) for model in moment.commons]
@@ -95,11 +96,21 @@ class Exposure:
         else:
             self._go_on(sent, rows, sites, len(step.at))
 
-    def _came(self, near: np.ndarray, row: int, site: int, to: int | None) -> None:
-        """What comes to the records of ``site``, which trained a row, by the server and by the site that gets it."""
+    def _shown(self, contact: Contact, row: int) -> bool:
+        """Whether the server sees a row as it leaves its site, and knows where it set out from."""
+        privacy = self.plan.method.privacy
+        if privacy is None or contact.action is Action.PERMUTE:
+            return privacy is None or not privacy.sealed
+        return not privacy.secure and (not privacy.sealed or self._from[row] == EVERYBODY)
+
+    def _came(self, near: np.ndarray, row: int, site: int, to: int | None, shown: bool) -> None:
+        """What comes to the records of ``site``, which trained a row, by the site that gets it, and by the server where
+        it is ``shown``.
+        """
         there = np.isfinite(near)  # where there is no patient, nothing is near
         records, near = self._number[site][there], near[there]
-        np.minimum.at(self._nearest["server"], records, near)
+        if shown:
+            np.minimum.at(self._nearest["server"], records, near)
         if to is not None and to != site and self._from[row] in (EVERYBODY, to):
             np.minimum.at(self._nearest["neighbours"], records, near)
             self._of_site[to] |= set(records[near <= WITHIN].tolist())

@@ -14,6 +14,7 @@ from fedsmall.theory.bounds import (
     sites_to_visit,
 )
 from fedsmall.theory.groups import GroupAdvice, advise_groups
+from fedsmall.theory.hidden import HiddenAdvice, advise_hidden
 from fedsmall.theory.patients import PatientAdvice, advise_patients
 from fedsmall.theory.visits import (
     Visits,
@@ -27,11 +28,13 @@ from fedsmall.theory.visits import (
 __all__ = [
     "Advice",
     "GroupAdvice",
+    "HiddenAdvice",
     "PatientAdvice",
     "RadonAdvice",
     "Visits",
     "advise",
     "advise_groups",
+    "advise_hidden",
     "advise_patients",
     "advise_radon",
     "expected_draws",

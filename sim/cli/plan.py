@@ -10,14 +10,18 @@ from fedsmall.errors import PlanError
 from fedsmall.theory import (
     Advice,
     GroupAdvice,
+    HiddenAdvice,
     PatientAdvice,
     RadonAdvice,
     advise,
     advise_groups,
+    advise_hidden,
     advise_patients,
     advise_radon,
 )
+from fedsmall.theory.hidden import NUMBER, SEAL
 from sim.report.terminal import terminal
+from sim.report.traffic import amount
 
 console = terminal()
 
@@ -71,6 +75,7 @@ def plan(
     console.print(_table(advice))
     console.print(_recommendation(advice))
     console.print(_privacy(advise_patients(sites, samples, patients)))
+    console.print(_hidden(advise_hidden(sites, parameters), advice))
     if radon:
         console.print()
         console.print(_radon(radon, advice))
@@ -101,6 +106,23 @@ def _privacy(advice: PatientAdvice) -> str:
         f"{asked}, and {advice.samples} are too few: the noise of a step is divided by them, a model gathers it "
         f"between two averages, and an average over {advice.sites} sites divides it by {advice.sites**0.5:.1f}. "
         "Average at every round, or take privacy = {blur = 1}, which promises less."
+    )
+
+
+def _hidden(of: HiddenAdvice, advice: Advice) -> str:
+    """What sealed hops and secure sums cost, a line each."""
+    sealed = f"Sealed hops (privacy = {{sealed = true}}) cost about {SEAL} bytes each and no exchange."
+    if not of.helpers:
+        return f"{sealed}\nSecure sums take three sites at least."
+    contacts = max(1, advice.aggregate_every // advice.permute_every)
+    often = "at every contact" if contacts == 1 else f"one for {contacts} contacts"
+    numbers = f"{NUMBER} bytes a number instead of {of.width}, and {of.from_helpers} from {of.helpers} helpers"
+    if of.parameters:
+        sent, plain, helped = (amount(width * of.parameters) for width in (NUMBER, of.width, of.from_helpers))
+        numbers = f"{sent} a site instead of {plain}, and {helped} from {of.helpers} helpers"
+    return (
+        f"{sealed}\nSecure sums (secure = true, experimental) cost an exchange more for each average, {often}, and "
+        f"there {numbers}."
     )
 
 

@@ -166,7 +166,8 @@ def budget_of(plan: Plan, contacts: int) -> str:
     """What the plan's privacy has cost after so many contacts, in a sentence."""
     privacy, ledger = plan.method.privacy, ledger_of(plan)
     if privacy is None or privacy.open:
-        return "no privacy: models go as they are, and nothing is counted"
+        hidden = "no noise" if privacy is not None and privacy.hidden else "no privacy"
+        return f"{hidden}: models go as they are, and nothing is counted"
     if ledger is not None:
         ledger.releases = sum(contact.travels for contact in contacts_of(plan)[:contacts])
         spent = ", ".join(f"{name} {value:.4g}" for name, value in ledger.report().items())

@@ -2,6 +2,7 @@
 
 from fedsmall.models.own_models import has_own_models
 from fedsmall.parts import Privacy
+from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss
 from sim.report.promises import promises
@@ -50,8 +51,21 @@ def leaves_a_site(run: Run) -> list[str]:
     if any(plan.method.tree and plan.method.tree.fold_at == "server" for plan in federated):
         parts.append("Every replica's model leaves the site, for they are folded at the server.")
     parts += [_privacy(run), *promises(run), *outside(run)]
-    parts.append("No sample, file name, or identity of a patient is sent. The server hands models on and sees each.")
+    parts.append(f"No sample, file name, or identity of a patient is sent. {_seen_by_the_server(run)}")
     return parts
+
+
+def _seen_by_the_server(run: Run) -> str:
+    """Which single models the server sees, by method."""
+    plans = [plan for plan in run.plans if plan.method.family == "federated"]
+    sealed = _labels([plan for plan in plans if plan.method.privacy and plan.method.privacy.sealed])
+    secure = _labels([plan for plan in plans if plan.method.privacy and plan.method.privacy.secure])
+    if not (sealed or secure):
+        return "The server hands models on and sees each."
+    parts = [f"those handed on under {sealed}, which are sealed"] * bool(sealed)
+    parts += [f"those averaged under {secure}, of which it is told the sum alone (experimental)"] * bool(secure)
+    simulated = "" if run.real else " In a simulation seals and masks are left out: the models are the same."
+    return f"The server hands models on and sees each, but for {', and '.join(parts)}.{simulated}"
 
 
 def _size(run: Run) -> str:
@@ -85,6 +99,10 @@ def _under(run: Run, kind: str) -> list[str]:
     """The federated methods whose privacy is for the "patient", for the "site", or "blur"; "" for none."""
     plans = [plan for plan in run.plans if plan.method.family == "federated"]
     return list(dict.fromkeys(plan.method.label for plan in plans if _kind(plan.method.privacy) == kind))
+
+
+def _labels(plans: list[Plan]) -> str:
+    return ", ".join(dict.fromkeys(plan.method.label for plan in plans))
 
 
 def _kind(privacy: Privacy | None) -> str:

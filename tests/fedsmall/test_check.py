@@ -133,3 +133,14 @@ def test_replicas_that_would_be_copies_are_noted(tmp_path, rows, noted):
     trees = plan({"csv": "x", "label": "ill", "classes": [0, 1]}, Method(name="RepTreeFL", tree=Tree(drop=0.1)))
 
     assert ("Replicas would lack no sample here" in texts(check_site(trees, "a", file), "note")) is noted
+
+
+def test_what_the_server_cannot_see_is_said_of_what_leaves(tmp_path):
+    def said(**privacy):
+        chain = Method(name="FedDC", permute_every=1, aggregate_every=10, privacy=Privacy(**privacy))
+        return " ".join(check_site(plan("digits", method=chain, sites=3), "site-001", None).leaves)
+
+    assert "another site, as it is." in said(blur=0)
+    assert "another site, sealed: it alone can open it." in said(sealed=True)
+    assert "At averages the model leaves masked" in said(secure=True)
+    assert "masked" not in said(sealed=True)

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from fedsmall.aggregation.combiners import Combiner, Summed, Updates, combiner_for
 from fedsmall.aggregation.sums import length, mean_of, summand
@@ -27,10 +29,10 @@ COMMON: Arrays = {
 NAMES = ("FedAvg", "FedProx", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi", "FedNova", "SCAFFOLD", "FedDyn", "FedDC")
 
 
-def plan_of(name: str = "FedAvg", secure: bool = True, **settings: Any) -> Plan:
+def plan_of(name: str = "FedAvg", secure: bool = True, **parts: Any) -> Plan:
     privacy = SECURE if secure else None
     recipe = Recipe(**METHODS[name].recipe)
-    return Plan(name="test", task="t", sites=5, recipe=recipe, method=method(name, privacy=privacy, **settings))
+    return Plan(name="test", task="t", sites=5, recipe=recipe, method=method(name, privacy=privacy, **parts))
 
 
 def updates_of(sites: int = 5, spread: float = 1.0, seed: int = 0, counter: int = 7) -> Updates:
@@ -181,6 +183,36 @@ def test_sums_of_parts_add_up_and_masks_go_again_without_a_trace() -> None:
     assert np.array_equal(parts, whole)
     assert not np.array_equal(masked, whole)
     assert np.array_equal(masked - masks.sum(axis=0, dtype=np.uint64), whole)
+
+
+NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False)
+
+
+@given(
+    models=st.lists(st.tuples(NUMBERS, NUMBERS), min_size=3, max_size=12),
+    counts=st.lists(st.integers(0, 10**3), min_size=12, max_size=12),
+    by_samples=st.booleans(),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_mean_is_within_half_a_unit_of_the_exact_one(
+    models: list[tuple[float, float]], counts: list[int], by_samples: bool
+) -> None:
+    plan, common = plan_of(weighted=by_samples), {"w": np.zeros(2)}
+    times = [n + 1 if by_samples else 1 for n in counts[: len(models)]]
+    sites = len(models)
+
+    room = 2**31 / sites - 1
+    held = [(model, n) for model, n in zip(models, times, strict=True) if max(map(abs, model)) * n < room]
+    assume(len(held) >= 3)
+    vectors = [summand(plan, {"w": np.array(model)}, common, {}, n, 1, sites) for model, n in held]
+    weights = np.array([float(n) for _, n in held]) if by_samples else None
+    total = np.sum(vectors, axis=0, dtype=np.uint64)
+    mean = mean_of(plan, common, total, len(held), weights, np.ones(len(held))).model["w"]
+
+    for place in (0, 1):
+        exact = sum(n * Fraction(model[place]) for model, n in held) / sum(n for _, n in held)
+        spacing = abs(exact) * Fraction(1, 2**51)  # of float64, in which the mean is given
+        assert abs(Fraction(float(mean[place])) - exact) <= Fraction(1, 2**33) + spacing
 
 
 def test_negative_numbers_wrap_around_and_come_back() -> None:

@@ -292,6 +292,33 @@ def test_plan_says_from_how_many_patients_privacy_is_worth_it(fedsmall, asked, s
     assert said_of_privacy in said
 
 
+@pytest.mark.parametrize(
+    ("asked", "said_of_hidden"),
+    [
+        (("--sites", "2"), "Secure sums take three sites at least"),
+        (("--sites", "3"), "8 bytes a number instead of 4, and 24 from 3 helpers"),
+        (("--sites", "4"), "and 32 from 4 helpers"),
+        (("--sites", "40"), "8 bytes a number instead of 4, and 24 from 3 helpers"),
+        (("--sites", "40", "--parameters", "20"), "160 B a site instead of 80 B, and 480 B from 3 helpers"),
+        (("--sites", "2"), "about 200 bytes each and no exchange"),
+    ],
+)
+def test_plan_says_what_it_costs_to_keep_models_from_the_server(fedsmall, asked, said_of_hidden):
+    code, said, _ = fedsmall("plan", "--samples", "20", "--error", "0.2", *asked)
+
+    assert code == 0
+    assert said_of_hidden in " ".join(said.split())
+
+
+def test_plan_says_how_often_a_secure_sum_takes_an_exchange_more(fedsmall):
+    advice = advise(40, 4, permute_every=2)
+
+    code, said, _ = fedsmall("plan", "--sites", "40", "--samples", "4", "--permute-every", "2")
+
+    assert code == 0
+    assert f"each average, one for {advice.aggregate_every // 2} contacts" in " ".join(said.split())
+
+
 @pytest.mark.parametrize("sites", ["1", "2", "3"])
 def test_plan_speaks_of_the_smallest_federations(fedsmall, sites):
     code, said, _ = fedsmall("plan", "--sites", sites, "--samples", "50")

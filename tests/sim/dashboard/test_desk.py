@@ -136,7 +136,8 @@ def test_a_run_is_in_the_state_that_its_log_and_files_say(tmp_path, events, file
 @pytest.mark.parametrize(
     ("privacy", "words"),
     [
-        (None, "models go as they are"),
+        (None, "no privacy: models go as they are"),
+        ({"secure": True}, "no noise: models go as they are"),
         ({"blur": 1.0}, "blur 1: hides records, and claims no epsilon"),
         ({"clip": 1.0, "noise": 2.0}, "spent by now: "),
         ({"level": "patient", "clip": 1.0, "epsilon": 3.0, "lot": 4}, "each patient by epsilon 3 at delta 1e-05"),

@@ -44,6 +44,13 @@ def ragged(plan: Plan) -> Federation:
     return replace(federation, train=train)
 
 
+def seen_by_the_server(plan: Plan, hop: bool, knows: str) -> bool:
+    privacy = plan.method.privacy or Privacy(blur=0)
+    if hop:
+        return not privacy.sealed
+    return not (privacy.secure or (privacy.sealed and knows != "everybody"))
+
+
 def by_hand(plan: Plan, federation: Federation) -> dict[str, Any]:
     """The counts by a loop that trains one site after the other, and asks of every update who knows its start."""
     names = federation.names
@@ -63,7 +70,8 @@ def by_hand(plan: Plan, federation: Federation) -> dict[str, Any]:
             trainers[name].train(stack, [0], contact.t, contact.rounds, common=[True], rule={}, memory={})
             model = {key: array.copy() for key, array in stack.traveller(0).model.items()}
             found = {(name, int(k)) for k in np.flatnonzero(records_read(start, model, samples.x))}
-            server |= found
+            if seen_by_the_server(plan, contact.action is Action.PERMUTE, knows):
+                server |= found
             sent[name] = model
             if contact.action is Action.PERMUTE:
                 reader = permutation(plan.seed, contact.t, names)[name]
@@ -96,6 +104,32 @@ def test_the_counts_are_those_of_a_loop_over_sites(which: str) -> None:
     assert expected["server"] > 5, "an attacker that finds nobody shows nothing"
     assert {key: told[key] for key in expected} == expected
     assert told["patients"] == sum(len(s) for s in federation.train)
+
+
+@pytest.mark.parametrize(
+    ("which", "hidden", "least", "most"),
+    [
+        ("FedDC", {"sealed": True}, 0, 0),  # it makes an average of models that came from another site, sealed
+        ("FedDC", {"secure": True}, 6, 18),  # hops are in the clear
+        ("FedDC", {"sealed": True, "secure": True}, 0, 0),
+        ("FedDC, d = 5", {"sealed": True}, 6, 18),  # some averages are of models that it had sent out
+        ("FedAvg", {"secure": True}, 0, 0),
+    ],
+)
+def test_the_server_reads_nobody_from_models_that_it_does_not_see(
+    which: str, hidden: dict[str, bool], least: int, most: int
+) -> None:
+    seldom = {"permute_every": 5, "aggregate_every": 2} if which == "FedDC, d = 5" else {}
+    plan = plan_of(which.partition(",")[0], settings={"privacy": Privacy(**hidden), **seldom})
+    federation = ragged(plan)
+
+    told = run_plan(plan, federation, "cohort", exposed=True).read
+
+    expected = by_hand(plan, federation)
+    assert told["server"] == expected["server"]
+    assert least <= told["server"] <= most
+    assert told.get("neighbours", expected["neighbours"]) == expected["neighbours"]
+    assert which == "FedAvg" or told["neighbours"] > 0, "a seal hides nothing from who opens it"
 
 
 @pytest.mark.parametrize(

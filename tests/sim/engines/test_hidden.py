@@ -1,5 +1,6 @@
 """Models that are kept from the server: every engine has the same numbers, and they are those of the clear run."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedsmall.parts import Privacy, Recipe, Tree
 from fedsmall.plan import Plan
 from fedsmall.travel.journey import journey
 from sim.engines.run import run_plan
+from strategies.server.journal import FileJournal
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.test_one_algorithm import (
     ADAM,
@@ -22,6 +24,7 @@ from tests.sim.engines.test_one_algorithm import (
     assert_alike,
     assert_equal_bits,
     batched,
+    federation_of,
     loop_of,
     plan_of,
     table,
@@ -141,12 +144,30 @@ def test_a_sum_of_which_too_few_are_left_ends_the_run_in_a_line() -> None:
             run()
 
 
+@pytest.mark.parametrize("hidden", [SEALED, BOTH], ids=["sealed", "both"])
+def test_a_hidden_run_that_is_stopped_at_every_contact_and_resumed_is_the_run_in_one_go(
+    tmp_path: Path, hidden: dict[str, Any]
+) -> None:
+    settings = {**CHAIN, **hidden, "fraction": 0.8, "server": "momentum"}
+    plan = plan_of(settings=settings, rounds=9, evaluate_every=2, sites=None, samples_per_site=None)
+    federation = table(plan, 6, wild=(2,), scale=1e6)
+    whole = loop_of(plan, federation).run()
+
+    for _ in range(20):
+        part = loop_of(plan, federation, journal=FileJournal(tmp_path), stop=lambda: True).run()
+        if not part.stopped:
+            break
+
+    assert_equal_bits(whole.model or {}, part.model or {})
+    assert part.events == whole.events
+
+
 @pytest.mark.slow
 @ON_RAY
 def test_sums_have_the_same_bits_on_ray_and_in_one_process() -> None:
     plan = plan_of(settings={**CHAIN, **BOTH}, rounds=5)
 
-    one, other = (run_plan(plan, engine=engine) for engine in ("inprocess", "ray"))
+    one, other = (run_plan(plan, federation_of(plan), engine=engine) for engine in ("inprocess", "ray"))
 
     assert_equal_bits(one.model or {}, other.model or {})
 

@@ -18,6 +18,8 @@ METHODS = [
     {"name": "FedAvg", "label": "open", "aggregate_every": 2},
     {"name": "FedDC", "label": "by noise", "privacy": {"level": "patient", "clip": 1.0, "noise": 3.0, "lot": 8}},
     {"name": "FedDC", "label": "by epsilon", "privacy": {"level": "patient", "clip": 1.0, "epsilon": 3.0, "lot": 8}},
+    {"name": "FedDC", "label": "hidden", "aggregate_every": 3, "privacy": {"sealed": True, "secure": True, "blur": 1}},
+    {"name": "FedAvg", "label": "summed", "privacy": {"secure": True}},
     {"name": "FedAvg", "label": "site", "aggregate_every": 2, "privacy": {"clip": 1.0, "noise": 9.0}},
 ]
 
@@ -74,3 +76,10 @@ def test_what_a_site_sends_is_said_as_it_is(run):
     assert "Noise is in every local step under by noise, by epsilon" in said
     assert "what leaves is clipped and noised under site" in said
     assert "other methods send the model as it was trained" in said
+
+
+def test_which_models_the_server_sees_is_said_by_method(run):
+    said = " ".join(leaves_a_site(run))
+
+    assert "but for those handed on under hidden, which are sealed, and those averaged under hidden, summed," in said
+    assert "the sum alone (experimental). In a simulation seals and masks are left out" in said

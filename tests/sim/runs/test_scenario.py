@@ -1,10 +1,14 @@
+import re
 import tomllib
 
 import pytest
 
 from fedsmall.errors import PlanError
+from fedsmall.federation import Task
+from fedsmall.validation import check_plan
 from sim.runs.scenario import as_toml, assign, build, load, of_plan, overlay, value_of
 from sim.runs.shipped import scenarios
+from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write
 
 TABLE = tomllib.loads(SMALL)
@@ -54,6 +58,26 @@ def test_a_device_is_no_part_of_a_plan():
 
     assert (here.device, there.device) == ("cpu", "cuda")
     assert here.plans() == there.plans()
+
+
+def test_a_route_seed_is_that_of_every_seed_and_is_written_down():
+    asked = build({**TABLE, "route_seed": 7})
+
+    assert {plan.travel_seed for plan in asked.plans()} == {7}
+    assert b"route_seed = 7" in as_toml(asked)
+    assert b"route_seed" not in as_toml(build(TABLE))
+    assert of_plan(asked.plans()[0]).plans() == [asked.plans()[0]]
+
+
+def test_the_methods_page_shows_a_scenario_of_hidden_models():
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    (shown,) = [part for part in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "sealed" in part]
+
+    (plan,) = build({"name": "x", "task": "breast_cancer", "sites": 5, **tomllib.loads(shown)}).plans()
+
+    check_plan(plan, Task("t", (30,), 2), 5)
+    assert plan.method.hidden
+    assert plan.travel_seed == 7
 
 
 def test_plans_of_one_seed_share_their_data_and_those_of_two_do_not():
