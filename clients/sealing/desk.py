@@ -8,6 +8,7 @@ of sites for whose sum this site has helped.
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from clients.memory import put
 from clients.upkeep.at_rest import opened, seal
 from fedsmall.audit_log import digest_of
 from fedsmall.errors import PlanError
+from fedsmall.files import write
 from fedsmall.plan import Plan
 from fedsmall.sealing.letters import SEED, Announcement, LetterError, Post, Thread, announce, digest
 from fedsmall.sealing.masks import new_seeds
@@ -62,8 +64,8 @@ class Desk:
         self._write("announced.json", kept)
         return str(self._own()["nonce"])
 
-    def post(self, plan: Plan, order: Order) -> tuple[Post, Waybills, Thread]:
-        """Who writes and opens letters under a plan, whose ways they go, and what was seen of the run by now.
+    def opened(self, plan: Plan, order: Order) -> "OpenDesk":
+        """The desk at work under a plan.
 
         Raises LetterError where the plan is another than before, or its routes not what all sites have drawn.
         """
@@ -80,7 +82,7 @@ class Desk:
         thread = Thread({int(t): told for t, told in at.items()})
         key = bytes.fromhex(self._own()["key"])
         post = Post(self.site, self.run, self._identity, key, announced, digest("plan", plan.model_dump_json()))
-        return post, Waybills(plan, tuple(sorted(announced))), thread
+        return OpenDesk(self, plan, order.nonces, post, Waybills(plan, tuple(sorted(announced))), thread)
 
     def keep_thread(self, thread: Thread) -> None:
         """Remember what was seen of the run."""
@@ -100,7 +102,8 @@ class Desk:
 
     def keep_sent(self, t: int, content: bytes) -> None:
         """Keep a traveller as it was sealed after round ``t``, and let go of the oldest."""
-        put(self._sent(t), seal(content))
+        self._sent(t).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write(self._sent(t), seal(content))  # not flushed: without it a traveller is replaced, and none is lost
         for old in sorted((self.folder / "sent").glob("*"))[:-SENT]:
             old.unlink()
 
@@ -137,6 +140,10 @@ class Desk:
                 raise LetterError(f"{most} travellers of this run were readdressed here, and no more will be")
             self._write("readdressed.json", [*every, mark])
 
+    def announced_before(self) -> bool:
+        """Whether the keys of all are here."""
+        return (self.folder / "announced.json").exists()
+
     def end(self) -> None:
         """Say that the run is over; its keys go when the site hears of another (:func:`destroy_ended`)."""
         if self.folder.exists():
@@ -167,6 +174,27 @@ class Desk:
 
     def _write(self, name: str, what: Any) -> None:
         put(self.folder / name, seal(json.dumps(what).encode()))
+
+
+@dataclass
+class OpenDesk:
+    """A run's ``desk`` at work: who writes and opens letters, whose ways they go, and what was seen of the run by now.
+
+    It holds from order to order, for what it is made of does not change in a run.
+    """
+
+    desk: Desk
+    plan: Plan
+    nonces: Mapping[str, str]
+    post: Post
+    ways: Waybills
+    thread: Thread
+    starts: dict[int, Arrays] = field(default_factory=dict)  # the groups' first models, as far as they were asked for
+
+    def is_for(self, desk: Desk, plan: Plan, order: Order) -> bool:
+        """Whether it is the desk of this order."""
+        same = (self.desk.folder, self.desk.run) == (desk.folder, desk.run)
+        return same and self.nonces == order.nonces and self.plan == plan and desk.announced_before()
 
 
 def destroy_ended(runs: Path) -> None:

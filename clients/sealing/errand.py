@@ -10,16 +10,15 @@ from safetensors.numpy import load, save
 
 from clients.patients import Answer
 from clients.policy import Policy
-from clients.sealing.desk import Desk
+from clients.sealing.desk import OpenDesk
 from clients.site_log import SiteLog
 from fedsmall.aggregation.sums import LEAST, length, summand
 from fedsmall.audit_log import digest_of
 from fedsmall.errors import ReplyError
 from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
-from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN
-from fedsmall.sealing.letters import LetterError
+from fedsmall.sealing.letters import LetterError, after
 from fedsmall.sealing.masks import masked, total
 from fedsmall.sealing.words import (
     KEY,
@@ -58,13 +57,13 @@ from fedsmall.wire import (
 
 
 class Errand:
-    """What one order asks of a site, under the run's ``desk``; ``config`` is the order's, ``task`` the site's."""
+    """What one order asks of a site, whose desk is ``at_work``; ``config`` is the order's, ``task`` the site's."""
 
-    def __init__(self, desk: Desk, plan: Plan, task: Task, config: Mapping[str, Any]) -> None:
-        self.desk, self.plan, self.task, self.config = desk, plan, task, config
-        self.t = int(config[ROUND])
-        self.told = _order(config)
-        self.post, self.ways, self.thread = desk.post(plan, self.told)
+    def __init__(self, at_work: OpenDesk, told: Order, task: Task, config: Mapping[str, Any]) -> None:
+        self.desk, self.plan, self.task, self.config = at_work.desk, at_work.plan, task, config
+        self.t, self.told = int(config[ROUND]), told
+        self.post, self.ways, self.thread = at_work.post, at_work.ways, at_work.thread
+        self._starts = at_work.starts
         self._see_average()
 
     # -- what came --------------------------------------------------------------------------------------------------
@@ -104,13 +103,12 @@ class Errand:
             raise LetterError(f"the order speaks of an average of round {told.t if told else 0}, the plan of {last}")
         if told is None:
             return
-        before = self.ways.last_average(told.t)
-        if self.thread.at.setdefault(before, told.before) != told.before:  # who was silent then takes the server's word
-            raise LetterError("the order speaks of other common models than this site was sent before")
-        known = self.thread.at.get(told.t)
-        if self.thread.go_on(told.before, told.t, list(told.commons)) != known and known is not None:
-            raise LetterError("the order speaks of other common models than this site was sent before")
-        self.desk.keep_thread(self.thread)
+        now = {self.ways.last_average(told.t): told.before, told.t: after(told.before, told.t, told.commons)}
+        if any(self.thread.at.get(t, said) != said for t, said in now.items()):
+            raise LetterError("the order speaks of other common models than this site was told of before")
+        if told.t not in self.thread.at:  # who was silent at an average takes the server's word for what was before
+            self.thread.at |= now
+            self.desk.keep_thread(self.thread)
 
     def _check_common(self, model: Arrays, group: int) -> None:
         if self.told.average is None:
@@ -127,6 +125,11 @@ class Errand:
             raise LetterError("what came for the local rule is not what all sites were told of")
 
     def _initial(self, group: int) -> Arrays:
+        if group not in self._starts:
+            self._starts[group] = self._start(group)
+        return self._starts[group]
+
+    def _start(self, group: int) -> Arrays:
         if self.plan.initial_models == "independent" and not self.plan.method.grouped:
             return initial_model(self.plan, self.task, self.desk.site)
         groups = starting(self.plan, len(self.ways.names), lambda site: initial_model(self.plan, self.task, site))
@@ -276,7 +279,8 @@ def _finite(arrays: Arrays) -> bool:
     return all(np.isfinite(array).all() for array in arrays.values() if array.dtype.kind == "f")
 
 
-def _order(config: Mapping[str, Any]) -> Order:
+def order_in(config: Mapping[str, Any]) -> Order:
+    """What an order says beside its plan. Raises LetterError where it says nothing that can be read."""
     try:
         return Order.model_validate_json(str(config.get(SEALED, "")))
     except ValidationError:

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from clients.memory import RUNS
 from clients.patients import Answer
-from clients.sealing.desk import Desk, check_identities, destroy_ended, identity_of
-from clients.sealing.errand import Errand
+from clients.sealing.desk import Desk, OpenDesk, check_identities, destroy_ended, identity_of
+from clients.sealing.errand import Errand, order_in
 from clients.site_log import SiteLog
 from clients.site_request import SiteRequest
 from fedsmall.errors import PlanError
@@ -31,6 +31,7 @@ class Letters:
     home: Path
     log: SiteLog
     folder_of: Callable[[Mapping[str, Any]], Path]
+    _at_work: OpenDesk | None = None
 
     def announced(self, order: SiteRequest) -> dict[str, str]:
         """What the answer to a roll call says more, once the consortium's identities are as this site knows them."""
@@ -100,7 +101,10 @@ class Letters:
     def _errand(self, order: SiteRequest) -> Errand:
         if not needs_letters(order.plan):
             raise PlanError("the plan has no letters to open")
-        return Errand(self._desk(order), order.plan, order.raw.task, order.config)
+        desk, told = self._desk(order), order_in(order.config)
+        if self._at_work is None or not self._at_work.is_for(desk, order.plan, told):
+            self._at_work = desk.opened(order.plan, told)
+        return Errand(self._at_work, told, order.raw.task, order.config)
 
     def _desk(self, order: SiteRequest) -> Desk:
         run = f"{order.config[RUN]} {one_line(order.config.get(RUN_ID, ''), 64)}"

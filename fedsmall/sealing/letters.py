@@ -12,7 +12,7 @@ are of one run, and gone after it: recorded traffic stays closed to who steals a
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -84,11 +84,6 @@ class Thread:
         """The digest that held while round ``t`` was trained: that of the last average before it."""
         return self.at[max(known for known in self.at if known < t)]
 
-    def go_on(self, before: str, t: int, commons: list[str]) -> str:
-        """The digest after the average of round ``t`` has made the ``commons``, by their digests."""
-        self.at[t] = digest("average", before, t, commons)
-        return self.at[t]
-
 
 class Post:
     """One site's own post office for one run: writes letters to the others, and opens theirs.
@@ -134,6 +129,11 @@ class Post:
 
     def _bound(self, kind: str, t: int, sender: str, to: str, thread: str) -> bytes:
         return canon(VERSION, kind, self.run, t, sender, to, thread, self.plan)
+
+
+def after(before: str, t: int, commons: Sequence[str]) -> str:
+    """The digest of a thread after the average of round ``t`` has made the ``commons``, by their digests."""
+    return digest("average", before, t, list(commons))
 
 
 def announce(site: str, run: str, identity: bytes, sealing: bytes, nonce: str) -> Announcement:

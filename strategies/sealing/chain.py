@@ -21,7 +21,7 @@ from fedsmall.aggregation.sums import LEAST, length
 from fedsmall.audit_log import digest_of
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
-from fedsmall.sealing.letters import Thread
+from fedsmall.sealing.letters import Thread, after
 from fedsmall.sealing.masks import unmasked
 from fedsmall.sealing.waybills import Waybills
 from fedsmall.sealing.words import (
@@ -209,7 +209,7 @@ class SealedChain(DaisyChain):
         rule = self.commons.order_rule()
         told = [*digests, digest_of(rule)] if rule else digests
         thread = self.thread.at[before]
-        self.thread.go_on(thread, contact.t, told)
+        self.thread.at[contact.t] = after(thread, contact.t, told)
         self.average = Average(t=contact.t, before=thread, commons=tuple(told))
         return made
 
