@@ -56,8 +56,11 @@ class LoopbackConsortium:
         )
         for name in self.data:
             members.add_site(self.folder, name, None, days=1)
-            keys.new_site_key(self.kit(name).key)
-            members.add_site(self.folder, name, self.kit(name).key.with_name("site.key.pub"), days=1)
+            own, public = self.kit(name), self.kit(name).key.with_name("site.key.pub")
+            keys.new_site_key(own.key)
+            keys.new_identity(own.identity)
+            keys.tell_identity(public, own.identity)
+            members.add_site(self.folder, name, public, days=1)
             if policy:
                 (self.kit(name).kit / "policy.toml").write_text(policy)
             if line:

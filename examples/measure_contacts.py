@@ -4,6 +4,7 @@ Three federations, one after the other, each with TLS, the gate, node keys, poli
 `fedsmall server up` and `fedsmall site up` start it; ``durable`` with the SuperLink's state on the disk; ``classic``
 with that, and at the sites Flower's own SuperNode and SuperExec, and a fresh ClientApp for every message. Two more have
 sites behind slow lines: ``slow`` of a tenth of a second there and back and 10 Mbit/s, ``slowest`` of 1 s and 1 Mbit/s.
+``sealed`` is ``resident`` with letters between the sites and secure sums, one in ten contacts an average.
 
     python -m examples.measure_contacts [CONTACTS] [VARIANT ...]
 """
@@ -34,7 +35,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "classic": {"durable": True, "classic": SITES},
     "slow": {"line": Line(0.1, 10.0)},
     "slowest": {"line": Line(1.0, 1.0)},
+    "sealed": {},
 }
+SETTINGS = {"sealed": ["method.0.privacy.sealed=true", "method.0.privacy.secure=true"]}
+AVERAGE_EVERY = 10
 USUAL = ("resident", "durable", "classic")
 PATIENCE = {"round_deadline_s": 300.0, "start_deadline_s": 300.0}
 
@@ -43,8 +47,9 @@ def main(contacts: int, variants: Iterable[str]) -> None:
     """Measure the variants and print a row for each."""
     path = Path(__file__).parent.parent / "scenarios" / "consortium_demo.toml"
     settings = [f"rounds={contacts + 1}", "method.0.permute_every=1", "evaluate_every=100000"]
-    plan = scenario.load(path, settings).plans()[0]
+    settings.append(f"method.0.aggregate_every={AVERAGE_EVERY}")
     for name in variants:
+        plan = scenario.load(path, [*settings, *SETTINGS.get(name, [])]).plans()[0]
         with tempfile.TemporaryDirectory(prefix="fm") as scratch:
             print(name, json.dumps(measured(Path(scratch), plan, VARIANTS[name])), flush=True)
 
@@ -73,6 +78,7 @@ def row(home: Path, spent: float) -> dict[str, float]:
         "contacts": len(each),
         "contact to contact, median s": round(statistics.median(between), 2),
         "to the last answer, median s": round(statistics.median(answers[t] - orders[t] for t in each), 2),
+        "mean s": round(statistics.mean(between), 3),
         "slowest s": round(max(between), 2),
         "processor s a contact": round(spent / len(each), 2),
         "load": round(os.getloadavg()[0], 1),

@@ -29,7 +29,7 @@ from fedsmall.sealing.words import Order, check_drawn, unsealed
 from fedsmall.wire import Arrays
 
 FOLDER = "letters"  # in the run's folder at the site
-SENT = 3  # travellers that are kept in case the one they went to is silent
+SENT = 5  # travellers that are kept in case the one they went to is silent
 ENDED = "ended"
 
 
@@ -120,10 +120,10 @@ class Desk:
             if kept["of"] != mark:
                 raise LetterError(f"this site has answered with other numbers for the sum of round {t} before")
             return {helper: bytes.fromhex(seed) for helper, seed in kept["seeds"].items()}
-        drawn = new_seeds(helpers)
-        every[str(t)] = {"of": mark, "seeds": {helper: seed.hex() for helper, seed in drawn.items()}}
+        fresh = new_seeds(helpers)
+        every[str(t)] = {"of": mark, "seeds": {helper: seed.hex() for helper, seed in fresh.items()}}
         self._write("seeds.json", every)
-        return drawn
+        return fresh
 
     def helps(self, t: int, group: int, sites: Sequence[str]) -> None:
         """Write down for whose sum this site helps; LetterError where it has helped for another set of sites before."""
@@ -161,7 +161,7 @@ class Desk:
         if own is None:
             if self.folder.exists() and any(self.folder.iterdir()):
                 raise LetterError("this site's keys of this run are gone: it had ended; start a new run")
-            own = {"key": secrets.token_hex(SEED), "nonce": secrets.token_hex(32)}
+            own = {"key": drawn(SEED), "nonce": drawn(32)}
             self._write("own.json", own)
         return dict(own)
 
@@ -197,9 +197,17 @@ class OpenDesk:
         return same and self.nonces == order.nonces and self.plan == plan and desk.announced_before()
 
 
-def destroy_ended(runs: Path) -> None:
-    """Delete the keys of all runs in a site's folder that are over, and whatever of models was kept for letters."""
-    for mark in runs.glob(f"*/{FOLDER}/{ENDED}"):
+def drawn(count: int) -> str:
+    """So many random bytes, in hexadecimal digits."""
+    return secrets.token_hex(count)
+
+
+def destroy_ended(runs: Path, but: Path) -> None:
+    """Delete the keys of all runs in a site's folder that are over, and whatever of models was kept for letters.
+
+    Of the run ``but``, which is taken up again, nothing is deleted.
+    """
+    for mark in set(runs.glob(f"*/{FOLDER}/{ENDED}")) - {but / FOLDER / ENDED}:
         for path in sorted(mark.parent.rglob("*")):
             if path.is_file() and path != mark:
                 path.unlink()

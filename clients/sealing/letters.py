@@ -38,7 +38,7 @@ class Letters:
         if not needs_letters(order.plan):
             return {}
         roll = self._roll(order)
-        destroy_ended(self.home / RUNS)
+        destroy_ended(self.home / RUNS, self.folder_of(order.config))
         mine = name_of(identity_of(self.home / IDENTITY))
         if roll.get(self.name) != mine:
             raise LetterError(

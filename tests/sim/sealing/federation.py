@@ -1,5 +1,6 @@
 """Sealed runs over real sites' own programs; only Flower's network is left out, and everything else may be watched."""
 
+import random
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
@@ -8,6 +9,7 @@ from typing import Any
 
 from flwr.app import Message
 
+from clients.sealing import desk
 from clients.station import Station
 from clients.upkeep.at_rest import secret
 from fedsmall.audit_log import AuditLog
@@ -59,6 +61,8 @@ class Federation(Stations):
         anew: bool = False,
     ):
         super().__init__(folder, tuple(f"site-{k:03d}" for k in range(sites)), monkeypatch, policy)
+        rng = random.Random(0)
+        monkeypatch.setattr(desk, "drawn", lambda size: rng.randbytes(size).hex())  # always the same ways
         self.change, self.anew = change, anew
         self.there: dict[str, Station] = {}
         self.passed: list[tuple[str, Message, Message]] = []  # every order and its answer
