@@ -228,11 +228,11 @@ def test_negative_numbers_wrap_around_and_come_back() -> None:
 
 def test_counters_are_averaged_and_rounded() -> None:
     updates = updates_of(3)
-    updates.stack["norm.num_batches_tracked"] = np.array([4, 5, 7])
+    updates.stack["norm.num_batches_tracked"] = np.array([4, 6, 7])
 
     made = combiner_for(plan_of()).combine(COMMON, updates, 1)
 
-    assert made["norm.num_batches_tracked"] == 5
+    assert made["norm.num_batches_tracked"] == 6  # of 5.67
     assert made["norm.num_batches_tracked"].dtype == COMMON["norm.num_batches_tracked"].dtype
 
 
@@ -275,6 +275,24 @@ def test_more_sites_and_more_samples_leave_less_room() -> None:
         summand(plan_of(weighted=True), model, common, {}, 50, 1, among=2000)
     with pytest.raises(ReplyError, match="above"):
         summand(plan_of(), model, common, {}, 50, 1, among=4000)
+
+
+def test_the_server_leaves_room_for_the_sites_of_the_federation_as_each_of_them_does() -> None:
+    updates = replace(updates_of(3), sites_in_all=4000)
+    updates.stack["a.bias"][1, 0] = 1e6
+
+    assert combiner_for(plan_of()).combine(COMMON, replace(updates, sites_in_all=300), 1)
+    with pytest.raises(ReplyError, match="is not finite, or above"):
+        combiner_for(plan_of()).combine(COMMON, updates, 1)
+
+
+def test_a_float32_model_is_scaled_in_float64() -> None:
+    plan, common = plan_of("FedNova"), {"w": np.zeros(1, np.float32)}
+    model = {"w": np.array([0.7], np.float32)}
+
+    vector = summand(plan, model, common, {}, 1, 7)
+
+    assert int(vector[0]) == round(Fraction(float(model["w"][0])) / 7 * 2**32)
 
 
 @pytest.mark.parametrize("sites", [1, 2])

@@ -12,6 +12,7 @@ from fedsmall.methods import METHODS
 from fedsmall.parts import Privacy, Recipe, Tree
 from fedsmall.plan import Plan
 from fedsmall.travel.journey import journey
+from fedsmall.travel.travellers import Travellers
 from sim.engines.run import run_plan
 from strategies.server.journal import FileJournal
 from tests.sim.engines.on_ray import ON_RAY
@@ -133,6 +134,26 @@ def test_what_counts_are_the_models_of_the_sites_that_answered(monkeypatch: pyte
 
     others = ("site-0", "site-2", "site-3", "site-4")
     assert seen == [(4, others), (8, others)] * 2
+
+
+def test_a_site_that_fails_in_the_last_piece_of_a_contact_leaves_the_others_controls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judged = Travellers._judged
+    calls: list[int] = []
+
+    def fails_at_last(self: Travellers, received: Any) -> Any:
+        good, grown = judged(self, received)
+        calls.append(len(calls))
+        good[1] = len(calls) % 2 == 1  # every second piece ends a contact
+        return good, grown
+
+    monkeypatch.setattr(Travellers, "_judged", fails_at_last)
+    plan = plan_of("SCAFFOLD", {"aggregate_every": 2, **SECURE}, rounds=4, evaluate_every=1)
+
+    outcome = batched(plan)
+
+    assert [(event["t"], event["site"]) for event in outcome.events] == [(2, "site-001"), (4, "site-001")]
 
 
 def test_a_sum_of_which_too_few_are_left_ends_the_run_in_a_line() -> None:
