@@ -53,14 +53,14 @@ def accepted(
 
 
 def oversized(
-    good: Mapping[str, Message], sent: Mapping[str, Slot], common: ArrayRecord, gate: float
+    good: Mapping[str, Message], sent: Mapping[str, Slot], common: ArrayRecord, gate: float, alone: bool = False
 ) -> dict[str, str]:
     """The sites of good replies whose models are too large (:func:`fedsmall.travel.gate.too_large`), and why."""
     if not (gate and good):
         return {}
     came = stacked([array_records(reply.content)[MODEL] for reply in good.values()])
     were = stacked([sent[site].model for site in good])
-    reasons = too_large(came, were, to_arrays(common), gate)
+    reasons = too_large(came, were, to_arrays(common), gate, alone=alone)
     return {site: reasons[row] for row, site in enumerate(good) if row in reasons}
 
 

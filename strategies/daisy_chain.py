@@ -247,8 +247,9 @@ class DaisyChain(Strategy):
         note, limits = partial(self.note, contact.t), partial(limits_of, self._plan, contact, self.roster.answers)
         good, bad = accepted(self._orders, named, self._expected, note, limits)
         assert self.common is not None
-        bad |= oversized(good, self._expected, self.common, self.gate)
-        theirs = absurd(self._expected, self.common) if bad and not self.alone else set()
+        hidden = self.method.hidden
+        bad |= oversized(good, self._expected, self.common, self.gate, hidden)
+        theirs = absurd(self._expected, self.common) if bad and not (self.alone or hidden) else set()
         for site in sorted(bad):
             by = self._expected[site].by if site in theirs else None
             note(*charge(site, bad[site], by))

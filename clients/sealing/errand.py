@@ -36,7 +36,7 @@ from fedsmall.sealing.words import (
     is_sealed,
     is_secure,
 )
-from fedsmall.travel.gate import largest, refusal, size, too_large
+from fedsmall.travel.gate import largest, size, too_large
 from fedsmall.travel.schedule import Action
 from fedsmall.travel.travellers import starting
 from fedsmall.wire import (
@@ -184,7 +184,7 @@ class Errand:
         An update that no site should train on stays here: the traveller goes on as it came, and a sum is without it.
         """
         mine, came = parts(sent), parts(received)
-        wrong = self._wrong(mine[MODEL], came[MODEL], came.get(CARRIED, {}))
+        wrong = self._wrong(mine[MODEL], came[MODEL], mine.get(CARRIED, {}))
         aggregates = self.ways.contact(self.t).action is Action.AGGREGATE
         metrics = dict(header["metrics"])
         if wrong and aggregates:
@@ -229,13 +229,13 @@ class Errand:
 
     def _wrong(self, model: Arrays, came: Arrays, carried: Arrays) -> str | None:
         """Why a model that was trained here may not leave; the gate of a run whose server sees no model."""
-        common = self.desk.common(self.ways.group(self.t, self.desk.site))
-        last = common if common is not None else came
-        if (why := refusal(model, last, self.plan.method.gate)) is not None:
-            return why.replace("aggregate", "model")
+        if not (_finite(model) and _finite(carried)):
+            return "it holds a number that is not finite"
         if not self.plan.method.gate:
             return None
-        return too_large(stack_of_one(model), stack_of_one(came), last, float(self.plan.method.gate)).get(0)
+        common = self.desk.common(self.ways.group(self.t, self.desk.site))
+        last, gate = common if common is not None else came, float(self.plan.method.gate)
+        return too_large(stack_of_one(model), stack_of_one(came), last, gate, alone=True).get(0)
 
     # -- what else a site is asked ----------------------------------------------------------------------------------
 

@@ -55,12 +55,20 @@ def size(model: Mapping[str, np.ndarray]) -> float:
     return float(sizes(stack_of_one(model)).sum())
 
 
-def too_large(replies: Arrays, sent: Arrays, common: Arrays, gate: float) -> dict[int, str]:
+def too_large(replies: Arrays, sent: Arrays, common: Arrays, gate: float, *, alone: bool = False) -> dict[int, str]:
     """Which models of a contact are set aside, and why: {row: reason}.
 
     ``replies`` and ``sent`` are {name: (models, ...)}: what came, and what each of them set out from; ``common`` is the
-    last common model. With less than three models there is no median to trust, and only a growth by a thousand counts.
+    last common model. With less than three models there is no median to trust, and only a growth by a thousand counts;
+    nor is there one where each is judged ``alone``, by a site that sees no other's.
     """
+    if alone:
+        rows = range(len(next(iter(replies.values()), ())))
+        each = (
+            [{name: array[row : row + 1] for name, array in part.items()} for part in (replies, sent)] for row in rows
+        )
+        found = [too_large(came, was, common, gate).get(0) for came, was in each]
+        return {row: reason for row, reason in enumerate(found) if reason is not None}
     reasons: dict[int, str] = {}
     with np.errstate(over="ignore", invalid="ignore"):  # infinitely far is far enough
         for came, was, last in zip(halves(replies), halves(sent), halves(common), strict=True):
@@ -118,6 +126,10 @@ def refusal(model: Arrays, common: Arrays, gate: float) -> str | None:
         if gate and new > largest(last):
             return f"the aggregate is {GROWTH:,.0f} times the last common model, or more"
     return None
+
+
+def _row(stack: Arrays, row: int) -> Arrays:
+    return {name: array[row : row + 1] for name, array in stack.items()}
 
 
 def _finite(model: Arrays) -> bool:

@@ -202,7 +202,9 @@ class Travellers:
 
     def _too_large(self, received: Stack, rows: np.ndarray) -> dict[int, str]:
         came, sent = Rows(self.stack.state).arrays(rows.tolist()), Rows(received.state).arrays(rows.tolist())
-        return {int(rows[row]): why for row, why in too_large(came, sent, self._largest(), self.gate).items()}
+        hidden = self.plan.method.hidden
+        found = too_large(came, sent, self._largest(), self.gate, alone=hidden)
+        return {int(rows[row]): why for row, why in found.items()}
 
     def _set_aside(
         self, received: Callable[[], Stack], reasons: dict[int, str], contact: Contact, arrived: bool
@@ -224,6 +226,7 @@ class Travellers:
         models = sizes(halves(Rows(received.state).arrays())[0])
         beside = sizes(Rows(moments).arrays()) if moments else np.zeros(len(models))
         absurd = outsize(models, beside, self._largest()) & (self._by >= 0) & self._federated
+        absurd &= not self.plan.method.hidden  # each site has looked at what it sent, and no other sees it
         events = []
         for row in bad:
             site, by = self.names[self.at[row]], self.names[self._by[row]]

@@ -30,6 +30,7 @@ from examples.loopback import LoopbackConsortium, free_ports
 from fedsmall.audit_log import AuditLog, verify
 from fedsmall.data.held_out import hold_out
 from fedsmall.errors import PlanError
+from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.tasks import build_federation
 from sim.cli.app import main
@@ -97,6 +98,18 @@ def test_real_sites_give_the_bits_of_the_engine_in_this_process(loopback, finish
 
     assert same(model, in_process(loopback, plan_of()))
     assert not any(event["kind"] for event in json.loads((finished / "outcome.json").read_text())["events"])
+
+
+def test_sealed_letters_and_secure_sums_between_real_sites_give_the_bits_of_the_engine_in_this_process(loopback):
+    plan = plan_of(**{"method.0.privacy.sealed": "true", "method.0.privacy.secure": "true"})
+    loopback.finish("sealed", loopback.start("sealed", plan, **PATIENCE))
+    home = loopback.home("sealed")
+    told = json.loads((home / "outcome.json").read_text())
+
+    drawn = Plan.model_validate(told["plan"])
+    assert drawn.route_seed is not None
+    assert told["events"] == []
+    assert same(load_file(home / "model.safetensors"), in_process(loopback, drawn))
 
 
 def test_a_hospital_uses_the_models_of_a_finished_run_without_the_coordinator(
