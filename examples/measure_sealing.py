@@ -1,0 +1,95 @@
+"""What letters and secure sums cost, without a network: seconds of work at a site, a helper and the server, and bytes.
+
+Every row is one hop and one average among so many sites, for models of so many float32 numbers. Each site's work is the
+product's own; sites work at the same time in a real run, so what is shown is one site's, one helper's and the server's.
+
+    python -m examples.measure_sealing [SITES ...]
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from fedsmall.aggregation.sums import SCALE
+from fedsmall.sealing.letters import OVERHEAD, SEED, Post, announce
+from fedsmall.sealing.masks import SEED as MASK_SEED
+from fedsmall.sealing.masks import masked, new_seeds, total
+from fedsmall.sealing.waybills import ALL_HELP_BELOW, HELPERS
+
+NUMBERS = {"17 thousand": 17_226, "11 million": 11_200_000}
+REPEATS = 5
+
+
+def main(counts: list[int]) -> None:
+    """Print a row for each number of sites and each model."""
+    print(
+        "| sites | model | seal a hop | open it | bytes more a hop | mask | a helper | the server | bytes more an average |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for sites in counts:
+        for name, numbers in NUMBERS.items():
+            print(f"| {sites} | {name} | " + " | ".join(row(sites, numbers)) + " |", flush=True)
+
+
+def row(sites: int, numbers: int) -> list[str]:
+    """The cells of a row: times in ms, and bytes beyond those of the same exchange in the clear."""
+    repeats = REPEATS if sites * numbers < 10**8 else 1
+    model = {"w": np.random.default_rng(0).standard_normal(numbers).astype(np.float32)}
+    one, other = posts()
+    letter = b""
+
+    def seal() -> None:
+        nonlocal letter
+        letter = one.write("traveller", 1, "b", "", save(model))
+
+    times = [timed(seal, repeats), timed(lambda: load(other.open("traveller", 1, "a", "", letter)), repeats)]
+    helpers = sites if sites < ALL_HELP_BELOW else HELPERS
+    seeds, summand = new_seeds(map(str, range(helpers))), fixed(model["w"])
+    times.append(timed(lambda: masked(summand, seeds), repeats))
+    times.append(timed(lambda: total([bytes([k % 256]) * MASK_SEED for k in range(sites)], numbers), repeats))
+    times.append(timed(lambda: summed(summand, sites + helpers), repeats))
+    average = sites * (4 * numbers + helpers * (OVERHEAD + MASK_SEED)) + helpers * (
+        8 * numbers + sites * (OVERHEAD + MASK_SEED)
+    )
+    hop, share = OVERHEAD, 100 * average / (2 * 4 * numbers * sites)
+    cells = [f"{1000 * seconds:.3g} ms" for seconds in times]
+    return [*cells[:2], f"{hop:,}", *cells[2:], f"{share:.0f}% of the contact's"]
+
+
+def posts() -> tuple[Post, Post]:
+    """Two sites that know each other's keys."""
+    secrets = {name: (os.urandom(32), os.urandom(SEED)) for name in "ab"}
+    others = {name: announce(name, "r", *keys, "n") for name, keys in secrets.items()}
+    return Post("a", "r", *secrets["a"], others), Post("b", "r", *secrets["b"], others)
+
+
+def fixed(numbers: np.ndarray) -> np.ndarray:
+    """Numbers in fixed point, as a summand has them."""
+    return np.rint(numbers.astype(np.float64) * SCALE).astype(np.int64).view(np.uint64)
+
+
+def summed(summand: np.ndarray, count: int) -> np.ndarray:
+    """As many sums as a server makes of summands and of what helpers tell, one after the other."""
+    result = np.zeros_like(summand)
+    for _ in range(count):
+        result += summand
+    return result
+
+
+def timed(work: Callable[[], object], repeats: int) -> float:
+    """The median time of a call, in seconds of processor time."""
+    took = []
+    for _ in range(repeats):
+        begun = time.process_time()
+        work()
+        took.append(time.process_time() - begun)
+    return median(took)
+
+
+if __name__ == "__main__":
+    main([int(word) for word in sys.argv[1:]] or [3, 15, 150])
