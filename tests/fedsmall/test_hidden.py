@@ -49,6 +49,8 @@ def test_hidden_beside_noise_changes_nothing_of_the_noise(noise: dict[str, Any])
     assert (plain.open, plain.counted, plain.at_contacts) == (hidden.open, hidden.counted, hidden.at_contacts)
     assert not plain.hidden
     assert hidden.hidden
+    assert plan_of(privacy=hidden).method.hidden
+    assert not plan_of("Standalone", privacy=hidden).method.hidden, "who trains alone sends nothing"
 
 
 @pytest.mark.parametrize(
@@ -75,13 +77,15 @@ JOURNEYS: dict[str, dict[str, Any]] = {
     "drawn sites": {"fraction": 0.5},
     "few models": {"models": 3},
     "groups": {"groups": 2},
+    "routes": {"groups": 2, "validate": {"routes": 2}},
+    "routes over drawn sites": {"groups": 2, "validate": {"routes": 2}, "fraction": 0.75},
 }
 
 
 @pytest.mark.parametrize("case", JOURNEYS)
 def test_who_is_where_is_drawn_from_the_route_seed_alone(case: str) -> None:
     def walked(**plan: int) -> list[list[int]]:
-        return [at.tolist() for _, at in journey(plan_of(plan=plan, **JOURNEYS[case]), 8)]
+        return [at.tolist() for _, at in journey(plan_of(plan=plan, **JOURNEYS[case]), 8, [9] * 8)]
 
     assert walked(seed=3) == walked(seed=7, route_seed=3) == walked(seed=3, route_seed=3)
     assert walked(seed=3) != walked(seed=3, route_seed=4)
