@@ -28,7 +28,7 @@ REPEATS = 5
 def main(counts: list[int]) -> None:
     """Print a row for each number of sites and each model."""
     print(
-        "| sites | model | seal a hop | open it | bytes more a hop | mask | a helper | the server | bytes more an average |"
+        "| sites | model | seal a hop | open it | bytes more a hop | mask | a helper | the server | more an average |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for sites in counts:
