@@ -152,3 +152,26 @@ def test_a_site_may_forbid_that_its_models_are_handed_on():
         check(Policy(permute=False), handing_on)
     check(Policy(), handing_on)
     check(Policy(permute=False), blurred)
+
+
+LETTERS = {
+    "open hops": ({"sealed": True}, {"blur": 1}, "lets models be handed on in letters only"),
+    "sealed hops": ({"sealed": True}, {"blur": 1, "sealed": True}, ""),
+    "open sums": ({"secure": True}, {"blur": 1, "sealed": True}, "lets a server learn of averages the sum alone"),
+    "secure sums": ({"secure": True}, {"blur": 1, "sealed": True, "secure": True}, ""),
+}
+
+
+@pytest.mark.parametrize("case", LETTERS)
+def test_a_policy_may_ask_for_letters_and_secure_sums(case):
+    asked, privacy, words = LETTERS[case]
+    method = Method(name="FedDC", permute_every=1, aggregate_every=5, privacy=Privacy(**privacy))
+    policy = Policy(**asked)
+
+    def check():
+        policy.check_plan(Plan(name="x", task="digits", method=method), "digits", samples=50, sites=5)
+
+    if not words:
+        return check()
+    with pytest.raises(PolicyError, match=words):
+        check()

@@ -8,13 +8,13 @@ from fedsmall.errors import PlanError
 from fedsmall.evaluation.held_out import told_of
 from fedsmall.federation import Task
 from fedsmall.plan import Method, Plan
-from fedsmall.run_sheet import SUMS, RunSheet
+from fedsmall.run_sheet import SUMS
 from fedsmall.travel.moments import Moment
 from fedsmall.travel.schedule import Action, Contact
 from fedsmall.wire import HELD_OUT, METRICS
 from sim.engines.inprocess import InProcessGrid
 from strategies import FedDC
-from strategies.server.asking import _sums, agree_on_scaling
+from strategies.server.asking import _sums, agreed_scaling
 from strategies.server.remote import Judges, SiteEvaluator
 from tests.strategies.toy import ASKED, toy_grid, weights
 
@@ -165,6 +165,6 @@ def test_sites_with_different_features_are_told_apart_before_anything_is_scaled(
     told = {"bonn": sums([5.0, 6.0]), "essen": sums([5.0])}
 
     with pytest.raises(PlanError, match="number of features: bonn has 2, essen has 1"):
-        agree_on_scaling(chain, RunSheet(run="r", plan=PLAN, sites=("bonn", "essen")), None, tmp_path, told)
+        agreed_scaling(chain, tmp_path, told)
 
     assert not (tmp_path / "scaling.json").exists()
