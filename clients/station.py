@@ -46,6 +46,7 @@ from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
 from fedsmall.run_sheet import ROWS, RUN, RUN_ID, SCALING, SITES
+from fedsmall.sealing.roll import IDENTITY
 from fedsmall.sealing.words import HELP, READDRESS
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
@@ -77,7 +78,8 @@ class Station:
         self._core: tuple[Any, SiteData, Trainer] | None = None
         self._kept: tuple[str, int] | None = None
         self.pace = Pace()
-        self._letters = Letters(self.name, self.home, self.log, self._run_folder)
+        identity = self.policy_file.with_name(IDENTITY)
+        self._letters = Letters(self.name, self.home, self.log, self._run_folder, identity)
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""

@@ -13,7 +13,8 @@ for site in essen bonn ulm; do
     cp "$consortium/kits/$site"/* "$keys/"
     fedsmall site keygen --kit "$keys"
     fedsmall consortium add-site "$site" --key "$keys/site.key.pub" -f "$consortium"
-    cp "$keys/site.json" "$keys/policy.toml" "$keys/site.key.pub" "$root/kits/$site/" # for the half with the data: no key
+    cp "$keys/site.json" "$keys/policy.toml" "$keys/site.key.pub" "$root/kits/$site/" # for the half with the data: no key,
+    mv "$keys/identity.key" "$root/kits/$site/"                                       # but the identity of its letters
 done
 mkdir -p "$root/gate/ca" "$root/gate/server"
 cp "$consortium/consortium.json" "$root/gate/"

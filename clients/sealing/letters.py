@@ -18,19 +18,22 @@ from fedsmall.errors import PlanError
 from fedsmall.files import one_line
 from fedsmall.run_sheet import RUN, RUN_ID, SITES
 from fedsmall.sealing.letters import LetterError, name_of
-from fedsmall.sealing.roll import IDENTITY
 from fedsmall.sealing.words import ANNOUNCED, GROUP, NONCE, NOT_TAKEN, ROLL, SEEDS, WRITTEN, Opened, needs_letters
 from fedsmall.wire import COMMON, ROUND, Arrays, split
 
 
 @dataclass
 class Letters:
-    """The letters of all runs of one site, which writes in ``home``; ``folder_of`` is where it keeps a run's."""
+    """The letters of all runs of one site, which writes in ``home``; ``folder_of`` is where it keeps a run's.
+
+    ``identity`` is the file of its identity.
+    """
 
     name: str
     home: Path
     log: SiteLog
     folder_of: Callable[[Mapping[str, Any]], Path]
+    identity: Path
     _at_work: OpenDesk | None = None
 
     def announced(self, order: SiteRequest) -> dict[str, str]:
@@ -39,7 +42,7 @@ class Letters:
             return {}
         roll = self._roll(order)
         destroy_ended(self.home / RUNS, self.folder_of(order.config))
-        mine = name_of(identity_of(self.home / IDENTITY))
+        mine = name_of(identity_of(self.identity))
         if roll.get(self.name) != mine:
             raise LetterError(
                 "the consortium's roll has another identity for this site; send the coordinator site.key.pub"
@@ -108,7 +111,7 @@ class Letters:
 
     def _desk(self, order: SiteRequest) -> Desk:
         run = f"{order.config[RUN]} {one_line(order.config.get(RUN_ID, ''), 64)}"
-        return Desk(self.folder_of(order.config), self.name, run, identity_of(self.home / IDENTITY))
+        return Desk(self.folder_of(order.config), self.name, run, identity_of(self.identity))
 
     @staticmethod
     def _roll(order: SiteRequest) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedsmall.sealing.letters import digest
 
-IDENTITY = "identity.key"  # in a site's home: the secret half of its identity, which its station alone reads
+IDENTITY = "identity.key"  # in a site's kit: the secret half of its identity, which its station alone reads
 IDENTITIES = "identities.json"  # in a site's home: the identities of those that it has met
 GROUPS, DIGITS = 12, 5
 

@@ -61,8 +61,10 @@ class Site(NamedTuple):
 
     @property
     def identity(self) -> Path:
-        """The secret half of the identity with which its letters are signed; the station's alone."""
-        return self.home / IDENTITY
+        """The secret half of the identity with which its letters are signed; where its halves have a kit each, it
+        belongs into the station's.
+        """
+        return self.kit / IDENTITY
 
     @property
     def socket_path(self) -> Path:

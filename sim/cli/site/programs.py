@@ -12,12 +12,13 @@ from sim.cli.site.roll import say_roll
 from sim.cli.terminal import say
 from sim.consortium import keys, supervisor
 from sim.consortium import site as sites
+from sim.consortium.site import Site
 from sim.consortium.supervisor import stay
 
 
-def keygen(kit: Kit = HERE, home: Home = None) -> None:
+def keygen(kit: Kit = HERE) -> None:
     """Make the site's key pair and its identity, here and only here; the public half goes to the coordinator."""
-    site = site_of(kit, home)
+    site = Site(kit, kit)
     card, public = site.card, kit / "site.key.pub"
     if site.key.exists() and site.identity.exists():
         raise ValueError("this kit has a key already; it is not overwritten")
@@ -27,7 +28,7 @@ def keygen(kit: Kit = HERE, home: Home = None) -> None:
         keys.new_identity(site.identity)
     keys.tell_identity(public, site.identity)
     mark = keys.fingerprint(public.read_bytes())
-    say(f"The private key of {card.site} stays here: {kit / 'site.key'}")
+    say(f"The private key of {card.site} stays here: {kit / 'site.key'}, and its identity: {site.identity}")
     say(f"Send this file to the coordinator: {kit / 'site.key.pub'}")
     say(f"and read this fingerprint to them on the telephone: {mark}")
 

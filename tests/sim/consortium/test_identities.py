@@ -42,7 +42,7 @@ def test_keygen_makes_an_identity_whose_public_half_goes_with_the_key(folder):
     roll = admitted(folder)
 
     for name in NAMES:
-        secret = folder / "kits" / name / "state" / "identity.key"
+        secret = folder / "kits" / name / "identity.key"
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
         assert roll[name] == name_of(secret.read_bytes())
         public = folder / "kits" / name / "site.key.pub"
@@ -68,7 +68,7 @@ def test_a_kit_of_before_is_given_an_identity_and_keeps_its_key(folder):
 def test_another_identity_under_a_known_name_is_refused(folder):
     admitted(folder)
     kit = folder / "kits" / "bonn"
-    (kit / "state" / "identity.key").unlink()
+    (kit / "identity.key").unlink()
     told(site, "keygen", "--kit", kit)
 
     with pytest.raises(ValueError, match="bonn's letters have another identity already; revoke it, and admit a new"):

@@ -70,7 +70,11 @@ class Federation(Stations):
     def station(self, site: str) -> Station:
         """The site's program; where it is started ``anew`` for every message it knows what is on its disk alone."""
         if self.anew or site not in self.there:
-            self.there[site] = super().station(site)
+            kit = self.folder / site  # with a policy and an identity of its own
+            kit.mkdir(exist_ok=True)
+            if not (kit / "policy.toml").exists():
+                (kit / "policy.toml").symlink_to(self.folder / "policy.toml")
+            self.there[site] = Station(site, self.data.get(site), kit, kit / "policy.toml")
         return self.there[site]
 
     @property
