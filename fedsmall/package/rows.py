@@ -10,6 +10,7 @@ from fedsmall.data.forms import Columns, Pixels
 from fedsmall.data.pictures.files import ENDINGS, is_image
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.sources.arrays import UNREADABLE, as_inputs
+from fedsmall.data.sources.sheets import EXCEL
 from fedsmall.data.sources.table_files import read_table
 from fedsmall.errors import DataError
 from fedsmall.methods import nearest
@@ -29,29 +30,36 @@ class Rows(NamedTuple):
     table: "DataFrame | None" = None
 
 
-def read_rows(preparation: Preparation, source: Any, array: str = "x") -> Rows:
+def read_rows(preparation: Preparation, source: Any, array: str = "x", sheet: str | None = None) -> Rows:
     """The rows of ``source``: a file or folder, a pandas table, or an array; no label is needed.
 
-    A table's columns are found by name, and others are left alone. ``array`` is the name of the array in an .npz.
+    A table's columns are found by name, and others are left alone. ``array`` is the name of the array in an .npz,
+    ``sheet`` that of the sheet in an Excel workbook, where several hold something.
 
     Raises DataError for what the model was not trained on, in the words of training.
     """
-    rows = _rows(preparation, source, array)
+    if sheet is not None and not _is_workbook(source):
+        raise DataError("--sheet names a sheet of an Excel workbook (.xlsx, .xlsm), and these rows are in none")
+    rows = _rows(preparation, source, array, sheet)
     if rows.x.shape[1:] != preparation.shape:
         raise DataError(f"samples have shape {rows.x.shape[1:]}, and the model takes {preparation.shape}")
     return rows._replace(notes=_notes(preparation, rows))
 
 
-def _rows(preparation: Preparation, source: Any, array: str) -> Rows:
+def _is_workbook(source: Any) -> bool:
+    return isinstance(source, str | Path) and Path(source).suffix.lower() in EXCEL
+
+
+def _rows(preparation: Preparation, source: Any, array: str, sheet: str | None = None) -> Rows:
     form = preparation.form
     if isinstance(source, str | Path):
-        return _of_path(preparation, Path(source), array)
+        return _of_path(preparation, Path(source), array, sheet)
     if isinstance(form, Columns):
         return _of_table(form, source)
     return _numbered(as_inputs(np.asarray(source)))
 
 
-def _of_path(preparation: Preparation, path: Path, array: str) -> Rows:
+def _of_path(preparation: Preparation, path: Path, array: str, sheet: str | None) -> Rows:
     form = preparation.form
     if not path.exists():
         raise DataError(f"there is no file or folder {path}")
@@ -60,7 +68,7 @@ def _of_path(preparation: Preparation, path: Path, array: str) -> Rows:
     if isinstance(form, Pixels):
         return _of_images(form, path)
     if isinstance(form, Columns) and path.is_file():
-        return _of_table(form, _table(form, path))
+        return _of_table(form, _table(form, path, sheet))
     raise DataError(f"the model takes {_wanted(preparation)}; {path.name} is none")
 
 
@@ -74,11 +82,11 @@ def _wanted(preparation: Preparation) -> str:
     return "images, in a file or a folder" if isinstance(form, Pixels) else f"an .npz with samples {preparation.shape}"
 
 
-def _table(form: Columns, path: Path) -> "DataFrame":
-    """The cells of a CSV; a file without a header, where training's had none, is known by having no name in it."""
-    frame = read_table(path, form.separator, form.decimal)
+def _table(form: Columns, path: Path, sheet: str | None) -> "DataFrame":
+    """The cells of a table; a file without a header, where training's had none, is known by having no name in it."""
+    frame = read_table(path, form.separator, form.decimal, sheet=sheet)
     if form.header and not set(form.columns) & set(frame.columns):
-        frame = read_table(path, form.separator, form.decimal, names=form.header)
+        frame = read_table(path, form.separator, form.decimal, names=form.header, sheet=sheet)
     return frame
 
 
