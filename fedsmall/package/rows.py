@@ -9,7 +9,7 @@ import numpy as np
 from fedsmall.data.forms import Columns, Pixels
 from fedsmall.data.pictures.files import ENDINGS, is_image
 from fedsmall.data.preparation import Preparation
-from fedsmall.data.sources.arrays import UNREADABLE, as_inputs
+from fedsmall.data.sources.arrays import as_inputs, opened_npz
 from fedsmall.data.sources.sheets import EXCEL
 from fedsmall.data.sources.table_files import read_table
 from fedsmall.errors import DataError
@@ -113,16 +113,10 @@ def _of_images(form: Pixels, path: Path) -> Rows:
 
 
 def _array(path: Path, name: str) -> np.ndarray:
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            held = list(file)
-            if name not in held:
-                raise DataError(f"the .npz holds no array {name!r}; say which with --array. {nearest(name, held)}")
-            return np.asarray(file[name])
-    except DataError:
-        raise
-    except UNREADABLE as wrong:
-        raise DataError("the file is not an .npz of plain arrays, or is damaged", file=path.name) from wrong
+    with opened_npz(path) as file:
+        if name not in file:
+            raise DataError(f"the .npz holds no array {name!r}; say which with --array. {nearest(name, list(file))}")
+        return np.asarray(file[name])
 
 
 def _numbered(x: np.ndarray) -> Rows:
