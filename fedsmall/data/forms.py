@@ -12,8 +12,8 @@ import numpy as np
 from pydantic import Field
 
 from fedsmall.data.cells import check_no_text, is_missing, number_block
-from fedsmall.data.pictures.files import read_picture
-from fedsmall.data.pictures.picture import EIGHT_BITS, Picture, Window, resized
+from fedsmall.data.pictures.files import read_pictures
+from fedsmall.data.pictures.picture import EIGHT_BITS, Frames, Picture, Window, resized
 from fedsmall.data.sources.files import plain
 from fedsmall.errors import DataError
 from fedsmall.methods import nearest
@@ -111,7 +111,8 @@ class Pixels(Frozen):
 
     Others are brought to it where ``resize`` says so, and else refused; ``size`` is None until images have been read.
     ``range`` are the values that become -1 and 1, None for 8 bits; ``stated`` where the scenario says them, and not the
-    files' own depth. ``window`` says which values of a DICOM file count, ``slice`` which image of a volume is meant.
+    files' own depth. ``window`` says which values of a DICOM file count, ``slice`` which image of a
+    volume is meant, ``frames`` which images of a DICOM file of several are.
     """
 
     kind: Literal["images"] = "images"
@@ -122,28 +123,26 @@ class Pixels(Frozen):
     stated: bool = False
     window: Window = None
     slice: str | None = None
+    frames: Frames = None
 
     def numbers(self, files: Sequence[Path]) -> np.ndarray:
         """The images in ``files``, (images, channels, height, width); DataError where they are not all of one size.
 
         Images of 8 bits are uint8; others float32, with the values that the files hold.
         """
-        return self.arrays([(path.name, self._read(path)) for path in files])
+        return self.arrays([(path.name, picture) for path in files for picture in self.fitting(path)])
 
-    def pictures(self, files: Sequence[Path]) -> list[tuple[str, Picture]]:
-        """The images in ``files`` before they are brought to one size and range, with the files' names."""
-        return [(path.name, self._picture(path)) for path in files]
+    def pictures(self, path: Path) -> list[Picture]:
+        """The images in a file before they are brought to one size and range."""
+        return read_pictures(path, self.channels == 3, self.window, self.slice, self.frames)
 
-    def _picture(self, path: Path) -> Picture:
-        return read_picture(path, self.channels == 3, self.window, self.slice)
-
-    def _read(self, path: Path) -> Picture:
-        picture = self._picture(path)
-        shallow = (self.range or EIGHT_BITS) == EIGHT_BITS
-        if not self.stated and (picture.ends == EIGHT_BITS) != shallow:
+    def fitting(self, path: Path) -> list[Picture]:
+        """The images in a file for a model; DataError where they are of another depth than those of training."""
+        pictures, shallow = self.pictures(path), (self.range or EIGHT_BITS) == EIGHT_BITS
+        if not self.stated and any((picture.ends == EIGHT_BITS) != shallow for picture in pictures):
             low, high = self.range or EIGHT_BITS
             raise DataError(f"its values are of another depth than the model's, {low:g} to {high:g}", file=path.name)
-        return picture
+        return pictures
 
     def arrays(self, pictures: Sequence[tuple[str, Picture]]) -> np.ndarray:
         """As :meth:`numbers`, of images that have been read."""

@@ -111,6 +111,9 @@ def _images(form: Pixels, size: tuple[int, int]) -> list[str]:
         lines.append("A DICOM file is seen in its own window or VOI LUT, from 0 to 1.")
     if form.slice is not None:
         lines.append(f"Of a volume (NIfTI) the image is the slice {form.slice}.")
+    if form.frames is not None:
+        frames = "each frame is an image" if form.frames == "each" else f"the image is the frame {form.frames}"
+        lines.append(f"Of a DICOM file with several frames {frames}.")
     return lines
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedsmall.data.forms import Columns, Pixels
 from fedsmall.data.pictures.files import ENDINGS, is_image
+from fedsmall.data.pictures.places import EACH
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.sources.arrays import as_inputs, opened_npz
 from fedsmall.data.sources.sheets import EXCEL
@@ -108,8 +109,11 @@ def _of_images(form: Pixels, path: Path) -> Rows:
     inside = sorted(each for each in path.rglob("*") if is_image(each)) if path.is_dir() else [path]
     if not inside:
         raise DataError(f"the folder holds no image ({', '.join(ENDINGS)})")
-    names = [str(each.relative_to(path)) if path.is_dir() else each.name for each in inside]
-    return Rows(form.numbers(inside), names, [])
+    held = [(each, place, seen) for each in inside for place, seen in enumerate(form.fitting(each))]
+    names = [str(each.relative_to(path)) if path.is_dir() else each.name for each, _, _ in held]
+    if form.frames == EACH:
+        names = [f"{name}:{place}" for name, (_, place, _) in zip(names, held, strict=True)]
+    return Rows(form.arrays([(each.name, seen) for each, _, seen in held]), names, [])
 
 
 def _array(path: Path, name: str) -> np.ndarray:

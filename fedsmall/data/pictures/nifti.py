@@ -10,21 +10,21 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsmall.data.pictures.places import MIDDLE, Place, index_of, is_place
 from fedsmall.errors import DataError, PlanError
 
 PLANES = {"sagittal": 0, "coronal": 1, "axial": 2}  # the axis that a plane cuts across
-MIDDLE = "middle"
 HELP = 'slice is a plane and a place, as in "axial:middle", "coronal:12" (counted from 0) or "sagittal:0.4" (a share)'
 
 
-def plane_and_place(cut: object) -> tuple[str, float | int]:
+def plane_and_place(cut: object) -> tuple[str, Place]:
     """The plane, and the number of a slice or what share of the way; PlanError where ``cut`` is none."""
     plane, _, place = cut.partition(":") if isinstance(cut, str) else ("", "", "")
     try:
-        where: float | int = 0.5 if place == MIDDLE else int(place) if place.isdecimal() else float(place)
+        where: Place = 0.5 if place == MIDDLE else int(place) if place.isdecimal() else float(place)
     except ValueError:
         where = -1
-    if plane not in PLANES or (isinstance(where, float) and not 0 <= where <= 1) or where < 0:
+    if plane not in PLANES or not is_place(where):
         raise PlanError(f"{HELP}; got {cut!r}")
     return plane, where
 
@@ -35,7 +35,7 @@ def read(path: Path, cut: str | None) -> np.ndarray:
         raise DataError('it is a volume, and images are flat here; say which slice: slice = "axial:middle"')
     volume, (plane, where) = _volume(path), plane_and_place(cut)
     count = volume.shape[PLANES[plane]]
-    place = where if isinstance(where, int) else round(where * (count - 1))
+    place = index_of(where, count)
     if place >= count:
         raise DataError(f"it has {count} {plane} slices, counted from 0, and so no {place}")
     values = np.rot90(np.take(volume, place, axis=PLANES[plane]))

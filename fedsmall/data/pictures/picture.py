@@ -9,6 +9,7 @@ from fedsmall.errors import DataError
 
 EIGHT_BITS = (0.0, 255.0)
 Window = tuple[float, float] | Literal["file"] | None
+Frames = Literal["middle", "each"] | int | float | None
 
 
 class Picture(NamedTuple):

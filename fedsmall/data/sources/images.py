@@ -6,6 +6,7 @@ An official test set is a folder of the same shape beside it.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,8 @@ from fedsmall.data.forms import Pixels
 from fedsmall.data.pictures.dicom import window_ends
 from fedsmall.data.pictures.files import ENDINGS, is_image
 from fedsmall.data.pictures.nifti import plane_and_place
-from fedsmall.data.pictures.picture import EIGHT_BITS, Picture, Window, common_ends
+from fedsmall.data.pictures.picture import EIGHT_BITS, Frames, Picture, Window, common_ends
+from fedsmall.data.pictures.places import EACH, MIDDLE, is_place
 from fedsmall.data.sources.class_spelling import Classes, check_spelling, lone_classes, read_classes
 from fedsmall.data.sources.files import as_classes, at_site, class_names, locate
 from fedsmall.data.sources.patient_column import numbered, patients_in
@@ -22,7 +24,15 @@ from fedsmall.errors import DataError, PlanError
 
 LONGEST_SIDE = 10_000
 LEFTOVERS = "__MACOSX"  # what some programs put into an archive beside the files
-Labelled = tuple[str, Picture, str]  # a file's name, what it holds, and its class
+
+
+class Labelled(NamedTuple):
+    """An image, its class, and the folder and name of its file."""
+
+    picture: Picture
+    label: str
+    folder: str
+    file: str
 
 
 def images(
@@ -38,6 +48,7 @@ def images(
     range: Sequence[float] | None = None,
     window: Sequence[float] | str | None = None,
     slice: str | None = None,
+    frames: str | float | None = None,
     patient: str | None = None,
     by_site: bool = False,
 ) -> Pool:
@@ -46,7 +57,8 @@ def images(
     They are grey (``channels`` = 1, the default) or in colour (3, or ``colour``), and brought to ``size``, one number
     or (height, width), where that is given. ``range`` says which values become -1 and 1, where files hold more than 8
     bits; without it their own depth does. ``window`` says it for DICOM, as [centre, width], or "file" for each file's
-    own, and ``slice`` which image of a NIfTI volume is meant (:mod:`fedsmall.data.pictures`). ``patient`` is a regular
+    own, ``slice`` which image of a NIfTI volume is meant, and ``frames`` which images of a DICOM file of several are
+    (:mod:`fedsmall.data.pictures`); where each is, a file's stay together as a patient's do. ``patient`` is a regular
     expression that finds in a file's name whose it is, by its first group, as "person([0-9]+)_". Hidden and empty
     folders, and ``__MACOSX``, are no classes.
 
@@ -59,6 +71,7 @@ def images(
         resize=size is not None,
         window=_window(window, range),
         slice=_slice(slice),
+        frames=_frames(frames),
     )
     stated = _ends_of(form.window) if form.window is not None else _ends(range)
     folders = _by_site(locate(path, root), by_site)
@@ -71,19 +84,30 @@ def images(
         check_spelling(held)
     names = class_names(set().union(*held.values()), given)
     read = [{name: _read(name, each, form, means) for name, each in side.items()} for side in (folders, tests)]
-    pictures = [picture for side in read for held in side.values() for _, picture, _ in held]
+    pictures = [each.picture for side in read for held in side.values() for each in held]
     form = form.model_copy(update={"range": stated or common_ends(pictures), "stated": stated is not None})
-    whose = [
-        patients_in({name: [file for file, _, _ in held] for name, held in side.items()}, patient) for side in read
-    ]
-    numbers = numbered(*whose)
+    numbers = numbered(*(_whose(side, patient, form) for side in read))
     train, official = (
         {name: replace(_part(name, held, names, form), patients=of.get(name)) for name, held in side.items()}
         for side, of in zip(read, numbers, strict=True)
     )
     shape = next(iter(train.values())).x.shape
-    notes = (*_unused_depth(pictures, form), *(lone_classes(held) if given is None else ()))
+    notes = (*_unused_depth(pictures, form), *_lone_files(form, patient))
+    notes = (*notes, *(lone_classes(held) if given is None else ()))
     return Pool(train, names, official, form=form.model_copy(update={"size": (shape[2], shape[3])}), notes=notes)
+
+
+def _whose(side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pixels) -> Mapping[str, np.ndarray]:
+    """Whose each image is, by the pattern; where each frame is one and no pattern is given, the file that it is in."""
+    if patient is not None or form.frames != EACH:
+        return patients_in({site: [each.file for each in held] for site, held in side.items()}, patient)
+    return {site: np.array([f"{each.folder}/{each.file}" for each in held]) for site, held in side.items()}
+
+
+def _lone_files(form: Pixels, patient: str | None) -> tuple[str, ...]:
+    if form.frames != EACH or patient is not None:
+        return ()
+    return ("Every file counts as a patient of its own, with its frames; patient = ... says whose files are whose",)
 
 
 def _classes(folders: Sequence[Path], means: Mapping[str, str]) -> set[str]:
@@ -122,6 +146,13 @@ def _slice(cut: str | None) -> str | None:
     if cut is not None:
         plane_and_place(cut)
     return cut
+
+
+def _frames(asked: str | float | None) -> Frames:
+    """Which frames the scenario means."""
+    if asked in (None, MIDDLE, EACH) or is_place(asked):
+        return asked  # type: ignore[return-value]
+    raise PlanError(f'frames is "middle", "each", a number counted from 0, or a share as 0.4; got {asked!r}')
 
 
 def _unused_depth(pictures: Sequence[Picture], form: Pixels) -> tuple[str, ...]:
@@ -184,11 +215,14 @@ def _read(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) -> li
         labelled = [(path, means.get(child.name, child.name)) for child in classes for path in image_files(child)]
         if not labelled:
             raise DataError(f"the class folders hold no image ({', '.join(ENDINGS)})")
-        pictures = form.pictures([path for path, _ in labelled])
-    return [(name, picture, label) for (name, picture), (_, label) in zip(pictures, labelled, strict=True)]
+        return [
+            Labelled(picture, label, path.parent.name, path.name)
+            for path, label in labelled
+            for picture in form.pictures(path)
+        ]
 
 
 def _part(site: str, held: Sequence[Labelled], names: Sequence[str], form: Pixels) -> Part:
     with at_site(site):
-        x = form.arrays([(name, picture) for name, picture, _ in held])
-        return Part(x, as_classes([label for _, _, label in held], names))
+        x = form.arrays([(each.file, each.picture) for each in held])
+        return Part(x, as_classes([each.label for each in held], names))
