@@ -80,6 +80,8 @@ def _wanted(preparation: Preparation) -> str:
         return f"a table with the columns {', '.join(form.columns[:LISTED])}" + (
             f" and {more} more" if more > 0 else ""
         )
+    if isinstance(form, Pixels) and form.volume:
+        return "volumes (NIfTI), in a file or a folder"
     return "images, in a file or a folder" if isinstance(form, Pixels) else f"an .npz with samples {preparation.shape}"
 
 

@@ -20,33 +20,43 @@ def is_image(path: Path) -> bool:
 
 
 def read_pictures(
-    path: Path, colour: bool, window: Window = None, cut: str | None = None, frames: Frames = None
+    path: Path,
+    colour: bool,
+    window: Window = None,
+    cut: str | None = None,
+    frames: Frames = None,
+    volume: bool = False,
 ) -> list[Picture]:
     """The images in a file, in ``colour`` or grey; deep ones in float32, others in uint8.
 
     ``window`` (:mod:`fedsmall.data.pictures.dicom`) says which values of a DICOM file count and ``frames`` which of its
-    frames are images; ``cut`` (:mod:`fedsmall.data.pictures.nifti`) says which slice of a volume is the image.
+    frames are images; ``cut`` (:mod:`fedsmall.data.pictures.nifti`) says which slice of a volume is the image,
+    or ``volume`` that all of it is.
 
     Raises DataError, with the file's name, where it holds no image that can be read at its full depth.
     """
     try:
-        return _read(path, colour, window, cut, frames)
+        return _read(path, colour, window, cut, frames, volume)
     except DataError as wrong:
         raise DataError(wrong.words, file=path.name) from wrong
 
 
-def _read(path: Path, colour: bool, window: Window, cut: str | None, frames: Frames) -> list[Picture]:
+def _read(path: Path, colour: bool, window: Window, cut: str | None, frames: Frames, volume: bool) -> list[Picture]:
     name = path.name.lower()
     if frames is not None and not name.endswith(DICOM):
         raise DataError("frames is for DICOM, and this file is none; leave frames out")
+    if window == "file" and not name.endswith(DICOM):
+        raise DataError('window = "file" is for DICOM, and this file is none; say range = [lowest, highest]')
+    if volume and not name.endswith(NIFTI):
+        raise DataError("volume is for volumes (NIfTI), and this file is none; leave volume out")
+    if volume:
+        return [Picture(nifti.read_whole(path), None)]
     if name.endswith(NIFTI):
         return [in_channels(nifti.read(path, cut), None, colour)]
     if cut is not None:
         raise DataError("slice is for volumes (NIfTI), and this file is none; leave slice out")
     if name.endswith(DICOM):
         return dicom.read(path, colour, window, frames)
-    if window == "file":
-        raise DataError('window = "file" is for DICOM, and this file is none; say range = [lowest, highest]')
     return [_plain(path, colour)]
 
 

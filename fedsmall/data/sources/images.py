@@ -6,7 +6,7 @@ An official test set is a folder of the same shape beside it.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,10 @@ from fedsmall.data.sources.patient_column import numbered, patients_in
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
 
-LONGEST_SIDE = 10_000
+SIZES = {  # the longest side, and how a size is written
+    2: (10_000, "a side (150) or height and width ([150, 150])"),
+    3: (512, "of volumes a side (32) or depth, height and width ([16, 32, 32])"),
+}
 LEFTOVERS = "__MACOSX"  # what some programs put into an archive beside the files
 
 
@@ -49,6 +52,7 @@ def images(
     window: Sequence[float] | str | None = None,
     slice: str | None = None,
     frames: str | float | None = None,
+    volume: bool = False,
     patient: str | None = None,
     by_site: bool = False,
 ) -> Pool:
@@ -58,7 +62,8 @@ def images(
     or (height, width), where that is given. ``range`` says which values become -1 and 1, where files hold more than 8
     bits; without it their own depth does. ``window`` says it for DICOM, as [centre, width], or "file" for each file's
     own, ``slice`` which image of a NIfTI volume is meant, and ``frames`` which images of a DICOM file of several are
-    (:mod:`fedsmall.data.pictures`); where each is, a file's stay together as a patient's do. ``patient`` is a regular
+    (:mod:`fedsmall.data.pictures`); where each is, a file's stay together as a patient's do. ``volume`` makes a sample
+    of the whole of a NIfTI volume, with ``size`` (depth, height, width). ``patient`` is a regular
     expression that finds in a file's name whose it is, by its first group, as "person([0-9]+)_". Hidden and empty
     folders, and ``__MACOSX``, are no classes.
 
@@ -67,11 +72,12 @@ def images(
     """
     form = Pixels(
         channels=3 if _in_colour(channels, colour) else 1,
-        size=_shape(size),
+        size=_shape(size, 3 if volume else 2),
         resize=size is not None,
         window=_window(window, range),
         slice=_slice(slice),
         frames=_frames(frames),
+        volume=_volume(volume, slice, frames, channels),
     )
     stated = _ends_of(form.window) if form.window is not None else _ends(range)
     folders = _by_site(locate(path, root), by_site)
@@ -94,7 +100,7 @@ def images(
     shape = next(iter(train.values())).x.shape
     notes = (*_unused_depth(pictures, form), *_lone_files(form, patient))
     notes = (*notes, *(lone_classes(held) if given is None else ()))
-    return Pool(train, names, official, form=form.model_copy(update={"size": (shape[2], shape[3])}), notes=notes)
+    return Pool(train, names, official, form=form.model_copy(update={"size": shape[2:]}), notes=notes)
 
 
 def _whose(side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pixels) -> Mapping[str, np.ndarray]:
@@ -167,14 +173,26 @@ def _unused_depth(pictures: Sequence[Picture], form: Pixels) -> tuple[str, ...]:
     )
 
 
-def _shape(size: int | Sequence[int] | None) -> tuple[int, int] | None:
-    """Height and width."""
+def _shape(size: int | Sequence[int] | None, axes: int) -> Any:
+    """Height and width, of volumes depth before them; None where nothing is said."""
     if size is None:
         return None
-    sides = [size, size] if isinstance(size, int) else list(size) if isinstance(size, list | tuple) else []
-    if len(sides) != 2 or not all(type(side) is int and 1 <= side <= LONGEST_SIDE for side in sides):
-        raise PlanError(f"size is a side (150) or height and width ([150, 150]), 1 to {LONGEST_SIDE}; got {size!r}")
-    return sides[0], sides[1]
+    longest, what = SIZES[axes]
+    sides = [size] * axes if isinstance(size, int) else list(size) if isinstance(size, list | tuple) else []
+    if len(sides) != axes or not all(type(side) is int and 1 <= side <= longest for side in sides):
+        raise PlanError(f"size is {what}, 1 to {longest}; got {size!r}")
+    return tuple(sides)
+
+
+def _volume(asked: bool, slice: str | None, frames: object, channels: int | None) -> bool:
+    """Whether a sample is a whole volume."""
+    if type(asked) is not bool:
+        raise PlanError(f"volume = true takes whole volumes (NIfTI); got {asked!r}")
+    if asked and (slice is not None or frames is not None):
+        raise PlanError(f"volume takes all of a file and {'slice' if slice else 'frames'} a part; remove one of them")
+    if asked and channels == 3:
+        raise PlanError("volumes are grey; leave channels out")
+    return asked
 
 
 def _in_colour(channels: int | None, colour: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Cases of files with several images: films in DICOM. None where what writes them is not installed."""
+"""Cases of films in DICOM and of volumes in NIfTI; none where what writes them is not installed."""
 
 import importlib.util
 import io
@@ -69,4 +69,53 @@ def of_films() -> dict[str, Case]:
         "a film with colours in a table": films(
             "frames = 0", film(1, PhotometricInterpretation="PALETTE COLOR"), line="PALETTE COLOR are not read"
         ),
+    }
+
+
+def nifti(seed: int, shape: tuple[int, ...] = (5, 6, 7), value: float | None = None) -> bytes:
+    """A volume that no other is like, or one that holds ``value`` somewhere."""
+    import nibabel
+
+    values = np.random.default_rng(seed).normal(100, 20, shape).astype(np.float32)
+    values.flat[3] = values.flat[3] if value is None else value
+    written: bytes = nibabel.Nifti1Image(values, np.eye(4)).to_bytes()  # type: ignore[no-untyped-call]
+    return written
+
+
+def volumes(keys: str, odd: bytes | None = None, model: str = "cnn3d", **expected: Any) -> Case:
+    """Six volumes in each of two classes, of which one may be ``odd``; ``keys`` of its task."""
+    files: dict[str, Content] = {
+        f"scans/{label}/{index}.nii": nifti(100 * place + index)
+        for place, label in enumerate(("ill", "well"))
+        for index in range(6)
+    }
+    files |= {} if odd is None else {"scans/ill/0.nii": odd}
+    scans = SCANS.replace('"scans"', f'"scans", {keys}').replace('"linear"', f'"{model}"')
+    return Case(files, scans, **expected)
+
+
+def of_volumes() -> dict[str, Case]:
+    """Volumes in NIfTI."""
+    if importlib.util.find_spec("nibabel") is None:
+        return {}
+    whole = "volume = true, range = [0, 200]"
+    return {
+        "whole": volumes(whole, samples=12),
+        "whole, of several sizes": volumes(whole, nifti(0, (5, 9, 7)), line="the volumes have 2 sizes, from .* size ="),
+        "whole, of several sizes and brought to one": volumes(f"{whole}, size = 8", nifti(0, (5, 9, 7)), samples=12),
+        "whole, without a range": volumes("volume = true", line="say which values count: range = "),
+        "whole, a series in time": volumes(
+            whole, nifti(0, (5, 6, 7, 2)), line="4 dimensions, and a volume has 3; a ser"
+        ),
+        "whole, with a hole": volumes(whole, nifti(0, value=float("nan")), line="volume holds values that are not fin"),
+        "whole, cut short": volumes(whole, nifti(0)[:500], line=r"0\.nii: a file with the ending of NIfTI is none"),
+        "whole, in a flat size": volumes(f"{whole}, size = [8, 8]", line="size is of volumes a side"),
+        "whole and a slice": volumes(f'{whole}, slice = "axial:0"', line="volume takes all of a file and slice a part"),
+        "whole, in colour": volumes(f"{whole}, channels = 3", line="volumes are grey"),
+        "whole by a word": volumes('volume = "yes"', line="volume = true takes whole volumes"),
+        "whole, for a flat network": volumes(whole, model="cnn", line="use cnn3d"),
+        "a slice, for a network of volumes": volumes(
+            'slice = "axial:0", range = [0, 200]', line="it takes volumes, and a sample has shape"
+        ),
+        "neither whole nor a slice": volumes("range = [0, 200]", line="say which slice, slice = .*, or take all of it"),
     }

@@ -30,6 +30,7 @@ ALL: dict[str, Case] = {
         "hospitals": more_cases.HOSPITALS,
         "images": more_cases.IMAGES,
         "films": deep_cases.of_films(),
+        "volumes": deep_cases.of_volumes(),
         "arrays": more_cases.FILES_OF_ARRAYS,
         "scenarios": more_cases.SCENARIOS,
     }.items()
