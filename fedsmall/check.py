@@ -112,7 +112,8 @@ def _with_classes(plan: Plan, path: Path | None) -> tuple[Plan, list[Finding]]:
 def _shape(raw: RawSite, floor: int) -> Finding:
     shape = raw.task.input_shape
     colour = {1: "grey", 3: "colour"}.get(shape[0], f"{shape[0]}-channel")
-    what = f"{colour} images of {shape[1]} x {shape[2]}" if len(shape) == 3 else f"{shape[0]} features"
+    kind = {3: f"{colour} images of ", 4: f"{colour} volumes of "}.get(len(shape))
+    what = f"{shape[0]} features" if kind is None else kind + " x ".join(map(str, shape[1:]))
     held = 0 if raw.held_out is None else len(raw.held_out)
     apart = 0 if raw.kept_back is None else len(raw.kept_back)
     kept = f"{few(apart, floor)} kept back to tell when to stop, " if apart else ""

@@ -52,22 +52,27 @@ def federation_from_arrays(
     plan: Plan,
     sites: Mapping[str, tuple[np.ndarray, np.ndarray]],
     test: tuple[np.ndarray, np.ndarray] | None = None,
+    patients: Mapping[str, np.ndarray] | None = None,
 ) -> Federation:
     """A federation of one's own arrays: x and y of every site by its name, and a common test set where there is one.
 
     Shapes are those of an .npz (:func:`fedsmall.data.sources.arrays.npz`). Without ``test`` a quarter is held out at
     each site. The plan's ``task`` is any name, or a table of ``name``, ``loss`` and ``classes``; where the loss is of
-    numbers, y are such, and ``target`` may name them.
+    numbers, y are such, and ``target`` may name them. ``patients`` says by site whose each sample is, (samples,) of
+    numbers or words; a patient's are on one side.
     """
     from fedsmall.data.sources.arrays import from_arrays, make_part
+    from fedsmall.data.sources.patient_column import patients_listed
 
     options = {"name": plan.task} if isinstance(plan.task, str) else dict(plan.task)
+    whose = {str(name): [np.asarray(names)] for name, names in (patients or {}).items()}
     if kind_of(options.get("loss", "")) == "numbers":
-        return _federation(*_of_numbers(plan, options, sites, test))
+        plan, name, pool, common = _of_numbers(plan, options, sites, test)
+        return _federation(plan, name, patients_listed(pool, whose), common)
     everything = [np.asarray(y).ravel() for _, y in (*sites.values(), *([test] if test is not None else []))]
     classes = options.get("classes") or np.unique(np.concatenate(everything)).tolist()
     pool = from_arrays({str(name): [np.asarray(array) for array in pair] for name, pair in sites.items()}, classes)
-    pool = replace(pool, loss=options.get("loss", pool.loss))
+    pool = patients_listed(replace(pool, loss=options.get("loss", pool.loss)), whose)
     common = None if test is None else make_part(np.asarray(test[0]), np.asarray(test[1]), pool.class_names)
     plan = plan.model_copy(update={"partition": {"natural": "site"}})  # arrays come with their sites
     return _federation(plan, str(options.get("name", "arrays")), pool, common)

@@ -115,17 +115,20 @@ class Result:
 
         return together(chosen(self.run, method, seed, whose_is(site, visitors, distilled)))
 
-    def predict(self, rows: Any, method: str | None = None, seed: int | None = None) -> "DataFrame":
+    def predict(
+        self, rows: Any, method: str | None = None, seed: int | None = None, *, sheet: str | None = None
+    ) -> "DataFrame":
         """The class and the probability of each class of new rows, or the number, or the curve; see :meth:`predictor`.
 
         "spread" is how far the models of several seeds are apart, "notes" what a reader should know of a row.
+        ``sheet`` is the sheet of an Excel workbook, where several hold something.
         """
         import pandas
 
         from fedsmall.evaluation.survival import mean_time
 
         model = self.predictor(method, seed)
-        package, answers = model.package, model.answers(rows)
+        package, answers = model.package, model.answers(rows, sheet=sheet)
         told = answers.together.reshape(len(answers.together), -1)
         table = pandas.DataFrame(told, columns=list(package.columns) or None)
         if package.kind == "classes":

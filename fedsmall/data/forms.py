@@ -12,8 +12,8 @@ import numpy as np
 from pydantic import Field
 
 from fedsmall.data.cells import check_no_text, is_missing, number_block
-from fedsmall.data.pictures.files import read_picture
-from fedsmall.data.pictures.picture import EIGHT_BITS, Picture, Window, resized
+from fedsmall.data.pictures.files import read_pictures
+from fedsmall.data.pictures.picture import EIGHT_BITS, Frames, Picture, Window, resampled, resized
 from fedsmall.data.sources.files import plain
 from fedsmall.errors import DataError
 from fedsmall.methods import nearest
@@ -107,69 +107,78 @@ class Columns(Frozen):
 
 
 class Pixels(Frozen):
-    """Images of ``channels`` (1 is grey, 3 colour) and of one ``size``, (height, width).
+    """Images of ``channels`` (1 is grey, 3 colour) and of one ``size``: (height, width), of volumes depth before them.
 
     Others are brought to it where ``resize`` says so, and else refused; ``size`` is None until images have been read.
     ``range`` are the values that become -1 and 1, None for 8 bits; ``stated`` where the scenario says them, and not the
-    files' own depth. ``window`` says which values of a DICOM file count, ``slice`` which image of a volume is meant.
+    files' own depth. ``window`` says which values of a DICOM file count, ``slice`` which image of a
+    volume is meant, ``frames`` which images of a DICOM file of several are. ``volume``: all of a volume is the
+    sample.
     """
 
     kind: Literal["images"] = "images"
     channels: int
-    size: tuple[int, int] | None = None
+    size: tuple[int, int] | tuple[int, int, int] | None = None
     resize: bool = False
     range: tuple[float, float] | None = None
     stated: bool = False
     window: Window = None
     slice: str | None = None
+    frames: Frames = None
+    volume: bool = False
 
     def numbers(self, files: Sequence[Path]) -> np.ndarray:
-        """The images in ``files``, (images, channels, height, width); DataError where they are not all of one size.
+        """The images in ``files``, (images, channels, *size); DataError where they are not all of one size.
 
         Images of 8 bits are uint8; others float32, with the values that the files hold.
         """
-        return self.arrays([(path.name, self._read(path)) for path in files])
+        return self.arrays([(path.name, picture) for path in files for picture in self.fitting(path)])
 
-    def pictures(self, files: Sequence[Path]) -> list[tuple[str, Picture]]:
-        """The images in ``files`` before they are brought to one size and range, with the files' names."""
-        return [(path.name, self._picture(path)) for path in files]
+    def pictures(self, path: Path) -> list[Picture]:
+        """The images in a file before they are brought to one size and range; volumes, being large, after it."""
+        read = read_pictures(path, self.channels == 3, self.window, self.slice, self.frames, self.volume)
+        return [each._replace(values=self._sized(each.values)) for each in read] if self.volume else read
 
-    def _picture(self, path: Path) -> Picture:
-        return read_picture(path, self.channels == 3, self.window, self.slice)
-
-    def _read(self, path: Path) -> Picture:
-        picture = self._picture(path)
-        shallow = (self.range or EIGHT_BITS) == EIGHT_BITS
-        if not self.stated and (picture.ends == EIGHT_BITS) != shallow:
+    def fitting(self, path: Path) -> list[Picture]:
+        """The images in a file for a model; DataError where they are of another depth than those of training."""
+        pictures, shallow = self.pictures(path), (self.range or EIGHT_BITS) == EIGHT_BITS
+        if not self.stated and any((picture.ends == EIGHT_BITS) != shallow for picture in pictures):
             low, high = self.range or EIGHT_BITS
             raise DataError(f"its values are of another depth than the model's, {low:g} to {high:g}", file=path.name)
-        return picture
+        return pictures
 
     def arrays(self, pictures: Sequence[tuple[str, Picture]]) -> np.ndarray:
         """As :meth:`numbers`, of images that have been read."""
         held = [(name, self._sized(picture.values)) for name, picture in pictures]
-        shapes = sorted({values.shape[:2] for _, values in held})
+        sides, what, some = (3, "volume", [16, 32, 32]) if self.volume else (2, "image", [28, 28])
+        shapes = sorted({values.shape[:sides] for _, values in held})
         if self.size is not None and shapes != [self.size]:
-            name, odd = next((name, values.shape) for name, values in held if values.shape[:2] != self.size)
-            wanted = f"{self.size[0]} x {self.size[1]}"
-            raise DataError(f"the image is {odd[0]} x {odd[1]}, and the model takes {wanted}", file=name)
+            name, odd = next((name, values.shape[:sides]) for name, values in held if values.shape[:sides] != self.size)
+            raise DataError(f"the {what} is {_times(odd)}, and the model takes {_times(self.size)}", file=name)
         if len(shapes) > 1:
             raise DataError(
-                f"the images have {len(shapes)} sizes, from {shapes[0]} to {shapes[-1]}; give one: size = [28, 28]"
+                f"the {what}s have {len(shapes)} sizes, from {shapes[0]} to {shapes[-1]}; give one: size = {some}"
             )
         stacked = np.stack([values for _, values in held])
-        return stacked[:, None] if stacked.ndim == 3 else np.ascontiguousarray(np.moveaxis(stacked, -1, 1))
+        grey = stacked.ndim == 1 + sides
+        return stacked[:, None] if grey else np.ascontiguousarray(np.moveaxis(stacked, -1, 1))
 
     def _sized(self, values: np.ndarray) -> np.ndarray:
-        return resized(values, self.size) if self.size is not None and self.resize else values
+        if self.size is None or not self.resize:
+            return values
+        return resampled(values, self.size) if self.volume else resized(values, self.size)
 
     def scaled(self, x: np.ndarray) -> np.ndarray:
-        """``x`` (images, channels, height, width) from -1 to 1; what is beyond the range counts as its end."""
+        """``x`` (images, channels, *size) from -1 to 1; what is beyond the range counts as its end."""
         if x.dtype == np.uint8 and (self.range or EIGHT_BITS) == EIGHT_BITS:
             return np.asarray((x / np.float32(255) - np.float32(0.5)) / np.float32(0.5))
         low, high = (np.float32(end) for end in self.range or EIGHT_BITS)
         values = np.clip(x.astype(np.float32), low, high)
         return np.asarray((values - low) / (high - low) * np.float32(2) - np.float32(1))
+
+
+def _times(sides: Sequence[int]) -> str:
+    return " x ".join(map(str, sides))
 
 
 class Numbers(Frozen):

@@ -7,6 +7,7 @@ name                      model and its options
 ``proportional``          one risk for all intervals of time, and a level for each (times until an event)
 ``mlp``                   linear layers with ReLU; ``hidden`` (widths), ``dropout``
 ``cnn``                   Conv32-BN-ReLU-pool-Conv64-BN-ReLU-pool-Linear; ``norm``, ``dropout``
+``cnn3d``                 Conv3d-GN-ReLU-pool for each of ``widths``, means, Linear; ``norm``, ``dropout``
 ``resnet10``              one basic block a stage, 64-128-256-512; ``stem``, ``norm``
 ``resnet18``              two basic blocks a stage; ``stem`` "cifar" (default) or "imagenet", ``norm``
 ``resnet_small``          ``blocks`` (2) basic blocks a stage, 16-32-64, CIFAR stem; ``norm``
@@ -173,6 +174,7 @@ MODELS: dict[str, Builder | str] = {  # as "module:function" where the module ne
     "proportional": "fedsmall.models.survival:proportional",
     "mlp": mlp,
     "cnn": cnn,
+    "cnn3d": "fedsmall.models.volumes:cnn3d",
     "resnet10": resnet10,
     "resnet18": resnet18,
     "resnet_small": resnet_small,
@@ -221,7 +223,8 @@ def _check_options(name: str, builder: Builder, options: dict[str, Any]) -> None
 
 def _image_shape(task: Task) -> tuple[int, int, int]:
     if len(task.input_shape) != 3:
-        raise ValueError(f"it takes images, and a sample has shape {task.input_shape}; use linear or mlp")
+        other = "cnn3d" if len(task.input_shape) == 4 else "linear or mlp"
+        raise ValueError(f"it takes images, and a sample has shape {task.input_shape}; use {other}")
     channels, height, width = task.input_shape
     return channels, height, width
 

@@ -101,16 +101,24 @@ def _use(package: Package) -> str:
     return USE + f"model.predict_proba(rows)  # one column for each of model.classes_\n```\n\n{rule}"
 
 
-def _images(form: Pixels, size: tuple[int, int]) -> list[str]:
+def _images(form: Pixels, size: tuple[int, ...]) -> list[str]:
     how = "brought to" if form.resize else "of"
-    colour = "grey" if form.channels == 1 else "colour"
+    colour, sides = "grey" if form.channels == 1 else "colour", " x ".join(map(str, size))
     low, high = form.range or EIGHT_BITS
     values = "8-bit values 0 to 255" if (low, high) == EIGHT_BITS else f"values from {low:g} to {high:g}"
-    lines = [f"Images, {colour}, {how} {size[0]} x {size[1]} pixels; {values} become -1 to 1."]
+    what = f"Volumes (NIfTI), {how} {sides} voxels" if form.volume else f"Images, {colour}, {how} {sides} pixels"
+    lines = [f"{what}; {values} become -1 to 1."]
+    if form.volume:
+        lines.append(
+            "A volume is the stack of its axial slices from the feet up, whatever the order of axes in the file."
+        )
     if form.window == "file":
         lines.append("A DICOM file is seen in its own window or VOI LUT, from 0 to 1.")
     if form.slice is not None:
         lines.append(f"Of a volume (NIfTI) the image is the slice {form.slice}.")
+    if form.frames is not None:
+        frames = "each frame is an image" if form.frames == "each" else f"the image is the frame {form.frames}"
+        lines.append(f"Of a DICOM file with several frames {frames}.")
     return lines
 
 

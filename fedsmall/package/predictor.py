@@ -67,14 +67,16 @@ class _Trained(BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return True
 
-    def answers(self, x: Any, array: str = "x") -> Answers:
+    def answers(self, x: Any, array: str = "x", sheet: str | None = None) -> Answers:
         """What every model says of the rows ``x``: a table, an array, or the path of a file or folder.
+
+        ``array`` names the array of an .npz, ``sheet`` the sheet of an Excel workbook where several hold something.
 
         Raises DataError for rows that cannot be used.
         """
         said, each, rows = [], [], None
         for (package, _), model in zip(self.stored, self._networks, strict=True):
-            rows = read_rows(package.preparation, x, array)
+            rows = read_rows(package.preparation, x, array, sheet)
             inputs = package.preparation.inputs(rows.x)
             members = [outputs_of(member, inputs) for member in model.members] if package.architecture.members else []
             said.append(outputs_of(model, inputs))

@@ -8,8 +8,10 @@ import numpy as np
 
 from fedsmall.data.forms import Columns, Pixels
 from fedsmall.data.pictures.files import ENDINGS, is_image
+from fedsmall.data.pictures.places import EACH
 from fedsmall.data.preparation import Preparation
-from fedsmall.data.sources.arrays import UNREADABLE, as_inputs
+from fedsmall.data.sources.arrays import as_inputs, opened_npz
+from fedsmall.data.sources.sheets import EXCEL
 from fedsmall.data.sources.table_files import read_table
 from fedsmall.errors import DataError
 from fedsmall.methods import nearest
@@ -29,29 +31,36 @@ class Rows(NamedTuple):
     table: "DataFrame | None" = None
 
 
-def read_rows(preparation: Preparation, source: Any, array: str = "x") -> Rows:
+def read_rows(preparation: Preparation, source: Any, array: str = "x", sheet: str | None = None) -> Rows:
     """The rows of ``source``: a file or folder, a pandas table, or an array; no label is needed.
 
-    A table's columns are found by name, and others are left alone. ``array`` is the name of the array in an .npz.
+    A table's columns are found by name, and others are left alone. ``array`` is the name of the array in an .npz,
+    ``sheet`` that of the sheet in an Excel workbook, where several hold something.
 
     Raises DataError for what the model was not trained on, in the words of training.
     """
-    rows = _rows(preparation, source, array)
+    if sheet is not None and not _is_workbook(source):
+        raise DataError("--sheet names a sheet of an Excel workbook (.xlsx, .xlsm), and these rows are in none")
+    rows = _rows(preparation, source, array, sheet)
     if rows.x.shape[1:] != preparation.shape:
         raise DataError(f"samples have shape {rows.x.shape[1:]}, and the model takes {preparation.shape}")
     return rows._replace(notes=_notes(preparation, rows))
 
 
-def _rows(preparation: Preparation, source: Any, array: str) -> Rows:
+def _is_workbook(source: Any) -> bool:
+    return isinstance(source, str | Path) and Path(source).suffix.lower() in EXCEL
+
+
+def _rows(preparation: Preparation, source: Any, array: str, sheet: str | None = None) -> Rows:
     form = preparation.form
     if isinstance(source, str | Path):
-        return _of_path(preparation, Path(source), array)
+        return _of_path(preparation, Path(source), array, sheet)
     if isinstance(form, Columns):
         return _of_table(form, source)
     return _numbered(as_inputs(np.asarray(source)))
 
 
-def _of_path(preparation: Preparation, path: Path, array: str) -> Rows:
+def _of_path(preparation: Preparation, path: Path, array: str, sheet: str | None) -> Rows:
     form = preparation.form
     if not path.exists():
         raise DataError(f"there is no file or folder {path}")
@@ -60,7 +69,7 @@ def _of_path(preparation: Preparation, path: Path, array: str) -> Rows:
     if isinstance(form, Pixels):
         return _of_images(form, path)
     if isinstance(form, Columns) and path.is_file():
-        return _of_table(form, _table(form, path))
+        return _of_table(form, _table(form, path, sheet))
     raise DataError(f"the model takes {_wanted(preparation)}; {path.name} is none")
 
 
@@ -71,14 +80,16 @@ def _wanted(preparation: Preparation) -> str:
         return f"a table with the columns {', '.join(form.columns[:LISTED])}" + (
             f" and {more} more" if more > 0 else ""
         )
+    if isinstance(form, Pixels) and form.volume:
+        return "volumes (NIfTI), in a file or a folder"
     return "images, in a file or a folder" if isinstance(form, Pixels) else f"an .npz with samples {preparation.shape}"
 
 
-def _table(form: Columns, path: Path) -> "DataFrame":
-    """The cells of a CSV; a file without a header, where training's had none, is known by having no name in it."""
-    frame = read_table(path, form.separator, form.decimal)
+def _table(form: Columns, path: Path, sheet: str | None) -> "DataFrame":
+    """The cells of a table; a file without a header, where training's had none, is known by having no name in it."""
+    frame = read_table(path, form.separator, form.decimal, sheet=sheet)
     if form.header and not set(form.columns) & set(frame.columns):
-        frame = read_table(path, form.separator, form.decimal, names=form.header)
+        frame = read_table(path, form.separator, form.decimal, names=form.header, sheet=sheet)
     return frame
 
 
@@ -100,21 +111,18 @@ def _of_images(form: Pixels, path: Path) -> Rows:
     inside = sorted(each for each in path.rglob("*") if is_image(each)) if path.is_dir() else [path]
     if not inside:
         raise DataError(f"the folder holds no image ({', '.join(ENDINGS)})")
-    names = [str(each.relative_to(path)) if path.is_dir() else each.name for each in inside]
-    return Rows(form.numbers(inside), names, [])
+    held = [(each, place, seen) for each in inside for place, seen in enumerate(form.fitting(each))]
+    names = [str(each.relative_to(path)) if path.is_dir() else each.name for each, _, _ in held]
+    if form.frames == EACH:
+        names = [f"{name}:{place}" for name, (_, place, _) in zip(names, held, strict=True)]
+    return Rows(form.arrays([(each.name, seen) for each, _, seen in held]), names, [])
 
 
 def _array(path: Path, name: str) -> np.ndarray:
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            held = list(file)
-            if name not in held:
-                raise DataError(f"the .npz holds no array {name!r}; say which with --array. {nearest(name, held)}")
-            return np.asarray(file[name])
-    except DataError:
-        raise
-    except UNREADABLE as wrong:
-        raise DataError("the file is not an .npz of plain arrays, or is damaged", file=path.name) from wrong
+    with opened_npz(path) as file:
+        if name not in file:
+            raise DataError(f"the .npz holds no array {name!r}; say which with --array. {nearest(name, list(file))}")
+        return np.asarray(file[name])
 
 
 def _numbered(x: np.ndarray) -> Rows:

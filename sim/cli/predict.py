@@ -21,7 +21,7 @@ DISTILLED_ONE = typer.Option("--distilled", help="of a run: the one model that w
 
 def predict(
     model: Annotated[Path, MODEL],
-    new: Annotated[Path, typer.Argument(help="a CSV, a folder of images, or an .npz", show_default=False)],
+    new: Annotated[Path, typer.Argument(help="a table, a folder of images, or an .npz", show_default=False)],
     out: Annotated[
         Path | None, typer.Option(help="a CSV to write; shown if not given. Never written over", show_default=False)
     ] = None,
@@ -31,9 +31,13 @@ def predict(
     visitors: Annotated[str | None, VISITORS] = None,
     distilled: Annotated[bool, DISTILLED_ONE] = False,
     column: Annotated[
-        str | None, typer.Option("--id", help="a column of the CSV that names its rows", show_default=False)
+        str | None, typer.Option("--id", help="a column of the table that names its rows", show_default=False)
     ] = None,
     array: Annotated[str, typer.Option(help="the array of an .npz")] = "x",
+    sheet: Annotated[
+        str | None,
+        typer.Option(help="the sheet of an Excel workbook, where several hold something", show_default=False),
+    ] = None,
 ) -> None:
     """Probabilities and a class, or the number, for every row: columns are found by name, and no label is needed.
 
@@ -46,7 +50,7 @@ def predict(
     from fedsmall.package.rows import summary
 
     stored = packages(model, method, seed, site, visitors, distilled)
-    answers = together(stored).answers(new, array)
+    answers = together(stored).answers(new, array, sheet)
     columns, rows = _table(stored, answers, column)
     _write(out, columns, rows)
     for line in (_who(stored), *summary(answers.rows.notes)):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsmall.data.pictures import dicom, nifti
-from fedsmall.data.pictures.picture import EIGHT_BITS, Picture, Window, in_channels
+from fedsmall.data.pictures.picture import EIGHT_BITS, Frames, Picture, Window, in_channels
 from fedsmall.errors import DataError
 
 DICOM, NIFTI = (".dcm", ".dicom"), (".nii", ".nii.gz")
@@ -19,31 +19,45 @@ def is_image(path: Path) -> bool:
     return path.name.lower().endswith(ENDINGS)
 
 
-def read_picture(path: Path, colour: bool, window: Window = None, cut: str | None = None) -> Picture:
-    """The image in a file, in ``colour`` or grey; deep ones in float32, others in uint8.
+def read_pictures(
+    path: Path,
+    colour: bool,
+    window: Window = None,
+    cut: str | None = None,
+    frames: Frames = None,
+    volume: bool = False,
+) -> list[Picture]:
+    """The images in a file, in ``colour`` or grey; deep ones in float32, others in uint8.
 
-    ``window`` (:mod:`fedsmall.data.pictures.dicom`) says which values of a DICOM file count, and ``cut``
-    (:mod:`fedsmall.data.pictures.nifti`) which slice of a volume is the image.
+    ``window`` (:mod:`fedsmall.data.pictures.dicom`) says which values of a DICOM file count and ``frames`` which of its
+    frames are images; ``cut`` (:mod:`fedsmall.data.pictures.nifti`) says which slice of a volume is the image,
+    or ``volume`` that all of it is.
 
     Raises DataError, with the file's name, where it holds no image that can be read at its full depth.
     """
     try:
-        return _read(path, colour, window, cut)
+        return _read(path, colour, window, cut, frames, volume)
     except DataError as wrong:
         raise DataError(wrong.words, file=path.name) from wrong
 
 
-def _read(path: Path, colour: bool, window: Window, cut: str | None) -> Picture:
+def _read(path: Path, colour: bool, window: Window, cut: str | None, frames: Frames, volume: bool) -> list[Picture]:
     name = path.name.lower()
+    if frames is not None and not name.endswith(DICOM):
+        raise DataError("frames is for DICOM, and this file is none; leave frames out")
+    if window == "file" and not name.endswith(DICOM):
+        raise DataError('window = "file" is for DICOM, and this file is none; say range = [lowest, highest]')
+    if volume and not name.endswith(NIFTI):
+        raise DataError("volume is for volumes (NIfTI), and this file is none; leave volume out")
+    if volume:
+        return [Picture(nifti.read_whole(path), None)]
     if name.endswith(NIFTI):
-        return in_channels(nifti.read(path, cut), None, colour)
+        return [in_channels(nifti.read(path, cut), None, colour)]
     if cut is not None:
         raise DataError("slice is for volumes (NIfTI), and this file is none; leave slice out")
     if name.endswith(DICOM):
-        return dicom.read(path, colour, window)
-    if window == "file":
-        raise DataError('window = "file" is for DICOM, and this file is none; say range = [lowest, highest]')
-    return _plain(path, colour)
+        return dicom.read(path, colour, window, frames)
+    return [_plain(path, colour)]
 
 
 def _plain(path: Path, colour: bool) -> Picture:

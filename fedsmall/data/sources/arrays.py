@@ -1,7 +1,9 @@
 """Arrays: .npz files of one's own or of MedMNIST, and arrays given in Python."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -10,28 +12,36 @@ import numpy as np
 
 from fedsmall.data.forms import Columns
 from fedsmall.data.outcomes import Amount
-from fedsmall.data.sources.files import as_classes, class_names, locate, needed_root, site_files
+from fedsmall.data.sources.files import as_classes, at_site, class_names, locate, needed_root, site_files
+from fedsmall.data.sources.patient_column import patients_listed
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
 
+UNREADABLE = (OSError, ValueError, EOFError, LookupError, TypeError, BadZipFile, zlib.error)
+PATIENT = "patient"
 # x and y of the training samples, x and y of the test samples
-UNREADABLE = (OSError, ValueError, EOFError, LookupError, BadZipFile, zlib.error)
 LAYOUTS = (("x", "y", "x_test", "y_test"), ("train_images", "train_labels", "test_images", "test_labels"))
 
 
-def npz(root: Path | None, seed: int, path: str, *, classes: Sequence[object] | None = None) -> Pool:
+def npz(
+    root: Path | None, seed: int, path: str, *, classes: Sequence[object] | None = None, patient: str | None = None
+) -> Pool:
     """The arrays at ``path``, or one .npz for each site where that is a folder.
 
     An .npz holds x and y, and may hold x_test and y_test (or MedMNIST's names). Images are uint8 of shape (samples,
     height, width) or (samples, height, width, channels), or ready floats with channels first; two dimensions are a
-    table of features.
+    table of features. ``patient`` names an array that says whose each sample is, (samples,) of numbers or words, and
+    with "_test" behind it whose the test samples are; without a word an array "patient" is that, where there is one.
 
     Raises DataError for arrays that are not there, do not fit each other, or hold NaN or pickled objects.
     """
+    if patient is not None and (not isinstance(patient, str) or patient in chain(*LAYOUTS)):
+        raise PlanError(f'patient names the array that says whose each sample is, as in "patient"; got {patient!r}')
     found = locate(path, root)
     files = site_files(found, [".npz"]) if found.is_dir() else {NOWHERE: found}
-    return from_arrays({name: read_npz(file) for name, file in files.items()}, classes)
+    pool = from_arrays({name: read_npz(file) for name, file in files.items()}, classes)
+    return patients_listed(pool, {name: _patients(name, file, patient) for name, file in files.items()})
 
 
 def from_arrays(sites: Mapping[str, Sequence[np.ndarray]], classes: Sequence[object] | None = None) -> Pool:
@@ -64,18 +74,34 @@ def pool_of_numbers(sites: Mapping[str, Sequence[np.ndarray]], target: str, loss
 
 def read_npz(path: Path) -> list[np.ndarray]:
     """The arrays of an .npz in the order x, y, x_test, y_test (the last two may be missing); nothing is unpickled."""
+    with opened_npz(path) as file:
+        held = list(file)
+        layout = next((layout for layout in LAYOUTS if layout[0] in held), LAYOUTS[0])
+        for name in layout[:2]:
+            if name not in held:
+                raise DataError(f"the .npz holds no array {name!r}. {nearest(name, held)}")
+        return [file[name] for name in layout if name in held][: 4 if layout[3] in held else 2]
+
+
+@contextmanager
+def opened_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
+    """The arrays of an .npz by their names; DataError where it is none, is damaged, or holds pickled objects."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            held = list(file)
-            layout = next((layout for layout in LAYOUTS if layout[0] in held), LAYOUTS[0])
-            for name in layout[:2]:
-                if name not in held:
-                    raise DataError(f"the .npz holds no array {name!r}. {nearest(name, held)}")
-            return [file[name] for name in layout if name in held][: 4 if layout[3] in held else 2]
+            yield file
     except DataError:
         raise
-    except UNREADABLE as wrong:  # not a zip, one that is cut short, or an array of objects
+    except UNREADABLE as wrong:  # not a zip, one that is cut short, a lone array, or an array of objects
         raise DataError("the file is not an .npz of plain arrays, or is damaged", file=path.name) from wrong
+
+
+def _patients(site: str, path: Path, name: str | None) -> list[np.ndarray]:
+    """Whose the training samples are and, where that is there, whose the test samples are; nothing where not said."""
+    wanted = name or PATIENT
+    with at_site(site), opened_npz(path) as file:
+        if name is not None and name not in file:
+            raise DataError(f"the .npz holds no array {name!r} (whose each sample is). {nearest(name, list(file))}")
+        return [file[each] for each in (wanted, f"{wanted}_test") if each in file] if wanted in file else []
 
 
 def make_part(x: np.ndarray, y: np.ndarray, classes: Sequence[str]) -> Part:

@@ -6,6 +6,7 @@ An official test set is a folder of the same shape beside it.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,16 +14,28 @@ from fedsmall.data.forms import Pixels
 from fedsmall.data.pictures.dicom import window_ends
 from fedsmall.data.pictures.files import ENDINGS, is_image
 from fedsmall.data.pictures.nifti import plane_and_place
-from fedsmall.data.pictures.picture import EIGHT_BITS, Picture, Window, common_ends
+from fedsmall.data.pictures.picture import EIGHT_BITS, Frames, Picture, Window, common_ends
+from fedsmall.data.pictures.places import EACH, MIDDLE, is_place
 from fedsmall.data.sources.class_spelling import Classes, check_spelling, lone_classes, read_classes
 from fedsmall.data.sources.files import as_classes, at_site, class_names, locate
 from fedsmall.data.sources.patient_column import numbered, patients_in
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
 
-LONGEST_SIDE = 10_000
+SIZES = {  # the longest side, and how a size is written
+    2: (10_000, "a side (150) or height and width ([150, 150])"),
+    3: (512, "of volumes a side (32) or depth, height and width ([16, 32, 32])"),
+}
 LEFTOVERS = "__MACOSX"  # what some programs put into an archive beside the files
-Labelled = tuple[str, Picture, str]  # a file's name, what it holds, and its class
+
+
+class Labelled(NamedTuple):
+    """An image, its class, and the folder and name of its file."""
+
+    picture: Picture
+    label: str
+    folder: str
+    file: str
 
 
 def images(
@@ -38,6 +51,8 @@ def images(
     range: Sequence[float] | None = None,
     window: Sequence[float] | str | None = None,
     slice: str | None = None,
+    frames: str | float | None = None,
+    volume: bool = False,
     patient: str | None = None,
     by_site: bool = False,
 ) -> Pool:
@@ -46,7 +61,9 @@ def images(
     They are grey (``channels`` = 1, the default) or in colour (3, or ``colour``), and brought to ``size``, one number
     or (height, width), where that is given. ``range`` says which values become -1 and 1, where files hold more than 8
     bits; without it their own depth does. ``window`` says it for DICOM, as [centre, width], or "file" for each file's
-    own, and ``slice`` which image of a NIfTI volume is meant (:mod:`fedsmall.data.pictures`). ``patient`` is a regular
+    own, ``slice`` which image of a NIfTI volume is meant, and ``frames`` which images of a DICOM file of several are
+    (:mod:`fedsmall.data.pictures`); where each is, a file's stay together as a patient's do. ``volume`` makes a sample
+    of the whole of a NIfTI volume, with ``size`` (depth, height, width). ``patient`` is a regular
     expression that finds in a file's name whose it is, by its first group, as "person([0-9]+)_". Hidden and empty
     folders, and ``__MACOSX``, are no classes.
 
@@ -55,10 +72,12 @@ def images(
     """
     form = Pixels(
         channels=3 if _in_colour(channels, colour) else 1,
-        size=_shape(size),
+        size=_shape(size, 3 if volume else 2),
         resize=size is not None,
         window=_window(window, range),
         slice=_slice(slice),
+        frames=_frames(frames),
+        volume=_volume(volume, slice, frames, channels),
     )
     stated = _ends_of(form.window) if form.window is not None else _ends(range)
     folders = _by_site(locate(path, root), by_site)
@@ -71,19 +90,30 @@ def images(
         check_spelling(held)
     names = class_names(set().union(*held.values()), given)
     read = [{name: _read(name, each, form, means) for name, each in side.items()} for side in (folders, tests)]
-    pictures = [picture for side in read for held in side.values() for _, picture, _ in held]
+    pictures = [each.picture for side in read for held in side.values() for each in held]
     form = form.model_copy(update={"range": stated or common_ends(pictures), "stated": stated is not None})
-    whose = [
-        patients_in({name: [file for file, _, _ in held] for name, held in side.items()}, patient) for side in read
-    ]
-    numbers = numbered(*whose)
+    numbers = numbered(*(_whose(side, patient, form) for side in read))
     train, official = (
         {name: replace(_part(name, held, names, form), patients=of.get(name)) for name, held in side.items()}
         for side, of in zip(read, numbers, strict=True)
     )
     shape = next(iter(train.values())).x.shape
-    notes = (*_unused_depth(pictures, form), *(lone_classes(held) if given is None else ()))
-    return Pool(train, names, official, form=form.model_copy(update={"size": (shape[2], shape[3])}), notes=notes)
+    notes = (*_unused_depth(pictures, form), *_lone_files(form, patient))
+    notes = (*notes, *(lone_classes(held) if given is None else ()))
+    return Pool(train, names, official, form=form.model_copy(update={"size": shape[2:]}), notes=notes)
+
+
+def _whose(side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pixels) -> Mapping[str, np.ndarray]:
+    """Whose each image is, by the pattern; where each frame is one and no pattern is given, the file that it is in."""
+    if patient is not None or form.frames != EACH:
+        return patients_in({site: [each.file for each in held] for site, held in side.items()}, patient)
+    return {site: np.array([f"{each.folder}/{each.file}" for each in held]) for site, held in side.items()}
+
+
+def _lone_files(form: Pixels, patient: str | None) -> tuple[str, ...]:
+    if form.frames != EACH or patient is not None:
+        return ()
+    return ("Every file counts as a patient of its own, with its frames; patient = ... says whose files are whose",)
 
 
 def _classes(folders: Sequence[Path], means: Mapping[str, str]) -> set[str]:
@@ -124,6 +154,13 @@ def _slice(cut: str | None) -> str | None:
     return cut
 
 
+def _frames(asked: str | float | None) -> Frames:
+    """Which frames the scenario means."""
+    if asked in (None, MIDDLE, EACH) or is_place(asked):
+        return asked  # type: ignore[return-value]
+    raise PlanError(f'frames is "middle", "each", a number counted from 0, or a share as 0.4; got {asked!r}')
+
+
 def _unused_depth(pictures: Sequence[Picture], form: Pixels) -> tuple[str, ...]:
     """A note where the images use a small part of their range, as 12 bits in files of 16 do."""
     low, high = form.range or EIGHT_BITS
@@ -136,14 +173,26 @@ def _unused_depth(pictures: Sequence[Picture], form: Pixels) -> tuple[str, ...]:
     )
 
 
-def _shape(size: int | Sequence[int] | None) -> tuple[int, int] | None:
-    """Height and width."""
+def _shape(size: int | Sequence[int] | None, axes: int) -> Any:
+    """Height and width, of volumes depth before them; None where nothing is said."""
     if size is None:
         return None
-    sides = [size, size] if isinstance(size, int) else list(size) if isinstance(size, list | tuple) else []
-    if len(sides) != 2 or not all(type(side) is int and 1 <= side <= LONGEST_SIDE for side in sides):
-        raise PlanError(f"size is a side (150) or height and width ([150, 150]), 1 to {LONGEST_SIDE}; got {size!r}")
-    return sides[0], sides[1]
+    longest, what = SIZES[axes]
+    sides = [size] * axes if isinstance(size, int) else list(size) if isinstance(size, list | tuple) else []
+    if len(sides) != axes or not all(type(side) is int and 1 <= side <= longest for side in sides):
+        raise PlanError(f"size is {what}, 1 to {longest}; got {size!r}")
+    return tuple(sides)
+
+
+def _volume(asked: bool, slice: str | None, frames: object, channels: int | None) -> bool:
+    """Whether a sample is a whole volume."""
+    if type(asked) is not bool:
+        raise PlanError(f"volume = true takes whole volumes (NIfTI); got {asked!r}")
+    if asked and (slice is not None or frames is not None):
+        raise PlanError(f"volume takes all of a file and {'slice' if slice else 'frames'} a part; remove one of them")
+    if asked and channels == 3:
+        raise PlanError("volumes are grey; leave channels out")
+    return asked
 
 
 def _in_colour(channels: int | None, colour: bool) -> bool:
@@ -184,11 +233,14 @@ def _read(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) -> li
         labelled = [(path, means.get(child.name, child.name)) for child in classes for path in image_files(child)]
         if not labelled:
             raise DataError(f"the class folders hold no image ({', '.join(ENDINGS)})")
-        pictures = form.pictures([path for path, _ in labelled])
-    return [(name, picture, label) for (name, picture), (_, label) in zip(pictures, labelled, strict=True)]
+        return [
+            Labelled(picture, label, path.parent.name, path.name)
+            for path, label in labelled
+            for picture in form.pictures(path)
+        ]
 
 
 def _part(site: str, held: Sequence[Labelled], names: Sequence[str], form: Pixels) -> Part:
     with at_site(site):
-        x = form.arrays([(name, picture) for name, picture, _ in held])
-        return Part(x, as_classes([label for _, _, label in held], names))
+        x = form.arrays([(each.file, each.picture) for each in held])
+        return Part(x, as_classes([each.label for each in held], names))

@@ -1,7 +1,8 @@
-"""Whose each sample is, by a column of a table or a file's name: who is who counts, so numbers stand for the names."""
+"""Whose each sample is, by a column, an array or a file's name: who is who counts, so numbers stand for the names."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from fedsmall.data.cells import is_missing
 from fedsmall.data.forms import need
 from fedsmall.data.sources.files import at_site, plain
+from fedsmall.data.sources.pool import Part, Pool
 from fedsmall.errors import DataError, PlanError
 
 if TYPE_CHECKING:
@@ -58,6 +60,45 @@ def patients_in(files: Mapping[str, Sequence[str]], pattern: str | None) -> dict
                 raise DataError(f"in {none} of {len(names)} names of files {pattern!r} finds no patient")
         found[site] = np.array([match.group(match.re.groups and 1) for match in matches if match], dtype=object)
     return found
+
+
+def patients_listed(pool: Pool, held: Mapping[str, Sequence[np.ndarray]]) -> Pool:
+    """The pool with the patients that ``held`` lists at each site: of the training samples, and of its test samples.
+
+    Where nobody lists any the pool stays as it is; sites number their patients themselves.
+
+    Raises DataError where some sites list none, where one does not fit the samples, and where a patient is missing.
+    """
+    if not any(map(len, held.values())):
+        return pool
+    if none := sum(not len(held.get(site, ())) for site in pool.train):
+        raise DataError(f"{none} of {len(pool.train)} sites do not say whose each sample is; say it at all, or at none")
+    train = {site: _listed(site, held[site][0], part) for site, part in pool.train.items()}
+    test = {site: _listed(site, held[site][1], part) for site, part in pool.test.items() if len(held[site]) > 1}
+    of_train, of_test = numbered(train, test)
+    return replace(
+        pool,
+        train={site: replace(part, patients=of_train[site]) for site, part in pool.train.items()},
+        test={site: replace(part, patients=of_test.get(site)) for site, part in pool.test.items()},
+    )
+
+
+def _listed(site: str, names: np.ndarray, part: Part) -> np.ndarray:
+    """The names of the patients of a part, as text; DataError where they are not one for each sample."""
+    import pandas
+
+    names = np.asarray(names)
+    names = names[:, 0] if names.ndim == 2 and names.shape[1] == 1 else names
+    with at_site(site):
+        if names.shape != (len(part),) or names.dtype.kind not in "iufUSO":
+            raise DataError(
+                f"patients have shape {names.shape} and type {names.dtype}; a number or a name for each of "
+                f"{len(part)} samples is expected"
+            )
+        said = pandas.Series([name.decode() if isinstance(name, bytes) else name for name in names], dtype=object)
+        if (gaps := is_missing(said.map(plain))).any():
+            raise DataError(f"{gaps.sum()} of {len(part)} samples name no patient")
+    return np.asarray(said.map(plain).to_numpy(dtype=object))
 
 
 def numbered(*sides: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:

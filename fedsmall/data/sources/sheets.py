@@ -63,7 +63,7 @@ def read_excel(path: Path, sheet: str | None) -> list[Row]:
             raise DataError(f"there is no visible sheet {sheet!r} with anything in it")
         return filled[sheet]
     if len(filled) > 1:
-        raise DataError(f"{len(filled)} sheets hold something; say which is meant: sheet = ...")
+        raise DataError(f"{len(filled)} sheets hold something; say which is meant: sheet = ... (--sheet, to predict)")
     return next(iter(filled.values()), [])
 
 

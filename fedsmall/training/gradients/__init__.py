@@ -72,6 +72,8 @@ def _automatic(model: nn.Module, loss: Loss) -> PathChoice:
     parameters = sum(tensor.numel() for tensor in model.parameters())
     if parameters > WIDEST:
         return PathChoice(LoopGradients(model, loss), f"loop: at {parameters} parameters batching is slower")
+    if any(isinstance(layer, nn.Conv3d) for layer in model.modules()):
+        return PathChoice(LoopGradients(model, loss), "loop: volumes are trained on one model at a time")
     against: dict[str, str] = {}
     for path, why in _WHY.items():
         try:

@@ -20,7 +20,7 @@ from fedsmall.data.sources.pool import Part
 from fedsmall.errors import DataError, PlanError
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.tasks import build_federation, load_site
+from fedsmall.tasks import build_federation, federation_from_arrays, load_site
 from tests.fedsmall.data.test_sources import plan
 
 Whose = np.ndarray
@@ -362,6 +362,113 @@ def test_a_patient_s_images_are_known_by_their_names(tmp_path: Path) -> None:
     sides = [{whose[image.tobytes()] for image in held} for held in pixels]
     assert sum(map(len, sides)) == len(set().union(*sides))
     assert [len(site) for site in federation.train] == [4] * 4
+
+
+def of_arrays(folder: Path, patients: int = 24, name: str = "a", key: str = "patient", **more: Any) -> np.ndarray:
+    """An .npz of one to four samples for each patient, whose first feature is the patient; the names."""
+    whose = np.repeat(np.arange(patients), 1 + np.arange(patients) % 4)
+    whose = whose[np.random.default_rng(0).permutation(len(whose))]
+    x = np.column_stack([whose, np.random.default_rng(len(name)).normal(size=len(whose))])
+    names = np.array([f"case {who}" for who in whose])
+    np.savez(folder / f"{name}.npz", **{"x": x, "y": whose % 2, key: names} | more)
+    return names
+
+
+def first_features(federation: Any) -> tuple[list[set[float]], set[float]]:
+    """Who is at each site and who is held out, by the feature that is the patient."""
+    return [set(site.x[:, 0].tolist()) for site in federation.train], set(federation.test.x[:, 0].tolist())
+
+
+@pytest.mark.parametrize("said", [{}, {"patient": "patient"}])
+def test_patients_of_arrays_are_at_one_site_and_on_one_side(tmp_path: Path, said: dict[str, str]) -> None:
+    of_arrays(tmp_path)
+
+    federation = build_federation(plan({"npz": str(tmp_path / "a.npz"), **said}, sites=4, samples_per_site=5))
+
+    sites, held = first_features(federation)
+    assert not set.intersection(*sites)
+    assert sum(map(len, sites)) == len(set.union(*sites))
+    assert held.isdisjoint(set.union(*sites))
+    assert any(note.startswith("Dealt by patients: 20 samples of ") for note in federation.notes)
+
+
+def test_arrays_and_a_table_of_the_same_patients_are_dealt_alike(tmp_path: Path) -> None:
+    table = written(tmp_path)
+    rows = [line.split(",") for line in Path(table).read_text().splitlines()[1:]]
+    x = np.array([[float(x), float(z)] for _, x, z, _ in rows])
+    whose, y = np.array([int(row[0]) for row in rows]), np.array([int(row[3]) for row in rows])
+    np.savez(tmp_path / "a.npz", x=x, y=y, who=whose[:, None].astype(float))
+
+    one, other = (
+        build_federation(plan(task, sites=4, samples_per_site=5))
+        for task in (task_of(table), {"npz": str(tmp_path / "a.npz"), "patient": "who"})
+    )
+
+    assert one.notes == other.notes
+    for mine, theirs in zip((*one.train, one.test), (*other.train, other.test), strict=True):
+        np.testing.assert_array_equal(mine.y, theirs.y)
+        np.testing.assert_allclose(mine.x, theirs.x)
+
+
+def test_without_the_array_patients_of_arrays_are_torn(tmp_path: Path) -> None:
+    of_arrays(tmp_path, key="somebody")
+
+    sites, held = first_features(build_federation(plan({"npz": str(tmp_path / "a.npz")}, sites=4, samples_per_site=5)))
+
+    assert held & set.union(*sites)
+
+
+def test_hospitals_number_the_patients_of_their_arrays_themselves(tmp_path: Path) -> None:
+    (tmp_path / "h").mkdir()
+    for name in ("bonn", "essen-k"):
+        of_arrays(tmp_path / "h", name=name)
+    task = {"npz": str(tmp_path / "h"), "patient": "patient", "classes": [0, 1]}
+
+    federation = build_federation(plan(task, partition={"natural": "file"}, sites=None))
+    alone = load_site(plan(task, partition={"natural": "file"}, sites=None), "bonn", tmp_path / "h" / "bonn.npz")
+
+    assert np.intersect1d(*(site.patients for site in federation.train)).size == 0
+    np.testing.assert_array_equal(alone.train.patients, federation.train[0].patients)
+    for site, held in zip(federation.train, federation.held_out, strict=True):
+        assert np.intersect1d(site.patients, held.patients).size == 0
+
+
+def test_patients_of_an_official_test_set_in_arrays_are_known(tmp_path: Path) -> None:
+    x_test = np.column_stack([np.arange(4), np.full(4, 9.0)])
+    test = {"x_test": x_test, "y_test": np.arange(4) % 2}
+    of_arrays(tmp_path, **test, patient_test=np.array(["case 1", "case 2", "new", "newer"]))
+
+    notes = build_federation(plan({"npz": str(tmp_path / "a.npz")}, sites=2, samples_per_site=None)).notes
+
+    assert any("2 patients of the source's own test set are trained on" in note for note in notes)
+
+
+def test_patients_of_arrays_in_python_are_on_one_side() -> None:
+    whose = np.repeat(np.arange(20), 3)
+    x = np.column_stack([whose, np.random.default_rng(0).normal(size=60)])
+    sites = {"bonn": (x, whose % 2), "essen": (x + 9 * x[:, 1:], whose % 2)}
+    mine = {"name": "mine", "classes": [0, 1]}
+
+    federation = federation_from_arrays(plan(mine, sites=None), sites, patients=dict.fromkeys(sites, whose))
+
+    for site, held in zip(federation.train, federation.held_out, strict=True):
+        assert np.intersect1d(site.x[:, 0], held.x[:, 0]).size == 0
+    with pytest.raises(DataError, match="1 of 2 sites do not say whose each sample is; say it at all, or at none"):
+        federation_from_arrays(plan(mine, sites=None), sites, patients={"bonn": whose})
+    with pytest.raises(DataError, match=r"site 'essen': patients have shape \(59,\) and type int64"):
+        federation_from_arrays(plan(mine, sites=None), sites, patients={"bonn": whose, "essen": whose[1:]})
+
+
+def test_hospitals_of_which_one_does_not_say_whose_samples_are_are_refused(tmp_path: Path) -> None:
+    of_arrays(tmp_path, name="bonn")
+    of_arrays(tmp_path, name="essen-k", key="somebody")
+
+    for said, words in (
+        ({}, "1 of 2 sites do not say whose each sample is"),
+        ({"patient": "patient"}, "site 'essen-k': the .npz holds no array 'patient'"),
+    ):
+        with pytest.raises(DataError, match=words):
+            build_federation(plan({"npz": str(tmp_path), **said}, partition={"natural": "file"}, sites=None))
 
 
 def test_a_patient_of_an_official_test_set_who_is_trained_on_is_said(tmp_path: Path) -> None:

@@ -91,11 +91,18 @@ def scans(more: dict[str, Content] | None = None, each: int = 8, keys: str = SCA
     return Case({**files, **{f"scans/{name}": content for name, content in (more or {}).items()}}, keys, **expected)
 
 
-def arrays(line: str = "", samples: int | None = None, keys: str = ARRAYS, **held: Any) -> Case:
+def arrays(line: str = "", samples: int | None = None, keys: str = ARRAYS, note: str = "", **held: Any) -> Case:
     """An .npz of these arrays."""
     file = io.BytesIO()
     np.savez(file, **held)
-    return Case({"a.npz": file.getvalue()}, keys, samples=samples, line=line)
+    return Case({"a.npz": file.getvalue()}, keys, samples=samples, note=note, line=line)
+
+
+def lone() -> bytes:
+    """One array as numpy saves it, in no .npz."""
+    file = io.BytesIO()
+    np.save(file, X)
+    return file.getvalue()
 
 
 def scenario(keys: str, line: str) -> Case:

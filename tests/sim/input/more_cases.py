@@ -19,6 +19,7 @@ from tests.sim.input.cases import (
     arrays,
     hospitals,
     linked,
+    lone,
     png,
     rows,
     scans,
@@ -30,6 +31,7 @@ BY_COLUMN = 'task = {csv = "t.csv", label = "ill"}\npartition = {natural = "clin
 CLINICS = rows(line="{age},{dose},{ill},c{row}", head="age,dose,ill,clinic")
 for row in range(24):
     CLINICS = CLINICS.replace(f",c{row}\n", f",{'essen' if row % 4 < 2 else 'liege'}\n")
+BY_WHO = 'task = {npz = "a.npz", patient = "who"}\nsites = 3\n'
 DEEP = "range = \\[0, 4095\\]"
 
 HOSPITALS = {
@@ -217,6 +219,26 @@ FILES_OF_ARRAYS = {
     "samples of no feature": arrays(x=X[:, :0], y=Y, line="feature|number"),
     "pickled objects": arrays(x=np.array([{}] * 24, dtype=object), y=Y, line="not an .npz of plain arrays"),
     "grey images": arrays(x=np.arange(24 * 30).reshape(24, 6, 5).astype(np.uint8), y=Y, samples=24),
+    "patients": arrays(x=X, y=Y, patient=np.arange(24) // 3, note="Dealt by patients", samples=24),
+    "patients as words": arrays(x=X, y=Y, patient=np.array(list("abcdefgh") * 3), note="Dealt by patients", samples=24),
+    "patients by another name": arrays(
+        x=X, y=Y, who=np.arange(24) // 3, keys=BY_WHO, note="Dealt by patients", samples=24
+    ),
+    "patients by a name that is not there": arrays(
+        x=X, y=Y, whom=Y, keys=BY_WHO, line=r"holds no array 'who' \(whose each sample is\). Did you mean 'whom'"
+    ),
+    "patients by a name that is a number": arrays(
+        x=X, y=Y, keys=BY_WHO.replace('"who"', "5"), line='patient names the array .* as in "patient"; got 5'
+    ),
+    "patients that are the labels": arrays(x=X, y=Y, keys=BY_WHO.replace("who", "y"), line="patient names the array"),
+    "a patient too few": arrays(x=X, y=Y, patient=Y[1:], line=r"patients have shape \(23,\) and type int64; a number"),
+    "patients in two columns": arrays(x=X, y=Y, patient=X[:, :2], line=r"patients have shape \(24, 2\)"),
+    "patients that are missing": arrays(
+        x=X, y=Y, patient=np.where(Y == 0, np.nan, 1.0), line="12 of 24 samples name no patient"
+    ),
+    "patients without a name": arrays(x=X, y=Y, patient=np.array(["", "a"])[Y], line="12 of 24 samples name no"),
+    "patients that are complex": arrays(x=X, y=Y, patient=X[:, 0] * 1j, line="type complex128"),
+    "a lone array called npz": Case({"a.npz": lone()}, ARRAYS, line=r"a\.npz: the file is not an \.npz"),
     "a table called npz": Case({"a.npz": GOOD}, ARRAYS, line=r"a\.npz: the file is not an \.npz"),
     "an array called npz": Case({"a.npz": b"\x93NUMPY\x01\x00v\x00"}, ARRAYS, line=r"a\.npz: "),
     "no bytes": Case({"a.npz": b""}, ARRAYS, line=r"a\.npz: the file is not an \.npz"),

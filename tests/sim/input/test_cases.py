@@ -13,7 +13,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_run
 from sim.runs.scenario import load
-from tests.sim.input import cases, more_cases
+from tests.sim.input import cases, deep_cases, more_cases
 from tests.sim.input.cases import Case
 
 ALL: dict[str, Case] = {
@@ -29,6 +29,8 @@ ALL: dict[str, Case] = {
         "files": more_cases.several_kinds(),
         "hospitals": more_cases.HOSPITALS,
         "images": more_cases.IMAGES,
+        "films": deep_cases.of_films(),
+        "volumes": deep_cases.of_volumes(),
         "arrays": more_cases.FILES_OF_ARRAYS,
         "scenarios": more_cases.SCENARIOS,
     }.items()

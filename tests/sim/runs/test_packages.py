@@ -15,6 +15,7 @@ from fedsmall.data.held_out import hold_out
 from fedsmall.errors import PlanError
 from fedsmall.package.store import read as read_package
 from fedsmall.randomness import rng_for
+from sim.api import Result
 from sim.runs.execute import execute
 from sim.runs.folder import read, stem
 from sim.runs.scenario import load
@@ -328,6 +329,33 @@ def test_a_value_far_outside_those_of_training_is_used_and_noted(clinic, fedsmal
     assert code == 0
     assert notes == ["age is far outside the training data" if place == 2 else "" for place in range(len(notes))]
     assert "age is far outside the training data in 1 of 11 rows" in told
+
+
+def test_new_rows_in_a_sheet_of_a_workbook_are_predicted_as_those_of_a_csv(clinic, fedsmall, tmp_path):
+    pytest.importorskip("openpyxl")
+    rows = held_out(clinic, 0, "bonn")
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    with pandas.ExcelWriter(tmp_path / "new.xlsx") as book:
+        rows.iloc[:3].to_excel(book, sheet_name="2023", index=False)
+        rows.to_excel(book, sheet_name="2024", index=False)
+
+    plain, sheet = (
+        fedsmall("predict", clinic.folder, "new.csv"),
+        fedsmall("predict", clinic.folder, "new.xlsx", "--sheet", "2024"),
+    )
+
+    assert (sheet[0], sheet[1]) == (0, plain[1])
+    assert Result(clinic).predict(tmp_path / "new.xlsx", sheet="2023").shape[0] == 3
+    calls = {
+        ("new.xlsx",): "2 sheets hold something; say which is meant: sheet = ... (--sheet, to predict)",
+        ("new.xlsx", "--sheet", "2025"): "there is no visible sheet '2025' with anything in it",
+        ("new.csv", "--sheet", "2024"): "--sheet names a sheet of an Excel workbook (.xlsx, .xlsm), and these rows are",
+    }
+    for call, words in calls.items():
+        code, said_, complained = fedsmall("predict", clinic.folder, *call, "--out", "out.csv")
+        assert (code, said_, complained.count("\n")) == (2, "", 1), call
+        assert words in complained
+        assert not Path("out.csv").exists()
 
 
 def test_words_that_choose_no_model_are_told_in_one_line(clinic, fedsmall, tmp_path):

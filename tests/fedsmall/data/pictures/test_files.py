@@ -212,7 +212,7 @@ def _deep_floats(path: Path) -> None:
         (_deep_floats, {}, r"^the images have values from no range that their files say; say which values count"),
         (_damaged, {}, r"^3\.png: a file with the ending of an image is none, or is damaged$"),
         (_no_dicom, {}, r"^x\.dcm: a file with the ending of DICOM is none"),
-        (_volume, {}, r"^a\.dcm: it holds 2 frames; one image a file is expected"),
+        (_volume, {}, r"^a\.dcm: it holds 2 frames; say which: frames = .middle., .each., or a number"),
         (_deep_pngs, {"range": [5, 5]}, r"range is the lowest and the highest"),
         (_deep_pngs, {"range": "12 bit"}, r"range is the lowest and the highest value that count, as in \[0, 4095\]"),
     ],
