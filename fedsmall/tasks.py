@@ -3,7 +3,8 @@
 A scenario's ``task`` is a name of :data:`TASKS`, or a table whose first word says the source: ``{csv = "data.csv",
 label = "outcome"}``, ``{images = "folder"}``, ``{npz = "data.npz"}``, ``{medmnist = "pneumoniamnist"}``,
 ``{susy = "full", features = 18}``, ``{name = "digits"}``, or ``{source = "module:function"}`` of one's own. Beside the
-options of its source every table takes ``loss``: "cross_entropy", or with two classes "logistic" or "hinge".
+options of its source every table takes ``loss``: "cross_entropy", with two classes "logistic" or "hinge", with
+three or more that have an order "ordinal".
 """
 
 from collections.abc import Mapping
@@ -15,14 +16,14 @@ import numpy as np
 
 from fedsmall.data.dealing import deal, natural_site
 from fedsmall.data.dealing_notes import dealing_notes
-from fedsmall.data.outcomes import kind_of
+from fedsmall.data.outcomes import ORDINAL, kind_of
 from fedsmall.data.partition import read_spec
 from fedsmall.data.preparation import preparation_of
 from fedsmall.data.raw_site import RawSite, agreed, ready, task_with
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.metrics import OF_CLASSES, OF_KIND, known_metric
+from fedsmall.evaluation.metrics import GRADED, OF_CLASSES, OF_KIND, known_metric
 from fedsmall.federation import Federation, Task
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
@@ -131,7 +132,8 @@ def _task(name: str, pool: Pool, metric: str | None) -> Task:
     asked = [known_metric(metric, pool.loss)] if metric is not None else []
     part = pool.train[min(pool.train)]
     classes = kind_of(pool.loss) == "classes"
-    told = CLASS_METRICS if classes else GRAPH_METRICS if pool.outcome is None else OF_KIND[kind_of(pool.loss)]
+    of_classes = (*GRADED, *CLASS_METRICS) if pool.loss == ORDINAL else CLASS_METRICS
+    told = of_classes if classes else GRAPH_METRICS if pool.outcome is None else OF_KIND[kind_of(pool.loss)]
     width = pool.outcome.width if pool.outcome is not None else int(np.prod(part.y.shape[1:]))
     return Task(
         name,

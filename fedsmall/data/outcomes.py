@@ -17,6 +17,8 @@ from fedsmall.parts import Frozen
 Kind = Literal["classes", "numbers", "times"]
 NUMBERS = ("mse", "l1", "huber")  # the losses of tasks that predict numbers
 TIMES = ("hazard",)
+LEAST_GRADES = 3  # of two, the order says nothing
+ORDINAL = "ordinal"  # the loss of classes that have an order, from the lowest to the highest
 DEFAULT_LOSS = {"amount": "mse", "survival": "hazard"}  # by the kind of the outcome
 HUBER = 1.0  # where "huber" turns from squares to distances, in standard deviations of the target (Huber 1964)
 

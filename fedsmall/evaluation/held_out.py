@@ -12,8 +12,9 @@ import numpy as np
 
 from fedsmall.evaluation import out_of_fold
 from fedsmall.evaluation.clinical import Estimate, auc
-from fedsmall.evaluation.metrics import of_matrices, predicted
+from fedsmall.evaluation.metrics import GRADED, of_matrices, predicted
 from fedsmall.evaluation.out_of_fold import auc_error, together
+from fedsmall.evaluation.probabilities import by_class
 from fedsmall.evaluation.unseen import over_hospitals
 from fedsmall.federation import Task
 from fedsmall.wire import Arrays
@@ -32,7 +33,7 @@ def told_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     sums = out_of_fold.told_of(outputs, y, task)
     if task.kind != "classes":
         return sums
-    named = predicted(out_of_fold.bounded(outputs, task))
+    named = predicted(by_class(out_of_fold.bounded(outputs, task), task.loss))
     cells = np.bincount(y * task.classes + named, minlength=task.classes**2)
     return sums | {CALLED: cells.reshape(task.classes, -1).astype(np.float64)}
 
@@ -45,7 +46,8 @@ def figures(sums: Mapping[str, np.ndarray], task: Task) -> dict[str, float]:
     if task.classes > 2 and "brier" in found:
         found["brier"] /= 2  # as tables have it: half the squared distance, for two classes that of class 1
     counted = {name: float(value[0]) for name, value in of_matrices(sums[CALLED][None]).items()}
-    return found | {name: value for name, value in counted.items() if np.isfinite(value)}
+    left_out = () if task.ordered else GRADED
+    return found | {name: value for name, value in counted.items() if np.isfinite(value) and name not in left_out}
 
 
 def judged_at_home(told: Mapping[str, Arrays], task: Task) -> dict[str, Any]:

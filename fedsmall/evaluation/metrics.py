@@ -12,10 +12,10 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import rankdata
 
-from fedsmall.data.outcomes import NUMBERS, kind_of, survival_of
+from fedsmall.data.outcomes import NUMBERS, ORDINAL, kind_of, survival_of
 from fedsmall.errors import PlanError
-from fedsmall.evaluation import numbers, survival
-from fedsmall.evaluation.probabilities import probabilities
+from fedsmall.evaluation import grades, numbers, survival
+from fedsmall.evaluation.probabilities import by_class, probabilities
 from fedsmall.federation import Task
 from fedsmall.methods import nearest
 
@@ -30,11 +30,14 @@ OF_CLASSES = (
     "brier",
     "loss",
 )
+GRADED = ("kappa", "mae")  # of classes in their order, beside the others
 OF_NUMBERS = ("mae", "rmse", "r2", "loss")
 OF_TIMES = ("c_index", "ibs", "loss")
 OF_KIND = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "times": OF_TIMES}
 OTHER_NAMES = {"nll": "loss", "roc_auc": "auc", "f1": "macro_f1"}
 OTHER_NAMES |= {
+    "cohen_kappa": "kappa",
+    "quadratic_kappa": "kappa",
     "mean_absolute_error": "mae",
     "root_mean_squared_error": "rmse",
     "r2_score": "r2",
@@ -46,7 +49,7 @@ UNEQUAL = 0.1  # how far above an equal share the commonest class may be, for ac
 
 def known_metric(name: str, loss: str) -> str:
     """The metric that ``name`` means for a task of this ``loss``; PlanError where there is none of that name."""
-    able = OF_KIND[kind_of(loss)]
+    able = metrics_of(loss)
     name = OTHER_NAMES.get(name, name)
     if name not in able:
         raise PlanError(f"metric: there is no {name!r} for this task. {nearest(name, list(able))}")
@@ -55,15 +58,20 @@ def known_metric(name: str, loss: str) -> str:
     return name
 
 
+def metrics_of(loss: str) -> tuple[str, ...]:
+    """The metrics that a task of this ``loss`` can have; of grades their own come first."""
+    return (*GRADED, *OF_CLASSES) if loss == ORDINAL else OF_KIND[kind_of(loss)]
+
+
 def default_metric(y: Sequence[np.ndarray], task: Task) -> str:
     """What methods are judged by where nobody says: accuracy, or the AUC where accuracy would be fooled.
 
     It would be where the commonest class of the training samples, the sites' ``y``, holds ten points more than an equal
     share (60% of two classes, 43% of three): then a prediction that looks at no sample already seems to be worth
-    something. Numbers are judged by their mean absolute error, times by the concordance index.
+    something. Grades are judged by their kappa, numbers by their mean absolute error, times by the concordance index.
     """
-    if task.kind != "classes":
-        return OF_KIND[task.kind][0]
+    if task.kind != "classes" or task.ordered:
+        return metrics_of(task.loss)[0]
     shares = np.bincount(np.concatenate(list(y)), minlength=task.classes) / max(sum(map(len, y)), 1)
     return "auc" if shares.max() > 1 / task.classes + UNEQUAL else "accuracy"
 
@@ -80,8 +88,8 @@ def evaluate(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, float]
 def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
     """Every metric of ``task`` for each model on ``y``, (samples,) or (samples, *target_shape): (models,) by name.
 
-    The names are those of :data:`OF_CLASSES` ("auc" and "average_precision" are of one class against the rest), for
-    regression those of :data:`OF_NUMBERS`. NaN where one is not defined for a model, and left out where it is
+    The names are those of :func:`metrics_of` ("auc" and "average_precision" are of one class against the rest).
+    NaN where one is not defined for a model, and left out where it is
     defined for none.
     """
     outputs = np.asarray(outputs, dtype=np.float64)
@@ -94,9 +102,10 @@ def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, n
         if task.kind == "times":
             found |= _of_times(outputs, y, task)
     if task.kind == "classes":
-        found |= _of_classes(outputs, y, task.classes, with_auc="auc" in task.metrics)
+        scores = by_class(outputs, task.loss)
+        found |= _of_classes(scores, y, task.classes, with_auc="auc" in task.metrics)
         if "average_precision" in task.metrics:
-            found["average_precision"] = _average_precision(outputs, y, task.classes)
+            found["average_precision"] = _average_precision(scores, y, task.classes)
         if "brier" in task.metrics:
             found["brier"] = brier(probabilities(outputs, task.loss), y)
     return {name: found[name] for name in task.metrics if name in found and not np.isnan(found[name]).all()}
@@ -131,6 +140,8 @@ def of_matrices(table: np.ndarray) -> dict[str, np.ndarray]:
         "macro_f1": _mean(f1),
         "sensitivity": sensitivity[:, 1] if two else _mean(sensitivity),
         "specificity": specificity[:, 1] if two else _mean(specificity),
+        "kappa": grades.kappa_of(table),
+        "mae": grades.distance_of(table),
     }
 
 
@@ -190,6 +201,8 @@ def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
         return survival.loss_of(outputs, y.astype(np.float64))
     if kind_of(name) == "numbers":
         return numbers.loss_of(name, outputs, _flat(y))
+    if name == ORDINAL:
+        return grades.loss_of(outputs, y)
     if name == "cross_entropy":
         of_label = np.take_along_axis(outputs, y[None, :, None], axis=2)[..., 0]
         return np.asarray((logsumexp(outputs, axis=2) - of_label).mean(axis=1))

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import log_softmax, logsumexp
 
 from fedsmall.evaluation.metrics import evaluate, predicted
+from fedsmall.evaluation.probabilities import by_class
 from fedsmall.federation import Task
 from fedsmall.wire import Arrays
 
@@ -49,6 +50,7 @@ def told_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
         found = evaluate(outputs, y, replace(task, metrics=("mae", "rmse")))
         sums |= {"absolute": found["mae"] * len(y), "squared": found["rmse"] ** 2 * len(y)}
     if task.kind == "classes":
+        outputs = by_class(outputs, task.loss)
         right = predicted(outputs) == y
         sums |= {"correct": right.sum(), "scores": _scores(outputs, y, task)}
         if task.loss != "hinge":

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.evaluation.grades import outputs_of
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.survival import interval_log_odds
 from fedsmall.federation import Federation, Samples, Task, task_at
@@ -64,7 +65,8 @@ def constant(y: np.ndarray, task: Task) -> np.ndarray:
         return np.asarray(np.median(flat, axis=0) if task.loss == "l1" else flat.mean(axis=0, dtype=np.float64))
     counts = np.bincount(y, minlength=task.classes)
     if task.outputs > 1:
-        return np.asarray(np.log((counts + 1) / (len(y) + task.classes)))  # one more of each: no loss is infinite
+        logs = np.log((counts + 1) / (len(y) + task.classes))  # one more of each: no loss is infinite
+        return outputs_of(logs) if task.ordered else np.asarray(logs)
     lead = np.log((counts[1] + 1) / (counts[0] + 1))
     return np.array([(1.0 if lead > 0 else -1.0) if task.loss == "hinge" else lead])
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedsmall.data.forms import Pixels
-from fedsmall.data.outcomes import Outcome
+from fedsmall.data.outcomes import ORDINAL, Outcome
 from fedsmall.data.pictures.picture import EIGHT_BITS
 from fedsmall.data.preparation import FAR
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, Package
@@ -89,6 +89,8 @@ def _numbers(package: Package) -> str:
 
 def _use(package: Package) -> str:
     rule = "The class is the likeliest one."
+    if package.loss == ORDINAL:
+        rule = f"They are grades, from {package.class_names[0]} to {package.class_names[-1]}. {rule}"
     if package.positive:
         rule = (
             f"The class is {package.positive} where its probability is above {package.threshold:g} "

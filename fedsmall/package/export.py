@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from fedsmall import files
 from fedsmall.data.forms import Pixels
-from fedsmall.data.outcomes import Amount, kind_of
+from fedsmall.data.outcomes import ORDINAL, Amount, kind_of
 from fedsmall.data.pictures.picture import EIGHT_BITS
 from fedsmall.data.preparation import Agreed, Preparation, Ranges
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.probabilities import probabilities
 from fedsmall.methods import nearest
+from fedsmall.models.grades import log_shares
 from fedsmall.package.network import network
 from fedsmall.package.predictor import outputs_of
 from fedsmall.package.record import Package
@@ -59,6 +60,8 @@ class WithPreparation(nn.Module):
             return torch.exp(torch.cumsum(torch.nn.functional.logsigmoid(-outputs), dim=-1))
         if self.kind == "numbers":
             return outputs * self.unit[1] + self.unit[0]
+        if self.loss == ORDINAL:
+            return torch.exp(log_shares(outputs))
         if outputs.shape[-1] > 1:
             return torch.softmax(outputs, dim=-1)
         return torch.cat([torch.sigmoid(-outputs), torch.sigmoid(outputs)], dim=-1)

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.probabilities import named_classes, probabilities
+from fedsmall.evaluation.probabilities import by_class, named_classes, probabilities
 from fedsmall.evaluation.survival import mean_time
 from fedsmall.package.network import network
 from fedsmall.package.record import Package
@@ -126,7 +126,7 @@ class Classifier(ClassifierMixin, _Trained):
         loss = self.package.loss
         apart = probabilities(np.stack(each), loss)
         if len(said) == 1:
-            named = named_classes(said[0], self.package.threshold)
+            named = named_classes(by_class(said[0], loss), self.package.threshold)
             return Answers(apart, probabilities(said[0], loss), named, rows)
         mean = probabilities(np.stack(said), loss).mean(axis=0)
         threshold = float(np.mean([one.package.threshold for one in self.stored]))

@@ -29,7 +29,7 @@ from strategies.server.run_loop import Evaluation
 from strategies.server.validation import Told, unseen_at
 
 MOST_SAMPLES = 100_000  # of more training samples no threshold is found
-ON_THE_WAY = ("accuracy", "mae", "c_index", "loss")
+ON_THE_WAY = ("kappa", "accuracy", "mae", "c_index", "loss")
 
 
 @dataclass

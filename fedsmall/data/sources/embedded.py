@@ -6,8 +6,10 @@ import numpy as np
 from sklearn import datasets
 from sklearn.model_selection import train_test_split
 
-from fedsmall.data.outcomes import Amount
+from fedsmall.data.outcomes import ORDINAL, Amount
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
+
+GRADED_AT = (100, 184)  # the thirds of all 442 patients; 100 and 184 belong to the lower grade
 
 
 def breast_cancer(root: Path | None, seed: int) -> Pool:
@@ -30,6 +32,18 @@ def diabetes(root: Path | None, seed: int) -> Pool:
         standardise=True,
         loss="mse",
         outcome=Amount(name="progression"),
+    )
+
+
+def diabetes_grades(root: Path | None, seed: int) -> Pool:
+    """The same patients in three grades by how far it had gone: slow, middle and fast, a third of them each."""
+    bunch = datasets.load_diabetes(scaled=False)
+    return Pool(
+        {NOWHERE: Part(bunch.data, np.searchsorted(GRADED_AT, bunch.target))},
+        class_names=("slow", "middle", "fast"),
+        feature_names=tuple(map(str, bunch.feature_names)),
+        standardise=True,
+        loss=ORDINAL,
     )
 
 

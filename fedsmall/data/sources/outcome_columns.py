@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsmall.data.cells import check_no_text, is_missing, number_block
-from fedsmall.data.outcomes import Amount, Outcome, Survival
+from fedsmall.data.outcomes import LEAST_GRADES, Amount, Outcome, Survival
 from fedsmall.data.sources.files import is_number, plain
 from fedsmall.errors import DataError, PlanError
 
@@ -17,6 +17,26 @@ if TYPE_CHECKING:
 EVENTS = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
 MOST_INTERVALS = 100
 MANY = 20  # classes that are all numbers, from which on a label looks like a number to be predicted
+
+
+def in_order(label: str | None, target: str | None, classes: Any, order: Any) -> tuple[str | None, str | None, Any]:
+    """Label, target and classes where a target's grades are in ``order``: it is a label then, of these classes.
+
+    PlanError where nothing has these grades, or they are not three or more in a list.
+    """
+    if order is None:
+        return label, target, classes
+    if target is None or label is not None or classes is not None:
+        raise PlanError(
+            'order lists the grades of a target, from the lowest to the highest: target = "grade", order = ["0", "I", '
+            '"II"]; leave label and classes out'
+        )
+    if isinstance(order, str) or not isinstance(order, Sequence | Mapping) or len(order) < LEAST_GRADES:
+        raise PlanError(
+            f'order lists {LEAST_GRADES} grades or more, from the lowest to the highest, as in ["0", "I", "II"]; '
+            f"two are classes of a label; got {order!r}"
+        )
+    return target, None, order
 
 
 def asked_outcome(label: str | None, target: str | None, survival: Mapping[str, Any], classes: Any) -> Outcome | None:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.outcomes import NUMBERS, TIMES, kind_of
+from fedsmall.data.outcomes import LEAST_GRADES, NUMBERS, ORDINAL, TIMES, kind_of
 from fedsmall.data.ranges import within_ranges
+from fedsmall.data.sources.files import is_number
 from fedsmall.data.sources.once import read_once
 from fedsmall.data.sources.pool import Part, Pool
 from fedsmall.data.subgroups import of_features, read_subgroups
@@ -25,6 +26,7 @@ from fedsmall.own_code import own_code
 TASKS = {
     "breast_cancer": "fedsmall.data.sources.embedded:breast_cancer",
     "diabetes": "fedsmall.data.sources.embedded:diabetes",
+    "diabetes_grades": "fedsmall.data.sources.embedded:diabetes_grades",
     "digits": "fedsmall.data.sources.embedded:digits",
     "synthetic": "fedsmall.data.sources.embedded:synthetic",
     "gbsg2": "fedsmall.data.sources.survival:gbsg2",
@@ -42,7 +44,7 @@ KINDS = {
     "connectomes": "fedsmall.data.sources.connectomes:connectomes",
 }
 OWN_FILES = ("csv", "images", "npz")  # every site holds its own
-LOSSES = ("cross_entropy", "logistic", "hinge", *NUMBERS, *TIMES)
+LOSSES = ("cross_entropy", "logistic", "hinge", ORDINAL, *NUMBERS, *TIMES)
 BY_FILE = ("file", "folder", "site")  # natural sites that are no column of a table
 
 
@@ -125,7 +127,24 @@ def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...],
     pool = pool if loss is None else _with_loss(pool, loss)
     if pool.loss in ("logistic", "hinge") and len(pool.class_names) != 2:
         raise PlanError(f"the loss {pool.loss!r} tells two classes apart; this task has {len(pool.class_names)}")
+    if pool.loss == ORDINAL:
+        _check_order(source, pool)
     return pool
+
+
+def _check_order(source: Source, pool: Pool) -> None:
+    """Raise PlanError where classes are too few to have an order, or nobody has said which it is."""
+    if len(pool.class_names) < LEAST_GRADES:
+        raise PlanError(
+            f'the loss "ordinal" is for {LEAST_GRADES} classes or more in their order; this task has '
+            f"{len(pool.class_names)}, so leave it out"
+        )
+    said = {"classes", "order"} & set(source.options) or source.kind not in OWN_FILES
+    if not said and not all(map(is_number, pool.class_names)):  # they are in the order of the alphabet
+        raise PlanError(
+            'the loss "ordinal" needs the order of the classes, from the lowest to the highest: classes = '
+            f"[{', '.join(chr(34) + name + chr(34) for name in pool.class_names)}], in that order"
+        )
 
 
 def _with_loss(pool: Pool, loss: str) -> Pool:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedsmall.data.outcomes import HUBER
+from fedsmall.models.grades import cumulative
 
 
 class Loss(NamedTuple):
@@ -108,6 +109,29 @@ def _of_intervals(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return (place < through).to(outputs.dtype), ((place == through) * happened).to(outputs.dtype)
 
 
+def _ordinal(outputs: Tensor, targets: Tensor) -> Tensor:
+    odds = cumulative(outputs)
+    passed, ahead, within = _of_grades(outputs, targets)
+    each = F.softplus(-odds) * passed + F.softplus(odds) * ahead + F.softplus(-outputs) * within
+    return each.sum(-1)
+
+
+def _ordinal_slope(outputs: Tensor, targets: Tensor) -> Tensor:
+    odds, narrow = cumulative(outputs), torch.sigmoid(-outputs)
+    passed, ahead, within = _of_grades(outputs, targets)
+    of_odds = torch.sigmoid(odds) * ahead - torch.sigmoid(-odds) * passed
+    behind = of_odds.flip(-1).cumsum(-1).flip(-1)  # an output moves all log-odds from its own on
+    first = torch.arange(outputs.shape[-1], device=outputs.device) == 0
+    return torch.where(first, behind, -(1 - narrow) * behind - narrow * within)
+
+
+def _of_grades(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The last step that a sample has passed, the next ahead of it, and that again where it lies between two steps."""
+    place, grade = torch.arange(outputs.shape[-1], device=outputs.device), targets[..., None]
+    ahead = place == grade
+    return tuple(part.to(outputs.dtype) for part in (place == grade - 1, ahead, ahead & (place > 0)))  # type: ignore[return-value]
+
+
 def weighted(loss: Loss, weights: Sequence[float]) -> Loss:
     """The loss with every sample's value and slope times the weight of its class."""
 
@@ -130,6 +154,8 @@ LOSSES: dict[str, Loss] = {
     "l1": Loss(_l1, _l1_slope),
     "mse": Loss(_l2, _l2_slope),
     "huber": Loss(_huber, _huber_slope),
+    # of classes in their order: the negative log-likelihood of a cumulative logit (fedsmall.models.grades)
+    "ordinal": Loss(_ordinal, _ordinal_slope),
     # of times until an event (fedsmall.data.outcomes.Survival): the negative log-likelihood of discrete hazards
     "hazard": Loss(_hazard, _hazard_slope),
     # of probabilities in place of classes, (..., samples, outputs): what a model is distilled with

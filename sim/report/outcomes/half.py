@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedsmall.evaluation.clinical import Estimate
-from fedsmall.evaluation.intervals import Interval, interval
+from fedsmall.evaluation.intervals import Interval, Scale, interval
 from fedsmall.evaluation.numbers import STATISTICS, mean_absolute_error, mean_error
 from fedsmall.evaluation.resampling import resampled
 from fedsmall.evaluation.survival import concordance, integrated_brier
@@ -156,11 +156,16 @@ def _whose(run: Run, label: str, by_seed: dict[int, Arrays]) -> tuple[str, int, 
     return label, seed, folds, len(said["labels"]), len(by_seed)
 
 
-def worth(name: str, statistic: Callable[..., float], of_seeds: Sequence[tuple[np.ndarray, ...]]) -> Worth:
-    """A statistic of the first seed's predictions, and over the seeds."""
+def worth(
+    name: str,
+    statistic: Callable[..., float],
+    of_seeds: Sequence[tuple[np.ndarray, ...]],
+    scale: Scale = "plain",
+) -> Worth:
+    """A statistic of the first seed's predictions, and over the seeds; ``scale`` says what it cannot leave."""
     values = [statistic(*arrays) for arrays in of_seeds]
     known = [value for value in values if np.isfinite(value)]
-    return Worth(name, resampled(statistic, *of_seeds[0]), interval(known) if len(known) > 1 else None)
+    return Worth(name, resampled(statistic, *of_seeds[0]), interval(known, scale=scale) if len(known) > 1 else None)
 
 
 def sites_of(

@@ -15,7 +15,7 @@ from sim.runs.folder import PlanRun, Run
 NONE = Estimate(float("nan"), float("nan"), float("nan"))
 LEAST_TOLD = 0.0005  # of what bins may hide of an AUC
 COUNTED = ("answers", "refused", "silent", "sent", "came")
-SHOWN = ("auc", "accuracy", "balanced_accuracy", "brier", "loss", "ece", "mae", "rmse")
+SHOWN = ("kappa", "auc", "accuracy", "balanced_accuracy", "brier", "loss", "ece", "mae", "rmse")
 WORDS = {"loss": "loss", "ece": "calibration error (ECE)"}
 
 

@@ -22,8 +22,9 @@ from clients.site_log import SiteLog
 from clients.telling.run_end import Agreed, OwnEvaluation, agreed, own_evaluation
 from clients.upkeep.at_rest import keeping
 from fedsmall.audit_log import LogCheck
-from fedsmall.data.outcomes import survival_of
-from fedsmall.evaluation.metrics import default_metric, evaluate
+from fedsmall.data.outcomes import ORDINAL, survival_of
+from fedsmall.evaluation.grades import outputs_of
+from fedsmall.evaluation.metrics import GRADED, default_metric, evaluate
 from fedsmall.federation import Task
 from fedsmall.package.record import COMMON, Package
 from fedsmall.privacy.site_level import epsilon
@@ -135,6 +136,7 @@ def as_run(own: OwnRun) -> Run | None:
     task = _task(own)
     metric = plan.metric or default_metric([y], task)
     outputs = said if task.kind != "classes" else np.log(np.clip(said, 1e-300, None))
+    outputs = outputs_of(outputs) if task.ordered else outputs
     worth = evaluate(outputs, y, task)
     row = {"method": plan.method.name, "label": plan.method.label, "seed": plan.seed, "common": worth, "sites": {}}
     row |= {"extra": {}, "contacts": 0, "bytes_sent": 0, "stopped": False, "rounds": own.evaluation.t}
@@ -171,12 +173,12 @@ def _task(own: OwnRun) -> Task:
             metrics = ("c_index", "ibs", "loss") if task.kind == "times" else ("mae", *more, "loss")
             loss = task.loss if task.kind == "times" else "l1"
             return Task("here", (), task.classes, loss, metrics, target=task.target, cuts=task.cuts)
-        loss, classes, names = "cross_entropy", task.classes, task.class_names
+        loss, classes, names = ORDINAL if task.ordered else "cross_entropy", task.classes, task.class_names
     else:  # sites with models of their own, whose package holds no class
         loss = "cross_entropy" if own.evaluation.y.dtype.kind in "iu" else "l1"
         classes, names = own.evaluation.said.shape[1], ()
     metrics = ("mae", "loss") if loss == "l1" else ("accuracy", "balanced_accuracy", "auc", "brier", "loss")
-    return Task("here", (), classes, loss, metrics, names)
+    return Task("here", (), classes, loss, (*GRADED, *metrics) if loss == ORDINAL else metrics, names)
 
 
 def _budget(log: SiteLog, policy: Policy) -> list[str]:

@@ -151,6 +151,16 @@ REFUSED = {
         "ranges says nothing of age, which is predicted",
     ),
     "times to agree on": ({**SURVIVAL, "ranges": {"marker": [0, 9]}}, "beside ranges say cuts"),
+    "an order of nothing": ({"order": ["0", "1", "2"]}, "order lists the grades of a target"),
+    "an order of a label": ({"label": "died", "order": ["0", "1", "2"]}, "leave label and classes out"),
+    "an order and classes": ({"target": "died", "order": [0, 1, 2], "classes": [0, 1, 2]}, "leave label and classes"),
+    "an order of two": ({"target": "died", "order": ["0", "1"]}, r"3 grades or more, .* got \['0', '1'\]"),
+    "an order in a word": ({"target": "died", "order": "0 1 2"}, "3 grades or more, .* got '0 1 2'"),
+    "a grade twice": ({"target": "died", "order": [0, 1, 1]}, "lists '1' twice"),
+    "a grade that is not listed": ({"target": "age", "order": [0, 1, 2]}, "20 of 20 labels are none of the classes"),
+    "an order by squares": ({"target": "died", "order": [0, 1, 2], "loss": "mse"}, "is for numbers, and this task"),
+    "two classes in order": ({"label": "died", "loss": "ordinal"}, "for 3 classes or more in their order; .* has 2"),
+    "a column of grades that is not there": ({"target": "x", "order": [0, 1, 2]}, "no column 'x'"),
     "a column that is not there": ({"target": "agee"}, r"no column 'agee' \(what is to be predicted\)"),
 }
 
@@ -239,3 +249,79 @@ def test_classes_that_are_numbers_are_never_two_spellings_of_one(tmp_path):
     plan = Plan(name="t", task={"csv": str(tmp_path / "t.csv"), "label": "y"}, sites=2, method=method("FedAvg"))
 
     assert build_federation(plan).task.class_names == ("-1", "1", "1.5", "15")
+
+
+def graded(tmp_path, **task):
+    """A table of 24 patients with a grade in words, of which the alphabet knows another order."""
+    rows = [f"{k},{('low', 'middle', 'high')[k % 3]}" for k in range(24)]
+    (tmp_path / "t.csv").write_text("\n".join(["marker,grade", *rows]))
+    return Plan(name="t", task={"csv": str(tmp_path / "t.csv"), **task}, sites=2, method=method("FedAvg"))
+
+
+ORDER = ["low", "middle", "high"]
+
+
+@pytest.mark.parametrize(
+    "task", [{"target": "grade", "order": ORDER}, {"label": "grade", "classes": ORDER, "loss": "ordinal"}]
+)
+def test_a_grade_is_a_class_in_the_order_that_is_said(tmp_path, task):
+    federation = build_federation(graded(tmp_path, **task))
+
+    known = federation.task
+    assert (known.kind, known.ordered, known.classes, known.outputs) == ("classes", True, 3, 2)
+    assert known.class_names == tuple(ORDER)
+    assert known.metrics[:2] == ("kappa", "mae")
+    assert federation.class_sums
+
+
+def test_grades_that_are_spelt_in_two_ways_are_one(tmp_path):
+    order = {"low": ["middle"], "high": [], "highest": []}
+
+    assert build_federation(graded(tmp_path, target="grade", order=order)).task.classes == 3
+
+
+def test_words_have_no_order_that_nobody_has_said(tmp_path):
+    with pytest.raises(PlanError, match=r'needs the order of the classes, .* classes = \["high", "low", "middle"\]'):
+        build_federation(graded(tmp_path, label="grade", loss="ordinal"))
+
+
+def test_numbers_are_grades_by_their_size(tmp_path):
+    (tmp_path / "t.csv").write_text("\n".join(["marker,grade", *(f"{k},{(10, 2, 3)[k % 3]}" for k in range(24))]))
+    plan = Plan(
+        name="t",
+        task={"csv": str(tmp_path / "t.csv"), "label": "grade", "loss": "ordinal"},
+        sites=2,
+        method=method("FedAvg"),
+    )
+
+    assert build_federation(plan).task.class_names == ("2", "3", "10")
+
+
+OF_CLASSES_ALONE = {
+    "threshold": ({"threshold": 0.3}, "threshold says who is called positive, and this task predicts grades"),
+    "distil": ({"method": method("FedDC", groups=2, distil=3)}, "loss is 'ordinal'. Leave distil out"),
+    "kl": (
+        {"method": method("RepTreeFL", tree={"diversity": "kl"})},
+        'diversity = "kl" reads scores of classes, .* grades',
+    ),
+    "a metric": ({"metric": "c_index"}, "there is no 'c_index' for this task"),
+    "a model of graphs": ({"model": "g1"}, "cannot be built"),
+}
+
+
+@pytest.mark.parametrize("case", OF_CLASSES_ALONE)
+def test_what_has_no_meaning_for_grades_is_refused_in_one_line(tmp_path, case):
+    changes, words = OF_CLASSES_ALONE[case]
+    plan = graded(tmp_path, target="grade", order=ORDER).model_copy(update=changes)
+
+    with pytest.raises(PlanError, match=words):
+        check_run(plan, build_federation(plan))
+
+
+def test_check_counts_the_grades_of_a_site(tmp_path):
+    plan = graded(tmp_path, target="grade", order=ORDER)
+    plan = plan.model_copy(update={"partition": {"natural": "file"}})
+
+    found = check_site(plan, "a", tmp_path / "t.csv")
+
+    assert any("Samples by class: low: 8, middle: 8, high: 8" in finding.text for finding in found.findings)

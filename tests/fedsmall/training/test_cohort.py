@@ -74,6 +74,25 @@ def test_the_stacked_products_are_the_loop(recipe: dict[str, Any], rule: str) ->
         np.testing.assert_allclose(by_mlp.rule[name], array, atol=1e-9)
 
 
+GRADES = {
+    "mlp": ("mlp", {"hidden": [5], "dropout": 0.2}, Task("table", (6,), 4, "ordinal")),
+    "vmap": ("proportional", {"hidden": [5]}, Task("table", (6,), 4, "ordinal")),
+    "conv": ("cnn", {}, Task("images", (1, 8, 8), 4, "ordinal")),
+}
+
+
+@pytest.mark.parametrize("path", GRADES)
+def test_grades_train_alike_on_every_path(path: str) -> None:
+    name, options, task = GRADES[path]
+    plan = plan_for(name, options=options, rounds=3, lr=0.1, batch=3)
+
+    loop, by_loop = trained(plan, task, SIZES, "loop")
+    fast, by_fast = trained(plan, task, SIZES, path)
+
+    assert largest_difference(loop, fast) < 1e-9
+    np.testing.assert_allclose(by_fast.loss, by_loop.loss, atol=1e-9)
+
+
 def test_a_site_gets_the_same_numbers_in_any_company() -> None:
     plan = plan_for(batch=2, local_epochs=1)
     names, samples = samples_for(TABLE, SIZES)

@@ -10,6 +10,7 @@ from clients.memory import run_folder
 from clients.policy import Policy
 from clients.telling.run_end import own_evaluation
 from fedsmall.evaluation import survival
+from fedsmall.evaluation.grades import kappa
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
@@ -23,21 +24,23 @@ from sim.runs.folder import read
 from tests.sim.consortium.real_run import NAMES, real_run
 
 TASKS = {
-    "numbers": {"target": "age", "drop": ["months", "died"]},
-    "times": {"time": "months", "event": "died", "drop": ["age"], "intervals": 4},
+    "numbers": {"target": "age"},
+    "times": {"time": "months", "event": "died", "intervals": 4},
+    "grades": {"target": "grade", "order": ["0", "1", "2"]},
 }
 
 
 def files(folder):
-    """Tables of 40 patients each: an age, and months until an event, of which two markers tell."""
+    """Tables of 40 patients each: an age, months until an event, and a grade, of which two markers tell."""
     rng, paths = np.random.default_rng(0), {}
     (folder / "data").mkdir()
     for name in NAMES:
         a, b = rng.normal(size=(2, 40))
         months, lost = rng.exponential(20 * np.exp(-a)), rng.exponential(50, size=40)
-        table = np.stack([a, b, 60 + 8 * a - 4 * b, np.minimum(months, lost), months <= lost], axis=1)
+        grade = (a - b + rng.logistic(scale=0.3, size=40) > np.array([[-0.7], [0.7]])).sum(axis=0)
+        table = np.stack([a, b, 60 + 8 * a - 4 * b, np.minimum(months, lost), months <= lost, grade], axis=1)
         paths[name] = folder / "data" / f"{name}.csv"
-        np.savetxt(paths[name], table, delimiter=",", header="a,b,age,months,died", comments="", fmt="%.6g")
+        np.savetxt(paths[name], table, delimiter=",", header="a,b,age,months,died,grade", comments="", fmt="%.6g")
     return paths
 
 
@@ -55,8 +58,8 @@ def folder(kind, tmp_path_factory):
 def plan(kind, folder):
     return Plan(
         name=kind,
-        task={"csv": str(folder / "data"), **TASKS[kind]},
-        model={"numbers": "linear", "times": "proportional"}[kind],
+        task={"csv": str(folder / "data"), "features": ["a", "b"], **TASKS[kind]},
+        model="linear" if kind == "numbers" else "proportional",
         partition={"natural": "file"},
         rounds=12,
         recipe=Recipe(lr=0.3),
@@ -84,20 +87,25 @@ def test_the_bits_and_the_metrics_are_those_of_the_simulation(home, plan, kind):
     if kind == "numbers":  # sums over all patients
         assert told["mae"] == pytest.approx(common["mae"], rel=1e-5)
         assert told["rmse"] == pytest.approx(common["rmse"], rel=1e-5)
+    if kind == "grades":
+        assert {name: told[name] for name in ("kappa", "mae", "accuracy")} == pytest.approx(
+            {name: common[name] for name in ("kappa", "mae", "accuracy")}
+        )
     assert told["loss"] == pytest.approx(common["loss"], rel=1e-5)
-    assert run.scenario.metric == {"numbers": "mae", "times": "c_index"}[kind]
+    assert run.scenario.metric == {"numbers": "mae", "times": "c_index", "grades": "kappa"}[kind]
 
 
 def test_sites_were_told_what_they_agreed_on_in_one_message(home, kind):
     scaling = json.loads((home / "scaling.json").read_text())
 
-    assert len(scaling["mean"]) == 3  # two features, and what is predicted
+    assert len(scaling["mean"]) == (2 if kind == "grades" else 3)  # two features, and what is predicted
 
 
 def test_the_page_of_the_run_is_in_the_unit_of_the_outcome(home, kind):
     text = html.unescape(page([read(home)], "t"))
 
-    assert {"numbers": "mean absolute error", "times": "concordance index"}[kind] in text
+    words = {"numbers": "mean absolute error", "times": "concordance index", "grades": "quadratic weighted kappa"}
+    assert words[kind] in text
     assert "There is no central test set." in text
     assert "There is no confusion matrix" not in text
 
@@ -112,13 +120,18 @@ def test_a_hospitals_own_page_shows_its_own_patients(folder, home, kind):
         error = np.abs(evaluation.said - evaluation.y).mean()
         assert error < 8
         assert f"<td>{error:.4g}<br>" in text
+    elif kind == "grades":
+        found = kappa(evaluation.said.argmax(axis=1), evaluation.y)
+        assert found > 0.5
+        assert f"<td>{found:.4g}<br>" in text
+        assert "recall of 2" in text
     else:
         cuts = np.array(own.package.cuts)
         curves = survival.concordance(
             np.exp(np.cumsum(-np.log1p(np.exp(evaluation.said)), axis=1))[None], cuts, *evaluation.y[:, 2:4].T
         )
         assert f"<td>{curves[0]:.4g}<br>" in text
-    assert "keep this page as you keep those" in text
+    assert kind == "grades" or "keep this page as you keep those" in text
 
 
 def test_the_runs_package_predicts_in_the_unit(home, folder, kind):
@@ -129,6 +142,9 @@ def test_the_runs_package_predicts_in_the_unit(home, folder, kind):
     if kind == "numbers":
         mean, scale = stored.package.preparation.outcome.unit
         assert table["age"].mean() == pytest.approx(mean, abs=scale)
+    elif kind == "grades":
+        assert set(table["class"]) == {"0", "1", "2"}
+        np.testing.assert_allclose(table[["p_0", "p_1", "p_2"]].sum(axis=1), 1)
     else:
         assert table.columns[0] == "mean_months"
         assert stored.package.cuts[-1] == pytest.approx(4 * stored.package.cuts[0])

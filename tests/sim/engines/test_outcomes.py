@@ -1,10 +1,11 @@
-"""Numbers and times until an event on every engine: the batched one, messages, and the programs of real sites."""
+"""Numbers, times until an event and grades on every engine: the batched one, messages, real sites' programs."""
 
 import numpy as np
 import pytest
 
 from fedsmall.data.outcomes import Amount, Survival
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
+from fedsmall.evaluation.metrics import metrics_of
 from fedsmall.federation import Federation
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
@@ -19,7 +20,8 @@ from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations
 
 FEATURES = ("a", "b", "c", "d")
-KINDS = {"numbers": "linear", "times": "proportional"}
+KINDS = {"numbers": "linear", "times": "proportional", "grades": "proportional"}
+GRADES = ("no", "mild", "severe", "worst")
 
 
 def numbers(root, seed):
@@ -38,6 +40,14 @@ def times(root, seed):
     y = np.stack([np.minimum(time, lost), time <= lost], axis=1)
     outcome = Survival(name="months", event="died", intervals=4)
     return Pool({NOWHERE: Part(x, y)}, (), {}, FEATURES, standardise=True, loss="hazard", outcome=outcome)
+
+
+def grades(root, seed):
+    """120 patients, and a grade that their features tell of."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(120, 4))
+    y = (2 * x[:, 0] - x[:, 1] + rng.logistic(size=120) > np.array([[-2.0], [0.0], [2.0]])).sum(axis=0)
+    return Pool({NOWHERE: Part(x, y)}, GRADES, {}, FEATURES, standardise=True, loss="ordinal")
 
 
 def plan_of(kind: str, name: str = "FedDC", settings: dict | None = None, **changes) -> Plan:
@@ -111,6 +121,19 @@ def test_a_time_is_learnt_better_than_one_curve_for_all():
     assert set(np.unique(said["labels"][:, 1])) == {0, 1}
 
 
+def test_a_grade_is_learnt_better_than_by_chance_and_its_probabilities_are_in_order():
+    plan = plan_of("grades", rounds=100, recipe=Recipe(lr=0.3, batch=4))
+    federation = build_federation(plan)
+
+    record = run_plan(plan, federation, "cohort")
+
+    p, y = record.predictions["probabilities"], record.predictions["labels"]
+    assert record.evaluations[-1].common["kappa"] > 0.5
+    assert record.evaluations[-1].common["mae"] == pytest.approx(np.abs(p.argmax(axis=1) - y).mean())
+    assert p.shape == (len(federation.test), 4)
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+
+
 def over_real_sites(plan: Plan, federation: Federation, folder, monkeypatch):
     grid = Stations(folder, federation.names, monkeypatch)
     strategy = strategy_for(plan)
@@ -155,4 +178,9 @@ def test_what_hospitals_judge_has_the_metrics_of_the_outcome(kind):
 
     told = run_plan(plan, federation, "cohort").evaluations[-1].common
 
-    assert set(told) == ({"mae", "rmse", "r2", "loss"} if kind == "numbers" else {"c_index", "ibs", "loss"})
+    expected = {
+        "numbers": {"mae", "rmse", "r2", "loss"},
+        "times": {"c_index", "ibs", "loss"},
+        "grades": {name for name in metrics_of("ordinal") if name not in ("average_precision", "brier")},
+    }[kind]
+    assert set(told) == expected

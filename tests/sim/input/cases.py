@@ -47,6 +47,11 @@ def table(content: str | bytes, more: str = "", label: str = "ill", keys: str = 
     return Case({"t.csv": content}, f'task = {{csv = "t.csv", label = "{label}"{more}}}\n{keys}', **expected)
 
 
+def target(content: str, more: str, key: str = 'target = "ill"', **expected: Any) -> Case:
+    """A case of one table that holds no label."""
+    return Case({"t.csv": content}, f'task = {{csv = "t.csv", {key}, {more}}}\nsites = 3\n', **expected)
+
+
 def good(content: str | bytes, samples: int = 24, more: str = "", **settings: Any) -> Case:
     """A table that is read as it should be."""
     return table(content, more, samples=samples, **settings)
@@ -240,6 +245,24 @@ HEADERS = {
     "the header in the middle": bad(GOOD + GOOD, "text where numbers are expected"),
     "a label and nothing else": bad(rows(line="{ill}", head="ill"), "no column besides"),
     "a column that is only separators": good(rows(line="{age},{ill},", head="age,ill,")),
+}
+
+GRADED = WORDS + "70,1,maybe\n"
+ORDER = 'order = ["no", "maybe", "yes"]'
+OUTCOMES = {
+    "grades": target(GRADED, ORDER, samples=25, classes=3),
+    "grades in two spellings": target(
+        GRADED + "71,1,No\n", 'order = {no = ["No"], maybe = [], yes = []}', samples=26, classes=3
+    ),
+    "a grade that is not listed": target(GRADED + "71,1,often\n", ORDER, line="1 of 26 labels are none of the classes"),
+    "a grade that is empty": target(GRADED + "71,1,\n", ORDER, line="column 'ill' is empty in 1 of 26 rows"),
+    "a grade that nobody has": target(WORDS, ORDER, samples=24, classes=3),
+    "an order of two": target(WORDS, 'order = ["no", "yes"]', line="order lists 3 grades or more"),
+    "an order of numbers": target(GOOD, "order = [0, 1, 2]", samples=24, classes=3),
+    "an order in one word": target(GRADED, 'order = "no, maybe, yes"', line="order lists 3 grades or more"),
+    "an order and squares": target(
+        GRADED, ORDER + ', loss = "mse"', line="is for numbers, and this task predicts classes"
+    ),
 }
 
 LABELS = {
