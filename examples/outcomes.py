@@ -1,4 +1,4 @@
-"""Numbers, a time until an event and grades, predicted over hospitals: Markdown tables of what each method comes to.
+"""Numbers, times, grades and labels, predicted over hospitals: Markdown tables of what each method comes to.
 
     python -m examples.outcomes
 
@@ -20,6 +20,7 @@ METRICS = {
     "diabetes": ("mae", "rmse", "r2"),
     "gbsg2": ("c_index", "ibs"),
     "diabetes_grades": ("kappa", "mae", "accuracy"),
+    "digit_properties": ("auc", "macro_f1", "subset_accuracy"),
 }
 
 

@@ -41,7 +41,8 @@ class Task:
     two classes), "ordinal" (an output less than classes, which have an order), or for numbers "mse", "l1" and "huber".
     ``input_shape`` is the shape of one sample, (channels, height, width) for images. ``unit`` are the number that is 0
     in training and the difference that is 1, where the targets are scaled and the sites have agreed; ``target`` is its
-    name. ``cuts`` are the ends of the intervals of a time until an event (the loss is "hazard").
+    name. ``cuts`` are the ends of the intervals of a time until an event (the loss is "hazard"). ``labels`` are the
+    names of several labels, each 1 or 0 (the loss is "binary_cross_entropy").
     """
 
     name: str
@@ -54,10 +55,11 @@ class Task:
     target: str | None = None
     unit: tuple[float, float] | None = None
     cuts: tuple[float, ...] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Kind:
-        """What is predicted: "classes", "numbers" or "times"."""
+        """What is predicted: "classes", "numbers", "times" or "labels"."""
         return kind_of(self.loss)
 
     @property

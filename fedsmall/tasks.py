@@ -9,6 +9,7 @@ three or more that have an order "ordinal".
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from fedsmall.data.dealing import deal, natural_site
 from fedsmall.data.dealing_notes import dealing_notes
-from fedsmall.data.outcomes import ORDINAL, kind_of
+from fedsmall.data.outcomes import LEAST_LABELS, ORDINAL, kind_of
 from fedsmall.data.partition import read_spec
 from fedsmall.data.preparation import preparation_of
 from fedsmall.data.raw_site import RawSite, agreed, ready, task_with
@@ -58,12 +59,12 @@ def federation_from_arrays(
 
     Shapes are those of an .npz (:func:`fedsmall.data.sources.arrays.npz`). Without ``test`` a quarter is held out at
     each site. The plan's ``task`` is any name, or a table of ``name``, ``loss`` and ``classes``; where the loss is of
-    numbers, y are such, and ``target`` may name them.
+    numbers, y are such, and ``target`` may name them; where it is of labels, ``targets`` does.
     """
     from fedsmall.data.sources.arrays import from_arrays, make_part
 
     options = {"name": plan.task} if isinstance(plan.task, str) else dict(plan.task)
-    if kind_of(options.get("loss", "")) == "numbers":
+    if kind_of(options.get("loss", "")) in ("numbers", "labels"):
         return _federation(*_of_numbers(plan, options, sites, test))
     everything = [np.asarray(y).ravel() for _, y in (*sites.values(), *([test] if test is not None else []))]
     classes = options.get("classes") or np.unique(np.concatenate(everything)).tolist()
@@ -80,12 +81,19 @@ def _of_numbers(
     sites: Mapping[str, tuple[np.ndarray, np.ndarray]],
     test: tuple[np.ndarray, np.ndarray] | None,
 ) -> tuple[Plan, str, Pool, Part | None]:
-    """What a federation of arrays is made of, whose y are numbers to be predicted."""
-    from fedsmall.data.sources.arrays import pool_of_numbers
+    """What a federation of arrays is made of, whose y are numbers to be predicted, or labels."""
+    from fedsmall.data.sources.arrays import pool_of_labels, pool_of_numbers
 
-    name = str(options.get("name", "arrays"))
-    pool = pool_of_numbers(sites, str(options.get("target", "y")), options["loss"])
-    common = None if test is None else pool_of_numbers({NOWHERE: test}, "y", options["loss"]).train[NOWHERE]
+    name, loss = str(options.get("name", "arrays")), options["loss"]
+    if kind_of(loss) == "labels":
+        labels = list(map(str, options.get("targets", ())))
+        if len(labels) < LEAST_LABELS:
+            raise PlanError(f'the loss {loss!r} is for several labels; name them: targets = ["edema", "effusion"]')
+        make = partial(pool_of_labels, names=labels, loss=loss)
+    else:
+        make = partial(pool_of_numbers, target=str(options.get("target", "y")), loss=loss)
+    pool = make(sites)
+    common = None if test is None else make({NOWHERE: test}).train[NOWHERE]
     return plan.model_copy(update={"partition": {"natural": "site"}}), name, pool, common
 
 

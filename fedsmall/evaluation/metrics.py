@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import logsumexp
-from scipy.stats import rankdata
 
 from fedsmall.data.outcomes import NUMBERS, ORDINAL, kind_of, survival_of
 from fedsmall.errors import PlanError
-from fedsmall.evaluation import grades, numbers, survival
+from fedsmall.evaluation import grades, labels, numbers, survival
+from fedsmall.evaluation.areas import area, average_precision, known_mean
 from fedsmall.evaluation.probabilities import by_class, probabilities
 from fedsmall.federation import Task
 from fedsmall.methods import nearest
@@ -33,7 +33,8 @@ OF_CLASSES = (
 GRADED = ("kappa", "mae")  # of classes in their order, beside the others
 OF_NUMBERS = ("mae", "rmse", "r2", "loss")
 OF_TIMES = ("c_index", "ibs", "loss")
-OF_KIND = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "times": OF_TIMES}
+OF_LABELS = ("auc", "macro_f1", "subset_accuracy", "label_accuracy", "average_precision", "brier", "loss")
+OF_KIND = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "times": OF_TIMES, "labels": OF_LABELS}
 OTHER_NAMES = {"nll": "loss", "roc_auc": "auc", "f1": "macro_f1"}
 OTHER_NAMES |= {
     "cohen_kappa": "kappa",
@@ -68,7 +69,8 @@ def default_metric(y: Sequence[np.ndarray], task: Task) -> str:
 
     It would be where the commonest class of the training samples, the sites' ``y``, holds ten points more than an equal
     share (60% of two classes, 43% of three): then a prediction that looks at no sample already seems to be worth
-    something. Grades are judged by their kappa, numbers by their mean absolute error, times by the concordance index.
+    something. Grades are judged by their kappa, numbers by their mean absolute error, times by the concordance index,
+    labels by their AUC.
     """
     if task.kind != "classes" or task.ordered:
         return metrics_of(task.loss)[0]
@@ -101,6 +103,8 @@ def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, n
             found |= numbers.metrics_of(outputs, _flat(y), task.unit[1] if task.unit else 1.0, task.metrics)
         if task.kind == "times":
             found |= _of_times(outputs, y, task)
+        if task.kind == "labels":
+            found |= labels.metrics_of(outputs, y, task.metrics)
     if task.kind == "classes":
         scores = by_class(outputs, task.loss)
         found |= _of_classes(scores, y, task.classes, with_auc="auc" in task.metrics)
@@ -136,10 +140,10 @@ def of_matrices(table: np.ndarray) -> dict[str, np.ndarray]:
     two = table.shape[1] == 2
     return {
         "accuracy": accuracy,
-        "balanced_accuracy": _mean(sensitivity),
-        "macro_f1": _mean(f1),
-        "sensitivity": sensitivity[:, 1] if two else _mean(sensitivity),
-        "specificity": specificity[:, 1] if two else _mean(specificity),
+        "balanced_accuracy": known_mean(sensitivity),
+        "macro_f1": known_mean(f1),
+        "sensitivity": sensitivity[:, 1] if two else known_mean(sensitivity),
+        "specificity": specificity[:, 1] if two else known_mean(specificity),
         "kappa": grades.kappa_of(table),
         "mae": grades.distance_of(table),
     }
@@ -154,27 +158,16 @@ def brier(shares: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray(((shares - was) ** 2).sum(axis=-1).mean(axis=-1) / 2)
 
 
-def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The precision at every threshold, weighted by what recall gains there; ties share one threshold. NaN for none."""
-    total = int(positive.sum())
-    if not total or not np.isfinite(scores).all():
-        return float("nan")
-    order = np.argsort(-scores, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
-    hits = np.cumsum(positive[order])[ends]
-    return float((np.diff(hits, prepend=0) / total * hits / (ends + 1)).sum())
-
-
 def _average_precision(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
     each = [
         [average_precision(scores[k], y == label) for label, scores in _scores(outputs, classes)]
         for k in range(len(outputs))
     ]
-    return _mean(np.array(each))
+    return known_mean(np.array(each))
 
 
 def _auc(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
-    return _mean(np.stack([_area(scores, y == label) for label, scores in _scores(outputs, classes)], axis=1))
+    return known_mean(np.stack([area(scores, y == label) for label, scores in _scores(outputs, classes)], axis=1))
 
 
 def _scores(outputs: np.ndarray, classes: int) -> list[tuple[int, np.ndarray]]:
@@ -186,19 +179,11 @@ def _scores(outputs: np.ndarray, classes: int) -> list[tuple[int, np.ndarray]]:
     return [(label, shares[..., label]) for label in range(classes)]
 
 
-def _area(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
-    """The area under the ROC curve by ranks (Mann and Whitney 1947), ties half: (models, samples) -> (models,)."""
-    good, bad = int(positive.sum()), int((~positive).sum())
-    if not good or not bad:
-        return np.full(len(scores), np.nan)
-    ranks = rankdata(scores, axis=1)  # (models, samples)
-    areas = (ranks[:, positive].sum(axis=1) - good * (good + 1) / 2) / (good * bad)
-    return np.where(np.isfinite(scores).all(axis=1), areas, np.nan)
-
-
 def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
     if kind_of(name) == "times":
         return survival.loss_of(outputs, y.astype(np.float64))
+    if kind_of(name) == "labels":
+        return labels.loss_of(outputs, y)
     if kind_of(name) == "numbers":
         return numbers.loss_of(name, outputs, _flat(y))
     if name == ORDINAL:
@@ -228,10 +213,3 @@ def _of_times(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.nd
 def _flat(y: np.ndarray) -> np.ndarray:
     """Targets as (samples, numbers) in float64."""
     return y.reshape(len(y), -1).astype(np.float64)
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    """The mean over the classes for which a value is defined: (models, classes) -> (models,)."""
-    known = ~np.isnan(values)
-    count = known.sum(axis=1)
-    return np.where(count > 0, np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)

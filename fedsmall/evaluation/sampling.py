@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
+from fedsmall.evaluation.areas import average_precision
 from fedsmall.evaluation.grades import kappa
-from fedsmall.evaluation.metrics import average_precision
 
 DRAWS = 200
 

@@ -2,7 +2,7 @@
 
 For classes it is always the commonest one of the training samples (the lower one of two that are equally common), for
 numbers always the mean of their targets, output by output, or their median where the loss is "l1"; for times the
-curve of all training samples.
+curve of all training samples, for labels the share of each.
 """
 
 from typing import Any
@@ -19,6 +19,7 @@ LABELS = {
     "mse": "always the mean",
     "huber": "always the mean",
     "hazard": "one curve for all",
+    "binary_cross_entropy": "each label's share",
 }
 
 
@@ -60,6 +61,9 @@ def constant(y: np.ndarray, task: Task) -> np.ndarray:
     """The outputs that the trivial predictor gives for every sample, from the training targets ``y``: (outputs,)."""
     if task.kind == "times":
         return interval_log_odds(y, task.outputs)
+    if task.kind == "labels":
+        there = y.sum(axis=0)
+        return np.asarray(np.log((there + 1) / (len(y) - there + 1)))  # one more of each: no loss is infinite
     if task.kind == "numbers":
         flat = y.reshape(len(y), -1)
         return np.asarray(np.median(flat, axis=0) if task.loss == "l1" else flat.mean(axis=0, dtype=np.float64))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsmall.data.outcomes import ORDINAL
+from fedsmall.data.outcomes import LABELS, ORDINAL
 from fedsmall.models.grades import log_shares, outputs_of
 
 
@@ -31,7 +31,7 @@ class Ensemble(nn.Module):
             return self._mean(functional.log_softmax(outputs, dim=-1))
         if self.loss == ORDINAL:
             return outputs_of(self._mean(log_shares(outputs)))
-        if self.loss == "logistic" and self.together == "probability":
+        if self.loss in ("logistic", *LABELS) and self.together == "probability":
             # the log-odds of the mean, from the logarithms of both classes' probabilities
             return torch.logsumexp(functional.logsigmoid(outputs), 0) - torch.logsumexp(
                 functional.logsigmoid(-outputs), 0

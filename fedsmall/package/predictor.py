@@ -149,6 +149,27 @@ class Regressor(RegressorMixin, _Trained):
         return Answers(apart, mean, np.zeros(0, dtype=int), rows)
 
 
+class Labeller(_Trained):
+    """Saved models of several labels at once; ``labels_`` are their names, in the order of all columns here."""
+
+    @property
+    def labels_(self) -> np.ndarray:
+        """The names of the labels."""
+        return np.array(self.package.labels)
+
+    def predict_proba(self, x: Any) -> np.ndarray:
+        """The probability of each label, (rows, labels); of several models it is their mean."""
+        return self.answers(x).together
+
+    def predict(self, x: Any) -> np.ndarray:
+        """1 where a label's probability is above one half, else 0: (rows, labels)."""
+        return np.asarray((self.predict_proba(x) > 0.5).astype(np.int64))
+
+    def _answers(self, said: list[np.ndarray], each: list[np.ndarray], rows: Rows) -> Answers:
+        mean = np.mean([self.package.said(outputs) for outputs in said], axis=0)
+        return Answers(self.package.said(np.stack(each)), mean, np.zeros(0, dtype=int), rows)
+
+
 class SurvivalModel(_Trained):
     """Saved models of times until an event; ``times_`` are the times at which curves are told."""
 
@@ -180,14 +201,15 @@ class SurvivalModel(_Trained):
         return np.stack([np.interp(self.times_, own, [1.0, *curve]) for curve in curves])
 
 
-MODELS: dict[str, type[Classifier | Regressor | SurvivalModel]] = {
+MODELS: dict[str, type[Classifier | Regressor | SurvivalModel | Labeller]] = {
     "classes": Classifier,
     "numbers": Regressor,
     "times": SurvivalModel,
+    "labels": Labeller,
 }
 
 
-def load(path: Path | str) -> Classifier | Regressor | SurvivalModel:
+def load(path: Path | str) -> Classifier | Regressor | SurvivalModel | Labeller:
     """The model in a package, a folder or a .zip, ready to predict.
 
     Raises PlanError where there is none, or it is not whole.
@@ -195,12 +217,12 @@ def load(path: Path | str) -> Classifier | Regressor | SurvivalModel:
     return together([read(path)])
 
 
-def together(stored: Sequence[Stored]) -> Classifier | Regressor | SurvivalModel:
+def together(stored: Sequence[Stored]) -> Classifier | Regressor | SurvivalModel | Labeller:
     """Several packages of one task as one model, which answers with their mean."""
     first = stored[0].package
     for package, _ in stored[1:]:
-        same = (package.task, package.class_names, package.loss, package.preparation.form.kind)
-        if same != (first.task, first.class_names, first.loss, first.preparation.form.kind):
+        same = (package.task, package.class_names, package.labels, package.loss, package.preparation.form.kind)
+        if same != (first.task, first.class_names, first.labels, first.loss, first.preparation.form.kind):
             raise PlanError(f"{first.label} and {package.label} are of different tasks; they cannot answer together")
     return MODELS[first.kind](tuple(stored))
 

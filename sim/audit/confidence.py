@@ -65,7 +65,7 @@ def outputs_of(model: nn.Module) -> Outputs:
 
 def sureness(outputs: Tensor, y: Tensor, loss: str) -> Tensor:
     """The scores of outputs (..., outputs) for targets ``y`` (...), scaled as LiRA's: the logit of the confidence."""
-    if kind_of(loss) == "times":
+    if kind_of(loss) in ("times", "labels"):
         return -LOSSES[loss].value(outputs, y)
     if kind_of(loss) == "numbers":
         return -(outputs.reshape(y.shape) - y).abs().flatten(2).mean(-1)

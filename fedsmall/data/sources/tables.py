@@ -41,6 +41,7 @@ def csv(
     label: str | None = None,
     target: str | None = None,
     order: Classes | None = None,
+    targets: Sequence[str] | None = None,
     time: str | None = None,
     event: str | None = None,
     cuts: Sequence[float] | None = None,
@@ -60,7 +61,8 @@ def csv(
     """The table at ``path``, or one for each site where that is a folder.
 
     ``label`` names the column of the classes, or ``target`` that of a number that is to be predicted (with ``order``
-    that of a grade, whose names it lists from the lowest to the highest, as ``classes`` would), or ``time`` and
+    that of a grade, whose names it lists from the lowest to the highest, as ``classes`` would), ``targets`` those of
+    several labels of 0 and 1, or ``time`` and
     ``event`` those of a time until an event (``cuts`` are the ends of its intervals, or ``intervals`` says how many;
     :class:`fedsmall.data.outcomes.Survival`). Every other column is a feature unless ``features`` names them or
     ``drop`` leaves it out. ``classes`` fixes the classes and their order. ``categorical`` lists columns of text, or
@@ -78,7 +80,7 @@ def csv(
     check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
     label, target, classes = in_order(label, target, classes, order)
     survival = {"time": time, "event": event, "cuts": cuts, "intervals": intervals}
-    outcome = asked_outcome(label, target, survival, classes)
+    outcome = asked_outcome(label, target, targets, survival, classes)
     found = locate(path, root)
     frames = _frames(found, site_column, separator, decimal, sheet)
     whose = patients_of(frames, patient, one_table=NOWHERE not in frames and not found.is_dir())

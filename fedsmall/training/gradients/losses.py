@@ -92,6 +92,14 @@ def _huber_slope(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets.reshape(outputs.shape)).clamp(-HUBER, HUBER) / outputs.shape[-1]
 
 
+def _binary(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (F.softplus(outputs) - targets * outputs).mean(-1)
+
+
+def _binary_slope(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (torch.sigmoid(outputs) - targets) / outputs.shape[-1]
+
+
 def _hazard(outputs: Tensor, targets: Tensor) -> Tensor:
     through, event = _of_intervals(outputs, targets)
     return (F.softplus(outputs) * through + F.softplus(-outputs) * event).sum(-1)
@@ -154,6 +162,8 @@ LOSSES: dict[str, Loss] = {
     "l1": Loss(_l1, _l1_slope),
     "mse": Loss(_l2, _l2_slope),
     "huber": Loss(_huber, _huber_slope),
+    # of several labels, each 0 or 1 (fedsmall.data.outcomes.Findings): the mean over them
+    "binary_cross_entropy": Loss(_binary, _binary_slope),
     # of classes in their order: the negative log-likelihood of a cumulative logit (fedsmall.models.grades)
     "ordinal": Loss(_ordinal, _ordinal_slope),
     # of times until an event (fedsmall.data.outcomes.Survival): the negative log-likelihood of discrete hazards

@@ -13,14 +13,14 @@ from fedsmall.data.outcomes import ORDINAL
 from fedsmall.evaluation.clinical import wilson
 from fedsmall.evaluation.grades import kappa
 from fedsmall.evaluation.intervals import Scale, interval
-from sim.report.clinical.shown import MOST_CLASSES, Said, clinical
+from sim.report.clinical.shown import Said, clinical
 from sim.report.figures import INK
-from sim.report.outcomes.figures import GROUPS, Told, empty, legend
+from sim.report.outcomes.figures import Told, empty, reliability, reliability_of
 from sim.report.outcomes.half import Drawn, Shown, Worth, sites_of, worth
 from sim.runs.files import as_csv
 from sim.runs.folder import Run
 
-GROUPS_OF_SAMPLES = 5  # of equal size, in the order of predictions
+FIFTHS = 5
 SHADES = (0.12, 0.88)  # of the colour map, between which grades lie: light to dark, so they are told apart in grey
 
 
@@ -88,7 +88,8 @@ def figures(names: tuple[str, ...], p: np.ndarray, y: np.ndarray) -> list[Told]:
     """What the model says of the samples of each grade, and the calibration of being above each grade."""
     means = {name: p[y == label].mean(axis=0) for label, name in enumerate(names) if (y == label).any()}
     above = {
-        f"above {name}": _calibration(p[:, label + 1 :].sum(axis=1), y > label) for label, name in enumerate(names[:-1])
+        f"above {name}": reliability_of(p[:, label + 1 :].sum(axis=1), y > label, FIFTHS)
+        for label, name in enumerate(names[:-1])
     }
     rows = [[name, *(f"{share:.6g}" for share in shares)] for name, shares in means.items()]
     points = [[which, *(f"{cell:.6g}" for cell in point)] for which, each in above.items() for point in each]
@@ -102,7 +103,7 @@ def figures(names: tuple[str, ...], p: np.ndarray, y: np.ndarray) -> list[Told]:
             "grades.csv",
         ),
         (
-            _lines(above),
+            reliability(above),
             "calibration of being above a grade",
             "How many are above a grade over the probability that the model gives to that, in fifths of the test "
             "samples in the order of that probability. On the diagonal it is as likely as the model says.",
@@ -110,12 +111,6 @@ def figures(names: tuple[str, ...], p: np.ndarray, y: np.ndarray) -> list[Told]:
             "above.csv",
         ),
     ]
-
-
-def _calibration(said: np.ndarray, so: np.ndarray) -> np.ndarray:
-    """Fifths of the samples in the order of what is said: how many, what is said, and what was so, (groups, 3)."""
-    groups = np.array_split(np.argsort(said, kind="stable"), min(GROUPS_OF_SAMPLES, len(said)))
-    return np.array([[len(mine), said[mine].mean(), so[mine].mean()] for mine in groups])
 
 
 def _bars(names: tuple[str, ...], means: dict[str, np.ndarray]) -> Figure:
@@ -136,24 +131,4 @@ def _bars(names: tuple[str, ...], means: dict[str, np.ndarray]) -> Figure:
             labelcolor=INK,
             frameon=False,
         )
-    return figure
-
-
-def _lines(above: dict[str, np.ndarray]) -> Figure:
-    figure, axes = empty("predicted", "observed")
-    axes.plot([0, 1], [0, 1], color=INK, lw=0.9, ls=(0, (1, 2)))
-    for place, (which, points) in enumerate(list(above.items())[:MOST_CLASSES]):
-        look = GROUPS[place % len(GROUPS)]
-        axes.plot(
-            points[:, 1],
-            points[:, 2],
-            color=look.colour,
-            ls=look.dashes,
-            marker=look.marker,
-            ms=4.5,
-            lw=1.4,
-            label=which,
-        )
-    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    legend(axes)
     return figure

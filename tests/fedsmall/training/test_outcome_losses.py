@@ -27,16 +27,21 @@ SEEN = TIMES.targets(np.stack([RNG.exponential(2 / (1 + np.exp(-X[:, 0]))), RNG.
 GRADES = (X[:, 0] + RNG.logistic(size=60) > np.array([[-1.0], [0.5], [2.0]])).sum(axis=0)
 
 
+LABELS = (X + RNG.logistic(size=(60, 3)) > [0.0, 1.0, -0.5]).astype(float)
+
+
 def targets_of(loss):
+    if loss == "binary_cross_entropy":
+        return torch.tensor(LABELS[:40].reshape(2, 20, 3))
     if loss == "ordinal":
         return torch.tensor(GRADES[:40].reshape(2, 20))
     of_one = SEEN[:40] if loss == "hazard" else Y[:40]
     return torch.tensor(of_one.reshape(2, 20, -1))
 
 
-@pytest.mark.parametrize("loss", ["mse", "l1", "huber", "hazard", "ordinal"])
+@pytest.mark.parametrize("loss", ["mse", "l1", "huber", "hazard", "ordinal", "binary_cross_entropy"])
 def test_the_slope_of_a_loss_is_its_derivative(loss):
-    width = 3 if loss in ("hazard", "ordinal") else 1
+    width = 3 if loss in ("hazard", "ordinal", "binary_cross_entropy") else 1
     outputs = torch.tensor(RNG.normal(size=(2, 20, width)) * 2, requires_grad=True)
 
     value, slope = LOSSES[loss]
@@ -156,3 +161,12 @@ def test_steps_that_differ_between_patients_fit_no_worse():
     worth = loss_of((X @ model["0.weight"].T + model["0.bias"])[None], GRADES)[0]
 
     assert worth < proportional_odds(X, GRADES, 4)[2]
+
+
+def test_labels_on_pooled_data_train_to_a_logistic_regression_of_each():
+    model = fitted(Task("t", (3,), 3, "binary_cross_entropy"), LABELS, rounds=6000, momentum=0.9)
+
+    for label in range(3):
+        expected = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(X, LABELS[:, label])
+        np.testing.assert_allclose(model["0.weight"][label], expected.coef_[0], atol=1e-4)
+        np.testing.assert_allclose(model["0.bias"][label], expected.intercept_[0], atol=1e-4)

@@ -1,11 +1,11 @@
-"""Numbers, times until an event and grades on every engine: the batched one, messages, real sites' programs."""
+"""What is more than a class, on every engine: the batched one, messages, and the programs of real sites."""
 
 import numpy as np
 import pytest
 
-from fedsmall.data.outcomes import Amount, Survival
+from fedsmall.data.outcomes import Amount, Findings, Survival
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
-from fedsmall.evaluation.metrics import metrics_of
+from fedsmall.evaluation.metrics import OF_LABELS, metrics_of
 from fedsmall.federation import Federation
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
@@ -20,7 +20,7 @@ from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations
 
 FEATURES = ("a", "b", "c", "d")
-KINDS = {"numbers": "linear", "times": "proportional", "grades": "proportional"}
+KINDS = {"numbers": "linear", "times": "proportional", "grades": "proportional", "labels": "linear"}
 GRADES = ("no", "mild", "severe", "worst")
 
 
@@ -48,6 +48,15 @@ def grades(root, seed):
     x = rng.normal(size=(120, 4))
     y = (2 * x[:, 0] - x[:, 1] + rng.logistic(size=120) > np.array([[-2.0], [0.0], [2.0]])).sum(axis=0)
     return Pool({NOWHERE: Part(x, y)}, GRADES, {}, FEATURES, standardise=True, loss="ordinal")
+
+
+def labels(root, seed):
+    """120 patients, and two labels of which their features tell."""
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(120, 4))
+    y = (2 * x[:, :2] + rng.logistic(size=(120, 2)) > [0.0, 1.0]).astype(float)
+    loss, outcome = "binary_cross_entropy", Findings(names=("edema", "effusion"))
+    return Pool({NOWHERE: Part(x, y)}, (), {}, FEATURES, standardise=True, loss=loss, outcome=outcome)
 
 
 def plan_of(kind: str, name: str = "FedDC", settings: dict | None = None, **changes) -> Plan:
@@ -134,6 +143,19 @@ def test_a_grade_is_learnt_better_than_by_chance_and_its_probabilities_are_in_or
     np.testing.assert_allclose(p.sum(axis=1), 1)
 
 
+def test_labels_are_learnt_each_by_itself():
+    plan = plan_of("labels", rounds=100, recipe=Recipe(lr=0.5, batch=4))
+    federation = build_federation(plan)
+
+    record = run_plan(plan, federation, "cohort")
+
+    p, y = record.predictions["label_probabilities"], record.predictions["labels"]
+    assert record.evaluations[-1].common["auc"] > 0.75
+    assert record.evaluations[-1].common["subset_accuracy"] == pytest.approx(((p > 0.5) == (y > 0)).all(axis=1).mean())
+    assert federation.task.labels == ("edema", "effusion")
+    assert p.shape == y.shape == (len(federation.test), 2)
+
+
 def over_real_sites(plan: Plan, federation: Federation, folder, monkeypatch):
     grid = Stations(folder, federation.names, monkeypatch)
     strategy = strategy_for(plan)
@@ -181,6 +203,7 @@ def test_what_hospitals_judge_has_the_metrics_of_the_outcome(kind):
     expected = {
         "numbers": {"mae", "rmse", "r2", "loss"},
         "times": {"c_index", "ibs", "loss"},
+        "labels": set(OF_LABELS),
         "grades": {name for name in metrics_of("ordinal") if name not in ("average_precision", "brier")},
     }[kind]
     assert set(told) == expected
