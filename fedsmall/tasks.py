@@ -62,6 +62,7 @@ def federation_from_arrays(
     numbers, y are such, and ``target`` may name them; where it is of labels, ``targets`` does.
     """
     from fedsmall.data.sources.arrays import from_arrays, make_part
+    from fedsmall.data.sources.files import check_order
 
     options = {"name": plan.task} if isinstance(plan.task, str) else dict(plan.task)
     if kind_of(options.get("loss", "")) in ("numbers", "labels"):
@@ -70,6 +71,8 @@ def federation_from_arrays(
     classes = options.get("classes") or np.unique(np.concatenate(everything)).tolist()
     pool = from_arrays({str(name): [np.asarray(array) for array in pair] for name, pair in sites.items()}, classes)
     pool = replace(pool, loss=options.get("loss", pool.loss))
+    if pool.loss == ORDINAL:
+        check_order(pool.class_names, "classes" in options)
     common = None if test is None else make_part(np.asarray(test[0]), np.asarray(test[1]), pool.class_names)
     plan = plan.model_copy(update={"partition": {"natural": "site"}})  # arrays come with their sites
     return _federation(plan, str(options.get("name", "arrays")), pool, common)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.outcomes import LABELS, LEAST_GRADES, NUMBERS, ORDINAL, TIMES, kind_of
+from fedsmall.data.outcomes import LABELS, NUMBERS, ORDINAL, TIMES, kind_of
 from fedsmall.data.ranges import within_ranges
-from fedsmall.data.sources.files import is_number
+from fedsmall.data.sources.files import check_order
 from fedsmall.data.sources.once import read_once
 from fedsmall.data.sources.pool import Part, Pool
 from fedsmall.data.subgroups import of_features, read_subgroups
@@ -118,7 +118,7 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
 
 
 def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...], options: dict[str, Any]) -> Pool:
-    loss, ranges = options.pop("loss", None), options.pop("ranges", None)
+    loss, ranges, divided = options.pop("loss", None), options.pop("ranges", None), options.get("subgroups")
     groups = read_subgroups(options.pop("subgroups", ())) if source.kind != "csv" else ()
     pool = (
         _own_pool(source, root, seed, options)
@@ -130,26 +130,13 @@ def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...],
     pool = of_features(pool, groups) if groups else pool
     pool = pool if ranges is None else within_ranges(pool, ranges)
     pool = pool if loss is None else _with_loss(pool, loss)
+    if divided and (kind := kind_of(pool.loss)) != "classes":
+        raise PlanError(f"subgroups divide a page of classes, and this task predicts {kind}. Leave them out.")
     if pool.loss in ("logistic", "hinge") and len(pool.class_names) != 2:
         raise PlanError(f"the loss {pool.loss!r} tells two classes apart; this task has {len(pool.class_names)}")
     if pool.loss == ORDINAL:
-        _check_order(source, pool)
+        check_order(pool.class_names, bool({"classes", "order"} & set(source.options)) or source.kind not in OWN_FILES)
     return pool
-
-
-def _check_order(source: Source, pool: Pool) -> None:
-    """Raise PlanError where classes are too few to have an order, or nobody has said which it is."""
-    if len(pool.class_names) < LEAST_GRADES:
-        raise PlanError(
-            f'the loss "ordinal" is for {LEAST_GRADES} classes or more in their order; this task has '
-            f"{len(pool.class_names)}, so leave it out"
-        )
-    said = {"classes", "order"} & set(source.options) or source.kind not in OWN_FILES
-    if not said and not all(map(is_number, pool.class_names)):  # they are in the order of the alphabet
-        raise PlanError(
-            'the loss "ordinal" needs the order of the classes, from the lowest to the highest: classes = '
-            f"[{', '.join(chr(34) + name + chr(34) for name in pool.class_names)}], in that order"
-        )
 
 
 def _with_loss(pool: Pool, loss: str) -> Pool:

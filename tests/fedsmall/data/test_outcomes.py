@@ -442,3 +442,25 @@ def test_check_counts_the_labels_of_a_site(tmp_path):
     found = check_site(plan, "t", tmp_path / "t.csv")
 
     assert any("Samples with each label: edema: 12, effusion: 8" in finding.text for finding in found.findings)
+
+
+def test_grades_of_arrays_need_their_order_too():
+    sites = {name: (RNG.normal(size=(12, 3)), np.array(["low", "middle", "high"] * 4)) for name in "ab"}
+    plan = Plan(name="t", task={"name": "mine", "loss": "ordinal"}, method=method("FedAvg"))
+
+    federation = federation_from_arrays(plan.model_copy(update={"task": {**plan.task, "classes": ORDER}}), sites)
+
+    assert (federation.task.class_names, federation.task.outputs) == (tuple(ORDER), 2)
+    with pytest.raises(PlanError, match="needs the order of the classes"):
+        federation_from_arrays(plan, sites)
+
+
+@pytest.mark.parametrize("kind", ["labels", "numbers", "times"])
+def test_subgroups_are_refused_where_no_page_would_show_them(tmp_path, kind):
+    keys = {"labels": {}, "numbers": {"target": "marker"}, "times": {"time": "marker", "event": "edema"}}[kind]
+    plan = labelled(tmp_path, **keys, subgroups=["marker"])
+    task = {name: value for name, value in plan.task.items() if name != "targets" or kind == "labels"}
+    task = {**task, "categorical": ["effusion"]} if kind != "labels" else task
+
+    with pytest.raises(PlanError, match=f"subgroups divide a page of classes, and this task predicts {kind}. Leave"):
+        build_federation(plan.model_copy(update={"task": task}))

@@ -9,7 +9,7 @@ from fedsmall.evaluation.metrics import OF_LABELS, metrics_of
 from fedsmall.federation import Federation
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.parts import Recipe
+from fedsmall.parts import EarlyStop, Recipe
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from sim.engines.run import run_plan
@@ -154,6 +154,50 @@ def test_labels_are_learnt_each_by_itself():
     assert record.evaluations[-1].common["subset_accuracy"] == pytest.approx(((p > 0.5) == (y > 0)).all(axis=1).mean())
     assert federation.task.labels == ("edema", "effusion")
     assert p.shape == y.shape == (len(federation.test), 2)
+
+
+WITH_SUMS = {
+    "validate": {"method": method("FedAvg", aggregate_every=1, validate={"routes": 2})},
+    "stop": {"stop": EarlyStop(patience=2, hold_out=0.25), "evaluate_every": 2},
+}
+
+
+@pytest.mark.parametrize("kind", ["grades", "labels"])
+@pytest.mark.parametrize("key", WITH_SUMS)
+def test_what_sites_tell_in_sums_is_the_same_on_a_stack_and_with_messages(kind, key):
+    plan = plan_of(kind, "FedAvg", {"aggregate_every": 1}, **WITH_SUMS[key])
+    federation = build_federation(plan)
+
+    one, other = (run_plan(plan, federation, engine).evaluations[-1] for engine in ("cohort", "inprocess"))
+
+    told = one.validation if key == "validate" else one.stop
+    assert told
+    wanted = {"grades": {"accuracy", "auc"}, "labels": {"subset_accuracy", "macro_f1", "auc"}}[kind]
+    if key == "validate":
+        assert wanted <= set(told["metrics"])
+    assert told == close(other.validation if key == "validate" else other.stop)
+
+
+def close(told):
+    """Numbers in records, at any depth, to rounding."""
+    if isinstance(told, dict):
+        return {name: close(each) for name, each in told.items()}
+    return pytest.approx(told, abs=1e-8) if isinstance(told, float) else told
+
+
+PRIVATE = {"level": "patient", "noise": 1.0, "clip": 1.0}
+
+
+@pytest.mark.parametrize("kind", ["grades", "labels"])
+def test_patients_are_protected_one_by_one(kind):
+    plan = plan_of(kind, "FedAvg", {"aggregate_every": 2, "privacy": PRIVATE})
+    federation = build_federation(plan)
+
+    one, other = (run_plan(plan, federation, engine) for engine in ("cohort", "inprocess"))
+
+    assert one.privacy["epsilon"] > 0
+    for key, array in one.model.items():
+        np.testing.assert_allclose(array, other.model[key], atol=1e-8)
 
 
 def over_real_sites(plan: Plan, federation: Federation, folder, monkeypatch):
