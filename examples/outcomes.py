@@ -1,8 +1,8 @@
-"""A number and a time until an event, predicted over hospitals: Markdown tables of what each method comes to.
+"""Numbers, times, grades and labels, predicted over hospitals: Markdown tables of what each method comes to.
 
     python -m examples.outcomes
 
-Runs the scenarios `diabetes` and `gbsg2` as they are written: twenty sites, ten seeds, one learning rate for all
+Runs the scenarios of `METRICS` as they are written: twenty sites, ten seeds, one learning rate for all
 methods. Intervals are 95%, over seeds.
 """
 
@@ -16,7 +16,12 @@ from sim.runs.folder import Run
 from sim.runs.scenario import load
 from sim.runs.shipped import scenarios
 
-METRICS = {"diabetes": ("mae", "rmse", "r2"), "gbsg2": ("c_index", "ibs")}
+METRICS = {
+    "diabetes": ("mae", "rmse", "r2"),
+    "gbsg2": ("c_index", "ibs"),
+    "diabetes_grades": ("kappa", "mae", "accuracy"),
+    "digit_properties": ("auc", "macro_f1", "subset_accuracy"),
+}
 
 
 def run(name: str, changes: Sequence[str] = ()) -> Run:

@@ -76,7 +76,7 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
         return Check((Finding("problem", str(wrong)),))
     parts = [raw.train, *([raw.held_out] if raw.held_out is not None and len(raw.held_out) else [])]
     x, y = (np.concatenate([getattr(part, field) for part in parts]) for field in "xy")
-    found = [*told, _shape(raw, floor), *_classes(raw.task, y, floor), *_features(raw.task, x, floor)]
+    found = [*told, _shape(raw, floor), *_classes(raw.learns(None), y, floor), *_features(raw.task, x, floor)]
     found += [Finding("note", note) for note in raw.notes if not any(word in note for word in (BY_NAME, CONSTANT))]
     found += [
         *_duplicates(Part(x, y), floor),
@@ -98,7 +98,7 @@ def _with_classes(plan: Plan, path: Path | None) -> tuple[Plan, list[Finding]]:
     source = read_task(plan.task)
     if (
         source.kind not in OWN_FILES
-        or {"classes", "target", "time"} & set(source.options)
+        or {"classes", "target", "targets", "time"} & set(source.options)
         or path is None
         or not path.exists()
     ):
@@ -122,6 +122,9 @@ def _shape(raw: RawSite, floor: int) -> Finding:
 
 
 def _classes(task: Task, y: np.ndarray, floor: int) -> list[Finding]:
+    if task.kind == "labels":
+        there = ", ".join(f"{name}: {few(int(y[:, k].sum()), floor)}" for k, name in enumerate(task.labels))
+        return [Finding("good", f"Samples with each label: {there}")]
     if y.ndim != 1 or task.kind != "classes":
         return []
     counts = {name: int((y == label).sum()) for label, name in enumerate(task.class_names)}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.data.outcomes import Kind, kind_of
+from fedsmall.data.outcomes import ORDINAL, Kind, kind_of
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.standardise import Sums
 
@@ -38,10 +38,11 @@ class Task:
     """What is learnt: the shapes, the loss by name and the metrics by name.
 
     ``loss`` is one of "cross_entropy" (outputs = classes), "logistic" (one output, two classes), "hinge" (one output,
-    two classes), or for numbers "mse", "l1" and "huber". ``input_shape`` is the shape of one sample, (channels, height,
-    width) for images. ``unit`` are the number that is 0 in training and the difference that is 1, where the targets
-    are scaled and the sites have agreed; ``target`` is its name. ``cuts`` are the ends of the intervals of a time
-    until an event (the loss is "hazard").
+    two classes), "ordinal" (an output less than classes, which have an order), or for numbers "mse", "l1" and "huber".
+    ``input_shape`` is the shape of one sample, (channels, height, width) for images. ``unit`` are the number that is 0
+    in training and the difference that is 1, where the targets are scaled and the sites have agreed; ``target`` is its
+    name. ``cuts`` are the ends of the intervals of a time until an event (the loss is "hazard"). ``labels`` are the
+    names of several labels, each 1 or 0 (the loss is "binary_cross_entropy").
     """
 
     name: str
@@ -54,16 +55,24 @@ class Task:
     target: str | None = None
     unit: tuple[float, float] | None = None
     cuts: tuple[float, ...] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Kind:
-        """What is predicted: "classes", "numbers" or "times"."""
+        """What is predicted: "classes", "numbers", "times" or "labels"."""
         return kind_of(self.loss)
 
     @property
     def outputs(self) -> int:
         """The width of the model's last layer."""
-        return 1 if self.loss in ("logistic", "soft_logistic", "hinge") else self.classes
+        if self.loss in ("logistic", "soft_logistic", "hinge"):
+            return 1
+        return self.classes - 1 if self.ordered else self.classes
+
+    @property
+    def ordered(self) -> bool:
+        """Whether classes are grades: they have an order, and the model knows it."""
+        return self.loss == ORDINAL
 
 
 def task_from(fields: Mapping[str, Any]) -> Task:

@@ -3,11 +3,13 @@
 A scenario's ``task`` is a name of :data:`TASKS`, or a table whose first word says the source: ``{csv = "data.csv",
 label = "outcome"}``, ``{images = "folder"}``, ``{npz = "data.npz"}``, ``{medmnist = "pneumoniamnist"}``,
 ``{susy = "full", features = 18}``, ``{name = "digits"}``, or ``{source = "module:function"}`` of one's own. Beside the
-options of its source every table takes ``loss``: "cross_entropy", or with two classes "logistic" or "hinge".
+options of its source every table takes ``loss``: "cross_entropy", with two classes "logistic" or "hinge", with
+three or more that have an order "ordinal".
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,14 @@ import numpy as np
 
 from fedsmall.data.dealing import deal, natural_site
 from fedsmall.data.dealing_notes import dealing_notes
-from fedsmall.data.outcomes import kind_of
+from fedsmall.data.outcomes import LEAST_LABELS, ORDINAL, kind_of
 from fedsmall.data.partition import read_spec
 from fedsmall.data.preparation import preparation_of
 from fedsmall.data.raw_site import RawSite, agreed, ready, task_with
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.metrics import OF_CLASSES, OF_KIND, known_metric
+from fedsmall.evaluation.metrics import GRADED, OF_CLASSES, OF_KIND, known_metric
 from fedsmall.federation import Federation, Task
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
@@ -58,21 +60,24 @@ def federation_from_arrays(
 
     Shapes are those of an .npz (:func:`fedsmall.data.sources.arrays.npz`). Without ``test`` a quarter is held out at
     each site. The plan's ``task`` is any name, or a table of ``name``, ``loss`` and ``classes``; where the loss is of
-    numbers, y are such, and ``target`` may name them. ``patients`` says by site whose each sample is, (samples,) of
-    numbers or words; a patient's are on one side.
+    numbers, y are such, and ``target`` may name them; where it is of labels, ``targets`` does. ``patients`` says by site
+    whose each sample is, (samples,) of numbers or words; a patient's are on one side.
     """
     from fedsmall.data.sources.arrays import from_arrays, make_part
+    from fedsmall.data.sources.files import check_order
     from fedsmall.data.sources.patient_column import patients_listed
 
     options = {"name": plan.task} if isinstance(plan.task, str) else dict(plan.task)
     whose = {str(name): [np.asarray(names)] for name, names in (patients or {}).items()}
-    if kind_of(options.get("loss", "")) == "numbers":
+    if kind_of(options.get("loss", "")) in ("numbers", "labels"):
         plan, name, pool, common = _of_numbers(plan, options, sites, test)
         return _federation(plan, name, patients_listed(pool, whose), common)
     everything = [np.asarray(y).ravel() for _, y in (*sites.values(), *([test] if test is not None else []))]
     classes = options.get("classes") or np.unique(np.concatenate(everything)).tolist()
     pool = from_arrays({str(name): [np.asarray(array) for array in pair] for name, pair in sites.items()}, classes)
     pool = patients_listed(replace(pool, loss=options.get("loss", pool.loss)), whose)
+    if pool.loss == ORDINAL:
+        check_order(pool.class_names, "classes" in options)
     common = None if test is None else make_part(np.asarray(test[0]), np.asarray(test[1]), pool.class_names)
     plan = plan.model_copy(update={"partition": {"natural": "site"}})  # arrays come with their sites
     return _federation(plan, str(options.get("name", "arrays")), pool, common)
@@ -84,12 +89,19 @@ def _of_numbers(
     sites: Mapping[str, tuple[np.ndarray, np.ndarray]],
     test: tuple[np.ndarray, np.ndarray] | None,
 ) -> tuple[Plan, str, Pool, Part | None]:
-    """What a federation of arrays is made of, whose y are numbers to be predicted."""
-    from fedsmall.data.sources.arrays import pool_of_numbers
+    """What a federation of arrays is made of, whose y are numbers to be predicted, or labels."""
+    from fedsmall.data.sources.arrays import pool_of_labels, pool_of_numbers
 
-    name = str(options.get("name", "arrays"))
-    pool = pool_of_numbers(sites, str(options.get("target", "y")), options["loss"])
-    common = None if test is None else pool_of_numbers({NOWHERE: test}, "y", options["loss"]).train[NOWHERE]
+    name, loss = str(options.get("name", "arrays")), options["loss"]
+    if kind_of(loss) == "labels":
+        labels = list(map(str, options.get("targets", ())))
+        if len(labels) < LEAST_LABELS:
+            raise PlanError(f'the loss {loss!r} is for several labels; name them: targets = ["edema", "effusion"]')
+        make = partial(pool_of_labels, names=labels, loss=loss)
+    else:
+        make = partial(pool_of_numbers, target=str(options.get("target", "y")), loss=loss)
+    pool = make(sites)
+    common = None if test is None else make({NOWHERE: test}).train[NOWHERE]
     return plan.model_copy(update={"partition": {"natural": "site"}}), name, pool, common
 
 
@@ -136,7 +148,8 @@ def _task(name: str, pool: Pool, metric: str | None) -> Task:
     asked = [known_metric(metric, pool.loss)] if metric is not None else []
     part = pool.train[min(pool.train)]
     classes = kind_of(pool.loss) == "classes"
-    told = CLASS_METRICS if classes else GRAPH_METRICS if pool.outcome is None else OF_KIND[kind_of(pool.loss)]
+    of_classes = (*GRADED, *CLASS_METRICS) if pool.loss == ORDINAL else CLASS_METRICS
+    told = of_classes if classes else GRAPH_METRICS if pool.outcome is None else OF_KIND[kind_of(pool.loss)]
     width = pool.outcome.width if pool.outcome is not None else int(np.prod(part.y.shape[1:]))
     return Task(
         name,

@@ -36,8 +36,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     _check_weights(plan, task)
     if plan.recipe.augment is not None:
         check_augment(plan, task, halves(plan, task).body is not None)
-    if plan.threshold is not None and task.kind != "classes":
-        raise PlanError(f"threshold says who is called positive, and this task predicts {task.kind}. Leave it out.")
+    _check_of_classes(plan, task)
     check_distil(plan, task.loss)
     if is_patient_level(plan):
         check_patient_level(plan, _buffers(plan, task))
@@ -56,6 +55,17 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
         raise PlanError(f"Method {method.label!r} has server_options, and no server optimizer that would read them.")
     if method.fraction < 1 and method.permute_every and round(method.fraction * sites) < 1:
         raise PlanError(f"A fraction of {method.fraction} of {sites} sites is no site at all. Raise the fraction.")
+
+
+def _check_of_classes(plan: Plan, task: Task) -> None:
+    """Raise PlanError for what has a meaning for classes alone that have no order."""
+    if task.kind == "classes" and not task.ordered:
+        return
+    what, tree = "grades" if task.ordered else task.kind, plan.method.tree
+    if plan.threshold is not None:
+        raise PlanError(f"threshold says who is called positive, and this task predicts {what}. Leave it out.")
+    if tree is not None and tree.diversity == "kl":
+        raise PlanError(f'diversity = "kl" reads scores of classes, and this task predicts {what}. Use "l2".')
 
 
 def _buffers(plan: Plan, task: Task) -> list[str]:

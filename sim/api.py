@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch.nn import Module
 
-    from fedsmall.package.predictor import Classifier, Regressor, SurvivalModel
+    from fedsmall.package.predictor import Classifier, Labeller, Regressor, SurvivalModel
 
 Sites = Mapping[str, tuple[np.ndarray, np.ndarray]]
 METHODS = ("Standalone", "FedAvg", "FedDC", "Central")
@@ -103,7 +103,7 @@ class Result:
         *,
         visitors: str | None = None,
         distilled: bool = False,
-    ) -> "Classifier | Regressor | SurvivalModel":
+    ) -> "Classifier | Regressor | SurvivalModel | Labeller":
         """The models of a method, by default of the main one, as an estimator in the sense of scikit-learn.
 
         It takes rows as they were before training: a pandas table, an array, or a file. All seeds answer with their

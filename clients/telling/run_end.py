@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load, save
+from scipy.special import expit
 
 from clients.memory import put
 from clients.policy import Policy
@@ -102,8 +103,8 @@ def agreed(folder: Path) -> Agreed | None:
 def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, home: SiteData) -> None:
     """Keep what a model answered for the held-out patients beside the truth, on the site's own disk.
 
-    Of classes these are probabilities, of numbers they are in their own unit; of times until an event they are log-odds
-    by interval, beside the targets of those.
+    Of classes and labels these are probabilities, of numbers they are in their own unit; of times until an event they
+    are log-odds by interval, beside the targets of those.
     """
     if raw.held_out is None or home.held_out is None or not len(raw.held_out):
         return
@@ -113,6 +114,8 @@ def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, ho
 
 
 def _said(answered: np.ndarray, task: Task) -> np.ndarray:
+    if task.kind == "labels":
+        return np.asarray(expit(np.asarray(answered, dtype=np.float64)))
     if task.kind == "classes":
         return probabilities(answered, task.loss)
     mean, scale = task.unit or (0.0, 1.0)

@@ -1,4 +1,4 @@
-"""What is predicted where it is no class: a number with a unit, or the time until an event.
+"""What is predicted where it is no class: a number with a unit, the time until an event, or several labels at once.
 
 A model never sees years or euros: an outcome turns what was read into targets to train on, and a model's outputs back
 into what they say, by numbers on which the sites agree as they agree on the scaling of features. The record goes with
@@ -9,21 +9,26 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
-from scipy.special import log_expit
+from scipy.special import expit, log_expit
 
 from fedsmall.errors import PlanError
 from fedsmall.parts import Frozen
 
-Kind = Literal["classes", "numbers", "times"]
+Kind = Literal["classes", "numbers", "times", "labels"]
 NUMBERS = ("mse", "l1", "huber")  # the losses of tasks that predict numbers
 TIMES = ("hazard",)
-DEFAULT_LOSS = {"amount": "mse", "survival": "hazard"}  # by the kind of the outcome
+LABELS = ("binary_cross_entropy",)
+LEAST_LABELS = 2  # one is two classes
+LEAST_GRADES = 3  # of two, the order says nothing
+ORDINAL = "ordinal"  # the loss of classes that have an order, from the lowest to the highest
+DEFAULT_LOSS = {"amount": "mse", "survival": "hazard", "findings": "binary_cross_entropy"}  # by the kind of the outcome
 HUBER = 1.0  # where "huber" turns from squares to distances, in standard deviations of the target (Huber 1964)
 
 
 def kind_of(loss: str) -> Kind:
     """What a task with this loss predicts."""
-    return "numbers" if loss in NUMBERS else "times" if loss in TIMES else "classes"
+    kinds: dict[Kind, tuple[str, ...]] = {"numbers": NUMBERS, "times": TIMES, "labels": LABELS}
+    return next((kind for kind, losses in kinds.items() if loss in losses), "classes")
 
 
 class Amount(Frozen):
@@ -167,4 +172,52 @@ def survival_of(outputs: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(np.cumsum(log_expit(-np.asarray(outputs, dtype=np.float64)), axis=-1)))
 
 
-Outcome = Annotated[Amount | Survival, Field(discriminator="kind")]
+class Findings(Frozen):
+    """Several labels for each sample, called ``names``: each is 1 or 0, whatever the others are."""
+
+    kind: Literal["findings"] = "findings"
+    names: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """All of them in one line."""
+        return ", ".join(self.names)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a table that hold it."""
+        return self.names
+
+    @property
+    def width(self) -> int:
+        """How many outputs a model has for it."""
+        return len(self.names)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether there is anything on which sites have to agree."""
+        return False
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """What a task is told of it."""
+        return {"labels": self.names}
+
+    def told(self, y: np.ndarray) -> np.ndarray:
+        """Of what sums are told, (samples, 0): nothing."""
+        return y[:, :0]
+
+    def with_scaling(self, mean: float, scale: float) -> "Findings":
+        """The same: there is nothing to agree on."""
+        return self
+
+    def targets(self, y: np.ndarray) -> np.ndarray:
+        """What a model is trained on, (samples, labels), as it was read."""
+        return np.asarray(y, dtype=np.float64)
+
+    def said(self, outputs: np.ndarray) -> np.ndarray:
+        """The probability of each label, (..., labels), of log-odds of that shape."""
+        return np.asarray(expit(np.asarray(outputs, dtype=np.float64)))
+
+
+Outcome = Annotated[Amount | Survival | Findings, Field(discriminator="kind")]

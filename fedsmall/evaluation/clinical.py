@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special, stats
 
-from fedsmall.evaluation.metrics import average_precision
+from fedsmall.evaluation.areas import average_precision
 from fedsmall.evaluation.thresholds import counts_from_above
 
 BINS = 10

@@ -12,8 +12,10 @@ import numpy as np
 
 from fedsmall.evaluation import out_of_fold
 from fedsmall.evaluation.clinical import Estimate, auc
-from fedsmall.evaluation.metrics import of_matrices, predicted
+from fedsmall.evaluation.labels import f1_of
+from fedsmall.evaluation.metrics import GRADED, of_matrices, predicted
 from fedsmall.evaluation.out_of_fold import auc_error, together
+from fedsmall.evaluation.probabilities import by_class
 from fedsmall.evaluation.unseen import over_hospitals
 from fedsmall.federation import Task
 from fedsmall.wire import Arrays
@@ -32,7 +34,7 @@ def told_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     sums = out_of_fold.told_of(outputs, y, task)
     if task.kind != "classes":
         return sums
-    named = predicted(out_of_fold.bounded(outputs, task))
+    named = predicted(by_class(out_of_fold.bounded(outputs, task), task.loss))
     cells = np.bincount(y * task.classes + named, minlength=task.classes**2)
     return sums | {CALLED: cells.reshape(task.classes, -1).astype(np.float64)}
 
@@ -45,15 +47,16 @@ def figures(sums: Mapping[str, np.ndarray], task: Task) -> dict[str, float]:
     if task.classes > 2 and "brier" in found:
         found["brier"] /= 2  # as tables have it: half the squared distance, for two classes that of class 1
     counted = {name: float(value[0]) for name, value in of_matrices(sums[CALLED][None]).items()}
-    return found | {name: value for name, value in counted.items() if np.isfinite(value)}
+    left_out = () if task.ordered else GRADED
+    return found | {name: value for name, value in counted.items() if np.isfinite(value) and name not in left_out}
 
 
 def judged_at_home(told: Mapping[str, Arrays], task: Task) -> dict[str, Any]:
     """What a page needs of the sums that sites ``told``, as JSON holds it: of each site, and of all "together".
 
-    Of a site "count", "metrics", the matrix "called", "auc_error", and of two classes "auc" with its ends; of all
-    besides, for each row of scores, the ROC curve at the edges of bins, "confidence", and "over_sites", the metrics
-    with the interval over hospitals of :func:`fedsmall.evaluation.unseen.over_hospitals`.
+    Of a site "count", "metrics", the matrix "called", "auc_error", of two classes "auc" with its ends, and of labels
+    "each" of them; of all besides, for each row of scores, the ROC curve at the edges of bins, "confidence", and
+    "over_sites", the metrics with the interval over hospitals of :func:`fedsmall.evaluation.unseen.over_hospitals`.
     """
     whole = together(told[site] for site in sorted(told))
     curves = [[points.tolist() for points in roc_points(whole, row)] for row in range(len(whole.get("scores", ())))]
@@ -66,7 +69,18 @@ def judged_at_home(told: Mapping[str, Arrays], task: Task) -> dict[str, Any]:
 def _shown(sums: Arrays, task: Task) -> dict[str, Any]:
     called = {CALLED: sums[CALLED].astype(int).tolist()} if CALLED in sums else {}
     found = {"count": int(sums["count"]), "metrics": figures(sums, task), "auc_error": auc_error(sums), **called}
-    return found | ({"auc": list(area(sums)[:3])} if task.classes == 2 and "scores" in sums else {})
+    found |= {"each": each_label(sums)} if task.kind == "labels" else {}
+    return found | ({"auc": list(area(sums)[:3])} if task.kind == "classes" and task.classes == 2 else {})
+
+
+def each_label(sums: Mapping[str, np.ndarray]) -> list[dict[str, float | None]]:
+    """Of each label how many have it ("there"), and its "auc" and "f1"; None where one is not defined."""
+    found = []
+    for scores, table in zip(sums["scores"], sums["tally"], strict=True):
+        values = {"auc": area({"scores": scores[None]}).value, "f1": float(f1_of(table[None])[0])}
+        told = {name: value if np.isfinite(value) else None for name, value in values.items()}
+        found.append({"there": float(table[1].sum()), **told})
+    return found
 
 
 def area(sums: Mapping[str, np.ndarray]) -> Estimate:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import logsumexp
-from scipy.stats import rankdata
 
-from fedsmall.data.outcomes import NUMBERS, kind_of, survival_of
+from fedsmall.data.outcomes import NUMBERS, ORDINAL, kind_of, survival_of
 from fedsmall.errors import PlanError
-from fedsmall.evaluation import numbers, survival
-from fedsmall.evaluation.probabilities import probabilities
+from fedsmall.evaluation import grades, labels, numbers, survival
+from fedsmall.evaluation.areas import area, average_precision, known_mean
+from fedsmall.evaluation.probabilities import by_class, probabilities
 from fedsmall.federation import Task
 from fedsmall.methods import nearest
 
@@ -30,11 +30,15 @@ OF_CLASSES = (
     "brier",
     "loss",
 )
+GRADED = ("kappa", "mae")  # of classes in their order, beside the others
 OF_NUMBERS = ("mae", "rmse", "r2", "loss")
 OF_TIMES = ("c_index", "ibs", "loss")
-OF_KIND = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "times": OF_TIMES}
+OF_LABELS = ("auc", "macro_f1", "subset_accuracy", "label_accuracy", "average_precision", "brier", "loss")
+OF_KIND = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "times": OF_TIMES, "labels": OF_LABELS}
 OTHER_NAMES = {"nll": "loss", "roc_auc": "auc", "f1": "macro_f1"}
 OTHER_NAMES |= {
+    "cohen_kappa": "kappa",
+    "quadratic_kappa": "kappa",
     "mean_absolute_error": "mae",
     "root_mean_squared_error": "rmse",
     "r2_score": "r2",
@@ -46,7 +50,7 @@ UNEQUAL = 0.1  # how far above an equal share the commonest class may be, for ac
 
 def known_metric(name: str, loss: str) -> str:
     """The metric that ``name`` means for a task of this ``loss``; PlanError where there is none of that name."""
-    able = OF_KIND[kind_of(loss)]
+    able = metrics_of(loss)
     name = OTHER_NAMES.get(name, name)
     if name not in able:
         raise PlanError(f"metric: there is no {name!r} for this task. {nearest(name, list(able))}")
@@ -55,15 +59,21 @@ def known_metric(name: str, loss: str) -> str:
     return name
 
 
+def metrics_of(loss: str) -> tuple[str, ...]:
+    """The metrics that a task of this ``loss`` can have; of grades their own come first."""
+    return (*GRADED, *OF_CLASSES) if loss == ORDINAL else OF_KIND[kind_of(loss)]
+
+
 def default_metric(y: Sequence[np.ndarray], task: Task) -> str:
     """What methods are judged by where nobody says: accuracy, or the AUC where accuracy would be fooled.
 
     It would be where the commonest class of the training samples, the sites' ``y``, holds ten points more than an equal
     share (60% of two classes, 43% of three): then a prediction that looks at no sample already seems to be worth
-    something. Numbers are judged by their mean absolute error, times by the concordance index.
+    something. Grades are judged by their kappa, numbers by their mean absolute error, times by the concordance index,
+    labels by their AUC.
     """
-    if task.kind != "classes":
-        return OF_KIND[task.kind][0]
+    if task.kind != "classes" or task.ordered:
+        return metrics_of(task.loss)[0]
     shares = np.bincount(np.concatenate(list(y)), minlength=task.classes) / max(sum(map(len, y)), 1)
     return "auc" if shares.max() > 1 / task.classes + UNEQUAL else "accuracy"
 
@@ -80,8 +90,8 @@ def evaluate(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, float]
 def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
     """Every metric of ``task`` for each model on ``y``, (samples,) or (samples, *target_shape): (models,) by name.
 
-    The names are those of :data:`OF_CLASSES` ("auc" and "average_precision" are of one class against the rest), for
-    regression those of :data:`OF_NUMBERS`. NaN where one is not defined for a model, and left out where it is
+    The names are those of :func:`metrics_of` ("auc" and "average_precision" are of one class against the rest).
+    NaN where one is not defined for a model, and left out where it is
     defined for none.
     """
     outputs = np.asarray(outputs, dtype=np.float64)
@@ -93,10 +103,13 @@ def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, n
             found |= numbers.metrics_of(outputs, _flat(y), task.unit[1] if task.unit else 1.0, task.metrics)
         if task.kind == "times":
             found |= _of_times(outputs, y, task)
+        if task.kind == "labels":
+            found |= labels.metrics_of(outputs, y, task.metrics)
     if task.kind == "classes":
-        found |= _of_classes(outputs, y, task.classes, with_auc="auc" in task.metrics)
+        scores = by_class(outputs, task.loss)
+        found |= _of_classes(scores, y, task.classes, with_auc="auc" in task.metrics)
         if "average_precision" in task.metrics:
-            found["average_precision"] = _average_precision(outputs, y, task.classes)
+            found["average_precision"] = _average_precision(scores, y, task.classes)
         if "brier" in task.metrics:
             found["brier"] = brier(probabilities(outputs, task.loss), y)
     return {name: found[name] for name in task.metrics if name in found and not np.isnan(found[name]).all()}
@@ -127,10 +140,12 @@ def of_matrices(table: np.ndarray) -> dict[str, np.ndarray]:
     two = table.shape[1] == 2
     return {
         "accuracy": accuracy,
-        "balanced_accuracy": _mean(sensitivity),
-        "macro_f1": _mean(f1),
-        "sensitivity": sensitivity[:, 1] if two else _mean(sensitivity),
-        "specificity": specificity[:, 1] if two else _mean(specificity),
+        "balanced_accuracy": known_mean(sensitivity),
+        "macro_f1": known_mean(f1),
+        "sensitivity": sensitivity[:, 1] if two else known_mean(sensitivity),
+        "specificity": specificity[:, 1] if two else known_mean(specificity),
+        "kappa": grades.kappa_of(table),
+        "mae": grades.distance_of(table),
     }
 
 
@@ -143,27 +158,16 @@ def brier(shares: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray(((shares - was) ** 2).sum(axis=-1).mean(axis=-1) / 2)
 
 
-def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The precision at every threshold, weighted by what recall gains there; ties share one threshold. NaN for none."""
-    total = int(positive.sum())
-    if not total or not np.isfinite(scores).all():
-        return float("nan")
-    order = np.argsort(-scores, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
-    hits = np.cumsum(positive[order])[ends]
-    return float((np.diff(hits, prepend=0) / total * hits / (ends + 1)).sum())
-
-
 def _average_precision(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
     each = [
         [average_precision(scores[k], y == label) for label, scores in _scores(outputs, classes)]
         for k in range(len(outputs))
     ]
-    return _mean(np.array(each))
+    return known_mean(np.array(each))
 
 
 def _auc(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
-    return _mean(np.stack([_area(scores, y == label) for label, scores in _scores(outputs, classes)], axis=1))
+    return known_mean(np.stack([area(scores, y == label) for label, scores in _scores(outputs, classes)], axis=1))
 
 
 def _scores(outputs: np.ndarray, classes: int) -> list[tuple[int, np.ndarray]]:
@@ -175,21 +179,15 @@ def _scores(outputs: np.ndarray, classes: int) -> list[tuple[int, np.ndarray]]:
     return [(label, shares[..., label]) for label in range(classes)]
 
 
-def _area(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
-    """The area under the ROC curve by ranks (Mann and Whitney 1947), ties half: (models, samples) -> (models,)."""
-    good, bad = int(positive.sum()), int((~positive).sum())
-    if not good or not bad:
-        return np.full(len(scores), np.nan)
-    ranks = rankdata(scores, axis=1)  # (models, samples)
-    areas = (ranks[:, positive].sum(axis=1) - good * (good + 1) / 2) / (good * bad)
-    return np.where(np.isfinite(scores).all(axis=1), areas, np.nan)
-
-
 def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
     if kind_of(name) == "times":
         return survival.loss_of(outputs, y.astype(np.float64))
+    if kind_of(name) == "labels":
+        return labels.loss_of(outputs, y)
     if kind_of(name) == "numbers":
         return numbers.loss_of(name, outputs, _flat(y))
+    if name == ORDINAL:
+        return grades.loss_of(outputs, y)
     if name == "cross_entropy":
         of_label = np.take_along_axis(outputs, y[None, :, None], axis=2)[..., 0]
         return np.asarray((logsumexp(outputs, axis=2) - of_label).mean(axis=1))
@@ -215,10 +213,3 @@ def _of_times(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.nd
 def _flat(y: np.ndarray) -> np.ndarray:
     """Targets as (samples, numbers) in float64."""
     return y.reshape(len(y), -1).astype(np.float64)
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    """The mean over the classes for which a value is defined: (models, classes) -> (models,)."""
-    known = ~np.isnan(values)
-    count = known.sum(axis=1)
-    return np.where(count > 0, np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)

@@ -10,7 +10,10 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import log_softmax, logsumexp
 
+from fedsmall.evaluation import labels
+from fedsmall.evaluation.areas import known_mean
 from fedsmall.evaluation.metrics import evaluate, predicted
+from fedsmall.evaluation.probabilities import by_class
 from fedsmall.federation import Task
 from fedsmall.wire import Arrays
 
@@ -26,13 +29,17 @@ def shapes_of(task: Task) -> dict[str, tuple[int, ...]]:
     "count" and the sums "loss", "correct" and "brier" are numbers, and so are, of numbers, "absolute" and "squared"
     (errors in the unit that the site knows); "scores" counts samples (classes, outside or of the
     class, bins of their score), of class 1 alone where there are two; "confidence" has for each bin of confidence how
-    many samples, the sum of their confidences, and how many of them are right: (3, bins).
+    many samples, the sum of their confidences, and how many of them are right: (3, bins). Of labels "whole" counts
+    samples of which all are right, and "tally" is that of :mod:`fedsmall.evaluation.labels`.
     """
     told: dict[str, tuple[int, ...]] = {"count": (), "loss": ()}
     if task.kind == "numbers":
         return told | {"absolute": (), "squared": ()}
     if task.kind == "times":
         return told
+    if task.kind == "labels":
+        scores, tally = (task.outputs, 2, len(EDGES) + 1), (task.outputs, 2, 2)
+        return told | {"whole": (), "brier": (), "scores": scores, "tally": tally}
     told |= {"correct": (), "scores": (1 if task.classes == 2 else task.classes, 2, len(EDGES) + 1)}
     return told if task.loss == "hinge" else told | {"brier": (), "confidence": (3, CONFIDENCES)}
 
@@ -48,7 +55,12 @@ def told_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     if task.kind == "numbers":
         found = evaluate(outputs, y, replace(task, metrics=("mae", "rmse")))
         sums |= {"absolute": found["mae"] * len(y), "squared": found["rmse"] ** 2 * len(y)}
+    if task.kind == "labels":
+        found = evaluate(outputs, y, replace(task, metrics=("subset_accuracy", "brier")))
+        sums |= {"whole": found["subset_accuracy"] * len(y), "brier": found["brier"] * len(y)}
+        sums |= {"scores": _scores(outputs, y, task), "tally": labels.tally(outputs[None], y)[0]}
     if task.kind == "classes":
+        outputs = by_class(outputs, task.loss)
         right = predicted(outputs) == y
         sums |= {"correct": right.sum(), "scores": _scores(outputs, y, task)}
         if task.loss != "hinge":
@@ -60,7 +72,7 @@ def told_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
 def bounded(outputs: np.ndarray, task: Task) -> np.ndarray:
     """Outputs, (samples, outputs), as sums take them: zeros in place of what is no number, none beyond a million."""
     outputs = np.nan_to_num(np.asarray(outputs, dtype=np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
-    return outputs if task.kind != "classes" else np.clip(outputs, -1e6, 1e6)
+    return outputs if task.kind not in ("classes", "labels") else np.clip(outputs, -1e6, 1e6)
 
 
 def by_folds(folds: np.ndarray, x: np.ndarray, outputs_of: Callable[[int, np.ndarray], np.ndarray]) -> np.ndarray:
@@ -99,13 +111,24 @@ def figures(sums: Mapping[str, np.ndarray], task: Task) -> dict[str, float]:
         return found | {"mae": absolute, "rmse": squared**0.5}
     if task.kind == "times":
         return found
-    found["accuracy"] = float(sums["correct"]) / count
     if "brier" in sums:
         found["brier"] = float(sums["brier"]) / count
+    if task.kind == "labels":
+        found |= _of_labels(sums["tally"], float(sums["whole"]) / count)
+    else:
+        found["accuracy"] = float(sums["correct"]) / count
+    if "confidence" in sums:
         _, sure, right = sums["confidence"]
         found["ece"] = float(np.abs(sure - right).sum() / count)
     area, _ = _area(sums["scores"])
     return found if np.isnan(area) else found | {"auc": area}
+
+
+def _of_labels(tally: np.ndarray, whole: float) -> dict[str, float]:
+    """The metrics of labels that follow from how many are called what, (labels, truth, called)."""
+    found = {"subset_accuracy": whole, "label_accuracy": float(np.trace(tally.sum(axis=0)) / tally.sum())}
+    f1 = float(known_mean(labels.f1_of(tally)[None])[0])
+    return found if np.isnan(f1) else found | {"macro_f1": f1}
 
 
 def auc_error(sums: Mapping[str, np.ndarray]) -> float:
@@ -135,14 +158,14 @@ def _scores(outputs: np.ndarray, y: np.ndarray, task: Task) -> np.ndarray:
     counts = np.zeros((values.shape[1], 2, len(EDGES) + 1))
     bins = np.digitize(values, EDGES)
     for column in range(values.shape[1]):
-        inside = y == (1 if task.classes == 2 else column)
+        inside = y[:, column] > 0 if task.kind == "labels" else y == (1 if task.classes == 2 else column)
         np.add.at(counts[column], (inside.astype(np.int64), bins[:, column]), 1)
     return counts
 
 
 def _odds(outputs: np.ndarray, task: Task) -> np.ndarray:
-    """Log-odds of each class against the rest, of class 1 alone where there are two: (samples, classes)."""
-    if outputs.shape[1] == 1:
+    """Log-odds of each class against the rest, of class 1 alone of two, or of each label: (samples, classes)."""
+    if outputs.shape[1] == 1 or task.kind == "labels":
         return outputs
     if task.classes == 2:
         return np.asarray(outputs[:, 1:] - outputs[:, :1])

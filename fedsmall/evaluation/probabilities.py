@@ -3,7 +3,8 @@
 import numpy as np
 from scipy.special import expit, softmax
 
-from fedsmall.data.outcomes import kind_of
+from fedsmall.data.outcomes import ORDINAL, kind_of
+from fedsmall.evaluation.grades import log_shares
 
 
 def probabilities(outputs: np.ndarray, loss: str) -> np.ndarray:
@@ -14,12 +15,20 @@ def probabilities(outputs: np.ndarray, loss: str) -> np.ndarray:
 
     Raises ValueError for a loss that is not of classes.
     """
-    outputs = np.asarray(outputs, dtype=np.float64)
     if kind_of(loss) != "classes":
         raise ValueError("numbers are predicted here, not classes, so there are no probabilities")
+    outputs = by_class(outputs, loss)
     if outputs.shape[-1] > 1:
         return np.asarray(softmax(outputs, axis=-1))
     return np.concatenate([expit(-outputs), expit(outputs)], axis=-1)
+
+
+def by_class(outputs: np.ndarray, loss: str) -> np.ndarray:
+    """Outputs as scores of the classes, of which the softmax is their probabilities: those of grades are turned to it.
+
+    (..., classes), or (..., 1) where that is positive for class 1 of two; float64.
+    """
+    return log_shares(outputs) if loss == ORDINAL else np.asarray(outputs, dtype=np.float64)
 
 
 def named_classes(outputs: np.ndarray, threshold: float = 0.5) -> np.ndarray:

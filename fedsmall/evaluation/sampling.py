@@ -9,7 +9,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from fedsmall.evaluation.metrics import average_precision
+from fedsmall.evaluation.areas import average_precision
+from fedsmall.evaluation.grades import kappa
 
 DRAWS = 200
 
@@ -89,6 +90,17 @@ def _of_average_precision(p: np.ndarray, y: np.ndarray, commonest: int | None) -
     return float(np.nanstd(found, ddof=1))
 
 
+def _of_kappa(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
+    rng, named = np.random.default_rng(0), p.argmax(axis=1)  # its own generator, as above
+    drawn = rng.integers(len(y), size=(DRAWS, len(y)))
+    return float(np.nanstd([kappa(named[rows], y[rows]) for rows in drawn], ddof=1))
+
+
+def _of_distance(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
+    apart = np.abs(p.argmax(axis=1) - y) - (0 if commonest is None else np.abs(commonest - y))
+    return float(apart.std(ddof=1) / np.sqrt(len(y)))
+
+
 ERRORS: dict[str, Error] = {
     "accuracy": _of_accuracy,
     "balanced_accuracy": _of_balanced_accuracy,
@@ -97,5 +109,7 @@ ERRORS: dict[str, Error] = {
     "auc": _of_auc,
     "average_precision": _of_average_precision,
     "brier": _of_brier,
+    "kappa": _of_kappa,
+    "mae": _of_distance,
     "loss": _of_loss,
 }

@@ -2,13 +2,14 @@
 
 For classes it is always the commonest one of the training samples (the lower one of two that are equally common), for
 numbers always the mean of their targets, output by output, or their median where the loss is "l1"; for times the
-curve of all training samples.
+curve of all training samples, for labels the share of each.
 """
 
 from typing import Any
 
 import numpy as np
 
+from fedsmall.evaluation.grades import outputs_of
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.survival import interval_log_odds
 from fedsmall.federation import Federation, Samples, Task, task_at
@@ -18,6 +19,7 @@ LABELS = {
     "mse": "always the mean",
     "huber": "always the mean",
     "hazard": "one curve for all",
+    "binary_cross_entropy": "each label's share",
 }
 
 
@@ -59,12 +61,16 @@ def constant(y: np.ndarray, task: Task) -> np.ndarray:
     """The outputs that the trivial predictor gives for every sample, from the training targets ``y``: (outputs,)."""
     if task.kind == "times":
         return interval_log_odds(y, task.outputs)
+    if task.kind == "labels":
+        there = y.sum(axis=0)
+        return np.asarray(np.log((there + 1) / (len(y) - there + 1)))  # one more of each: no loss is infinite
     if task.kind == "numbers":
         flat = y.reshape(len(y), -1)
         return np.asarray(np.median(flat, axis=0) if task.loss == "l1" else flat.mean(axis=0, dtype=np.float64))
     counts = np.bincount(y, minlength=task.classes)
     if task.outputs > 1:
-        return np.asarray(np.log((counts + 1) / (len(y) + task.classes)))  # one more of each: no loss is infinite
+        logs = np.log((counts + 1) / (len(y) + task.classes))  # one more of each: no loss is infinite
+        return outputs_of(logs) if task.ordered else np.asarray(logs)
     lead = np.log((counts[1] + 1) / (counts[0] + 1))
     return np.array([(1.0 if lead > 0 else -1.0) if task.loss == "hinge" else lead])
 

@@ -69,4 +69,5 @@ def _with_ends(name: str, value: float, without: list[float], hidden: float) -> 
     variance = (count - 1) / count * ((left_out - left_out.mean()) ** 2).sum()
     reach = float(stats.t.ppf(0.975, count - 1) * np.sqrt(variance)) + hidden
     most = np.inf if name in UNBOUNDED else 1.0
-    return {"value": value, "low": max(0.0, value - reach), "high": min(most, value + reach)}
+    least = -1.0 if name == "kappa" else 0.0
+    return {"value": value, "low": max(least, value - reach), "high": min(most, value + reach)}

@@ -4,7 +4,7 @@
 name                      model and its options
 ========================  =============================================================================
 ``linear``                one linear layer; logistic, hinge or softmax by the task's loss
-``proportional``          one risk for all intervals of time, and a level for each (times until an event)
+``proportional``          one risk, and a level for each interval of time or step between grades; ``hidden`` (grades)
 ``mlp``                   linear layers with ReLU; ``hidden`` (widths), ``dropout``
 ``cnn``                   Conv32-BN-ReLU-pool-Conv64-BN-ReLU-pool-Linear; ``norm``, ``dropout``
 ``cnn3d``                 Conv3d-GN-ReLU-pool for each of ``widths``, means, Linear; ``norm``, ``dropout``
@@ -171,7 +171,7 @@ def resnet_small(task: Task, *, blocks: int = 2, norm: str = "batch") -> nn.Modu
 
 MODELS: dict[str, Builder | str] = {  # as "module:function" where the module needs this one
     "linear": linear,
-    "proportional": "fedsmall.models.survival:proportional",
+    "proportional": "fedsmall.models.proportional:proportional",
     "mlp": mlp,
     "cnn": cnn,
     "cnn3d": "fedsmall.models.volumes:cnn3d",

@@ -1,12 +1,12 @@
 """The model card: what a package says of itself in words, with the header that the Hugging Face hub reads."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedsmall.data.forms import Pixels
-from fedsmall.data.outcomes import Outcome
+from fedsmall.data.outcomes import ORDINAL, Outcome
 from fedsmall.data.pictures.picture import EIGHT_BITS
 from fedsmall.data.preparation import FAR
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, Package
@@ -46,7 +46,7 @@ def words(package: Package, weights: Mapping[str, np.ndarray]) -> str:
 
 def _header(package: Package) -> str:
     kind = KINDS[package.preparation.form.kind]
-    aim = f"{kind}-{'regression' if package.numbers else 'classification'}"
+    aim = f"{kind}-{'regression' if package.numbers and not package.labels else 'classification'}"
     lines = ["---", "library_name: fedsmall", f"pipeline_tag: {aim}", "tags:", "- fedsmall", "- federated-learning"]
     lines += [f"- {_word(package.method)}", "model-index:", f"- name: {_quoted(f'{package.name} {package.label}')}"]
     lines += ["  results:"]
@@ -84,11 +84,19 @@ def _numbers(package: Package) -> str:
     outcome = package.preparation.outcome
     if outcome is None:
         return f"{package.outputs} numbers"
+    if outcome.kind == "findings":
+        return f"each of {_listed(outcome.names)} by itself, several of which may be there at once"
     return f"**{outcome.name}**, a number" if outcome.kind == "amount" else f"**{outcome.name}** until {outcome.event}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"**{name}**" for name in names)
 
 
 def _use(package: Package) -> str:
     rule = "The class is the likeliest one."
+    if package.loss == ORDINAL:
+        rule = f"They are grades, from {package.class_names[0]} to {package.class_names[-1]}. {rule}"
     if package.positive:
         rule = (
             f"The class is {package.positive} where its probability is above {package.threshold:g} "
@@ -96,6 +104,8 @@ def _use(package: Package) -> str:
         )
     if package.kind == "times":
         return USE + "model.predict_survival(rows)  # one column for each of model.times_\n```"
+    if package.labels:
+        return USE + "model.predict_proba(rows)  # one column for each of model.labels_\n```"
     if package.numbers:
         return USE + "model.predict(rows)\n```"
     return USE + f"model.predict_proba(rows)  # one column for each of model.classes_\n```\n\n{rule}"
@@ -153,6 +163,8 @@ def _outcome(outcome: Outcome) -> str:
     if outcome.kind == "survival":
         cuts = ", ".join(f"{cut:g}" for cut in outcome.cuts)
         return f"It answers with the probability that `{outcome.event}` has not happened by `{outcome.name}` = {cuts}."
+    if outcome.kind == "findings":
+        return f"It answers with a probability for each of {', '.join(f'`{name}`' for name in outcome.names)}."
     mean, scale = outcome.mean_and_scale
     whence = "on which the training sites agreed" if outcome.agrees else "of its public range"
     return f"Its answers are in the unit of `{outcome.name}`: outputs times {scale:.6g} plus {mean:.6g}, {whence}."

@@ -2,7 +2,7 @@
 
 Its input "x" are rows as numbers, (rows, *shape): for a table one number for each of its feature names, in float64, NaN
 where a value is missing, categories as 0 and 1; for images 8-bit pixels, channels first. Its output is "probabilities",
-(rows, classes) in float64, or "numbers" in their unit, or "survival", (rows, intervals).
+(rows, classes or labels) in float64, or "numbers" in their unit, or "survival", (rows, intervals).
 What the names of both are is written in the file.
 """
 
@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from fedsmall import files
 from fedsmall.data.forms import Pixels
-from fedsmall.data.outcomes import Amount, kind_of
+from fedsmall.data.outcomes import ORDINAL, Amount, kind_of
 from fedsmall.data.pictures.picture import EIGHT_BITS
 from fedsmall.data.preparation import Agreed, Preparation, Ranges
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.probabilities import probabilities
 from fedsmall.methods import nearest
+from fedsmall.models.grades import log_shares
 from fedsmall.package.network import network
 from fedsmall.package.predictor import outputs_of
 from fedsmall.package.record import Package
@@ -57,8 +58,12 @@ class WithPreparation(nn.Module):
         outputs: Tensor = self.network(self._inputs(x)).to(torch.float64)
         if self.kind == "times":
             return torch.exp(torch.cumsum(torch.nn.functional.logsigmoid(-outputs), dim=-1))
+        if self.kind == "labels":
+            return torch.sigmoid(outputs)
         if self.kind == "numbers":
             return outputs * self.unit[1] + self.unit[0]
+        if self.loss == ORDINAL:
+            return torch.exp(log_shares(outputs))
         if outputs.shape[-1] > 1:
             return torch.softmax(outputs, dim=-1)
         return torch.cat([torch.sigmoid(-outputs), torch.sigmoid(outputs)], dim=-1)
@@ -110,6 +115,7 @@ def meaning(package: Package) -> dict[str, str]:
         "classes": json.dumps(package.class_names),
         "target": package.target or "",
         "times": json.dumps(package.cuts),
+        "labels": json.dumps(package.labels),
         "positive": package.positive or "",
         "threshold": repr(package.threshold),
         "model": f"{package.name}, {package.label}, seed {package.seed}",
@@ -127,7 +133,9 @@ def _onnx(stored: Stored, path: Path) -> None:
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own
         file = Path(folder) / "model.onnx"
-        name = {"classes": "probabilities", "numbers": "numbers", "times": "survival"}[stored.package.kind]
+        name = {"classes": "probabilities", "labels": "probabilities", "numbers": "numbers", "times": "survival"}[
+            stored.package.kind
+        ]
         torch.onnx.export(
             WithPreparation(stored).eval().requires_grad_(False),
             (torch.from_numpy(rows),),

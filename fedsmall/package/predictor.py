@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.probabilities import named_classes, probabilities
+from fedsmall.evaluation.probabilities import by_class, named_classes, probabilities
 from fedsmall.evaluation.survival import mean_time
 from fedsmall.package.network import network
 from fedsmall.package.record import Package
@@ -128,7 +128,7 @@ class Classifier(ClassifierMixin, _Trained):
         loss = self.package.loss
         apart = probabilities(np.stack(each), loss)
         if len(said) == 1:
-            named = named_classes(said[0], self.package.threshold)
+            named = named_classes(by_class(said[0], loss), self.package.threshold)
             return Answers(apart, probabilities(said[0], loss), named, rows)
         mean = probabilities(np.stack(said), loss).mean(axis=0)
         threshold = float(np.mean([one.package.threshold for one in self.stored]))
@@ -149,6 +149,27 @@ class Regressor(RegressorMixin, _Trained):
         apart = np.stack([unit(outputs) for unit, outputs in zip(units, each, strict=True)])
         mean = np.mean([one.package.said(outputs) for one, outputs in zip(self.stored, said, strict=True)], axis=0)
         return Answers(apart, mean, np.zeros(0, dtype=int), rows)
+
+
+class Labeller(_Trained):
+    """Saved models of several labels at once; ``labels_`` are their names, in the order of all columns here."""
+
+    @property
+    def labels_(self) -> np.ndarray:
+        """The names of the labels."""
+        return np.array(self.package.labels)
+
+    def predict_proba(self, x: Any) -> np.ndarray:
+        """The probability of each label, (rows, labels); of several models it is their mean."""
+        return self.answers(x).together
+
+    def predict(self, x: Any) -> np.ndarray:
+        """1 where a label's probability is above one half, else 0: (rows, labels)."""
+        return np.asarray((self.predict_proba(x) > 0.5).astype(np.int64))
+
+    def _answers(self, said: list[np.ndarray], each: list[np.ndarray], rows: Rows) -> Answers:
+        mean = np.mean([self.package.said(outputs) for outputs in said], axis=0)
+        return Answers(self.package.said(np.stack(each)), mean, np.zeros(0, dtype=int), rows)
 
 
 class SurvivalModel(_Trained):
@@ -182,14 +203,15 @@ class SurvivalModel(_Trained):
         return np.stack([np.interp(self.times_, own, [1.0, *curve]) for curve in curves])
 
 
-MODELS: dict[str, type[Classifier | Regressor | SurvivalModel]] = {
+MODELS: dict[str, type[Classifier | Regressor | SurvivalModel | Labeller]] = {
     "classes": Classifier,
     "numbers": Regressor,
     "times": SurvivalModel,
+    "labels": Labeller,
 }
 
 
-def load(path: Path | str) -> Classifier | Regressor | SurvivalModel:
+def load(path: Path | str) -> Classifier | Regressor | SurvivalModel | Labeller:
     """The model in a package, a folder or a .zip, ready to predict.
 
     Raises PlanError where there is none, or it is not whole.
@@ -197,12 +219,12 @@ def load(path: Path | str) -> Classifier | Regressor | SurvivalModel:
     return together([read(path)])
 
 
-def together(stored: Sequence[Stored]) -> Classifier | Regressor | SurvivalModel:
+def together(stored: Sequence[Stored]) -> Classifier | Regressor | SurvivalModel | Labeller:
     """Several packages of one task as one model, which answers with their mean."""
     first = stored[0].package
     for package, _ in stored[1:]:
-        same = (package.task, package.class_names, package.loss, package.preparation.form.kind)
-        if same != (first.task, first.class_names, first.loss, first.preparation.form.kind):
+        same = (package.task, package.class_names, package.labels, package.loss, package.preparation.form.kind)
+        if same != (first.task, first.class_names, first.labels, first.loss, first.preparation.form.kind):
             raise PlanError(f"{first.label} and {package.label} are of different tasks; they cannot answer together")
     return MODELS[first.kind](tuple(stored))
 

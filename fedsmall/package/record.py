@@ -99,9 +99,11 @@ class Package(Frozen):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What the numbers of an answer are called in a table: of classes, of a number, or of a curve's points."""
+        """What the numbers of an answer are called in a table: of classes, labels, a number, or a curve's points."""
         if self.kind == "classes":
             return tuple(f"p_{name}" for name in self.class_names)
+        if self.labels:
+            return tuple(f"p_{name}" for name in self.labels)
         if self.kind == "times":
             return tuple(f"survival_{cut:g}" for cut in self.cuts)
         return (self.target,) if self.target else tuple(f"y{place}" for place in range(self.outputs))
@@ -113,13 +115,19 @@ class Package(Frozen):
 
     @property
     def kind(self) -> Kind:
-        """What is predicted: "classes", "numbers" or "times"."""
+        """What is predicted: "classes", "numbers", "times" or "labels"."""
         return kind_of(self.loss)
 
     @property
     def numbers(self) -> bool:
         """Whether no classes are predicted."""
         return self.kind != "classes"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the labels of which several may be there at once; none of other outcomes."""
+        outcome = self.preparation.outcome
+        return outcome.names if outcome is not None and outcome.kind == "findings" else ()
 
     @property
     def cuts(self) -> tuple[float, ...]:
@@ -201,6 +209,6 @@ def limits_of(task: Task, preparation: Preparation) -> tuple[str, ...]:
         told.append("A value far outside those of training is used and noted; the prediction is then a guess.")
     if task.loss == "hinge":
         told.append("It was trained with the hinge loss: its probabilities rank samples, and are not calibrated.")
-    elif task.kind == "classes":
+    elif task.kind in ("classes", "labels"):
         told.append("Its probabilities were not calibrated after training.")
     return tuple(told)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedsmall.data.outcomes import kind_of
+from fedsmall.data.outcomes import ORDINAL, kind_of
 from fedsmall.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.training.batches import taken
@@ -65,10 +65,13 @@ def outputs_of(model: nn.Module) -> Outputs:
 
 def sureness(outputs: Tensor, y: Tensor, loss: str) -> Tensor:
     """The scores of outputs (..., outputs) for targets ``y`` (...), scaled as LiRA's: the logit of the confidence."""
-    if kind_of(loss) == "times":
+    if kind_of(loss) in ("times", "labels"):
         return -LOSSES[loss].value(outputs, y)
     if kind_of(loss) == "numbers":
         return -(outputs.reshape(y.shape) - y).abs().flatten(2).mean(-1)
+    if loss == ORDINAL:
+        surprise = LOSSES[loss].value(outputs, y)
+        return -surprise - torch.log(-torch.expm1(-surprise.clamp_min(1e-30)))
     if outputs.shape[-1] == 1:
         return outputs[..., 0] * (2.0 * y - 1.0)
     right = outputs.gather(-1, y[..., None])[..., 0]

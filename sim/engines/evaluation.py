@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 from clients.site_data import site_in
 from fedsmall.data.outcomes import survival_of
@@ -29,7 +30,7 @@ from strategies.server.run_loop import Evaluation
 from strategies.server.validation import Told, unseen_at
 
 MOST_SAMPLES = 100_000  # of more training samples no threshold is found
-ON_THE_WAY = ("accuracy", "mae", "c_index", "loss")
+ON_THE_WAY = ("kappa", "accuracy", "subset_accuracy", "mae", "c_index", "loss")
 
 
 @dataclass
@@ -219,6 +220,8 @@ def _said(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
         return {"survival": survival_of(outputs), "cuts": cuts, "labels": y[:, 2:4].astype(np.float64)}
     if task.kind == "classes":
         return {"probabilities": probabilities(outputs, task.loss), "labels": y}
+    if task.kind == "labels":
+        return {"label_probabilities": expit(outputs), "labels": y.astype(np.int64)}
     if task.unit is None:
         return {"predictions": outputs, "labels": y}
     mean, scale = task.unit

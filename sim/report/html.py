@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
+from fedsmall.data.outcomes import ORDINAL
 from fedsmall.evaluation.clinical import precision_recall, roc
 from fedsmall.evaluation.intervals import interval
 from fedsmall.models.own_models import has_own_models
@@ -22,6 +23,7 @@ from sim.report.clinical import figures as clinical_figures
 from sim.report.clinical.shown import Clinical, class_names, clinical, participants
 from sim.report.clinical.subgroups import FLOOR, subgroups
 from sim.report.clinical.tripod import tripod
+from sim.report.outcomes.grades import graded_half
 from sim.report.outcomes.half import Shown, asked, outcome_half
 from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
 from sim.report.sentences import named, p_of, sentences, short, value, with_interval
@@ -136,6 +138,7 @@ def contents(run: Run, shown: Clinical | None, other: Shown | None = None) -> Ma
     parts = {"question": "question", "who": "who took part" if participants(run) else ""}
     if shown:
         parts |= {"model": "model", "thresholds": "thresholds" if shown.two else "", "ranking": "ranking, calibration"}
+        parts |= {"grades": "grades" if run.about["task"].get("loss") == ORDINAL else ""}
         parts |= {
             "hospitals": "hospitals" if shown.sites else "",
             "subgroups": "subgroups" if shown.said.groups else "",
@@ -247,6 +250,7 @@ USED: tuple[Callable[..., Any], ...] = (
     *(
         looked_at,
         outcome_half,
+        graded_half,
         names_of,
         p_of,
         participants,

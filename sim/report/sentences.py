@@ -14,6 +14,8 @@ NAMES = {
     "mae": "mean absolute error",
     "rmse": "root mean squared error",
     "r2": "R2",
+    "label_accuracy": "accuracy over labels",
+    "kappa": "quadratic weighted kappa",
     "c_index": "concordance index",
     "ibs": "integrated Brier score",
     "brier": "Brier score",

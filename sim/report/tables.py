@@ -20,7 +20,7 @@ from sim.runs.folder import PlanRun, Run
 
 NO_TRAFFIC = {"contacts": 0, "bytes_sent": 0, "stopped": False}
 PRIMARY = ("accuracy", "mae", "mse", "loss")  # of runs that do not say what they are judged by
-AREAS = ("auc", "average_precision", "r2", "c_index", "ibs")  # shown as 0.831
+AREAS = ("auc", "average_precision", "r2", "c_index", "ibs", "kappa")  # shown as 0.831
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,10 @@ def _known(run: Run, metric: str) -> str:
 
 def scale_of(metric: str) -> Scale:
     """What the values of a metric cannot leave."""
-    return "positive" if metric in ("loss", "mae", "rmse", "mse", "ibs") else "plain" if metric == "r2" else "share"
+    if metric in ("loss", "mae", "rmse", "mse", "ibs"):
+        return "positive"
+    others: dict[str, Scale] = {"r2": "plain", "kappa": "gain"}
+    return others.get(metric, "share")
 
 
 def trivials_of(done: Sequence[PlanRun]) -> list[PlanRun]:

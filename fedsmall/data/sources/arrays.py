@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from fedsmall.data.forms import Columns
-from fedsmall.data.outcomes import Amount
+from fedsmall.data.outcomes import Amount, Findings
 from fedsmall.data.sources.files import as_classes, at_site, class_names, locate, needed_root, site_files
 from fedsmall.data.sources.patient_column import patients_listed
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
@@ -65,11 +66,28 @@ def pool_of_numbers(sites: Mapping[str, Sequence[np.ndarray]], target: str, loss
         if numbers.shape[1] != 1 or not np.isfinite(numbers).all() or len(numbers) != len(x):
             raise DataError(f"targets are one number for each of {len(x)} samples, none missing; got {np.shape(y)}")
         train[str(name)] = Part(as_inputs(np.asarray(x)), numbers)
+    return replace(_tabled(train), loss=loss, outcome=Amount(name=target))
+
+
+def pool_of_labels(sites: Mapping[str, Sequence[np.ndarray]], names: Sequence[str], loss: str) -> Pool:
+    """A pool of (x, y) for each site, whose y (samples, labels) are 1 or 0 for each of the ``names``."""
+    train = {}
+    for name, (x, y) in sites.items():
+        y = np.asarray(y, dtype=np.float64)
+        if y.shape != (len(x), len(names)) or not np.isin(y, (0, 1)).all():
+            raise DataError(
+                f"labels are 0 or 1, none missing, {len(names)} for each of {len(x)} samples; got {y.shape}"
+            )
+        train[str(name)] = Part(as_inputs(np.asarray(x)), y)
+    return replace(_tabled(train), loss=loss, outcome=Findings(names=tuple(names)))
+
+
+def _tabled(train: dict[str, Part]) -> Pool:
+    """A pool whose features have numbers for names, where samples are rows of a table."""
     first = next(iter(train.values())).x
     features = tuple(f"x{index}" for index in range(first.shape[1])) if first.ndim == 2 else ()
     form = Columns(columns=features, missing=False) if features else None
-    outcome = Amount(name=target)
-    return Pool(train, (), {}, features, standardise=bool(features), loss=loss, form=form, outcome=outcome)
+    return Pool(train, (), {}, features, standardise=bool(features), form=form)
 
 
 def read_npz(path: Path) -> list[np.ndarray]:

@@ -6,8 +6,10 @@ import numpy as np
 from sklearn import datasets
 from sklearn.model_selection import train_test_split
 
-from fedsmall.data.outcomes import Amount
+from fedsmall.data.outcomes import ORDINAL, Amount, Findings
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
+
+GRADED_AT = (100, 184)  # the thirds of all 442 patients; 100 and 184 belong to the lower grade
 
 
 def breast_cancer(root: Path | None, seed: int) -> Pool:
@@ -33,11 +35,35 @@ def diabetes(root: Path | None, seed: int) -> Pool:
     )
 
 
+def diabetes_grades(root: Path | None, seed: int) -> Pool:
+    """The same patients in three grades by how far it had gone: slow, middle and fast, a third of them each."""
+    bunch = datasets.load_diabetes(scaled=False)
+    return Pool(
+        {NOWHERE: Part(bunch.data, np.searchsorted(GRADED_AT, bunch.target))},
+        class_names=("slow", "middle", "fast"),
+        feature_names=tuple(map(str, bunch.feature_names)),
+        standardise=True,
+        loss=ORDINAL,
+    )
+
+
 def digits(root: Path | None, seed: int) -> Pool:
     """1,797 handwritten digits as grey images of 8 x 8, every pixel standardised as a feature."""
     bunch = datasets.load_digits()
     images = bunch.images[:, None].astype(np.float64)  # (samples, 1, 8, 8)
     return Pool({NOWHERE: Part(images, bunch.target)}, class_names=tuple(map(str, range(10))), standardise=True)
+
+
+PROPERTIES = {"even": (0, 2, 4, 6, 8), "above four": (5, 6, 7, 8, 9), "prime": (2, 3, 5, 7)}
+
+
+def digit_properties(root: Path | None, seed: int) -> Pool:
+    """The same digits with three labels each, of which several may be true: even, above four, prime."""
+    bunch = datasets.load_digits()
+    images = bunch.images[:, None].astype(np.float64)
+    y = np.stack([np.isin(bunch.target, digits) for digits in PROPERTIES.values()], axis=1)
+    loss, outcome = "binary_cross_entropy", Findings(names=tuple(PROPERTIES))
+    return Pool({NOWHERE: Part(images, y.astype(np.float64))}, standardise=True, loss=loss, outcome=outcome)
 
 
 def synthetic(root: Path | None, seed: int) -> Pool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsmall.data.outcomes import LEAST_GRADES
 from fedsmall.errors import DataError, PlanError
 
 ROOT_VARIABLE = "FEDSMALL_DATA"
@@ -133,6 +134,21 @@ def class_names(labels: Iterable[object], given: Sequence[object] | None) -> tup
             "A number that is to be predicted is named as target in place of label"
         )
     return tuple(sorted(found, key=_by_size))
+
+
+def check_order(names: Sequence[str], said: bool) -> None:
+    """Raise PlanError where classes are too few to have an order, or nobody has ``said`` which it is."""
+    if len(names) < LEAST_GRADES:
+        raise PlanError(
+            f'the loss "ordinal" is for {LEAST_GRADES} classes or more in their order; this task has {len(names)}, so '
+            "leave it out"
+        )
+    if not said and not all(map(is_number, names)):  # they are in the order of the alphabet
+        listed = ", ".join(f'"{name}"' for name in names)
+        raise PlanError(
+            'the loss "ordinal" needs the order of the classes, from the lowest to the highest: classes = '
+            f"[{listed}], in that order"
+        )
 
 
 def _by_size(label: str) -> tuple[float, str]:

@@ -1,4 +1,4 @@
-"""Columns of a table that hold what is predicted where it is no class: a number, or a time until an event."""
+"""Columns of a table that hold what is predicted where it is no class: a number, a time until an event, labels."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsmall.data.cells import check_no_text, is_missing, number_block
-from fedsmall.data.outcomes import Amount, Outcome, Survival
+from fedsmall.data.outcomes import LEAST_GRADES, LEAST_LABELS, Amount, Findings, Outcome, Survival
 from fedsmall.data.sources.files import is_number, plain
 from fedsmall.errors import DataError, PlanError
 
@@ -19,21 +19,60 @@ MOST_INTERVALS = 100
 MANY = 20  # classes that are all numbers, from which on a label looks like a number to be predicted
 
 
-def asked_outcome(label: str | None, target: str | None, survival: Mapping[str, Any], classes: Any) -> Outcome | None:
+def in_order(label: str | None, target: str | None, classes: Any, order: Any) -> tuple[str | None, str | None, Any]:
+    """Label, target and classes where a target's grades are in ``order``: it is a label then, of these classes.
+
+    PlanError where nothing has these grades, or they are not three or more in a list.
+    """
+    if order is None:
+        return label, target, classes
+    if target is None or label is not None or classes is not None:
+        raise PlanError(
+            'order lists the grades of a target, from the lowest to the highest: target = "grade", order = ["0", "I", '
+            '"II"]; leave label and classes out'
+        )
+    if isinstance(order, str) or not isinstance(order, Sequence | Mapping) or len(order) < LEAST_GRADES:
+        raise PlanError(
+            f'order lists {LEAST_GRADES} grades or more, from the lowest to the highest, as in ["0", "I", "II"]; '
+            f"two are classes of a label; got {order!r}"
+        )
+    return target, None, order
+
+
+def asked_outcome(
+    label: str | None, target: str | None, targets: Any, survival: Mapping[str, Any], classes: Any
+) -> Outcome | None:
     """What a task's table asks to be predicted, None for classes; PlanError where it asks for two things or none."""
     said = {name: value for name, value in survival.items() if value is not None}
-    asked = [name for name, column in {"label": label, "target": target}.items() if column is not None]
+    asked = [
+        name for name, column in {"label": label, "target": target, "targets": targets}.items() if column is not None
+    ]
     asked += [" and ".join(said)] if said else []
     if len(asked) != 1:
         raise PlanError(
             'task \'csv\' needs one of label, as in label = "disease" (classes), target, as in target = "age" (a '
-            f"number), and time with event (survival); this one has {', '.join(asked) or 'none'}"
+            "number), targets, a list of columns of 0 and 1, and time with event (survival); this one has "
+            f"{', '.join(asked) or 'none'}"
         )
     if classes is not None and label is None:
         raise PlanError("classes are for a label; leave classes out")
     if said:
         return _survival(**survival)
+    if targets is not None:
+        return _findings(targets)
     return None if target is None else Amount(name=target)
+
+
+def _findings(targets: Any) -> Findings:
+    listed = isinstance(targets, Sequence) and not isinstance(targets, str) and all(isinstance(t, str) for t in targets)
+    if not listed or len(targets) < LEAST_LABELS:
+        raise PlanError(
+            f"targets lists {LEAST_LABELS} columns or more that hold 0 or 1; one is a label, or a number as target; "
+            f"got {targets!r}"
+        )
+    if twice := [name for name in targets if targets.count(name) > 1]:
+        raise PlanError(f"targets lists {twice[0]!r} twice; each label is there once")
+    return Findings(names=tuple(targets))
 
 
 def _survival(time: str | None, event: str | None, cuts: Any, intervals: Any) -> Survival:
@@ -64,22 +103,27 @@ def label_notes(label: str | None, classes: Sequence[str]) -> list[str]:
 
 
 def read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] = ()) -> np.ndarray:
-    """What is predicted as it was read, in float64: a number (rows, 1), or a time and its event (rows, 2).
+    """What is predicted as it was read, in float64: a number (rows, 1), a time and its event (rows, 2), or labels.
 
     Raises DataError for text, for rows without it, for times below 0 and events that are not 0 or 1.
     """
+    if outcome.kind == "findings":
+        return np.stack([_yes_or_no(frame, column, markers, "there", "absent") for column in outcome.names], axis=1)
     first = _numbers(frame, outcome.name, markers)
     if outcome.kind == "amount":
         return first[:, None]
     if (first < 0).any():
         raise DataError(f"column {outcome.name!r} is below 0 in {(first < 0).sum()} of {len(frame)} rows; it is a time")
-    check_filled(frame, outcome.event, markers)
-    events = frame[outcome.event].map(lambda cell: EVENTS.get(plain(cell).lower(), np.nan)).to_numpy(dtype=np.float64)
-    if (odd := np.isnan(events)).any():
-        raise DataError(
-            f"column {outcome.event!r} is neither 1 (it happened) nor 0 (not yet) in {odd.sum()} of {len(frame)} rows"
-        )
-    return np.stack([first, events], axis=1)
+    return np.stack([first, _yes_or_no(frame, outcome.event, markers, "it happened", "not yet")], axis=1)
+
+
+def _yes_or_no(frame: "DataFrame", column: str, markers: Sequence[str], one: str, zero: str) -> np.ndarray:
+    """A column of 0 and 1, or words for them, (rows,); ``one`` and ``zero`` say what they mean."""
+    check_filled(frame, column, markers)
+    said = frame[column].map(lambda cell: EVENTS.get(plain(cell).lower(), np.nan)).to_numpy(dtype=np.float64)
+    if (odd := np.isnan(said)).any():
+        raise DataError(f"column {column!r} is neither 1 ({one}) nor 0 ({zero}) in {odd.sum()} of {len(frame)} rows")
+    return np.asarray(said)
 
 
 def check_filled(frame: "DataFrame", column: str, markers: Sequence[str]) -> None:

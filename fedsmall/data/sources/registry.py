@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.outcomes import NUMBERS, TIMES, kind_of
+from fedsmall.data.outcomes import LABELS, NUMBERS, ORDINAL, TIMES, kind_of
 from fedsmall.data.ranges import within_ranges
+from fedsmall.data.sources.files import check_order
 from fedsmall.data.sources.once import read_once
 from fedsmall.data.sources.pool import Part, Pool
 from fedsmall.data.subgroups import of_features, read_subgroups
@@ -25,7 +26,9 @@ from fedsmall.own_code import own_code
 TASKS = {
     "breast_cancer": "fedsmall.data.sources.embedded:breast_cancer",
     "diabetes": "fedsmall.data.sources.embedded:diabetes",
+    "diabetes_grades": "fedsmall.data.sources.embedded:diabetes_grades",
     "digits": "fedsmall.data.sources.embedded:digits",
+    "digit_properties": "fedsmall.data.sources.embedded:digit_properties",
     "synthetic": "fedsmall.data.sources.embedded:synthetic",
     "gbsg2": "fedsmall.data.sources.survival:gbsg2",
     "heart_disease": "fedsmall.data.sources.public:heart_disease",
@@ -42,7 +45,11 @@ KINDS = {
     "connectomes": "fedsmall.data.sources.connectomes:connectomes",
 }
 OWN_FILES = ("csv", "images", "npz")  # every site holds its own
-LOSSES = ("cross_entropy", "logistic", "hinge", *NUMBERS, *TIMES)
+LOSSES = ("cross_entropy", "logistic", "hinge", ORDINAL, *NUMBERS, *TIMES, *LABELS)
+CURES = {  # for who asks for the loss of another kind than classes
+    "numbers": '; the column of a number is named as target = "age" in place of label',
+    "labels": '; columns of 0 and 1 are named as targets = ["edema", "effusion"] in place of label',
+}
 BY_FILE = ("file", "folder", "site")  # natural sites that are no column of a table
 
 
@@ -97,7 +104,7 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
         return _read(source, None, seed, (), {**options, "file": path})
     if source.kind not in OWN_FILES:
         return None
-    if not {"classes", "target", "time"} & set(options):
+    if not {"classes", "target", "targets", "time"} & set(options):
         raise PlanError('sites with files of their own need the classes in the task, as in classes = ["0", "1"]')
     if not isinstance(options.get("categorical", {}), dict):
         raise PlanError('sites with files of their own need the values of a category, as in {sex = ["f", "m"]}')
@@ -111,7 +118,7 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
 
 
 def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...], options: dict[str, Any]) -> Pool:
-    loss, ranges = options.pop("loss", None), options.pop("ranges", None)
+    loss, ranges, divided = options.pop("loss", None), options.pop("ranges", None), options.get("subgroups")
     groups = read_subgroups(options.pop("subgroups", ())) if source.kind != "csv" else ()
     pool = (
         _own_pool(source, root, seed, options)
@@ -123,8 +130,12 @@ def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...],
     pool = of_features(pool, groups) if groups else pool
     pool = pool if ranges is None else within_ranges(pool, ranges)
     pool = pool if loss is None else _with_loss(pool, loss)
+    if divided and (kind := kind_of(pool.loss)) != "classes":
+        raise PlanError(f"subgroups divide a page of classes, and this task predicts {kind}. Leave them out.")
     if pool.loss in ("logistic", "hinge") and len(pool.class_names) != 2:
         raise PlanError(f"the loss {pool.loss!r} tells two classes apart; this task has {len(pool.class_names)}")
+    if pool.loss == ORDINAL:
+        check_order(pool.class_names, bool({"classes", "order"} & set(source.options)) or source.kind not in OWN_FILES)
     return pool
 
 
@@ -133,7 +144,7 @@ def _with_loss(pool: Pool, loss: str) -> Pool:
     y = pool.train[min(pool.train)].y
     holds = "classes" if y.ndim == 1 and y.dtype.kind in "iub" else kind_of(pool.loss)
     if holds != kind_of(loss):
-        cure = '; the column of a number is named as target = "age" in place of label' * (holds == "classes")
+        cure = CURES.get(kind_of(loss), "") if holds == "classes" else ""
         raise PlanError(f"the loss {loss!r} is for {kind_of(loss)}, and this task predicts {holds}{cure}")
     return replace(pool, loss=loss)
 
@@ -146,6 +157,8 @@ def _own_pool(source: Source, root: Path | None, seed: int, options: dict[str, A
         raise PlanError(f"source {source.name!r} returned {type(pool).__name__}; it must return a Pool")
     if not pool.train:
         raise PlanError(f"source {source.name!r} returned a Pool without samples to train on")
+    if kind_of(pool.loss) == "labels" and pool.outcome is None:
+        raise PlanError(f"source {source.name!r} gives labels without names: Pool(..., outcome=Findings(names=(...)))")
     for site, part in (*pool.train.items(), *pool.test.items()):
         _check_part(f"source {source.name!r}" + (f", site {site!r}," if site else ""), part, pool)
     return pool

@@ -13,12 +13,12 @@ import numpy as np
 from fedsmall.data.cells import is_missing
 from fedsmall.data.folds import classes_of
 from fedsmall.data.forms import Columns, need
-from fedsmall.data.outcomes import DEFAULT_LOSS, Outcome
+from fedsmall.data.outcomes import DEFAULT_LOSS, ORDINAL, Outcome
 from fedsmall.data.sources import sheets
 from fedsmall.data.sources.class_spelling import Classes, check_sites, check_spelling, lone_classes, read_classes
 from fedsmall.data.sources.column_notes import column_notes
 from fedsmall.data.sources.files import MOST_CLASSES, as_classes, at_site, class_names, locate, plain, site_files
-from fedsmall.data.sources.outcome_columns import asked_outcome, check_filled, label_notes, read_outcome
+from fedsmall.data.sources.outcome_columns import asked_outcome, check_filled, in_order, label_notes, read_outcome
 from fedsmall.data.sources.patient_column import check_no_feature, patients_of
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.table_files import check_header, read_table
@@ -40,6 +40,8 @@ def csv(
     *,
     label: str | None = None,
     target: str | None = None,
+    order: Classes | None = None,
+    targets: Sequence[str] | None = None,
     time: str | None = None,
     event: str | None = None,
     cuts: Sequence[float] | None = None,
@@ -58,7 +60,9 @@ def csv(
 ) -> Pool:
     """The table at ``path``, or one for each site where that is a folder.
 
-    ``label`` names the column of the classes, or ``target`` that of a number that is to be predicted, or ``time`` and
+    ``label`` names the column of the classes, or ``target`` that of a number that is to be predicted (with ``order``
+    that of a grade, whose names it lists from the lowest to the highest, as ``classes`` would), ``targets`` those of
+    several labels of 0 and 1, or ``time`` and
     ``event`` those of a time until an event (``cuts`` are the ends of its intervals, or ``intervals`` says how many;
     :class:`fedsmall.data.outcomes.Survival`). Every other column is a feature unless ``features`` names them or
     ``drop`` leaves it out. ``classes`` fixes the classes and their order. ``categorical`` lists columns of text, or
@@ -74,8 +78,9 @@ def csv(
     """
     words = {"label": label, "patient": patient, "sheet": sheet}
     check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
+    label, target, classes = in_order(label, target, classes, order)
     survival = {"time": time, "event": event, "cuts": cuts, "intervals": intervals}
-    outcome = asked_outcome(label, target, survival, classes)
+    outcome = asked_outcome(label, target, targets, survival, classes)
     found = locate(path, root)
     frames = _frames(found, site_column, separator, decimal, sheet)
     whose = patients_of(frames, patient, one_table=NOWHERE not in frames and not found.is_dir())
@@ -85,7 +90,9 @@ def csv(
     said |= {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
     schema = Schema.of(frames, outcome or str(label), **said)
     parts = _parts(frames, schema, whose, subgroups)
-    return _pool(parts, schema, outcome, (*_notes(frames, parts, schema, classes), *label_notes(label, schema.classes)))
+    notes = (*_notes(frames, parts, schema, classes), *(label_notes(label, schema.classes) if order is None else ()))
+    pool = _pool(parts, schema, outcome, notes)
+    return pool if order is None else replace(pool, loss=ORDINAL)
 
 
 def _frames(

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedsmall.data.outcomes import HUBER
+from fedsmall.models.grades import cumulative
 
 
 class Loss(NamedTuple):
@@ -91,6 +92,14 @@ def _huber_slope(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets.reshape(outputs.shape)).clamp(-HUBER, HUBER) / outputs.shape[-1]
 
 
+def _binary(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (F.softplus(outputs) - targets * outputs).mean(-1)
+
+
+def _binary_slope(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (torch.sigmoid(outputs) - targets) / outputs.shape[-1]
+
+
 def _hazard(outputs: Tensor, targets: Tensor) -> Tensor:
     through, event = _of_intervals(outputs, targets)
     return (F.softplus(outputs) * through + F.softplus(-outputs) * event).sum(-1)
@@ -106,6 +115,29 @@ def _of_intervals(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     place = torch.arange(outputs.shape[-1], device=outputs.device, dtype=targets.dtype)
     through, happened = targets[..., 0:1], targets[..., 1:2]
     return (place < through).to(outputs.dtype), ((place == through) * happened).to(outputs.dtype)
+
+
+def _ordinal(outputs: Tensor, targets: Tensor) -> Tensor:
+    odds = cumulative(outputs)
+    passed, ahead, within = _of_grades(outputs, targets)
+    each = F.softplus(-odds) * passed + F.softplus(odds) * ahead + F.softplus(-outputs) * within
+    return each.sum(-1)
+
+
+def _ordinal_slope(outputs: Tensor, targets: Tensor) -> Tensor:
+    odds, narrow = cumulative(outputs), torch.sigmoid(-outputs)
+    passed, ahead, within = _of_grades(outputs, targets)
+    of_odds = torch.sigmoid(odds) * ahead - torch.sigmoid(-odds) * passed
+    behind = of_odds.flip(-1).cumsum(-1).flip(-1)  # an output moves all log-odds from its own on
+    first = torch.arange(outputs.shape[-1], device=outputs.device) == 0
+    return torch.where(first, behind, -(1 - narrow) * behind - narrow * within)
+
+
+def _of_grades(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The last step that a sample has passed, the next ahead of it, and that again where it lies between two steps."""
+    place, grade = torch.arange(outputs.shape[-1], device=outputs.device), targets[..., None]
+    ahead = place == grade
+    return tuple(part.to(outputs.dtype) for part in (place == grade - 1, ahead, ahead & (place > 0)))  # type: ignore[return-value]
 
 
 def weighted(loss: Loss, weights: Sequence[float]) -> Loss:
@@ -130,6 +162,10 @@ LOSSES: dict[str, Loss] = {
     "l1": Loss(_l1, _l1_slope),
     "mse": Loss(_l2, _l2_slope),
     "huber": Loss(_huber, _huber_slope),
+    # of several labels, each 0 or 1 (fedsmall.data.outcomes.Findings): the mean over them
+    "binary_cross_entropy": Loss(_binary, _binary_slope),
+    # of classes in their order: the negative log-likelihood of a cumulative logit (fedsmall.models.grades)
+    "ordinal": Loss(_ordinal, _ordinal_slope),
     # of times until an event (fedsmall.data.outcomes.Survival): the negative log-likelihood of discrete hazards
     "hazard": Loss(_hazard, _hazard_slope),
     # of probabilities in place of classes, (..., samples, outputs): what a model is distilled with

@@ -6,14 +6,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsmall.evaluation.survival import at, brier_scores, kaplan_meier, mean_time
-from sim.report.figures import INK, SMALL, STYLE
-from sim.report.style import LOOKS
+from sim.report.figures import INK, SMALL, STYLE, square
+from sim.report.style import LOOKS, SPARE
 from sim.runs.files import as_csv
 
 TENTHS = 10
 Z95 = 1.96  # of a normal distribution: between -1.96 and 1.96 standard deviations lie 95%
 LOOK = LOOKS["FedDC"]
 GROUPS = (LOOKS["FedDC"], LOOKS["DaisyChain"], LOOKS["FedAvg"])  # three looks that are told apart in grey, too
+MANY = (*GROUPS, *SPARE)
 
 Told = tuple[Figure, str, str, str, str]  # figure, title, caption, data, file
 
@@ -138,6 +139,26 @@ def _errors(name: str, predicted: np.ndarray, true: np.ndarray) -> Figure:
     for place in (-Z95, 0, Z95):
         axes.axhline(apart.mean() + place * spread, color=LOOK.colour, lw=1.1, ls=(0, (5, 2)))
     axes.plot(predicted, apart, ls="", marker="o", ms=3, color=LOOK.colour, alpha=0.45)
+    return figure
+
+
+def reliability_of(said: np.ndarray, so: np.ndarray, groups: int) -> np.ndarray:
+    """Samples in the order of a probability that is ``said``, in groups of equal size: (groups, 3).
+
+    Of each how many there are, the mean of what is said, and the share of which it was ``so``.
+    """
+    parts = np.array_split(np.argsort(said, kind="stable"), min(groups, len(said)))
+    return np.array([[len(mine), said[mine].mean(), so[mine].mean()] for mine in parts])
+
+
+def reliability(curves: dict[str, np.ndarray]) -> Figure:
+    """What was so over what is said, a line for each of a few ``curves`` of :func:`reliability_of`."""
+    figure, axes = square("predicted", "observed")
+    axes.plot([0, 1], [0, 1], color=INK, lw=0.9, ls=(0, (1, 2)))
+    for (name, points), look in zip(curves.items(), MANY, strict=False):
+        x, y = points[:, 1], points[:, 2]
+        axes.plot(x, y, color=look.colour, ls=look.dashes, marker=look.marker, ms=4.5, lw=1.4, label=name)
+    legend(axes)
     return figure
 
 

@@ -12,12 +12,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedsmall.evaluation.clinical import Estimate
-from fedsmall.evaluation.intervals import Interval, interval
+from fedsmall.evaluation.intervals import Interval, Scale, interval
 from fedsmall.evaluation.numbers import STATISTICS, mean_absolute_error, mean_error
 from fedsmall.evaluation.resampling import resampled
 from fedsmall.evaluation.survival import concordance, integrated_brier
 from fedsmall.wire import Arrays
 from sim.report.outcomes import figures as drawing
+from sim.report.outcomes import labels as labelled
 from sim.report.tables import by_label, table
 from sim.runs.folder import PlanRun, Run
 
@@ -79,7 +80,7 @@ def outcome_half(run: Run) -> Shown | None:
         return None
     main = table(run).reference
     label = main if main in kept else next(iter(kept))
-    half = _of_times if task.get("cuts") else _of_numbers
+    half = _of_times if task.get("cuts") else _of_labels if task.get("labels") else _of_numbers
     return half(run, label, kept[label])
 
 
@@ -88,6 +89,8 @@ def asked(run: Run) -> str:
     target = (run.about.get("task") or {}).get("target")
     if target is None:
         return "What is the class of a new sample?"
+    if labels := run.about["task"].get("labels"):
+        return f"Which of {', '.join(labels)} are there in a new sample?"
     times = (run.about.get("task") or {}).get("cuts")
     return f"When does the event come to a new sample, in {target}?" if times else f"What is its {target}?"
 
@@ -97,7 +100,7 @@ def _by_seed(run: Run, group: Sequence[PlanRun]) -> dict[int, Arrays]:
     parts: dict[int, list[Arrays]] = {}
     for one in group:
         told = run.predictions_of(one)
-        if {"predictions", "survival"} & set(told) and len(told["labels"]):
+        if {"predictions", "survival", "label_probabilities"} & set(told) and len(told["labels"]):
             parts.setdefault(one.plan.seed, []).append(told)
     return {
         seed: {name: np.concatenate([each[name] for each in mine]) for name in mine[0]} for seed, mine in parts.items()
@@ -116,6 +119,24 @@ def _of_numbers(run: Run, label: str, by_seed: dict[int, Arrays]) -> Shown:
         [Drawn(*each) for each in drawn],
         ("mean absolute error", "mean error"),
         sites_of(said.get("sites"), pairs[0], (mean_absolute_error, mean_error)),
+    )
+
+
+def _of_labels(run: Run, label: str, by_seed: dict[int, Arrays]) -> Shown:
+    names = run.about["task"]["labels"]
+    said = next(iter(by_seed.values()))
+    arrays = [(each["label_probabilities"], each["labels"]) for each in by_seed.values()]
+    shares = ", ".join(f"{name} in {int(there)}" for name, there in zip(names, said["labels"].sum(axis=0), strict=True))
+    statistics = labelled.statistics(names)
+    heads = list(statistics)[:1] + list(statistics)[2:3]
+    return Shown(
+        *_whose(run, label, by_seed),
+        f"Labels are predicted, each by itself; of the test samples they are there so often: {shares}",
+        [worth(name, of, arrays, scale) for name, (of, scale) in statistics.items()],
+        [Drawn(*each) for each in labelled.figures(names, *arrays[0])],
+        tuple(heads),
+        sites_of(said.get("sites"), arrays[0], [statistics[head][0] for head in heads]),
+        ("A label is called where its probability is above one half. F1 of a label that is nowhere is left out.",),
     )
 
 
@@ -156,11 +177,16 @@ def _whose(run: Run, label: str, by_seed: dict[int, Arrays]) -> tuple[str, int, 
     return label, seed, folds, len(said["labels"]), len(by_seed)
 
 
-def worth(name: str, statistic: Callable[..., float], of_seeds: Sequence[tuple[np.ndarray, ...]]) -> Worth:
-    """A statistic of the first seed's predictions, and over the seeds."""
+def worth(
+    name: str,
+    statistic: Callable[..., float],
+    of_seeds: Sequence[tuple[np.ndarray, ...]],
+    scale: Scale = "plain",
+) -> Worth:
+    """A statistic of the first seed's predictions, and over the seeds; ``scale`` says what it cannot leave."""
     values = [statistic(*arrays) for arrays in of_seeds]
     known = [value for value in values if np.isfinite(value)]
-    return Worth(name, resampled(statistic, *of_seeds[0]), interval(known) if len(known) > 1 else None)
+    return Worth(name, resampled(statistic, *of_seeds[0]), interval(known, scale=scale) if len(known) > 1 else None)
 
 
 def sites_of(

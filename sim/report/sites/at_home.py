@@ -15,7 +15,8 @@ from sim.runs.folder import PlanRun, Run
 NONE = Estimate(float("nan"), float("nan"), float("nan"))
 LEAST_TOLD = 0.0005  # of what bins may hide of an AUC
 COUNTED = ("answers", "refused", "silent", "sent", "came")
-SHOWN = ("auc", "accuracy", "balanced_accuracy", "brier", "loss", "ece", "mae", "rmse")
+SHOWN = ("kappa", "auc", "accuracy", "balanced_accuracy", "brier", "loss", "ece", "mae", "rmse")
+OF_LABELS = ("auc", "macro_f1", "subset_accuracy", "label_accuracy", "brier", "loss")
 WORDS = {"loss": "loss", "ece": "calibration error (ECE)"}
 
 
@@ -57,10 +58,11 @@ class Over(NamedTuple):
 
 @dataclass(frozen=True)
 class AtHome:
-    """One run over real sites, as its page shows it; ``classes`` are their names."""
+    """One run over real sites, as its page shows it; ``classes`` or ``labels`` are the names of what is predicted."""
 
     one: PlanRun
     classes: tuple[str, ...]
+    labels: tuple[str, ...] = ()
 
     @property
     def real(self) -> dict[str, Any]:
@@ -109,7 +111,8 @@ class AtHome:
     def metrics(self) -> list[Over]:
         """The metrics of all patients together."""
         over, values = self.together.get("over_sites", {}), self.together.get("metrics", {})
-        found = [(name, values[name], over.get(name) or {}) for name in SHOWN if name in values]
+        shown = OF_LABELS if self.labels else SHOWN
+        found = [(name, values[name], over.get(name) or {}) for name in shown if name in values]
         return [
             Over(WORDS.get(name, named(name)), value, ends.get("low"), ends.get("high")) for name, value, ends in found
         ]
@@ -129,7 +132,8 @@ class AtHome:
 
 def at_home(run: Run) -> list[AtHome]:
     """The runs over real sites among those of a page."""
-    return [AtHome(one, class_names_of(run)) for one in run.done if "real" in one.row]
+    labels = tuple((run.about.get("task") or {}).get("labels") or ())
+    return [AtHome(one, class_names_of(run), labels) for one in run.done if "real" in one.row]
 
 
 def real_sentences(run: Run) -> list[str]:

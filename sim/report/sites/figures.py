@@ -33,7 +33,7 @@ def roc_figure(shown: AtHome) -> Figure:
     """Sensitivity over 1 - specificity; of more than two classes each against the rest."""
     figure, axes = square("1 - specificity", "sensitivity")
     axes.plot([0, 1], [0, 1], color=INK, lw=0.9, ls=(0, (1, 2)), label="always one class")
-    names = shown.classes[1:] if shown.two else shown.classes
+    names = shown.classes[1:] if shown.two else shown.classes or shown.labels
     styles = [_look(shown)] if shown.two else [*SPARE, *LOOKS.values()]
     curves = shown.together["roc"][:MOST_CURVES]
     for (x, y), name, look in zip(curves, names, styles, strict=False):
@@ -81,7 +81,7 @@ def _bins(shown: AtHome) -> list[tuple[int, float, float, float, float]]:
 
 
 def _roc_data(shown: AtHome) -> str:
-    names = shown.classes[1:] if shown.two else shown.classes
+    names = shown.classes[1:] if shown.two else shown.classes or shown.labels
     rows = [["class", "false_positive_rate", "sensitivity"]]
     for name, curve in zip(names, shown.together["roc"], strict=True):
         rows += [[name, *(f"{value:.6g}" for value in point)] for point in zip(*curve, strict=True)]

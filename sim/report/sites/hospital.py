@@ -5,6 +5,7 @@ its curves have a point for each of those held out: it is for the hospital.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tomli_w
 from markupsafe import Markup
+from scipy.special import logit
 
 from clients.kept import kept
 from clients.memory import RUNS, run_folder
@@ -22,8 +24,9 @@ from clients.site_log import SiteLog
 from clients.telling.run_end import Agreed, OwnEvaluation, agreed, own_evaluation
 from clients.upkeep.at_rest import keeping
 from fedsmall.audit_log import LogCheck
-from fedsmall.data.outcomes import survival_of
-from fedsmall.evaluation.metrics import default_metric, evaluate
+from fedsmall.data.outcomes import ORDINAL, survival_of
+from fedsmall.evaluation.grades import outputs_of
+from fedsmall.evaluation.metrics import GRADED, OF_LABELS, default_metric, evaluate
 from fedsmall.federation import Task
 from fedsmall.package.record import COMMON, Package
 from fedsmall.privacy.site_level import epsilon
@@ -135,11 +138,13 @@ def as_run(own: OwnRun) -> Run | None:
     task = _task(own)
     metric = plan.metric or default_metric([y], task)
     outputs = said if task.kind != "classes" else np.log(np.clip(said, 1e-300, None))
+    outputs = outputs_of(outputs) if task.ordered else logit(said) if task.kind == "labels" else outputs
     worth = evaluate(outputs, y, task)
     row = {"method": plan.method.name, "label": plan.method.label, "seed": plan.seed, "common": worth, "sites": {}}
     row |= {"extra": {}, "contacts": 0, "bytes_sent": 0, "stopped": False, "rounds": own.evaluation.t}
     one = PlanRun(0, plan, row, [{"t": own.evaluation.t, "common": worth, "sites": {}, "extra": {}}], [])
     shown = {"loss": task.loss, "class_names": task.class_names, "target": task.target, "cuts": task.cuts}
+    shown |= {"labels": task.labels}
     about = {"task": shown, "notes": []}
     key = prediction_key(one)
     scenario = of_plan(plan).model_copy(update={"metric": metric})
@@ -158,6 +163,8 @@ def _kept(said: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     if task.kind == "times":
         cuts = np.tile(np.array(task.cuts), (len(y), 1))
         return {"survival": survival_of(said), "cuts": cuts, "labels": y[:, 2:4].astype(np.float64)}
+    if task.kind == "labels":
+        return {"label_probabilities": said, "labels": y.astype(np.int64)}
     return {"probabilities" if task.kind == "classes" else "predictions": said, "labels": y}
 
 
@@ -166,17 +173,19 @@ def _task(own: OwnRun) -> Task:
     assert own.evaluation is not None
     if own.package is not None:
         task = own.package.learns
+        if task.kind == "labels":
+            return replace(task, metrics=OF_LABELS)
         if task.kind != "classes":  # what was said is in the unit of the truth already
             more = ("rmse", "r2") if task.target and task.kind == "numbers" else ()
             metrics = ("c_index", "ibs", "loss") if task.kind == "times" else ("mae", *more, "loss")
             loss = task.loss if task.kind == "times" else "l1"
             return Task("here", (), task.classes, loss, metrics, target=task.target, cuts=task.cuts)
-        loss, classes, names = "cross_entropy", task.classes, task.class_names
+        loss, classes, names = ORDINAL if task.ordered else "cross_entropy", task.classes, task.class_names
     else:  # sites with models of their own, whose package holds no class
         loss = "cross_entropy" if own.evaluation.y.dtype.kind in "iu" else "l1"
         classes, names = own.evaluation.said.shape[1], ()
     metrics = ("mae", "loss") if loss == "l1" else ("accuracy", "balanced_accuracy", "auc", "brier", "loss")
-    return Task("here", (), classes, loss, metrics, names)
+    return Task("here", (), classes, loss, (*GRADED, *metrics) if loss == ORDINAL else metrics, names)
 
 
 def _budget(log: SiteLog, policy: Policy) -> list[str]:

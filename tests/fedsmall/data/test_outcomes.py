@@ -3,6 +3,7 @@ import pytest
 
 from fedsmall.check import check_site
 from fedsmall.data.outcomes import Amount, Survival, survival_of
+from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
@@ -151,6 +152,28 @@ REFUSED = {
         "ranges says nothing of age, which is predicted",
     ),
     "times to agree on": ({**SURVIVAL, "ranges": {"marker": [0, 9]}}, "beside ranges say cuts"),
+    "one label": ({"targets": ["died"]}, r"targets lists 2 columns or more .* got \['died'\]"),
+    "labels in a word": ({"targets": "died"}, "targets lists 2 columns or more"),
+    "labels that are numbers": ({"targets": [1, 2]}, "targets lists 2 columns or more"),
+    "a label twice": ({"targets": ["died", "died"]}, "targets lists 'died' twice"),
+    "labels and a target": ({"targets": ["died", "age"], "target": "age"}, "this one has target, targets"),
+    "labels and classes": ({"targets": ["died", "age"], "classes": [0, 1]}, "classes are for a label"),
+    "labels that are no labels": (
+        {"targets": ["died", "age"]},
+        "column 'age' is neither 1 .there. nor 0 .absent. in 20",
+    ),
+    "a label that is not there": ({"targets": ["died", "x"]}, r"no column 'x' \(what is to be predicted\)"),
+    "classes by labels": ({"label": "died", "loss": "binary_cross_entropy"}, "is for labels, and this task predicts"),
+    "an order of nothing": ({"order": ["0", "1", "2"]}, "order lists the grades of a target"),
+    "an order of a label": ({"label": "died", "order": ["0", "1", "2"]}, "leave label and classes out"),
+    "an order and classes": ({"target": "died", "order": [0, 1, 2], "classes": [0, 1, 2]}, "leave label and classes"),
+    "an order of two": ({"target": "died", "order": ["0", "1"]}, r"3 grades or more, .* got \['0', '1'\]"),
+    "an order in a word": ({"target": "died", "order": "0 1 2"}, "3 grades or more, .* got '0 1 2'"),
+    "a grade twice": ({"target": "died", "order": [0, 1, 1]}, "lists '1' twice"),
+    "a grade that is not listed": ({"target": "age", "order": [0, 1, 2]}, "20 of 20 labels are none of the classes"),
+    "an order by squares": ({"target": "died", "order": [0, 1, 2], "loss": "mse"}, "is for numbers, and this task"),
+    "two classes in order": ({"label": "died", "loss": "ordinal"}, "for 3 classes or more in their order; .* has 2"),
+    "a column of grades that is not there": ({"target": "x", "order": [0, 1, 2]}, "no column 'x'"),
     "a column that is not there": ({"target": "agee"}, r"no column 'agee' \(what is to be predicted\)"),
 }
 
@@ -239,3 +262,205 @@ def test_classes_that_are_numbers_are_never_two_spellings_of_one(tmp_path):
     plan = Plan(name="t", task={"csv": str(tmp_path / "t.csv"), "label": "y"}, sites=2, method=method("FedAvg"))
 
     assert build_federation(plan).task.class_names == ("-1", "1", "1.5", "15")
+
+
+def graded(tmp_path, **task):
+    """A table of 24 patients with a grade in words, of which the alphabet knows another order."""
+    rows = [f"{k},{('low', 'middle', 'high')[k % 3]}" for k in range(24)]
+    (tmp_path / "t.csv").write_text("\n".join(["marker,grade", *rows]))
+    return Plan(name="t", task={"csv": str(tmp_path / "t.csv"), **task}, sites=2, method=method("FedAvg"))
+
+
+ORDER = ["low", "middle", "high"]
+
+
+@pytest.mark.parametrize(
+    "task", [{"target": "grade", "order": ORDER}, {"label": "grade", "classes": ORDER, "loss": "ordinal"}]
+)
+def test_a_grade_is_a_class_in_the_order_that_is_said(tmp_path, task):
+    federation = build_federation(graded(tmp_path, **task))
+
+    known = federation.task
+    assert (known.kind, known.ordered, known.classes, known.outputs) == ("classes", True, 3, 2)
+    assert known.class_names == tuple(ORDER)
+    assert known.metrics[:2] == ("kappa", "mae")
+    assert federation.class_sums
+
+
+def test_grades_that_are_spelt_in_two_ways_are_one(tmp_path):
+    order = {"low": ["middle"], "high": [], "highest": []}
+
+    assert build_federation(graded(tmp_path, target="grade", order=order)).task.classes == 3
+
+
+def test_words_have_no_order_that_nobody_has_said(tmp_path):
+    with pytest.raises(PlanError, match=r'needs the order of the classes, .* classes = \["high", "low", "middle"\]'):
+        build_federation(graded(tmp_path, label="grade", loss="ordinal"))
+
+
+def test_numbers_are_grades_by_their_size(tmp_path):
+    (tmp_path / "t.csv").write_text("\n".join(["marker,grade", *(f"{k},{(10, 2, 3)[k % 3]}" for k in range(24))]))
+    plan = Plan(
+        name="t",
+        task={"csv": str(tmp_path / "t.csv"), "label": "grade", "loss": "ordinal"},
+        sites=2,
+        method=method("FedAvg"),
+    )
+
+    assert build_federation(plan).task.class_names == ("2", "3", "10")
+
+
+OF_CLASSES_ALONE = {
+    "threshold": ({"threshold": 0.3}, "threshold says who is called positive, and this task predicts grades"),
+    "distil": ({"method": method("FedDC", groups=2, distil=3)}, "loss is 'ordinal'. Leave distil out"),
+    "kl": (
+        {"method": method("RepTreeFL", tree={"diversity": "kl"})},
+        'diversity = "kl" reads scores of classes, .* grades',
+    ),
+    "a metric": ({"metric": "c_index"}, "there is no 'c_index' for this task"),
+    "a model of graphs": ({"model": "g1"}, "cannot be built"),
+}
+
+
+@pytest.mark.parametrize("case", OF_CLASSES_ALONE)
+def test_what_has_no_meaning_for_grades_is_refused_in_one_line(tmp_path, case):
+    changes, words = OF_CLASSES_ALONE[case]
+    plan = graded(tmp_path, target="grade", order=ORDER).model_copy(update=changes)
+
+    with pytest.raises(PlanError, match=words):
+        check_run(plan, build_federation(plan))
+
+
+def test_check_counts_the_grades_of_a_site(tmp_path):
+    plan = graded(tmp_path, target="grade", order=ORDER)
+    plan = plan.model_copy(update={"partition": {"natural": "file"}})
+
+    found = check_site(plan, "a", tmp_path / "t.csv")
+
+    assert any("Samples by class: low: 8, middle: 8, high: 8" in finding.text for finding in found.findings)
+
+
+def labelled(tmp_path, more="", targets=("edema", "effusion"), **task):
+    """A table of 24 patients with two labels, one of them in words."""
+    rows = [f"{k * 7 % 24},{k % 2},{('no', 'Yes', 'no')[k % 3]}" for k in range(24)]
+    (tmp_path / "t.csv").write_text("\n".join(["marker,edema,effusion", *rows, *([more] if more else [])]))
+    task = {"csv": str(tmp_path / "t.csv"), "targets": list(targets), **task}
+    return Plan(name="t", task=task, sites=2, method=method("FedAvg"))
+
+
+def test_labels_are_columns_of_which_several_may_be_there(tmp_path):
+    federation = build_federation(labelled(tmp_path))
+
+    task, y = federation.task, np.concatenate([site.y for site in (*federation.train, federation.test)])
+    assert (task.kind, task.outputs, task.labels) == ("labels", 2, ("edema", "effusion"))
+    assert task.feature_names == ("marker",)
+    assert y.sum(axis=0).tolist() == [12, 8]
+    assert set(y.ravel()) == {0.0, 1.0}
+
+
+LABEL_CELLS = {
+    "a missing label": ("3,1,", "column 'effusion' is empty in 1 of 25 rows; drop those rows"),
+    "a doubtful label": ("3,1,uncertain", "column 'effusion' is neither 1 .there. nor 0 .absent. in 1 of 25 rows"),
+    "a label of two": ("3,2,1", "column 'edema' is neither 1"),
+}
+
+
+@pytest.mark.parametrize("case", LABEL_CELLS)
+def test_labels_that_are_missing_or_doubtful_are_refused_in_one_line(tmp_path, case):
+    cells, words = LABEL_CELLS[case]
+
+    with pytest.raises(DataError, match=words):
+        build_federation(labelled(tmp_path, cells))
+
+
+OF_OTHERS = {
+    "threshold": ({"threshold": 0.3}, "threshold says who is called positive, and this task predicts labels"),
+    "class weights": (
+        {"recipe": Recipe(class_weights="balanced")},
+        "class_weights are for classes, .* predicts labels",
+    ),
+    "distil": ({"method": method("FedDC", groups=2, distil=3)}, "Leave distil out"),
+    "kl": ({"method": method("RepTreeFL", tree={"diversity": "kl"})}, 'diversity = "kl" reads scores .* labels'),
+    "a partition by class": ({"partition": {"dirichlet": 0.3}}, "goes by classes and this task has none"),
+    "a metric of classes": ({"metric": "accuracy"}, "there is no 'accuracy' for this task"),
+    "proportional": ({"model": "proportional"}, "it predicts times until an event"),
+    "squares": ({"task": {"loss": "mse"}}, "is for numbers, and this task predicts labels"),
+}
+
+
+@pytest.mark.parametrize("case", OF_OTHERS)
+def test_what_has_no_meaning_for_labels_is_refused_in_one_line(tmp_path, case):
+    changes, words = OF_OTHERS[case]
+    plan = labelled(tmp_path, **changes.get("task", {}))
+    plan = plan.model_copy(update={key: value for key, value in changes.items() if key != "task"})
+
+    with pytest.raises(PlanError, match=words):
+        check_run(plan, build_federation(plan))
+
+
+def test_a_site_alone_has_the_labels_of_the_simulation(tmp_path):
+    plan = labelled(tmp_path).model_copy(update={"partition": {"natural": "file"}, "sites": None})
+
+    raw = load_site(plan, "t", tmp_path / "t.csv")
+
+    assert raw.learns(None).labels == ("edema", "effusion")
+    assert raw.train.y.shape[1] == 2
+
+
+def test_labels_come_in_arrays_with_their_names():
+    sites = {name: (RNG.normal(size=(12, 3)), RNG.integers(0, 2, size=(12, 2))) for name in "ab"}
+    task = {"name": "mine", "loss": "binary_cross_entropy", "targets": ["edema", "effusion"]}
+    plan = Plan(name="t", task=task, method=method("FedAvg"))
+
+    federation = federation_from_arrays(plan, sites, test=sites["a"])
+
+    assert federation.task.labels == ("edema", "effusion")
+    assert len(federation.test) == 12
+    with pytest.raises(DataError, match=r"labels are 0 or 1, none missing, 2 for each of 12 samples; got \(12, 1\)"):
+        federation_from_arrays(plan, {name: (x, y[:, :1]) for name, (x, y) in sites.items()})
+    with pytest.raises(DataError, match="labels are 0 or 1, none missing"):
+        federation_from_arrays(plan, {name: (x, y * np.nan) for name, (x, y) in sites.items()})
+    with pytest.raises(PlanError, match="is for several labels; name them: targets"):
+        federation_from_arrays(plan.model_copy(update={"task": {**task, "targets": ["edema"]}}), sites)
+
+
+def nameless(root, seed):
+    """Labels of a source of one's own that does not name them."""
+    return Pool({NOWHERE: Part(RNG.normal(size=(20, 3)), np.ones((20, 2)))}, loss="binary_cross_entropy")
+
+
+def test_a_source_of_ones_own_names_its_labels():
+    plan = Plan(name="t", task={"source": f"{__name__}:nameless"}, sites=2, method=method("FedAvg"))
+
+    with pytest.raises(PlanError, match="gives labels without names"):
+        build_federation(plan)
+
+
+def test_check_counts_the_labels_of_a_site(tmp_path):
+    plan = labelled(tmp_path).model_copy(update={"partition": {"natural": "file"}, "sites": None})
+
+    found = check_site(plan, "t", tmp_path / "t.csv")
+
+    assert any("Samples with each label: edema: 12, effusion: 8" in finding.text for finding in found.findings)
+
+
+def test_grades_of_arrays_need_their_order_too():
+    sites = {name: (RNG.normal(size=(12, 3)), np.array(["low", "middle", "high"] * 4)) for name in "ab"}
+    plan = Plan(name="t", task={"name": "mine", "loss": "ordinal"}, method=method("FedAvg"))
+
+    federation = federation_from_arrays(plan.model_copy(update={"task": {**plan.task, "classes": ORDER}}), sites)
+
+    assert (federation.task.class_names, federation.task.outputs) == (tuple(ORDER), 2)
+    with pytest.raises(PlanError, match="needs the order of the classes"):
+        federation_from_arrays(plan, sites)
+
+
+@pytest.mark.parametrize("kind", ["labels", "numbers", "times"])
+def test_subgroups_are_refused_where_no_page_would_show_them(tmp_path, kind):
+    keys = {"labels": {}, "numbers": {"target": "marker"}, "times": {"time": "marker", "event": "edema"}}[kind]
+    plan = labelled(tmp_path, **keys, subgroups=["marker"])
+    task = {name: value for name, value in plan.task.items() if name != "targets" or kind == "labels"}
+    task = {**task, "categorical": ["effusion"]} if kind != "labels" else task
+
+    with pytest.raises(PlanError, match=f"subgroups divide a page of classes, and this task predicts {kind}. Leave"):
+        build_federation(plan.model_copy(update={"task": task}))

@@ -43,10 +43,14 @@ def plan_for(
 def samples_for(task: Task, sizes: Sequence[int], dtype: str = "float64") -> tuple[list[str], list[Samples]]:
     rng = np.random.default_rng(7)
     names = [f"site-{number}" for number in range(len(sizes))]
-    drawn = [
-        Samples(rng.normal(size=(n, *task.input_shape)).astype(dtype), rng.integers(0, task.classes, n)) for n in sizes
-    ]
+    drawn = [Samples(rng.normal(size=(n, *task.input_shape)).astype(dtype), _targets(task, n, rng)) for n in sizes]
     return names, drawn
+
+
+def _targets(task: Task, n: int, rng: np.random.Generator) -> np.ndarray:
+    if task.kind == "labels":
+        return rng.integers(0, 2, (n, task.outputs)).astype(np.float64)
+    return rng.integers(0, task.classes, n)
 
 
 def trained(

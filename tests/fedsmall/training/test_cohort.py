@@ -74,6 +74,36 @@ def test_the_stacked_products_are_the_loop(recipe: dict[str, Any], rule: str) ->
         np.testing.assert_allclose(by_mlp.rule[name], array, atol=1e-9)
 
 
+OUTCOMES = {
+    "mlp": ("mlp", {"hidden": [5], "dropout": 0.2}, (6,)),
+    "vmap": ("mlp", {"hidden": [5]}, (6,)),
+    "conv": ("cnn", {}, (1, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("loss", ["ordinal", "binary_cross_entropy"])
+@pytest.mark.parametrize("path", OUTCOMES)
+def test_grades_and_labels_train_alike_on_every_path(path: str, loss: str) -> None:
+    name, options, shape = OUTCOMES[path]
+    task = Task("t", shape, 4, loss)
+    plan = plan_for(name, options=options, rounds=3, lr=0.1, batch=3)
+
+    loop, by_loop = trained(plan, task, SIZES, "loop")
+    fast, by_fast = trained(plan, task, SIZES, path)
+
+    assert largest_difference(loop, fast) < 1e-9
+    np.testing.assert_allclose(by_fast.loss, by_loop.loss, atol=1e-9)
+
+
+def test_proportional_odds_train_alike_on_both_their_paths() -> None:
+    plan, task = plan_for("proportional", options={"hidden": [5]}, rounds=3, lr=0.1), Task("t", (6,), 4, "ordinal")
+
+    loop, _ = trained(plan, task, SIZES, "loop")
+    fast, _ = trained(plan, task, SIZES, "vmap")
+
+    assert largest_difference(loop, fast) < 1e-9
+
+
 def test_a_site_gets_the_same_numbers_in_any_company() -> None:
     plan = plan_for(batch=2, local_epochs=1)
     names, samples = samples_for(TABLE, SIZES)

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
+from scipy.special import expit
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 
 from fedsmall.data.outcomes import Survival
+from fedsmall.evaluation.grades import cumulative, loss_of
 from fedsmall.federation import Samples, Task
 from fedsmall.models.registry import build_model
 from fedsmall.parts import Recipe
@@ -21,14 +24,24 @@ TIMES = Survival(name="t", event="e", stated=(1.0, 2.0, 3.0))
 SEEN = TIMES.targets(np.stack([RNG.exponential(2 / (1 + np.exp(-X[:, 0]))), RNG.random(60) < 0.7], axis=1))
 
 
+GRADES = (X[:, 0] + RNG.logistic(size=60) > np.array([[-1.0], [0.5], [2.0]])).sum(axis=0)
+
+
+LABELS = (X + RNG.logistic(size=(60, 3)) > [0.0, 1.0, -0.5]).astype(float)
+
+
 def targets_of(loss):
+    if loss == "binary_cross_entropy":
+        return torch.tensor(LABELS[:40].reshape(2, 20, 3))
+    if loss == "ordinal":
+        return torch.tensor(GRADES[:40].reshape(2, 20))
     of_one = SEEN[:40] if loss == "hazard" else Y[:40]
     return torch.tensor(of_one.reshape(2, 20, -1))
 
 
-@pytest.mark.parametrize("loss", ["mse", "l1", "huber", "hazard"])
+@pytest.mark.parametrize("loss", ["mse", "l1", "huber", "hazard", "ordinal", "binary_cross_entropy"])
 def test_the_slope_of_a_loss_is_its_derivative(loss):
-    width = 3 if loss == "hazard" else 1
+    width = 3 if loss in ("hazard", "ordinal", "binary_cross_entropy") else 1
     outputs = torch.tensor(RNG.normal(size=(2, 20, width)) * 2, requires_grad=True)
 
     value, slope = LOSSES[loss]
@@ -108,3 +121,52 @@ def test_proportional_hazards_on_pooled_data_are_one_logistic_regression_of_pers
     expected = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-10, max_iter=1000).fit(rows, happened)
     np.testing.assert_allclose(model["risk.weight"][0], expected.coef_[0, :3], atol=1e-4)
     np.testing.assert_allclose(model["levels"], expected.coef_[0, 3:], atol=1e-4)
+
+
+def test_two_grades_have_the_loss_of_two_classes():
+    odds, y = torch.tensor(RNG.normal(size=(1, 60, 1))), torch.tensor(GRADES > 1).long()[None]
+
+    for part in ("value", "slope"):
+        of_grades, of_classes = (getattr(LOSSES[name], part)(odds, y) for name in ("ordinal", "logistic"))
+        torch.testing.assert_close(of_grades, of_classes)
+
+
+def proportional_odds(x, y, grades):
+    """The maximum of the likelihood of proportional odds, written down as in textbooks, by scipy."""
+    features = x.shape[1]
+
+    def loss(theta):
+        cuts = np.concatenate([[-np.inf], theta[features:], [np.inf]])
+        risk = x @ theta[:features]
+        p = expit(cuts[y + 1] - risk) - expit(cuts[y] - risk)
+        return np.inf if (np.diff(cuts) <= 0).any() else -np.log(p).mean()
+
+    start = np.concatenate([np.zeros(features), np.linspace(-1, 1, grades - 1)])
+    found = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 40000, "xatol": 1e-9, "fatol": 1e-14})
+    return found.x[:features], found.x[features:], found.fun
+
+
+def test_proportional_odds_on_pooled_data_are_the_maximum_of_their_likelihood():
+    model = fitted(Task("t", (3,), 4, "ordinal"), GRADES, "proportional", rounds=6000, momentum=0.9)
+
+    weights, cuts, _ = proportional_odds(X, GRADES, 4)
+
+    np.testing.assert_allclose(model["risk.weight"][0], weights, atol=1e-4)
+    np.testing.assert_allclose(cumulative(model["levels"]), -cuts, atol=1e-4)
+
+
+def test_steps_that_differ_between_patients_fit_no_worse():
+    model = fitted(Task("t", (3,), 4, "ordinal"), GRADES, rounds=6000, momentum=0.9)
+
+    worth = loss_of((X @ model["0.weight"].T + model["0.bias"])[None], GRADES)[0]
+
+    assert worth < proportional_odds(X, GRADES, 4)[2]
+
+
+def test_labels_on_pooled_data_train_to_a_logistic_regression_of_each():
+    model = fitted(Task("t", (3,), 3, "binary_cross_entropy"), LABELS, rounds=6000, momentum=0.9)
+
+    for label in range(3):
+        expected = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(X, LABELS[:, label])
+        np.testing.assert_allclose(model["0.weight"][label], expected.coef_[0], atol=1e-4)
+        np.testing.assert_allclose(model["0.bias"][label], expected.intercept_[0], atol=1e-4)

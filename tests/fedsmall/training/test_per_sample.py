@@ -23,6 +23,8 @@ CASES = [
     ("cnn", {"norm": "group", "dropout": 0.3}, IMAGES, "conv"),
     ("cnn", {"norm": "group"}, IMAGES, "loop"),
     ("resnet_small", {"norm": "group", "blocks": 1}, IMAGES, "conv"),
+    ("linear", {}, Task("table", (6,), 4, "ordinal"), "mlp"),
+    ("proportional", {"hidden": [5]}, Task("table", (6,), 4, "ordinal"), "vmap"),
 ]
 MODELS, SAMPLES = 3, 7
 

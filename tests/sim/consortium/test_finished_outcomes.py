@@ -5,11 +5,13 @@ import json
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from clients.memory import run_folder
 from clients.policy import Policy
 from clients.telling.run_end import own_evaluation
 from fedsmall.evaluation import survival
+from fedsmall.evaluation.grades import kappa
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
@@ -23,21 +25,25 @@ from sim.runs.folder import read
 from tests.sim.consortium.real_run import NAMES, real_run
 
 TASKS = {
-    "numbers": {"target": "age", "drop": ["months", "died"]},
-    "times": {"time": "months", "event": "died", "drop": ["age"], "intervals": 4},
+    "numbers": {"target": "age"},
+    "times": {"time": "months", "event": "died", "intervals": 4},
+    "grades": {"target": "grade", "order": ["0", "1", "2"]},
+    "labels": {"targets": ["died", "edema"]},
 }
 
 
 def files(folder):
-    """Tables of 40 patients each: an age, and months until an event, of which two markers tell."""
+    """Tables of 40 patients each: an age, months until an event, a grade and a label, of which two markers tell."""
     rng, paths = np.random.default_rng(0), {}
     (folder / "data").mkdir()
     for name in NAMES:
         a, b = rng.normal(size=(2, 40))
         months, lost = rng.exponential(20 * np.exp(-a)), rng.exponential(50, size=40)
-        table = np.stack([a, b, 60 + 8 * a - 4 * b, np.minimum(months, lost), months <= lost], axis=1)
+        grade = (a - b + rng.logistic(scale=0.3, size=40) > np.array([[-0.7], [0.7]])).sum(axis=0)
+        seen = (np.minimum(months, lost), months <= lost, grade, a + rng.logistic(scale=0.3, size=40) > 0)
+        table = np.stack([a, b, 60 + 8 * a - 4 * b, *seen], axis=1)
         paths[name] = folder / "data" / f"{name}.csv"
-        np.savetxt(paths[name], table, delimiter=",", header="a,b,age,months,died", comments="", fmt="%.6g")
+        np.savetxt(paths[name], table, delimiter=",", header="a,b,age,months,died,grade,edema", comments="", fmt="%.6g")
     return paths
 
 
@@ -55,8 +61,8 @@ def folder(kind, tmp_path_factory):
 def plan(kind, folder):
     return Plan(
         name=kind,
-        task={"csv": str(folder / "data"), **TASKS[kind]},
-        model={"numbers": "linear", "times": "proportional"}[kind],
+        task={"csv": str(folder / "data"), "features": ["a", "b"], **TASKS[kind]},
+        model="proportional" if kind in ("times", "grades") else "linear",
         partition={"natural": "file"},
         rounds=12,
         recipe=Recipe(lr=0.3),
@@ -84,20 +90,30 @@ def test_the_bits_and_the_metrics_are_those_of_the_simulation(home, plan, kind):
     if kind == "numbers":  # sums over all patients
         assert told["mae"] == pytest.approx(common["mae"], rel=1e-5)
         assert told["rmse"] == pytest.approx(common["rmse"], rel=1e-5)
+    if kind == "labels":
+        shared = ("macro_f1", "subset_accuracy", "label_accuracy", "brier")
+        assert {name: told[name] for name in shared} == pytest.approx({name: common[name] for name in shared}, rel=1e-5)
+        assert told["auc"] == pytest.approx(common["auc"], abs=0.05)
+    if kind == "grades":
+        assert {name: told[name] for name in ("kappa", "mae", "accuracy")} == pytest.approx(
+            {name: common[name] for name in ("kappa", "mae", "accuracy")}
+        )
     assert told["loss"] == pytest.approx(common["loss"], rel=1e-5)
-    assert run.scenario.metric == {"numbers": "mae", "times": "c_index"}[kind]
+    assert run.scenario.metric == {"numbers": "mae", "times": "c_index", "grades": "kappa", "labels": "auc"}[kind]
 
 
 def test_sites_were_told_what_they_agreed_on_in_one_message(home, kind):
     scaling = json.loads((home / "scaling.json").read_text())
 
-    assert len(scaling["mean"]) == 3  # two features, and what is predicted
+    assert len(scaling["mean"]) == (2 if kind in ("grades", "labels") else 3)  # two features, and what is predicted
 
 
 def test_the_page_of_the_run_is_in_the_unit_of_the_outcome(home, kind):
     text = html.unescape(page([read(home)], "t"))
 
-    assert {"numbers": "mean absolute error", "times": "concordance index"}[kind] in text
+    words = {"numbers": "mean absolute error", "times": "concordance index", "grades": "quadratic weighted kappa"}
+    assert words.get(kind, "ROC-AUC, mean over labels") in text
+    assert ("Label by label, all hospitals together" in text) == (kind == "labels")
     assert "There is no central test set." in text
     assert "There is no confusion matrix" not in text
 
@@ -112,13 +128,22 @@ def test_a_hospitals_own_page_shows_its_own_patients(folder, home, kind):
         error = np.abs(evaluation.said - evaluation.y).mean()
         assert error < 8
         assert f"<td>{error:.4g}<br>" in text
+    elif kind == "grades":
+        found = kappa(evaluation.said.argmax(axis=1), evaluation.y)
+        assert found > 0.5
+        assert f"<td>{found:.4g}<br>" in text
+        assert "recall of 2" in text
+    elif kind == "labels":
+        aucs = roc_auc_score(evaluation.y, evaluation.said, average=None)
+        assert aucs[1] > 0.8
+        assert all(f"<td>{found:.4g}<br>" in text for found in (*aucs, aucs.mean()))
     else:
         cuts = np.array(own.package.cuts)
         curves = survival.concordance(
             np.exp(np.cumsum(-np.log1p(np.exp(evaluation.said)), axis=1))[None], cuts, *evaluation.y[:, 2:4].T
         )
         assert f"<td>{curves[0]:.4g}<br>" in text
-    assert "keep this page as you keep those" in text
+    assert kind == "grades" or "keep this page as you keep those" in text
 
 
 def test_the_runs_package_predicts_in_the_unit(home, folder, kind):
@@ -129,6 +154,12 @@ def test_the_runs_package_predicts_in_the_unit(home, folder, kind):
     if kind == "numbers":
         mean, scale = stored.package.preparation.outcome.unit
         assert table["age"].mean() == pytest.approx(mean, abs=scale)
+    elif kind == "grades":
+        assert set(table["class"]) == {"0", "1", "2"}
+        np.testing.assert_allclose(table[["p_0", "p_1", "p_2"]].sum(axis=1), 1)
+    elif kind == "labels":
+        assert list(table.columns)[:2] == ["p_died", "p_edema"]
+        assert table["p_edema"].between(0, 1).all()
     else:
         assert table.columns[0] == "mean_months"
         assert stored.package.cuts[-1] == pytest.approx(4 * stored.package.cuts[0])

@@ -1,14 +1,15 @@
-"""Numbers and times until an event on every engine: the batched one, messages, and the programs of real sites."""
+"""What is more than a class, on every engine: the batched one, messages, and the programs of real sites."""
 
 import numpy as np
 import pytest
 
-from fedsmall.data.outcomes import Amount, Survival
+from fedsmall.data.outcomes import Amount, Findings, Survival
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
+from fedsmall.evaluation.metrics import OF_LABELS, metrics_of
 from fedsmall.federation import Federation
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.parts import Recipe
+from fedsmall.parts import EarlyStop, Recipe
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from sim.engines.run import run_plan
@@ -19,7 +20,8 @@ from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations
 
 FEATURES = ("a", "b", "c", "d")
-KINDS = {"numbers": "linear", "times": "proportional"}
+KINDS = {"numbers": "linear", "times": "proportional", "grades": "proportional", "labels": "linear"}
+GRADES = ("no", "mild", "severe", "worst")
 
 
 def numbers(root, seed):
@@ -38,6 +40,23 @@ def times(root, seed):
     y = np.stack([np.minimum(time, lost), time <= lost], axis=1)
     outcome = Survival(name="months", event="died", intervals=4)
     return Pool({NOWHERE: Part(x, y)}, (), {}, FEATURES, standardise=True, loss="hazard", outcome=outcome)
+
+
+def grades(root, seed):
+    """120 patients, and a grade that their features tell of."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(120, 4))
+    y = (2 * x[:, 0] - x[:, 1] + rng.logistic(size=120) > np.array([[-2.0], [0.0], [2.0]])).sum(axis=0)
+    return Pool({NOWHERE: Part(x, y)}, GRADES, {}, FEATURES, standardise=True, loss="ordinal")
+
+
+def labels(root, seed):
+    """120 patients, and two labels of which their features tell."""
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(120, 4))
+    y = (2 * x[:, :2] + rng.logistic(size=(120, 2)) > [0.0, 1.0]).astype(float)
+    loss, outcome = "binary_cross_entropy", Findings(names=("edema", "effusion"))
+    return Pool({NOWHERE: Part(x, y)}, (), {}, FEATURES, standardise=True, loss=loss, outcome=outcome)
 
 
 def plan_of(kind: str, name: str = "FedDC", settings: dict | None = None, **changes) -> Plan:
@@ -111,6 +130,76 @@ def test_a_time_is_learnt_better_than_one_curve_for_all():
     assert set(np.unique(said["labels"][:, 1])) == {0, 1}
 
 
+def test_a_grade_is_learnt_better_than_by_chance_and_its_probabilities_are_in_order():
+    plan = plan_of("grades", rounds=100, recipe=Recipe(lr=0.3, batch=4))
+    federation = build_federation(plan)
+
+    record = run_plan(plan, federation, "cohort")
+
+    p, y = record.predictions["probabilities"], record.predictions["labels"]
+    assert record.evaluations[-1].common["kappa"] > 0.5
+    assert record.evaluations[-1].common["mae"] == pytest.approx(np.abs(p.argmax(axis=1) - y).mean())
+    assert p.shape == (len(federation.test), 4)
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+
+
+def test_labels_are_learnt_each_by_itself():
+    plan = plan_of("labels", rounds=100, recipe=Recipe(lr=0.5, batch=4))
+    federation = build_federation(plan)
+
+    record = run_plan(plan, federation, "cohort")
+
+    p, y = record.predictions["label_probabilities"], record.predictions["labels"]
+    assert record.evaluations[-1].common["auc"] > 0.75
+    assert record.evaluations[-1].common["subset_accuracy"] == pytest.approx(((p > 0.5) == (y > 0)).all(axis=1).mean())
+    assert federation.task.labels == ("edema", "effusion")
+    assert p.shape == y.shape == (len(federation.test), 2)
+
+
+WITH_SUMS = {
+    "validate": {"method": method("FedAvg", aggregate_every=1, validate={"routes": 2})},
+    "stop": {"stop": EarlyStop(patience=2, hold_out=0.25), "evaluate_every": 2},
+}
+
+
+@pytest.mark.parametrize("kind", ["grades", "labels"])
+@pytest.mark.parametrize("key", WITH_SUMS)
+def test_what_sites_tell_in_sums_is_the_same_on_a_stack_and_with_messages(kind, key):
+    plan = plan_of(kind, "FedAvg", {"aggregate_every": 1}, **WITH_SUMS[key])
+    federation = build_federation(plan)
+
+    one, other = (run_plan(plan, federation, engine).evaluations[-1] for engine in ("cohort", "inprocess"))
+
+    told = one.validation if key == "validate" else one.stop
+    assert told
+    wanted = {"grades": {"accuracy", "auc"}, "labels": {"subset_accuracy", "macro_f1", "auc"}}[kind]
+    if key == "validate":
+        assert wanted <= set(told["metrics"])
+    assert told == close(other.validation if key == "validate" else other.stop)
+
+
+def close(told):
+    """Numbers in records, at any depth, to rounding."""
+    if isinstance(told, dict):
+        return {name: close(each) for name, each in told.items()}
+    return pytest.approx(told, abs=1e-8) if isinstance(told, float) else told
+
+
+PRIVATE = {"level": "patient", "noise": 1.0, "clip": 1.0}
+
+
+@pytest.mark.parametrize("kind", ["grades", "labels"])
+def test_patients_are_protected_one_by_one(kind):
+    plan = plan_of(kind, "FedAvg", {"aggregate_every": 2, "privacy": PRIVATE})
+    federation = build_federation(plan)
+
+    one, other = (run_plan(plan, federation, engine) for engine in ("cohort", "inprocess"))
+
+    assert one.privacy["epsilon"] > 0
+    for key, array in one.model.items():
+        np.testing.assert_allclose(array, other.model[key], atol=1e-8)
+
+
 def over_real_sites(plan: Plan, federation: Federation, folder, monkeypatch):
     grid = Stations(folder, federation.names, monkeypatch)
     strategy = strategy_for(plan)
@@ -155,4 +244,10 @@ def test_what_hospitals_judge_has_the_metrics_of_the_outcome(kind):
 
     told = run_plan(plan, federation, "cohort").evaluations[-1].common
 
-    assert set(told) == ({"mae", "rmse", "r2", "loss"} if kind == "numbers" else {"c_index", "ibs", "loss"})
+    expected = {
+        "numbers": {"mae", "rmse", "r2", "loss"},
+        "times": {"c_index", "ibs", "loss"},
+        "labels": set(OF_LABELS),
+        "grades": {name for name in metrics_of("ordinal") if name not in ("average_precision", "brier")},
+    }[kind]
+    assert set(told) == expected

@@ -47,6 +47,11 @@ def table(content: str | bytes, more: str = "", label: str = "ill", keys: str = 
     return Case({"t.csv": content}, f'task = {{csv = "t.csv", label = "{label}"{more}}}\n{keys}', **expected)
 
 
+def target(content: str, more: str, key: str = 'target = "ill"', **expected: Any) -> Case:
+    """A case of one table that holds no label."""
+    return Case({"t.csv": content}, f'task = {{csv = "t.csv", {key}, {more}}}\nsites = 3\n', **expected)
+
+
 def good(content: str | bytes, samples: int = 24, more: str = "", **settings: Any) -> Case:
     """A table that is read as it should be."""
     return table(content, more, samples=samples, **settings)
@@ -247,6 +252,34 @@ HEADERS = {
     "the header in the middle": bad(GOOD + GOOD, "text where numbers are expected"),
     "a label and nothing else": bad(rows(line="{ill}", head="ill"), "no column besides"),
     "a column that is only separators": good(rows(line="{age},{ill},", head="age,ill,")),
+}
+
+GRADED = WORDS + "70,1,maybe\n"
+ORDER = 'order = ["no", "maybe", "yes"]'
+LABELLED = "\n".join(["age,a,b", *(f"{30 + row},{row % 2},{int(row % 3 > 0)}" for row in range(24))]) + "\n"
+TWO = 'targets = ["a", "b"]'
+OUTCOMES = {
+    "grades": target(GRADED, ORDER, samples=25, classes=3),
+    "grades in two spellings": target(
+        GRADED + "71,1,No\n", 'order = {no = ["No"], maybe = [], yes = []}', samples=26, classes=3
+    ),
+    "a grade that is not listed": target(GRADED + "71,1,often\n", ORDER, line="1 of 26 labels are none of the classes"),
+    "a grade that is empty": target(GRADED + "71,1,\n", ORDER, line="column 'ill' is empty in 1 of 26 rows"),
+    "a grade that nobody has": target(WORDS, ORDER, samples=24, classes=3),
+    "labels": target(LABELLED, "drop = []", TWO, samples=24, classes=0),
+    "labels in words": target(
+        LABELLED.replace(",1", ",yes").replace(",0", ",No"), "drop = []", TWO, samples=24, classes=0
+    ),
+    "a label that is missing": target(LABELLED + "70,1,\n", "drop = []", TWO, line="'b' is empty in 1 of 25 rows"),
+    "a label that is doubtful": target(LABELLED + "70,1,-1\n", "drop = []", TWO, line="'b' is neither 1 (there) nor 0"),
+    "one label alone": target(LABELLED, "drop = []", 'targets = ["b"]', line="targets lists 2 columns or more"),
+    "labels and a label": target(LABELLED, 'label = "a"', TWO, line="this one has label, targets"),
+    "an order of two": target(WORDS, 'order = ["no", "yes"]', line="order lists 3 grades or more"),
+    "an order of numbers": target(GOOD, "order = [0, 1, 2]", samples=24, classes=3),
+    "an order in one word": target(GRADED, 'order = "no, maybe, yes"', line="order lists 3 grades or more"),
+    "an order and squares": target(
+        GRADED, ORDER + ', loss = "mse"', line="is for numbers, and this task predicts classes"
+    ),
 }
 
 LABELS = {

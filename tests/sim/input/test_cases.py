@@ -25,6 +25,7 @@ ALL: dict[str, Case] = {
         "missing": cases.MISSING,
         "headers": cases.HEADERS,
         "labels": cases.LABELS,
+        "outcomes": cases.OUTCOMES,
         "columns": cases.COLUMNS,
         "files": more_cases.several_kinds(),
         "hospitals": more_cases.HOSPITALS,

@@ -6,11 +6,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 import fedsmall
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.package import export as exporting
-from fedsmall.package.predictor import Regressor, SurvivalModel, together
+from fedsmall.package.predictor import Labeller, Regressor, SurvivalModel, together
 from sim.api import Result
 from sim.report.html import page, write_report
 from sim.report.outcomes.half import LEAST, outcome_half
@@ -20,7 +21,8 @@ from sim.runs.scenario import Scenario
 from tests.sim.engines import test_outcomes as sources
 from tests.sim.report.test_html import Nesting
 
-KINDS = {"numbers": sources.numbers, "times": sources.times}
+KINDS = {"numbers": sources.numbers, "times": sources.times, "labels": sources.labels}
+NAMES = ("edema", "effusion")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -38,7 +40,7 @@ def run(kind, tmp_path_factory):
         samples_per_site=10,
         rounds=8,
         seeds=[0, 1],
-        recipe={"lr": 0.2},
+        recipe={"lr": 1.0 if kind == "labels" else 0.2},
         method=[{"name": "Standalone"}, {"name": "FedAvg"}, {"name": "FedDC"}, {"name": "Central"}],
     )
     return execute(scenario, tmp_path_factory.mktemp("runs") / kind)
@@ -54,7 +56,9 @@ def test_the_page_shows_the_model_of_an_outcome_and_no_threshold(run, kind):
     parser = Nesting()
     parser.feed(html)
     assert parser.open == []
-    words = {"numbers": "Bland &amp; Altman 1986", "times": "Kaplan-Meier"}[kind]
+    words = {"numbers": "Bland &amp; Altman 1986", "times": "Kaplan-Meier", "labels": "effusion: average precision"}[
+        kind
+    ]
     assert words in html
     assert "keep this page as you keep those" in html
     assert "Model at thresholds</h3>" not in html
@@ -70,6 +74,12 @@ def test_what_is_shown_is_what_the_run_measured(run, kind):
     pairs = {
         "numbers": {"mean absolute error": "mae", "R2": "r2", "root mean squared error": "rmse"},
         "times": {"concordance index (Harrell)": "c_index", "integrated Brier score": "ibs"},
+        "labels": {
+            "ROC-AUC, the mean over labels": "auc",
+            "F1, the mean over labels": "macro_f1",
+            "share of samples of which all labels are right": "subset_accuracy",
+            "share of all labels that are right": "label_accuracy",
+        },
     }[kind]
     for words, metric in pairs.items():
         assert told[words].of_samples.value == pytest.approx(first.row["common"][metric], abs=1e-6)
@@ -82,7 +92,9 @@ def test_what_is_shown_is_what_the_run_measured(run, kind):
 def test_the_trivial_row_looks_at_no_sample(run, kind):
     least = run.done[0].row["trivial"]
 
-    assert least["label"] == {"numbers": "always the mean", "times": "one curve for all"}[kind]
+    words = {"numbers": "always the mean", "times": "one curve for all", "labels": "each label's share"}
+    assert least["label"] == words[kind]
+    assert least["common"].get("auc", 0.5) == 0.5
     assert least["common"].get("c_index", 0.5) == 0.5
     assert least["common"].get("r2", 0) <= 0
     assert "class" not in least
@@ -95,6 +107,14 @@ def test_a_package_predicts_in_the_unit_of_the_outcome(run, kind):
 
     said = model.predict(rows_of(kind))
 
+    if kind == "labels":
+        assert isinstance(model, Labeller)
+        truth, p = KINDS[kind](None, 0).train[NOWHERE].y, model.predict_proba(rows_of(kind))
+        assert said.shape == p.shape == (120, 2)
+        assert list(model.labels_) == list(NAMES)
+        np.testing.assert_array_equal(said, p > 0.5)
+        assert [roc_auc_score(*pair) > 0.75 for pair in zip(truth.T, p.T, strict=True)] == [True] * 2
+        return
     assert said.shape == (120,)
     if kind == "numbers":
         assert isinstance(model, Regressor)
@@ -136,8 +156,9 @@ def test_a_file_for_other_programs_says_the_same(run, kind, form, tmp_path):
 
     expected = together([stored]).answers(x).together
     np.testing.assert_allclose(said, expected, atol=1e-5 * np.abs(expected).max())
-    assert told["target"] == {"numbers": "age", "times": "months"}[kind]
-    assert len(json.loads(told["times"])) == {"numbers": 0, "times": 4}[kind]
+    assert told["target"] == {"numbers": "age", "times": "months", "labels": ", ".join(NAMES)}[kind]
+    assert len(json.loads(told["times"])) == (4 if kind == "times" else 0)
+    assert tuple(json.loads(told["labels"])) == (NAMES if kind == "labels" else ())
 
 
 def test_the_card_says_what_is_predicted(run, kind):
@@ -145,10 +166,14 @@ def test_the_card_says_what_is_predicted(run, kind):
 
     card = (folder / "README.md").read_text()
 
-    assert "tabular-regression" in card
-    words = {"numbers": "It predicts **age**, a number", "times": "It predicts **months** until died"}[kind]
+    assert ("tabular-classification" if kind == "labels" else "tabular-regression") in card
+    words = {
+        "numbers": "It predicts **age**, a number",
+        "times": "It predicts **months** until died",
+        "labels": "It predicts each of **edema**, **effusion** by itself",
+    }[kind]
     assert words in card
-    assert fedsmall.load(folder).package.target in card
+    assert all(f"`{name}`" in card for name in fedsmall.load(folder).package.target.split(", "))
 
 
 def test_predictions_in_python_have_named_columns(run, kind, tmp_path):
@@ -157,7 +182,7 @@ def test_predictions_in_python_have_named_columns(run, kind, tmp_path):
 
     table = Result(run).predict(tmp_path / "new.csv")
 
-    first = {"numbers": "age", "times": "mean_months"}[kind]
+    first = {"numbers": "age", "times": "mean_months", "labels": "p_edema"}[kind]
     assert table.columns[0] == first
     assert len(table) == 3
     assert np.isfinite(table[first]).all()
