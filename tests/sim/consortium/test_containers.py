@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import ssl
 import subprocess
@@ -30,6 +31,7 @@ RUNNING = sorted(set(SERVICES) - {"provision", "coordinator"})
 BASE = f"BASE={os.environ.get('BASE', 'debian:bookworm-slim')}"
 UNITS = {"m": 2**20, "g": 2**30}
 HOG = "x = []\nwhile True: x.append(bytearray(b'x' * 20_000_000))"
+NONE = re.compile(r"(?m)^(?:\x1b\[[\d;]*m|#\d+ [\d.]+ )*No package can be had: no index is reached").search
 FORKS = "i=0; while [ $i -lt 300 ]; do sleep 5 & i=$((i + 1)); done; wait"
 
 
@@ -143,7 +145,7 @@ def test_a_station_has_the_data_and_neither_key_nor_network(containers, site):
     assert len(inside(station, "cat /proc/net/route")[1].splitlines()) == 1  # the heading
 
 
-DIAL = "python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)' {} {}"
+DIAL = "python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)' {} {}"
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -215,7 +217,8 @@ def test_a_build_without_network_and_wheels_says_so_in_one_line(context):
     code, said = built(context, "--network", "none")
 
     assert code != 0
-    assert "No package can be had: no index is reached" in said
+    assert NONE(said)
+    assert "Could not fetch URL" in said
     assert "Retrying" not in said
 
 
@@ -225,11 +228,15 @@ class Inspecting(BaseHTTPRequestHandler):
     def do_CONNECT(self):
         self.send_response(200)
         self.end_headers()
-        with contextlib.suppress(OSError, ssl.SSLError):
-            self.connection = self.server.context.wrap_socket(self.connection, server_side=True)
-            self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", 0)
-            self.close_connection = False
+        plain = self.rfile, self.wfile
+        with (
+            contextlib.suppress(OSError),
+            self.server.context.wrap_socket(self.connection, server_side=True) as line,
+            line.makefile("rb") as self.rfile,
+            line.makefile("wb", 0) as self.wfile,
+        ):
             self.handle_one_request()
+        self.rfile, self.wfile = plain
         self.close_connection = True
 
     def do_GET(self):
@@ -282,13 +289,13 @@ def test_behind_a_proxy_that_opens_tls_the_build_trusts_its_certificate_and_else
 
     assert code != 0
     assert "CERTIFICATE_VERIFY_FAILED" in said
-    assert "No package can be had" in said
+    assert NONE(said)
     assert proxy.asked == []
 
     shutil.copy(tmp_path / "ca.crt", context / "docker" / "ca" / "proxy.crt")
     code, said = behind(proxy, context)
 
     assert f"/{proxy.wheel.name}" in proxy.asked  # the first package came through it
-    assert "No package can be had" not in said
+    assert not NONE(said)
+    assert "/simple/torch/" in proxy.asked  # the next, which this proxy has not
     assert code != 0
-    assert "No matching distribution found for torch" in said  # which this proxy has not
