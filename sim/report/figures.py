@@ -158,8 +158,9 @@ def _panel(axes: Axes, run: Run, name: str) -> None:
 def svg(figure: Figure, title: str) -> str:
     """The figure as an SVG element for a page: text stays text, ink and rules are the page's own."""
     text = io.StringIO()
+    canvas: Any = FigureCanvasSVG(figure)
     with mpl.rc_context(STYLE):  # not savefig, which would lay the figure out and draw it twice, to the same letters
-        FigureCanvasSVG(figure).print_svg(text, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        canvas.print_svg(text, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     body = text.getvalue()
     body = body[body.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
