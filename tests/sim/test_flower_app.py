@@ -28,6 +28,12 @@ def run_app(sites: int, **config):
     assert not grid.tracebacks
 
 
+@pytest.fixture
+def no_report(monkeypatch):
+    """A report is made by a program of its own, whose start costs seconds; one test here looks at it."""
+    monkeypatch.setattr(flower_app, "report_of", lambda run: "not made here")
+
+
 def test_every_contact_has_a_line_and_the_end_a_table_a_report_and_a_model(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
@@ -47,7 +53,7 @@ def test_every_contact_has_a_line_and_the_end_a_table_a_report_and_a_model(tmp_p
     assert Path(model).is_file()
 
 
-def test_a_scenario_runs_all_its_methods_those_that_pool_among_them(tmp_path, capsys):
+def test_a_scenario_runs_all_its_methods_those_that_pool_among_them(no_report, tmp_path, capsys):
     (tmp_path / "mine.toml").write_text(
         'name = "mine"\ntask = "breast_cancer"\nsites = 9\nsamples_per_site = 6\nrounds = 4\n'
         '[[method]]\nname = "FedDC"\naggregate_every = 2\n'
@@ -62,7 +68,7 @@ def test_a_scenario_runs_all_its_methods_those_that_pool_among_them(tmp_path, ca
     assert "Standalone, seed 0: round 4 of 4, trained; sites' own models accuracy" in capsys.readouterr().out
 
 
-def test_what_a_grid_in_this_process_learns_flowers_clients_learn_to_the_bit(tmp_path):
+def test_what_a_grid_in_this_process_learns_flowers_clients_learn_to_the_bit(no_report, tmp_path):
     from sim.runs.execute import execute
 
     run_app(2, rounds=4, out=str(tmp_path / "flower"))

@@ -79,7 +79,7 @@ def held_out(run, seed, name):
 
 @pytest.fixture
 def here(fedsmall):
-    """Call the command line in this process: a start of Python costs seconds, and two tests have it."""
+    """Call the command line in this process: a start of Python costs seconds, and one test has it."""
 
     def call(*arguments):
         code, shown, complained = fedsmall("predict", *arguments)
@@ -167,9 +167,9 @@ def scans(tmp_path_factory):
     return execute(load(write(folder, IMAGES)), folder / "run")
 
 
-def test_raw_images_in_a_new_process_get_what_the_run_said_of_them(scans, tmp_path):
+def test_raw_images_get_what_the_run_said_of_them(scans, here, tmp_path):
     told = scans.predictions_of(scans.done[0])
-    here = told["sites"] == "essen"
+    essen = told["sites"] == "essen"
     files = [
         path for label in ("disc", "ring") for path in sorted((scans.folder.parent / "scans/essen" / label).glob("*"))
     ]
@@ -178,10 +178,10 @@ def test_raw_images_in_a_new_process_get_what_the_run_said_of_them(scans, tmp_pa
     for place, number in enumerate(picked):
         (tmp_path / "new" / f"{place:02d}.png").write_bytes(files[number].read_bytes())
 
-    rows = elsewhere(tmp_path, scans.folder.resolve(), "new")
+    rows = here(scans.folder, "new")
 
     assert [row["image"] for row in rows] == [f"{place:02d}.png" for place in range(len(picked))]
-    assert np.abs(said(rows) - told["probabilities"][here]).max() < 1e-6
+    assert np.abs(said(rows) - told["probabilities"][essen]).max() < 1e-6
     assert (said(rows)[:, 1] > 0.5).any()
 
 
