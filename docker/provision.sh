@@ -16,8 +16,9 @@ for site in essen bonn ulm; do
     cp "$keys/site.json" "$keys/policy.toml" "$keys/site.key.pub" "$root/kits/$site/" # for the half with the data: no key,
     mv "$keys/identity.key" "$root/kits/$site/"                                       # but the identity of its letters
 done
-mkdir -p "$root/gate/ca" "$root/gate/server"
+mkdir -p "$root/gate/ca" "$root/gate/server" "$root/gate/sites"
 cp "$consortium/consortium.json" "$root/gate/"
+cp "$consortium/sites"/*.pub "$root/gate/sites/" # whom it lets ask as often as a site does
 cp "$consortium/ca/ca.crt" "$root/gate/ca/"
 cp "$consortium/server/server.crt" "$consortium/server/server.key" "$root/gate/server/"
 mv "$consortium/ca/ca.key" "$consortium/ca/private/" # needed to renew, and by nobody who runs

@@ -3,11 +3,20 @@
 Open-source Flower has no user accounts, and one port serves the sites (``/v1/fleet/``), the ``flwr`` commands
 (``/v1/control/``) and the ServerApp (``/v1/runtime/``): whoever reaches it can run code at every hospital. So the
 SuperLink listens on the loopback alone, and the public port passes the ten calls that a registered site makes.
+
+A call costs the SuperLink milliseconds, whether it is refused there or not, so the gate counts calls first: by the key
+that a call names where that is an admitted site's, else by its address and over all addresses together. Sites behind
+one address do not share what a site may ask.
 """
 
+import base64
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+from sim.consortium import members
 from sim.consortium.members import Consortium
 
 # flwr 1.41 superlink/routers/fleet/router.py, less register-node and unregister-node: sites are registered by the
@@ -26,13 +35,19 @@ FLEET_CALLS = (
 )
 LARGEST_CALL_MIB = 32  # Flower cuts arrays into objects of 5 MB
 
+# Calls a second, and lines that wait for an answer. A site at .3 s a contact asks 35 times a second, one call after the
+# other, beside a heartbeat (Flower's own SuperNode has up to five under way): who asks so is slowed down above the rate
+# and never refused. Only more calls at once than are held back are refused, with a 503, which sites ask again after.
+LIMITS = {"member": (100, 16), "stranger": (10, 4), "strangers": (40, 16)}
+
 CONFIGURATION = """\
 # Written by `fedsmall server up`; changes here are lost.
 worker_processes 1;
+worker_rlimit_nofile 4096;
 daemon off;
 pid {work}/nginx.pid;
 error_log stderr warn;
-events {{ worker_connections 512; }}
+events {{ worker_connections 2048; }}
 http {{
     server_tokens off;
     log_format gate '$time_iso8601 $remote_addr $request_method $uri $status $request_length $bytes_sent';
@@ -42,6 +57,15 @@ http {{
     fastcgi_temp_path {work}/fastcgi;
     uwsgi_temp_path {work}/uwsgi;
     scgi_temp_path {work}/scgi;
+    map_hash_bucket_size 1024;
+    map $http_flwr_public_key $site {{ default ""; {sites}}}
+    map $site $member {{ "" ""; default $binary_remote_addr$site; }}
+    map $site $stranger {{ "" $binary_remote_addr; default ""; }}
+    map $site $strangers {{ "" all; default ""; }}
+    {zones}
+    limit_req_log_level info;
+    limit_conn_log_level info;
+    client_header_timeout 10s;
     server {{
         listen {listen} ssl;
         ssl_certificate {certificate};
@@ -51,6 +75,7 @@ http {{
         client_max_body_size {largest}m;
         location ~ ^/v1/fleet/({calls})$ {{
             limit_except POST {{ deny all; }}
+            {limits}
             proxy_pass https://{upstream};
             proxy_http_version 1.1;
             proxy_set_header Connection "";
@@ -80,13 +105,52 @@ def configuration(record: Consortium, folder: Path, *, upstream: str | None = No
         calls="|".join(FLEET_CALLS),
         upstream=upstream or record.inner_address,
         largest=LARGEST_CALL_MIB,
+        sites="".join(f'"{key}" {name}; ' for name, key in _admitted(record, folder).items()),
+        zones="\n    ".join(_zones()),
+        limits="\n            ".join(_limits()),
     )
+
+
+def _zones() -> list[str]:
+    """Where calls and lines are counted: by the variable of that name, which is empty where it does not count."""
+    rates = [f"limit_req_zone ${who} zone={who}:10m rate={rate}r/s;" for who, (rate, _) in LIMITS.items()]
+    return rates + [f"limit_conn_zone ${who} zone={who}_lines:10m;" for who in LIMITS]
+
+
+def _limits() -> list[str]:
+    """A second's calls more than the rate pass at once, another second's wait."""
+    bursts = [f"limit_req zone={who} burst={2 * rate} delay={rate};" for who, (rate, _) in LIMITS.items()]
+    return bursts + [f"limit_conn {who}_lines {lines};" for who, (_, lines) in LIMITS.items()]
+
+
+def _admitted(record: Consortium, folder: Path) -> Mapping[str, str]:
+    """The public keys of admitted sites, by name, as Flower's programs send them in a header.
+
+    A site whose key is not in ``folder`` counts as a stranger, which makes it slow.
+    """
+    paths = {
+        name: folder / "sites" / f"{name}.pub"
+        for name, member in sorted(record.members.items())
+        if member.standing(members.today()) == "admitted"
+    }
+    return {name: header(path.read_bytes()) for name, path in paths.items() if path.exists()}
+
+
+def header(public: bytes) -> str:
+    """An OpenSSH public key in the form of Flower's header ``flwr-public-key``."""
+    pem = load_ssh_public_key(public).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return base64.b64encode(pem).decode()
+
+
+def path_in(folder: Path) -> Path:
+    """Where the gate's configuration lies."""
+    return folder / "gate" / "nginx.conf"
 
 
 def write(record: Consortium, folder: Path, **settings: str) -> Path:
     """Write the configuration into ``folder/gate`` and return its path."""
-    (folder / "gate").mkdir(mode=0o700, exist_ok=True)
-    path = folder / "gate" / "nginx.conf"
+    path = path_in(folder)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     path.write_text(configuration(record, folder, **settings))
     return path
 

@@ -2,9 +2,12 @@
 
 import fcntl
 import json
+import os
 import secrets
+import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,6 +118,17 @@ def _register(folder: Path, say: Say) -> None:
         if standing in ("revoked", "expired") and name in present:
             say(f"# {name} is {standing}")
             flower_cli.call(home, "supernode", "unregister", str(present[name].node), flower_cli.CONNECTION, say=say)
+    tell_gate(folder)
+
+
+def tell_gate(folder: Path) -> None:
+    """Let a gate that runs beside this server know who is admitted; lines that are open go on meanwhile."""
+    path = gate.path_in(folder)
+    before = path.read_text() if path.exists() else ""
+    runs = supervisor.pids(process_folder(folder)).get("gate")
+    if runs and before != gate.write(members.load(folder), folder).read_text():
+        with suppress(ProcessLookupError):
+            os.kill(runs, signal.SIGHUP)
 
 
 def registered(folder: Path) -> dict[str, "Node"]:

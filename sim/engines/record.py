@@ -1,7 +1,9 @@
 """The record of one plan's run, and how it is made of what an engine leaves."""
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -108,6 +110,10 @@ def whole_model(plan: Plan, task: Task, trained: Arrays) -> Arrays:
 
 def versions() -> dict[str, str]:
     """The versions that a run's numbers may depend on."""
-    packages = ("flwr", "ray", "torch", "numpy", "scipy", "scikit-learn")
     cuda = {"cuda": torch.version.cuda} if torch.version.cuda else {}
-    return {"fedsmall": __version__, "python": platform.python_version()} | {p: version(p) for p in packages} | cuda
+    return {"fedsmall": __version__, "python": platform.python_version(), **_installed(), **cuda}
+
+
+@cache  # a package's whole description is read for it, and the plans of a run are many
+def _installed() -> Mapping[str, str]:
+    return {name: version(name) for name in ("flwr", "ray", "torch", "numpy", "scipy", "scikit-learn")}

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
@@ -157,8 +158,9 @@ def _panel(axes: Axes, run: Run, name: str) -> None:
 def svg(figure: Figure, title: str) -> str:
     """The figure as an SVG element for a page: text stays text, ink and rules are the page's own."""
     text = io.StringIO()
-    with mpl.rc_context(STYLE):
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    canvas: Any = FigureCanvasSVG(figure)
+    with mpl.rc_context(STYLE):  # not savefig, which would lay the figure out and draw it twice, to the same letters
+        canvas.print_svg(text, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     body = text.getvalue()
     body = body[body.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)

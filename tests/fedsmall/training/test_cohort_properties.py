@@ -75,7 +75,7 @@ def assert_alike(plan: Plan, task: Task, sizes: list[int], path: str, atol: floa
         np.testing.assert_allclose(told[name], array, rtol=1e-8, atol=1e-8, err_msg=name)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     task=TABLES,
     model=st.sampled_from([("linear", {}), ("mlp", {"hidden": [5]}), ("mlp", {"hidden": [4, 3], "dropout": 0.3})]),

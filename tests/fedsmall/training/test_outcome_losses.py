@@ -111,7 +111,7 @@ def test_hazards_on_pooled_data_train_to_a_logistic_regression_of_each_interval(
 
 
 def test_proportional_hazards_on_pooled_data_are_one_logistic_regression_of_person_periods():
-    model = fitted(Task("t", (3,), 3, "hazard"), SEEN, "proportional", rounds=6000, momentum=0.9)
+    model = fitted(Task("t", (3,), 3, "hazard"), SEEN, "proportional", rounds=2500, momentum=0.9)
 
     rows, happened = [], []
     for x, (through, event, *_) in zip(X, SEEN, strict=True):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections import Counter
 from datetime import datetime
 from itertools import pairwise
 from ssl import create_default_context
@@ -41,6 +42,7 @@ from sim.runs import scenario
 from sim.runs.execute import execute
 from sim.runs.folder import read as read_run
 from tests import ROOT
+from tests.sim.consortium.test_gate import at_once, invented
 
 NAMES = ("bonn", "essen", "ulm")
 PATIENCE = {"round_deadline_s": 300.0, "start_deadline_s": 300.0}
@@ -332,6 +334,19 @@ def test_the_gate_passes_no_other_path(loopback, path):
         first = line.recv(64).split(b"\r\n")[0]
 
     assert first.split()[1] in (b"403", b"400"), first
+
+
+def test_a_flood_at_the_gate_changes_no_bit_of_a_run(loopback):
+    plan, log = plan_of(rounds=12), loopback.folder / "log" / "gate-access.log"
+    number = loopback.start("flooded", plan, **PATIENCE)
+    assert flower_cli.wait_until((loopback.home("flooded") / "journal" / "000001.json").exists, 300)
+
+    answers = sum((at_once(loopback.folder, invented(24), "127.0.0.2") for _ in range(40)), Counter())
+    loopback.finish("flooded", number)
+
+    assert answers[503] > 500
+    assert same(load_file(loopback.home("flooded") / "model.safetensors"), in_process(loopback, plan))
+    assert not any(line.split()[1:5:3] == ["127.0.0.1", "503"] for line in log.read_text().splitlines())
 
 
 def test_plain_text_is_not_answered(loopback):

@@ -161,7 +161,7 @@ def test_what_is_expected_is_scikit_learns_on_the_pooled_out_of_fold_predictions
 
 
 def test_patients_who_took_no_part_are_judged_as_they_will_be_and_not_as_those_who_did() -> None:
-    plan = of_samples(5, 3, rounds=300, samples_per_site=12, recipe=plan_of().recipe.model_copy(update={"lr": 0.5}))
+    plan = of_samples(5, 3, rounds=150, samples_per_site=12, recipe=plan_of().recipe.model_copy(update={"lr": 0.5}))
     said, is_so, learnt = [], [], []
     for seed in range(6):
         federation = with_noise(federation_of(plan.model_copy(update={"seed": seed})), seed)

@@ -88,7 +88,8 @@ def test_the_others_have_the_numbers_that_they_have_alone(wild, tmp_path):
 
 
 def test_the_exit_code_says_that_something_failed_and_the_report_is_made(fedsmall, tmp_path):
-    code, said, _ = fedsmall("run", write(tmp_path, WILD), "--out", "out")
+    two = SMALL.partition("[[method]]")[0] + '[[method]]\nname = "FedAvg"\n' + WILD.removeprefix(SMALL)
+    code, said, _ = fedsmall("run", write(tmp_path, two), "--out", "out")
 
     assert code == 1
     assert "Wild failed (seeds 0, 1)" in said

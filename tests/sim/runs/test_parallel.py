@@ -52,18 +52,19 @@ class Counting:
         self.ended.append(plan.method.label)
 
 
-def test_two_processes_give_the_bits_of_one(small_run, tmp_path):
-    watcher = Counting()
+def test_two_processes_give_the_bits_of_one(tmp_path):
+    watcher, scenario = Counting(), load(write(tmp_path))
+    alone = execute(scenario, tmp_path / "alone")
 
-    run = execute(load(write(tmp_path)), tmp_path / "run", engine="inprocess", processes=2, watcher=watcher)
+    run = execute(scenario, tmp_path / "run", processes=2, watcher=watcher)
 
     assert [one.index for one in run.done] == list(range(10))
-    assert sorted(watcher.ended) == sorted(one.label for one in small_run.done)
+    assert sorted(watcher.ended) == sorted(one.label for one in alone.done)
     assert watcher.rounds == sorted(watcher.rounds)
-    for mine, theirs in zip(run.done, small_run.done, strict=True):
+    for mine, theirs in zip(run.done, alone.done, strict=True):
         assert mine.evaluations == theirs.evaluations
         assert mine.row["trivial"] == theirs.row["trivial"]
-        model, other = run.model_of(mine), small_run.model_of(theirs)
+        model, other = run.model_of(mine), alone.model_of(theirs)
         assert all(np.array_equal(model[name], other[name]) for name in model or {})
 
 

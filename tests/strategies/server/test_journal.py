@@ -1,10 +1,9 @@
 """The journal gives back the last whole state, bit for bit, whatever a kill or a fault left on the disk."""
 
 import hashlib
+import itertools
 import json
-import os
-import subprocess
-import sys
+import multiprocessing
 import time
 
 import numpy as np
@@ -190,27 +189,23 @@ def test_states_of_the_first_release_open(tmp_path):
     assert FileJournal(tmp_path).contacts() == [9]
 
 
-WRITER = """
-import sys, itertools, numpy as np
-from pathlib import Path
-from fedsmall.errors import PlanError
-from strategies.server.journal import FileJournal
-journal = FileJournal(Path(sys.argv[1]))
-for contact in itertools.count(1):
-    journal.save(contact, {"w": np.full(20000, float(contact))}, {"contact": contact})
-"""
+def write_for_ever(folder):
+    journal = FileJournal(folder)
+    for contact in itertools.count(1):
+        journal.save(contact, {"w": np.full(20000, float(contact))}, {"contact": contact})
 
 
 def test_a_writer_killed_at_any_moment_leaves_a_whole_state(tmp_path):
     for delay in (0.05, 0.11, 0.17):
         folder = tmp_path / str(delay)
-        process = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], env={**os.environ, "PYTHONPATH": "."})
+        process = multiprocessing.get_context("fork").Process(target=write_for_ever, args=(folder,))
+        process.start()
         while not (folder.exists() and any(folder.glob("*.json"))):
-            assert process.poll() is None
+            assert process.is_alive()
             time.sleep(0.01)
         time.sleep(delay)
         process.kill()
-        process.wait()
+        process.join()
 
         contact, arrays, meta = FileJournal(folder).latest()
 
