@@ -60,8 +60,8 @@ def federation_from_arrays(
 
     Shapes are those of an .npz (:func:`fedsmall.data.sources.arrays.npz`). Without ``test`` a quarter is held out at
     each site. The plan's ``task`` is any name, or a table of ``name``, ``loss`` and ``classes``; where the loss is of
-    numbers, y are such, and ``target`` may name them; where it is of labels, ``targets`` does. ``patients`` says by site
-    whose each sample is, (samples,) of numbers or words; a patient's are on one side.
+    numbers, y are such, and ``target`` may name them; where it is of labels, ``targets`` does. ``patients`` says by
+    site whose each sample is, (samples,) of numbers or words; a patient's are on one side.
     """
     from fedsmall.data.sources.arrays import from_arrays, make_part
     from fedsmall.data.sources.files import check_order
