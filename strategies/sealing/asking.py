@@ -1,36 +1,44 @@
 """What a server asks of sites because it can open nothing: to help with a sum, and to seal a traveller anew."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
+from fedsmall.sealing.waybills import Waybills
 from fedsmall.sealing.words import GROUP, HELP, LETTER, READDRESS, SEEDS, SUM, WRITTEN
 from fedsmall.wire import ANSWER_BYTES, CONFIG, MODEL
 from strategies.checks import read_array
 from strategies.records import array_records, size_in_bytes, to_record
+from strategies.roster import Roster
 from strategies.sealing.pending import Summand
 from strategies.slots import Slot
 
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
-
-    from strategies.sealing.chain import SealedChain
-
 TIMEOUT_S = 600.0
+
+
+class Chain(Protocol):
+    """What is to be known of a sealed chain in order to ask in its name."""
+
+    roster: Roster
+    ways: Waybills
+
+    def words(self, t: int, **more: Any) -> ConfigRecord:
+        """The config of a question in the course of round ``t``."""
+
+    def note(self, t: int, site: str, kind: str, reason: str) -> None:
+        """Write down what became of a site."""
 
 
 class HelpError(RuntimeError):
     """A sum that cannot be opened, for a helper is silent; the run can be resumed when it is back."""
 
 
-def ask_helpers(
-    chain: "SealedChain", grid: Grid, t: int, group: int, summands: Mapping[str, Summand]
-) -> list[np.ndarray]:
+def ask_helpers(chain: Chain, grid: Grid, t: int, group: int, summands: Mapping[str, Summand]) -> list[np.ndarray]:
     """What each helper of round ``t`` tells, (numbers,) uint64 each, for the sum of these sites of a group.
 
     Raises HelpError where one of them does not: without all, the sum stays closed.
@@ -58,7 +66,7 @@ def ask_helpers(
     return told
 
 
-def readdressed(chain: "SealedChain", grid: Grid, t: int, slots: Mapping[str, Slot]) -> dict[str, "ArrayRecord"]:
+def readdressed(chain: Chain, grid: Grid, t: int, slots: Mapping[str, Slot]) -> dict[str, ArrayRecord]:
     """The travellers of these ``slots``, sealed to where they are to train for round ``t``; those that came."""
     letters = {}
     for site, slot in sorted(slots.items()):
@@ -76,7 +84,7 @@ def readdressed(chain: "SealedChain", grid: Grid, t: int, slots: Mapping[str, Sl
     return letters
 
 
-def _asked(chain: "SealedChain", grid: Grid, action: str, questions: Mapping[str, RecordDict]) -> dict[str, Message]:
+def _asked(chain: Chain, grid: Grid, action: str, questions: Mapping[str, RecordDict]) -> dict[str, Message]:
     """The answers of these sites, each to its own question; of those that are connected and answer."""
     there = set(grid.get_node_ids())
     nodes = {site: chain.roster.nodes[site] for site in questions if chain.roster.nodes[site] in there}
@@ -86,7 +94,7 @@ def _asked(chain: "SealedChain", grid: Grid, action: str, questions: Mapping[str
     return {s: by_id[o.metadata.message_id] for s, o in orders.items() if o.metadata.message_id in by_id}
 
 
-def _records(reply: Message | None) -> "dict[str, ArrayRecord]":
+def _records(reply: Message | None) -> dict[str, ArrayRecord]:
     if reply is None:
         raise ReplyError("no answer before the deadline")
     if reply.has_error():
