@@ -176,7 +176,8 @@ class Policy(Frozen):
             )
         if privacy is None or privacy.clip is None:
             if self.clip is not None or self.noise or self.budget is not None:
-                has = "no privacy" if privacy is None else "blur, which no ledger counts"
+                noised = privacy is not None and privacy.blur is not None
+                has = "blur, which no ledger counts" if noised else "no privacy"
                 raise PolicyError(f"the policy here demands clipping and noise; the plan has {has}")
             return
         if self.clip is not None and privacy.clip > self.clip:
