@@ -47,7 +47,7 @@ class Letters:
             raise LetterError(
                 "the consortium's roll has another identity for this site; send the coordinator site.key.pub"
             )
-        if fresh := check_identities(self.home, roll, order.policy.roll):
+        if fresh := [name for name in check_identities(self.home, roll, order.policy.roll) if name != self.name]:
             pinned = "as the policy pins it" if order.policy.roll else "compare `fedsmall site roll` with theirs"
             self.log.write("met", run=str(order.config[RUN]), kind="roll", reason=f"{', '.join(fresh)}: {pinned}")
         return {ANNOUNCED: self._desk(order).announce().model_dump_json()}
