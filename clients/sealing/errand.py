@@ -17,7 +17,7 @@ from fedsmall.audit_log import digest_of
 from fedsmall.errors import ReplyError
 from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
-from fedsmall.run_sheet import RUN
+from fedsmall.run_sheet import RUN, SITES
 from fedsmall.sealing.letters import LetterError, after
 from fedsmall.sealing.masks import masked, total
 from fedsmall.sealing.words import (
@@ -64,6 +64,8 @@ class Errand:
         self.t, self.told = int(config[ROUND]), told
         self.post, self.ways, self.thread = at_work.post, at_work.ways, at_work.thread
         self._starts = at_work.starts
+        if sorted(config[SITES]) != list(self.ways.names):  # they decide on what is drawn here
+            raise LetterError("the order is for other sites than those that have announced keys")
         self._see_average()
 
     # -- what came --------------------------------------------------------------------------------------------------
