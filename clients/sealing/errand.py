@@ -269,11 +269,12 @@ class Errand:
         if not self.ways.last_average(self.t) < written < self.t:
             raise LetterError(f"the traveller of round {written} does not go on to round {self.t}")
         to = self.ways.site_of(self.t, self.ways.traveller(written, self.desk.site))
+        content = self.desk.sent(written)
         self.desk.readdresses(written, to, policy.most_readdressed)
         log.write(
             "readdressed", run=str(self.config[RUN]), kind="letter", t=written, reason=f"for {to}, round {self.t}"
         )
-        letter = self.post.write(TRAVELLER, written, to, self.thread.before(written), self.desk.sent(written))
+        letter = self.post.write(TRAVELLER, written, to, self.thread.before(written), content)
         return {"config": {}}, join(**{MODEL: {LETTER: np.frombuffer(letter, np.uint8)}})
 
 

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedsmall.sealing.letters import OVERHEAD, SEED, SIGNATURE, LetterError, Post, announce, signed
+from fedsmall.sealing.letters import OVERHEAD, SEED, SIGNATURE, Announcement, LetterError, Post, announce, signed
 from fedsmall.sealing.waybills import Waybills
 from fedsmall.sealing.words import KEY, LETTER, MOMENTS, TRAVELLER
 from fedsmall.wire import join
@@ -27,8 +27,12 @@ PLACES = {
 A, B, C = NAMES[:3]
 
 
+def announce_of(site: str, run: str = RUN) -> Announcement:
+    return announce(site, run, IDENTITIES[site], KEYS[site], "00" * 32)
+
+
 def post(site: str, run: str = RUN, plan: str = "p") -> Post:
-    others = {name: announce(name, run, IDENTITIES[name], KEYS[name], "00" * 32) for name in NAMES}
+    others = {name: announce_of(name, run) for name in NAMES}
     return Post(site, run, IDENTITIES[site], KEYS[site], others, plan)
 
 

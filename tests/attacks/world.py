@@ -6,21 +6,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+from flwr.app import MessageType
 
+from clients.hospital import HospitalClient
 from clients.patients import Answer
 from clients.station import Station
 from fedsmall.ends import ENDS
+from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN, RUN_ID
-from fedsmall.sealing.words import SEALED, Order
-from fedsmall.wire import PLAN, ROUND, Arrays
+from fedsmall.run_sheet import RUN, RUN_ID, SCALING
+from fedsmall.sealing.words import HELP, SEALED, Order
+from fedsmall.wire import MODEL, PLAN, ROUND, Arrays, split
+from fedsmall.wire import NAMES as NAMES_OF
+from strategies.sealing.asking import HelpError
 from strategies.server.run_loop import Outcome
 from tests.sim.sealing.federation import BOTH, Change, Federation, drawn, plan_of, run
 
 MOMENTUM = {"recipe": {"lr": 0.1, "batch": 4, "momentum": 0.5}}
 CHAIN = {"permute_every": 1, "aggregate_every": 3}
 AVERAGE = {"aggregate_every": 1}
+IMPATIENT: dict[str, Any] = {"start_deadline_s": 10, "round_deadline_s": 10}
+LARGE = {"model_options": {"hidden": [512]}, "recipe": {"lr": 0.1}}  # and whole sites as batches
 NAMES = tuple(f"site-{k:03d}" for k in range(5))
 
 
@@ -59,9 +67,27 @@ class Heard(NamedTuple):
         return self.but(**{RUN: name, RUN_ID: ident})
 
 
-def watch(patch: pytest.MonkeyPatch, heard: list[Heard]) -> None:
-    """Write down whatever any station is asked from now on, and its answer."""
-    answer = Station.answer
+class Trained(NamedTuple):
+    """What a site trained for a round, of what it received, on its ``patients`` (patients, features)."""
+
+    site: str
+    t: int
+    received: Arrays
+    model: Arrays
+    patients: np.ndarray
+
+
+def watch(patch: pytest.MonkeyPatch, heard: list[Heard], trained: list[Trained] | None = None) -> None:
+    """Write down whatever any station is asked from now on, and its answer; and what no server should see."""
+    answer, fit = Station.answer, HospitalClient.fit
+
+    def fitted(self: HospitalClient, parameters: Any, config: Any) -> Any:
+        told = fit(self, parameters, config)
+        received = split(dict(zip(config[NAMES_OF], parameters, strict=True)), MODEL)
+        model = {name: array.copy() for name, array in self.trained.items()}
+        if trained is not None:
+            trained.append(Trained(self.home.site, config[ROUND], received, model, self.home.train.x))
+        return told
 
     def watched(self: Station, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         header, sent = answer(self, kind, config, arrays)
@@ -69,16 +95,34 @@ def watch(patch: pytest.MonkeyPatch, heard: list[Heard]) -> None:
         return header, sent
 
     patch.setattr(Station, "answer", watched)
+    patch.setattr(HospitalClient, "fit", fitted)
+
+
+def without(kind: str) -> Change:
+    """A network that loses questions of a kind."""
+    return lambda _, order: None if kind in order.metadata.message_type else order
+
+
+def who_met(folder: Path, sites: int = 3) -> "World":
+    """Sites that have answered the roll call of a run, and whose server then asked no further."""
+    with pytest.MonkeyPatch.context() as patch:
+        watch(patch, heard := [])
+        later = f"{MessageType.QUERY}.{SCALING}"
+        federation = Federation(folder, sites, patch, change=without(later))
+        with pytest.raises(PlanError, match="Not every site takes part"):
+            run(federation, plan := averages(sites), **IMPATIENT)
+    return World(federation, Outcome(), plan, heard)
 
 
 @dataclass
 class World:
-    """Sites that live on after their run, what was ``heard`` of it, and its ``plan``, with the routes that were drawn."""
+    """Sites that live on after their run, what was ``heard`` of it, and its ``plan`` with the routes' seed."""
 
     federation: Federation
     outcome: Outcome
     plan: Plan
     heard: list[Heard] = field(default_factory=list)
+    trained: list[Trained] = field(default_factory=list)
 
     @classmethod
     def walked(
@@ -93,11 +137,28 @@ class World:
     ) -> "World":
         """A world whose run is over; what is patched for it is undone before anybody else runs."""
         heard: list[Heard] = []
+        trained: list[Trained] = []
         with (patch or pytest.MonkeyPatch()).context() as inner:
-            watch(inner, heard)
+            watch(inner, heard, trained)
             federation = Federation(folder, sites, inner, policy, change)
             outcome = run(federation, plan)
-        return cls(federation, outcome, drawn(federation), heard)
+        return cls(federation, outcome, drawn(federation), heard, trained)
+
+    @classmethod
+    def unopened(cls, folder: Path, plan: Plan) -> "World":
+        """A world whose server has the summands of the first average, and has asked no helper yet."""
+        heard: list[Heard] = []
+        trained: list[Trained] = []
+        with pytest.MonkeyPatch.context() as patch:
+            watch(patch, heard, trained)
+            federation = Federation(folder, len(NAMES), patch, change=without(HELP))
+            with pytest.raises(HelpError, match="the sum of round 1 stays closed"):
+                run(federation, plan, **IMPATIENT)
+        return cls(federation, Outcome(), drawn(federation), heard, trained)
+
+    def watch(self, patch: pytest.MonkeyPatch) -> None:
+        """Go on writing down what the sites train."""
+        watch(patch, self.heard, self.trained)
 
     def once(self, kind: str, site: str | None = None, t: int | None = None) -> Heard:
         """The first question of a kind, to a site, of a round."""
@@ -106,7 +167,7 @@ class World:
         )
 
     def ask(self, question: Heard, to: str | None = None) -> Answer:
-        """What a site answers to a question now; one that was put to another says nothing of where that one's log stood."""
+        """What a site answers now; a question that was put to another says nothing of where that one's log stood."""
         config = {key: value for key, value in question.config.items() if to is None or key != ENDS}
         return self.federation.there[to or question.site].answer(question.kind, config, question.arrays)
 
