@@ -109,7 +109,9 @@ class Desk:
     def keep_sent(self, t: int, content: bytes) -> None:
         """Keep a traveller as it was sealed after round ``t``, and let go of the oldest."""
         self._sent(t).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write(self._sent(t), seal(content), mode=0o600)  # not flushed: without it a traveller is replaced, and none is lost
+        write(
+            self._sent(t), seal(content), mode=0o600
+        )  # not flushed: without it a traveller is replaced, and none is lost
         for old in sorted((self.folder / "sent").glob("*"))[:-SENT]:
             old.unlink()
 

@@ -10,7 +10,7 @@ from clients.sealing.desk import Desk
 from clients.upkeep.at_rest import secret
 from fedsmall.aggregation.sums import SCALE
 from fedsmall.audit_log import digest_of
-from fedsmall.sealing.letters import Thread
+from fedsmall.sealing.letters import Thread, after
 from fedsmall.sealing.masks import total, unmasked
 from fedsmall.sealing.roll import IDENTITY
 from fedsmall.sealing.waybills import Waybills
@@ -71,9 +71,9 @@ def without_streams_of(world: World, traitors: Iterable[str], summands: Summands
     """A site's summand less the streams of helpers who opened its letters for the server."""
     seeds = []
     for helper in traitors:
-        post, _, thread = desk_of(world, helper).post(world.plan, summands[helper].told)
+        at_work = desk_of(world, helper).opened(world.plan, summands[helper].told)
         letter = summands[site].sent[f"seeds/{helper}"].tobytes()
-        seeds.append(post.open(KEY, 1, site, thread.before(1), letter))
+        seeds.append(at_work.post.open(KEY, 1, site, at_work.thread.before(1), letter))
     hidden = masked(summands, site)
     return hidden - total(seeds, len(hidden))
 
@@ -139,11 +139,11 @@ def test_the_same_common_model_twice_gives_one_site_by_subtraction(unopened):
 
 def summed(world: World, t: int, sites: Iterable[str], model: Arrays) -> np.ndarray:
     """The sum of what these sites train of a model that a server says is the average before round ``t``."""
-    begun = desk_of(world, "site-000").post(world.plan, first(world)["site-000"].told)[2].at[0]
+    begun = desk_of(world, "site-000").opened(world.plan, first(world)["site-000"].told).thread.at[0]
     thread, said = Thread({0: begun}), digest_of(model)
     for last in range(1, t):
         average = Average(t=last, before=(before := thread.at[last - 1]), commons=(said,))
-        thread.go_on(before, last, [said])
+        thread.at[last] = after(before, last, (said,))
     words = Order(average=average, nonces=first(world)["site-000"].told.nonces).model_dump_json(exclude_defaults=True)
     summands = {}
     for site, order in first(world).items():

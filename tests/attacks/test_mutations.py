@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from safetensors.numpy import save
 
-from clients.sealing.errand import _arrays, _order
+from clients.sealing.errand import _arrays, order_in
 from fedsmall.sealing.letters import Announcement, LetterError, name_of
 from fedsmall.sealing.words import SEALED, TRAVELLER, Order
 from tests.attacks.test_letters import IDENTITIES, LETTERS, RUN, THREAD, A, B, announce_of, post
@@ -103,11 +103,11 @@ def test_orders_of_chance_are_orders_or_refused():
 
     for _ in range(WORDS_TRIED):
         words = mutated(text, rng).decode("utf-8", "surrogateescape")
-        told, why = outcome(_order, {SEALED: words})
+        told, why = outcome(order_in, {SEALED: words})
         assert why == (None if told else "the order does not say what an order of a sealed run says")
     for words in (None, 3, b"", [], {}, "null", "[" * 100_000):
         with pytest.raises(LetterError, match="does not say what an order"):
-            _order({SEALED: words})
+            order_in({SEALED: words})
 
 
 @pytest.mark.parametrize("kind", ["train", "help", "readdress", "scaling", "roll"])

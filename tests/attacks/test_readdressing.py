@@ -2,6 +2,8 @@
 
 import pytest
 
+from clients.memory import RUNS, own_folder
+from clients.sealing.desk import FOLDER
 from fedsmall.sealing.waybills import Waybills
 from fedsmall.sealing.words import READDRESS, WRITTEN
 from fedsmall.wire import ROUND
@@ -55,7 +57,12 @@ def test_a_traveller_goes_nowhere_after_the_run(world):
 
 
 def test_a_traveller_that_is_not_kept_any_more_goes_nowhere(world):
+    folder = own_folder(world.federation.folder / A / RUNS, "trial", "0123") / FOLDER
+    kept = (folder / "sent" / "000000001.safetensors").rename(folder / "gone")
+
     world.refuses(question(world, 1, 2), "the traveller of round 1 is not kept here any more")
+
+    kept.rename(folder / "sent" / "000000001.safetensors")
 
 
 def test_a_model_of_an_average_is_no_traveller(unopened):

@@ -25,7 +25,7 @@ TOO_LARGE = (
     "A number of '0.bias' is not finite, or above 715,827,883, the most that a secure sum holds here; scale the "
     "features, take a smaller lr, or leave weighted or secure out."
 )
-NOT_FINITE = "what was trained here may not be used: the model holds a number that is not finite"
+NOT_FINITE = "what was trained here may not be used: it holds a number that is not finite"
 
 
 def helpers(world: World, t: int) -> list[str]:
