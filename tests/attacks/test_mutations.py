@@ -15,7 +15,7 @@ from fedsmall.sealing.letters import Announcement, LetterError, name_of
 from fedsmall.sealing.words import SEALED, TRAVELLER, Order
 from tests.attacks.test_letters import IDENTITIES, LETTERS, RUN, THREAD, A, B, announce_of, post
 
-LETTERS_TRIED, CONTENTS_TRIED, WORDS_TRIED = 8_000, 6_000, 5_000
+LETTERS_TRIED, CONTENTS_TRIED, WORDS_TRIED = 4_000, 8_000, 5_000
 
 
 def mutated(what: bytes, rng: random.Random) -> bytes:
