@@ -126,6 +126,6 @@ def _aside(folder: Path, ident: str) -> Path:
 
 
 def put(path: Path, content: bytes) -> None:
-    """Write a file of a run, in a folder that is the site's alone."""
+    """Write a file of a run, which the site's user alone may read, in a folder that is theirs alone."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write(path, content, flush=True)
+    write(path, content, flush=True, mode=0o600)

@@ -10,7 +10,7 @@ from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.files import DiskFullError
 from fedsmall.plan import Plan
-from fedsmall.wire import NAMES, PLAN, Arrays
+from fedsmall.wire import LEAVES, NAMES, PLAN, Arrays
 
 TOLD = (PlanError, DataError, PolicyError)  # errors whose words were written to leave the site
 
@@ -34,8 +34,11 @@ def plan_of(config: Mapping[str, Any]) -> Plan:
 
 
 def named(order: SiteRequest) -> dict[str, Any]:
-    """The words of a message, with the names of the arrays that it brings, for a NumPyClient."""
-    return {**order.config, NAMES: list(order.arrays)}
+    """The words of a message, with the names of the arrays that it brings, for a NumPyClient.
+
+    What is trained at a real site leaves it, whatever an order says: noise is left out where it does not.
+    """
+    return {**order.config, NAMES: list(order.arrays), LEAVES: True}
 
 
 def reason_of(error: Exception) -> str:

@@ -76,3 +76,14 @@ def test_what_a_row_names_is_there(row):
 def test_what_is_not_there_is_seen(shown):
     with pytest.raises((AssertionError, KeyError)):
         assert_there(shown)
+
+
+def test_every_attack_that_was_tried_names_its_tests_and_none_is_left_out():
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    rows = [
+        line for line in text.split("## Sealed runs: what was tried\n")[1].split("\n## ")[0].splitlines() if "|" in line
+    ]
+    named = {path for row in rows[2:] for path in WORD.findall(row.split("|")[3])}
+
+    assert named == {path.name for path in (ROOT / "tests" / "attacks").glob("test_*.py")}
+    assert all(row.count("|") == 4 for row in rows)

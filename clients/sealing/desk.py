@@ -44,10 +44,13 @@ class Desk:
         own = self._own()
         return announce(self.site, self.run, self._identity, bytes.fromhex(own["key"]), own["nonce"])
 
-    def take(self, announced: Mapping[str, Announcement], roll: Mapping[str, str], sites: Sequence[str]) -> str:
+    def take(
+        self, announced: Mapping[str, Announcement], roll: Mapping[str, str], sites: Sequence[str], plan: Plan
+    ) -> str:
         """Check what all ``sites`` of the run announce against the ``roll``, keep it, and reveal what was drawn here.
 
-        Raises LetterError that names the first site which is not who it should be.
+        The ``plan`` is that of the run from here on: its seed is part of the routes', and who could choose it when all
+        is revealed could choose the routes. Raises LetterError that names the first site which is not who it should be.
         """
         if sorted(announced) != sorted(sites):
             raise LetterError("what was announced is not of the sites of this run")
@@ -61,6 +64,7 @@ class Desk:
         kept = {"announced": every, "roll": roll_digest(roll)}
         if (before := self._read("announced.json")) is not None and before != kept:
             raise LetterError("other keys were announced in this run before")
+        self._check_same(plan)
         self._write("announced.json", kept)
         return str(self._own()["nonce"])
 
@@ -73,8 +77,10 @@ class Desk:
         if kept is None:
             raise LetterError("this site was never told the keys of this run")
         announced = {site: Announcement(**told) for site, told in kept["announced"].items()}
+        if sorted(order.nonces) != sorted(announced):  # one more would be drawn by whoever sends the order
+            raise LetterError("what was drawn for the routes is not of the sites of this run")
         for site, each in announced.items():
-            if site not in order.nonces or digest("drawn", order.nonces[site]) != each.commitment:
+            if digest("drawn", order.nonces[site]) != each.commitment:
                 raise LetterError(f"what {site} had drawn for the routes is not what it committed itself to")
         check_drawn(plan, seed_of(order.nonces, plan.seed))
         self._check_same(plan)
@@ -103,7 +109,9 @@ class Desk:
     def keep_sent(self, t: int, content: bytes) -> None:
         """Keep a traveller as it was sealed after round ``t``, and let go of the oldest."""
         self._sent(t).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write(self._sent(t), seal(content))  # not flushed: without it a traveller is replaced, and none is lost
+        write(
+            self._sent(t), seal(content), mode=0o600
+        )  # not flushed: without it a traveller is replaced, and none is lost
         for old in sorted((self.folder / "sent").glob("*"))[:-SENT]:
             old.unlink()
 
@@ -150,11 +158,11 @@ class Desk:
             put(self.folder / ENDED, b"")
 
     def _check_same(self, plan: Plan) -> None:
-        told = unsealed(plan).model_dump(mode="json") | {"route_seed": plan.route_seed}
+        told = unsealed(plan).model_dump(mode="json")
         if (before := self._read("plan.json")) is None:
             self._write("plan.json", told)
         elif before != told:
-            raise LetterError("the order's plan is another than that of this run's first order")
+            raise LetterError("the plan is another than that of which this run's sites were told")
 
     def _own(self) -> dict[str, str]:
         own = self._read("own.json")
@@ -200,6 +208,11 @@ class OpenDesk:
 def drawn(count: int) -> str:
     """So many random bytes, in hexadecimal digits."""
     return secrets.token_hex(count)
+
+
+def began(folder: Path) -> bool:
+    """Whether the run whose folder at the site this is began with letters."""
+    return (folder / FOLDER).exists()
 
 
 def destroy_ended(runs: Path, but: Path) -> None:

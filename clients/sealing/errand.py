@@ -17,7 +17,7 @@ from fedsmall.audit_log import digest_of
 from fedsmall.errors import ReplyError
 from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
-from fedsmall.run_sheet import RUN
+from fedsmall.run_sheet import RUN, SITES
 from fedsmall.sealing.letters import LetterError, after
 from fedsmall.sealing.masks import masked, total
 from fedsmall.sealing.words import (
@@ -64,6 +64,8 @@ class Errand:
         self.t, self.told = int(config[ROUND]), told
         self.post, self.ways, self.thread = at_work.post, at_work.ways, at_work.thread
         self._starts = at_work.starts
+        if sorted(config[SITES]) != list(self.ways.names):  # they decide on what is drawn here
+            raise LetterError("the order is for other sites than those that have announced keys")
         self._see_average()
 
     # -- what came --------------------------------------------------------------------------------------------------
@@ -267,11 +269,12 @@ class Errand:
         if not self.ways.last_average(self.t) < written < self.t:
             raise LetterError(f"the traveller of round {written} does not go on to round {self.t}")
         to = self.ways.site_of(self.t, self.ways.traveller(written, self.desk.site))
+        content = self.desk.sent(written)
         self.desk.readdresses(written, to, policy.most_readdressed)
         log.write(
             "readdressed", run=str(self.config[RUN]), kind="letter", t=written, reason=f"for {to}, round {self.t}"
         )
-        letter = self.post.write(TRAVELLER, written, to, self.thread.before(written), self.desk.sent(written))
+        letter = self.post.write(TRAVELLER, written, to, self.thread.before(written), content)
         return {"config": {}}, join(**{MODEL: {LETTER: np.frombuffer(letter, np.uint8)}})
 
 

@@ -10,13 +10,13 @@ from pydantic import ValidationError
 
 from clients.memory import RUNS
 from clients.patients import Answer
-from clients.sealing.desk import Desk, OpenDesk, check_identities, destroy_ended, identity_of
+from clients.sealing.desk import Desk, OpenDesk, began, check_identities, destroy_ended, identity_of
 from clients.sealing.errand import Errand, order_in
 from clients.site_log import SiteLog
 from clients.site_request import SiteRequest
 from fedsmall.errors import PlanError
 from fedsmall.files import one_line
-from fedsmall.run_sheet import RUN, RUN_ID, SITES
+from fedsmall.run_sheet import RUN, RUN_ID, RUN_NAME, SITES
 from fedsmall.sealing.letters import LetterError, name_of
 from fedsmall.sealing.words import ANNOUNCED, GROUP, NONCE, NOT_TAKEN, ROLL, SEEDS, WRITTEN, Opened, needs_letters
 from fedsmall.wire import COMMON, ROUND, Arrays, split
@@ -40,8 +40,13 @@ class Letters:
         """What the answer to a roll call says more, once the consortium's identities are as this site knows them."""
         if not needs_letters(order.plan):
             return {}
-        roll = self._roll(order)
+        desk, _ = self._desk(order), self._known_roll(order)
         destroy_ended(self.home / RUNS, self.folder_of(order.config))
+        return {ANNOUNCED: desk.announce().model_dump_json()}
+
+    def _known_roll(self, order: SiteRequest) -> dict[str, str]:
+        """The consortium's identities, as a message says them and this site knows them."""
+        roll = self._roll(order)
         mine = name_of(identity_of(self.identity))
         if roll.get(self.name) != mine:
             raise LetterError(
@@ -50,7 +55,7 @@ class Letters:
         if fresh := [name for name in check_identities(self.home, roll, order.policy.roll) if name != self.name]:
             pinned = "as the policy pins it" if order.policy.roll else "compare `fedsmall site roll` with theirs"
             self.log.write("met", run=str(order.config[RUN]), kind="roll", reason=f"{', '.join(fresh)}: {pinned}")
-        return {ANNOUNCED: self._desk(order).announce().model_dump_json()}
+        return roll
 
     def taken(self, order: SiteRequest) -> dict[str, str]:
         """What is answered to the announcements of all sites: what this one had drawn."""
@@ -61,11 +66,15 @@ class Letters:
         except ValidationError:
             raise LetterError("the keys of this run were not told in a form that this version knows") from None
         sites = [str(site) for site in order.config[SITES]]
-        return {NONCE: self._desk(order).take(told.announced, self._roll(order), sites)}
+        return {NONCE: self._desk(order).take(told.announced, self._known_roll(order), sites, order.plan)}
 
     def errand(self, order: SiteRequest) -> Errand | None:
-        """What an order asks for in a run with letters; None in others."""
-        return self._errand(order) if needs_letters(order.plan) else None
+        """What an order asks for in a run with letters; None in others. LetterError where it leaves the letters out."""
+        if needs_letters(order.plan):
+            return self._errand(order)
+        if began(self.folder_of(order.config)):
+            raise LetterError("this run's travellers and sums are hidden, and the order asks for them in the clear")
+        return None
 
     def opened(self, order: SiteRequest, errand: Errand | None) -> SiteRequest:
         """The order as its trainer takes it; a letter that may not be used is named in the site's log."""
@@ -110,6 +119,8 @@ class Letters:
         return Errand(self._at_work, told, order.raw.task, order.config)
 
     def _desk(self, order: SiteRequest) -> Desk:
+        if not RUN_NAME.fullmatch(str(order.config[RUN])):  # two runs could be told apart by where the name ends alone
+            raise LetterError("a run's name has letters, digits, dots, hyphens and underscores")
         run = f"{order.config[RUN]} {one_line(order.config.get(RUN_ID, ''), 64)}"
         return Desk(self.folder_of(order.config), self.name, run, identity_of(self.identity))
 
