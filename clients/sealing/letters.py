@@ -38,10 +38,10 @@ class Letters:
 
     def announced(self, order: SiteRequest) -> dict[str, str]:
         """What the answer to a roll call says more, once the consortium's identities are as this site knows them."""
-        if not needs_letters(order.plan):
-            return {}
-        desk, _ = self._desk(order), self._known_roll(order)
+        desk, _ = (self._desk(order), self._known_roll(order)) if needs_letters(order.plan) else (None, None)
         destroy_ended(self.home / RUNS, self.folder_of(order.config))
+        if desk is None:
+            return {}
         return {ANNOUNCED: desk.announce().model_dump_json()}
 
     def _known_roll(self, order: SiteRequest) -> dict[str, str]:

@@ -161,7 +161,7 @@ def test_a_site_that_nobody_has_met_is_in_the_log(tmp_path):
 
     [first, last] = [line["reason"] for line in world.log(A) if line["event"] == "met"]
 
-    assert first == f"{A}, {B}, {C}: compare `fedsmall site roll` with theirs"
+    assert first == f"{B}, {C}: compare `fedsmall site roll` with theirs"
     assert last == "site-zzz: compare `fedsmall site roll` with theirs"
 
 
