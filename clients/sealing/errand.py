@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from clients.patients import Answer
 from clients.policy import Policy
+from clients.sealing.contents import arrays_in, bytes_of, check_beside, check_model, fault_of
 from clients.sealing.desk import OpenDesk
 from clients.site_log import SiteLog
 from fedsmall.aggregation.sums import LEAST, length, summand
@@ -36,7 +35,6 @@ from fedsmall.sealing.words import (
     is_sealed,
     is_secure,
 )
-from fedsmall.travel.gate import largest, size, too_large
 from fedsmall.travel.schedule import Action
 from fedsmall.travel.travellers import starting
 from fedsmall.wire import (
@@ -47,12 +45,10 @@ from fedsmall.wire import (
     ROUND,
     ROUNDS,
     RULE,
-    SQUARES,
     STEPS,
     Arrays,
     join,
     parts,
-    stack_of_one,
 )
 
 
@@ -146,37 +142,22 @@ class Errand:
         in_time = since < by.t < self.t if kind == TRAVELLER else by.t == since
         if not in_time or self.ways.traveller(by.t, by.site) != self.ways.traveller(self.t, self.desk.site):
             raise LetterError(f"a letter of {by.site} from round {by.t} is not of the traveller that comes here now")
-        return _arrays(self.post.open(kind, by.t, by.site, self.thread.before(by.t), letter.tobytes()), by.site)
+        return arrays_in(self.post.open(kind, by.t, by.site, self.thread.before(by.t), letter.tobytes()), by.site)
 
     def _moments(self, record: Arrays) -> Arrays:
         if not record or not is_sealed(self.plan):
             return record
         carried = self._letter(record, self.told.beside, MOMENTS)
         assert self.told.beside is not None
-        self._check_beside(self._initial(0), carried, self.told.beside.site)
+        check_beside(self._initial(0), carried, self.told.beside.site)
         return carried
 
     def _check_model(self, model: Arrays, carried: Arrays, group: int) -> None:
         """The receiver's gate: LetterError, with the sender's name, for a model that no site should train on."""
         assert self.told.by is not None
-        expected, who = self._initial(group), self.told.by.site
-        if {k: (a.shape, a.dtype) for k, a in model.items()} != {k: (a.shape, a.dtype) for k, a in expected.items()}:
-            raise LetterError(f"what {who} sent is no model of this run")
-        self._check_beside(model, carried, who)
-        if not _finite(model):
-            raise LetterError(f"the model that {who} sent holds a number that is not finite")
-        common = self.desk.common(group)
-        if self.plan.method.gate and size(model) > largest(common if common is not None else expected):
-            raise LetterError(f"the model that {who} sent is absurdly large")
-
-    @staticmethod
-    def _check_beside(model: Arrays, carried: Arrays, who: str) -> None:
-        shapes = {name: array.shape for name, array in model.items()}
-        if any(array.shape != shapes.get(name.rpartition("/")[2], ()) for name, array in carried.items()):
-            raise LetterError(f"what {who} sent beside its model fits no part of it")
-        counts = [a for n, a in carried.items() if a.dtype.kind in "iu" or SQUARES in n.split("/")]
-        if not _finite(carried) or any((array < 0).any() for array in counts):
-            raise LetterError(f"what {who} sent beside its model is not finite, or below zero where nothing can be")
+        expected, common = self._initial(group), self.desk.common(group)
+        last = expected if common is None else common
+        check_model(model, carried, expected, last if self.plan.method.gate else None, self.told.by.site)
 
     # -- what leaves ------------------------------------------------------------------------------------------------
 
@@ -203,7 +184,7 @@ class Errand:
             return join(**mine)
         to = self.ways.next_site(self.t, self.desk.site)
         assert to is not None  # only an average ends a phase, or a run
-        content = _bytes(join(**{MODEL: mine[MODEL], CARRIED: mine.get(CARRIED, {})}))
+        content = bytes_of(join(**{MODEL: mine[MODEL], CARRIED: mine.get(CARRIED, {})}))
         self.desk.keep_sent(self.t, content)
         return join(**{MODEL: {LETTER: self._written(TRAVELLER, to, content)}})
 
@@ -212,7 +193,7 @@ class Errand:
         carried, to = mine.get(CARRIED, {}), self.ways.next_site(self.t, self.desk.site)
         beside: Arrays = {}
         if carried and to is not None:
-            beside = {LETTER: self._written(MOMENTS, to, _bytes(carried))}
+            beside = {LETTER: self._written(MOMENTS, to, bytes_of(carried))}
         if not is_secure(self.plan):
             return join(**{MODEL: mine[MODEL], CARRIED: beside, RULE: mine.get(RULE, {})})
         group = self.ways.group(self.t, self.desk.site)
@@ -231,13 +212,8 @@ class Errand:
 
     def _wrong(self, model: Arrays, came: Arrays, carried: Arrays) -> str | None:
         """Why a model that was trained here may not leave; the gate of a run whose server sees no model."""
-        if not (_finite(model) and _finite(carried)):
-            return "it holds a number that is not finite"
-        if not self.plan.method.gate:
-            return None
         common = self.desk.common(self.ways.group(self.t, self.desk.site))
-        last, gate = common if common is not None else came, float(self.plan.method.gate)
-        return too_large(stack_of_one(model), stack_of_one(came), last, gate, alone=True).get(0)
+        return fault_of(model, carried, came, came if common is None else common, self.plan.method.gate)
 
     # -- what else a site is asked ----------------------------------------------------------------------------------
 
@@ -278,24 +254,9 @@ class Errand:
         return {"config": {}}, join(**{MODEL: {LETTER: np.frombuffer(letter, np.uint8)}})
 
 
-def _finite(arrays: Arrays) -> bool:
-    return all(np.isfinite(array).all() for array in arrays.values() if array.dtype.kind == "f")
-
-
 def order_in(config: Mapping[str, Any]) -> Order:
     """What an order says beside its plan. Raises LetterError where it says nothing that can be read."""
     try:
         return Order.model_validate_json(str(config.get(SEALED, "")))
     except ValidationError:
         raise LetterError("the order does not say what an order of a sealed run says") from None
-
-
-def _bytes(arrays: Arrays) -> bytes:
-    return bytes(save({name: np.asarray(array, order="C") for name, array in arrays.items()}))
-
-
-def _arrays(content: bytes, who: str) -> Arrays:
-    try:
-        return dict(load(content))
-    except (SafetensorError, ValueError, KeyError, TypeError):
-        raise LetterError(f"what {who} sealed cannot be read") from None
