@@ -147,8 +147,13 @@ class Fleet:
         request = ConfirmMessageReceivedRequest(node=self.node, run_id=about.run_id, message_object_id=about.message_id)
         self._call(lambda: self.client.ConfirmMessageReceived(request))
 
-    def push(self, reply: Message, seconds: float) -> None:
-        """Send an answer, and what of its content the server asks for."""
+    def push(self, reply: Message, seconds: float, again: bool = False) -> None:
+        """Send an answer, and what of its content the server asks for.
+
+        ``again``: a program that was killed may have sent a part of it. A server that has shown an answer to its run
+        before all of it had come does not ask for the rest, but takes it without the number of that sending: so what
+        was not asked for is sent so.
+        """
         run = reply.metadata.run_id
         reply.metadata.__dict__["_message_id"] = reply.object_id
         with no_object_id_recompute():
@@ -161,13 +166,14 @@ class Fleet:
         )
         asked = self._call(lambda: self.client.PushMessages(request))
         # what has children goes first: who has the last leaf has all, and lets the server clear up
-        for name in [name for name in reversed(objects) if name in set(asked.objects_to_push)]:
+        wanted = set(asked.objects_to_push)
+        for name in [name for name in reversed(objects) if again or name in wanted]:
             part = PushObjectRequest(
                 node=self.node,
                 run_id=run,
                 object_id=name,
                 object_content=objects[name].deflate(),
-                session_id=asked.session_id,
+                session_id=asked.session_id if name in wanted else "",
             )
             self._call(lambda part=part: self.client.PushObject(part))  # type: ignore[misc]
 

@@ -76,7 +76,7 @@ class Resident:
         if message is not None:
             if given is None or given.metadata.reply_to_message_id != message.metadata.message_id:
                 given = refusal(message, "its program was killed", KILLED)
-            self._settle(message, lambda: given)
+            self._settle(message, lambda: given, again=True)
 
     def _let_in(self) -> bool:
         """Dial until the server lets the site in; False where it had counted the site as connected all the while."""
@@ -105,14 +105,14 @@ class Resident:
         self._settle(arrival.message, lambda: self._answer(arrival))
         return True
 
-    def _settle(self, message: Message, answer: Callable[[], Message]) -> None:
+    def _settle(self, message: Message, answer: Callable[[], Message], again: bool = False) -> None:
         begun = time.monotonic()
         TaskIdentity.task_id, TaskIdentity.run_id = 1, message.metadata.run_id
         TaskIdentity.node_id = self.fleet.node.node_id
         try:
             reply = answer()
             keep(self._given, reply)
-            self.fleet.push(reply, time.monotonic() - begun)
+            self.fleet.push(reply, time.monotonic() - begun, again)
         except GoneError as error:
             print(f"an order was dropped: its run has ended ({error})", flush=True)
         except NotAdmittedError:

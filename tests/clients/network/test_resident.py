@@ -56,8 +56,9 @@ class Line:
     def confirm(self, arrival):
         self.confirmed += 1
 
-    def push(self, reply, seconds):
+    def push(self, reply, seconds, again=False):
         self.replies.append(reply)
+        self.again = again
 
     def bundle(self, run):
         self.asked += 1
@@ -165,7 +166,7 @@ def test_an_answer_half_sent_when_the_program_was_killed_is_sent_again_itself(at
     answers.append(({"metrics": {"num-examples": 9}}, {"arrays/w": np.array([3.0, np.nan])}))
     line.give(order())
     sent = []
-    line.push = lambda reply, seconds: sent.append(reply.object_id)
+    line.push = lambda reply, seconds, again: sent.append(reply.object_id)
     program.work()
     del line.push
     answers.append(({"metrics": {"num-examples": 9}}, {"arrays/w": np.array([4.0, np.nan])}))
@@ -178,6 +179,7 @@ def test_an_answer_half_sent_when_the_program_was_killed_is_sent_again_itself(at
 
     assert [reply.object_id for reply in line.replies] == [half]  # by which the server knows what of it is there
     assert half not in sent
+    assert line.again  # what the server does not ask for, too
     assert [path.name for path in program.taken.parent.iterdir() if path.is_file()] == []
 
 
