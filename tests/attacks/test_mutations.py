@@ -10,7 +10,8 @@ import pytest
 from pydantic import ValidationError
 from safetensors.numpy import save
 
-from clients.sealing.errand import _arrays, order_in
+from clients.sealing.contents import arrays_in
+from clients.sealing.errand import order_in
 from fedsmall.sealing.letters import Announcement, LetterError, name_of
 from fedsmall.sealing.words import SEALED, TRAVELLER, Order
 from tests.attacks.test_letters import IDENTITIES, LETTERS, RUN, THREAD, A, B, announce_of, post
@@ -67,7 +68,7 @@ def test_what_a_traitor_seals_is_a_model_or_refused():
     refused = 0
 
     for _ in range(CONTENTS_TRIED):
-        arrays, why = outcome(_arrays, mutated(honest, rng), A)
+        arrays, why = outcome(arrays_in, mutated(honest, rng), A)
         assert why in (None, f"what {A} sealed cannot be read")
         assert all(isinstance(array, np.ndarray) and array.nbytes < 1 << 20 for array in (arrays or {}).values())
         refused += why is not None
