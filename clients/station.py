@@ -170,7 +170,7 @@ class Station:
         sent, kappa = self._guarded(order, sent, client, int(metrics[STEPS]))
         keep_visitor(self._run_folder(order.config), order.config, order.plan, sent)
         header = {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}
-        return self._letters.closed(sealed, order, errand, header, sent)
+        return self._letters.closed(order, errand, header, sent)
 
     def _guarded(self, order: SiteRequest, sent: Arrays, client: HospitalClient, steps: int) -> tuple[Arrays, float]:
         """What may leave once the site has tried to read its own patients from it, and the blur that this took."""

@@ -47,9 +47,14 @@ def accepted(
     for site, reply in good.items():
         if kappa := reply.content.metric_records[METRICS].get(BLURRED):
             note(site, "blurred", f"patients could be read from its update: it added noise {kappa:g} times as large")
+    note_silent(sent, answered, note)
+    return good, spoilt
+
+
+def note_silent(sent: Iterable[str], answered: Iterable[str], note: Note) -> None:
+    """Note the sites that were sent an order and have not ``answered``."""
     for site in sorted(set(sent) - set(answered)):
         note(site, "silent", "no answer before the deadline")
-    return good, spoilt
 
 
 def oversized(

@@ -20,7 +20,7 @@ from fedsmall.wire import EXAMPLES, METRICS, PLAN, ROUND, Arrays
 from strategies.acceptance import absurd, accepted, oversized, sound
 from strategies.checks import limits_of, plan_in, samples_told
 from strategies.folds import SiteFolds, dealt_to
-from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, train_metrics_of, with_our_count
+from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, own_config, train_metrics_of, with_our_count
 from strategies.journey import Journey
 from strategies.orders import bytes_of, orders
 from strategies.records import array_records, size_in_bytes, to_arrays, to_record
@@ -133,7 +133,7 @@ class DaisyChain(Strategy):
         online, self.own = set(grid.get_node_ids()), {}
         present = [site for site in sorted(self.slots) if self.roster.nodes[site] in online]
         self._expected = {site: self.slots[site] for site in present}
-        rule, told = self.commons.order_rule(), self._own_config(config)
+        rule, told = self.commons.order_rule(), own_config(self.combiner, self.common, config, len(self.sites))
         record = to_record(rule) if rule else None
         self._orders = orders(self._expected, self.roster.nodes, record, told, server_round, contact)
         self._arrived = server_round == 1 or self.contacts[server_round - 2].travels
@@ -295,12 +295,6 @@ class DaisyChain(Strategy):
 
     def take_up(self, kept: Mapping[str, Any]) -> None:
         """Take up what :meth:`beside` gave."""
-
-    def _own_config(self, config: ConfigRecord) -> ConfigRecord:
-        """The config, with what a Flower strategy adds to it for the sites (FedProx's mu)."""
-        if isinstance(self.combiner, FlowerCombiner) and self.common is not None:
-            return self.combiner.config(to_arrays(self.common), config, len(self.sites))
-        return config
 
     def _reasons(self, t: int) -> str:
         return "; ".join(f"{e['site']}: {e['reason']}" for e in self.events if e["t"] == t)[:1000]

@@ -192,6 +192,13 @@ class _NoSites(Grid):
         raise NotImplementedError
 
 
+def own_config(combiner: Combiner, common: ArrayRecord | None, config: ConfigRecord, sites: int) -> ConfigRecord:
+    """The config of an order to one of so many sites, with what a Flower strategy adds to it (FedProx's mu)."""
+    if isinstance(combiner, FlowerCombiner) and common is not None:
+        return combiner.config(to_arrays(common), config, sites)
+    return config
+
+
 def count_of(reply: Message, key: str) -> Any:
     """The number under ``key`` in a reply's metrics, or None."""
     metrics = reply.content.get(METRICS)

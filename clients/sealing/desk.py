@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from clients.memory import put
+from clients.sealing.contents import bytes_of
 from clients.upkeep.at_rest import opened, seal
 from fedsmall.audit_log import digest_of
 from fedsmall.errors import PlanError
@@ -96,22 +97,18 @@ class Desk:
 
     def keep_common(self, group: int, model: Arrays) -> None:
         """Remember the last common model of a group: what is trained where a letter may not be used."""
-        put(
-            self.folder / f"common.{group}.safetensors",
-            seal(save({k: np.asarray(a, order="C") for k, a in model.items()})),
-        )
+        put(self._common(group), seal(bytes_of(model)))
 
     def common(self, group: int) -> Arrays | None:
         """The last common model of a group that came here; None where none ever did."""
-        path = self.folder / f"common.{group}.safetensors"
+        path = self._common(group)
         return load(opened(path.read_bytes())) if path.exists() else None
 
     def keep_sent(self, t: int, content: bytes) -> None:
         """Keep a traveller as it was sealed after round ``t``, and let go of the oldest."""
         self._sent(t).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write(
-            self._sent(t), seal(content), mode=0o600
-        )  # not flushed: without it a traveller is replaced, and none is lost
+        # not flushed: without it a traveller is replaced, and none is lost
+        write(self._sent(t), seal(content), mode=0o600)
         for old in sorted((self.folder / "sent").glob("*"))[:-SENT]:
             old.unlink()
 
@@ -172,6 +169,9 @@ class Desk:
             own = {"key": drawn(SEED), "nonce": drawn(32)}
             self._write("own.json", own)
         return dict(own)
+
+    def _common(self, group: int) -> Path:
+        return self.folder / f"common.{group}.safetensors"
 
     def _sent(self, t: int) -> Path:
         return self.folder / "sent" / f"{t:09d}.safetensors"

@@ -38,11 +38,12 @@ class Letters:
 
     def announced(self, order: SiteRequest) -> dict[str, str]:
         """What the answer to a roll call says more, once the consortium's identities are as this site knows them."""
-        desk, _ = (self._desk(order), self._known_roll(order)) if needs_letters(order.plan) else (None, None)
+        sealed = needs_letters(order.plan)
+        desk = self._desk(order) if sealed else None
+        if sealed:
+            self._known_roll(order)
         destroy_ended(self.home / RUNS, self.folder_of(order.config))
-        if desk is None:
-            return {}
-        return {ANNOUNCED: desk.announce().model_dump_json()}
+        return {ANNOUNCED: desk.announce().model_dump_json()} if desk else {}
 
     def _known_roll(self, order: SiteRequest) -> dict[str, str]:
         """The consortium's identities, as a message says them and this site knows them."""
@@ -86,9 +87,7 @@ class Letters:
         config = {**order.config, COMMON: common, **({NOT_TAKEN: 1} if why else {})}
         return order._replace(arrays=arrays, config=config)
 
-    def closed(
-        self, came: SiteRequest, order: SiteRequest, errand: Errand | None, header: dict[str, Any], sent: Arrays
-    ) -> Answer:
+    def closed(self, order: SiteRequest, errand: Errand | None, header: dict[str, Any], sent: Arrays) -> Answer:
         """The answer as it may leave."""
         if errand is None:
             return header, sent

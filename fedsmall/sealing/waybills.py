@@ -6,7 +6,7 @@ committed itself to its part before any was revealed.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -100,10 +100,3 @@ class Waybills:
 def seed_of(nonces: Mapping[str, str], seed: int) -> int:
     """The seed of a run's routes, from the parts that its sites drew and the plan's own seed; below 2**63."""
     return int(digest("routes", seed, sorted(nonces.items())), 16) >> 193
-
-
-def check_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The names in order. Raises PlanError where one is there twice."""
-    if len(set(names)) != len(names):
-        raise PlanError("a site is named twice among those of the run")
-    return tuple(sorted(names))

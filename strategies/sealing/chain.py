@@ -39,7 +39,7 @@ from fedsmall.sealing.words import (
 )
 from fedsmall.travel.schedule import Action, Contact
 from fedsmall.wire import CARRIED, CONFIG, EXAMPLES, METRICS, MODEL, PLAN, ROUND, STEPS
-from strategies.acceptance import by_order
+from strategies.acceptance import by_order, note_silent
 from strategies.checks import Limits, check_content, check_metrics, limits_of, read_array, signature
 from strategies.daisy_chain import DaisyChain
 from strategies.records import array_records, size_in_bytes, to_arrays
@@ -66,16 +66,20 @@ class SealedChain(DaisyChain):
         all know of the run before its first contact. In ``folder`` is kept what must outlive the server.
         """
         self._drawn, self.seed = dict(nonces), plan.travel_seed
-        self._sealed_plan = plan
         self.ways, self.thread = Waybills(plan, tuple(sorted(sites))), begun
         self.average: Average | None = None
         self.pending = Pending(folder)
         self._masked: dict[str, Summand] = {}
 
     @property
+    def sealed(self) -> bool:
+        """Whether travellers go in letters."""
+        return is_sealed(self.ways.plan)
+
+    @property
     def secure(self) -> bool:
         """Whether averages are opened sums."""
-        return is_secure(self._sealed_plan)
+        return is_secure(self.ways.plan)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -86,27 +90,26 @@ class SealedChain(DaisyChain):
         self._readdress(contact)
         orders = list(super().configure_train(server_round, arrays, config, grid))
         for order, site in self._orders:
-            slot = self._expected[site]
-            told = self._told(slot)
             words = ConfigRecord(dict(order.content.config_records[CONFIG]))
-            words[SEALED] = told.model_dump_json(exclude_defaults=True)
+            words[SEALED] = self._told(self._expected[site])
             order.content = RecordDict({**order.content, CONFIG: words})  # others share what was there
         return orders
 
-    def _told(self, slot: Slot) -> Order:
-        by = From(site=slot.by, t=slot.sealed) if slot.sealed and not slot.common else None
-        beside = From(site=slot.by, t=slot.sealed) if slot.sealed and slot.common and slot.carried else None
-        return Order(average=self.average, nonces=self._drawn, by=by, beside=beside)
+    def _told(self, slot: Slot | None = None) -> str:
+        """What an order says beside its plan, as JSON: of the run, and whose letter the ``slot`` holds."""
+        by = From(site=slot.by, t=slot.sealed) if slot is not None and slot.sealed else None
+        moments = slot is not None and slot.common  # the letter holds them alone
+        beside = by if moments and slot is not None and slot.carried else None
+        order = Order(average=self.average, nonces=self._drawn, by=None if moments else by, beside=beside)
+        return order.model_dump_json(exclude_defaults=True)
 
     def words(self, t: int, **more: Any) -> ConfigRecord:
         """The config of a question to sites in the course of round ``t``."""
-        order = Order(average=self.average, nonces=self._drawn)
-        told = order.model_dump_json(exclude_defaults=True)
-        return ConfigRecord({PLAN: self._asked[PLAN], ROUND: t, SEALED: told, **more})
+        return ConfigRecord({PLAN: self._asked[PLAN], ROUND: t, SEALED: self._told(), **more})
 
     def _readdress(self, contact: Contact) -> None:
         """Have letters that lie at another site than the one they are sealed to sealed anew, by who wrote them."""
-        if not is_sealed(self._sealed_plan):
+        if not self.sealed:
             return
         wrong = {s: slot for s, slot in self.slots.items() if slot.sealed and slot.to != s}
         letters = {site: slot for site, slot in wrong.items() if not slot.common}
@@ -132,8 +135,7 @@ class SealedChain(DaisyChain):
                 good[site] = answered[site].content
             except ReplyError as error:
                 note(site, "set aside", str(error))
-        for site in sorted(set(self._expected) - set(answered)):
-            note(site, "silent", "no answer before the deadline")
+        note_silent(self._expected, answered, note)
         self._masked = {}
         for site, content in good.items():
             self._take(contact, site, content)
@@ -153,7 +155,7 @@ class SealedChain(DaisyChain):
             self._masked[site] = Summand(records[MODEL][MASKED].numpy(), to_arrays(records[SEEDS]), *told)
             content[MODEL] = was.model  # which the sum is about to replace
         super()._take(contact, site, content)
-        sealed = is_sealed(self._sealed_plan) and (not aggregates or CARRIED in records)
+        sealed = self.sealed and (not aggregates or CARRIED in records)
         to = self.ways.next_site(contact.t, site) if sealed else None
         self.slots[site] = replace(self.slots[site], to=to or "", sealed=contact.t if to else 0)
 
@@ -169,14 +171,14 @@ class SealedChain(DaisyChain):
         aggregates = contact.action is Action.AGGREGATE
         if aggregates and self.secure:
             self._check_masked(records, contact)
-        elif not aggregates and is_sealed(self._sealed_plan):
+        elif not aggregates and self.sealed:
             self._check_letter(records[MODEL])
         else:
             self._check_clear(reply.content, limits._replace(metrics=known))
 
     def _check_clear(self, content: RecordDict, limits: Limits) -> None:
         assert self.common is not None
-        sealed = is_sealed(self._sealed_plan) and CARRIED in content
+        sealed = self.sealed and CARRIED in content
         if sealed:
             self._check_letter(array_records(content)[CARRIED])
         clear = {key: record for key, record in content.items() if key != CARRIED or not sealed}
@@ -192,7 +194,7 @@ class SealedChain(DaisyChain):
         record, seeds = records[MODEL], records.get(SEEDS, ArrayRecord())
         if list(record) != [MASKED] or read_array(MASKED, record[MASKED]).dtype != np.uint64:
             raise ReplyError("expected one masked summand")
-        if record[MASKED].shape != (length(self._sealed_plan, self.commons.models[0]),):
+        if record[MASKED].shape != (length(self.ways.plan, self.commons.models[0]),):
             raise ReplyError("its summand is not of the length that the plan asks for")
         if sorted(seeds) != self.ways.helpers(contact.t):
             raise ReplyError("its letters are not for the helpers that the plan has drawn")

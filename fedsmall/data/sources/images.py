@@ -80,10 +80,7 @@ def images(
         volume=_volume(volume, slice, frames, channels),
     )
     stated = _ends_of(form.window) if form.window is not None else _ends(range)
-    folders = _by_site(locate(path, root), by_site)
-    tests = {} if test is None else _by_site(locate(test, root), by_site)
-    if by_site and tests and tests.keys() != folders.keys():
-        raise DataError(f"{len(folders)} sites have images to train on and {len(tests)} have test images")
+    folders, tests = _both(root, path, test, by_site)
     given, means = read_classes(classes)
     held = {site: _classes([side[site] for side in (folders, tests) if site in side], means) for site in folders}
     if given is None:
@@ -199,6 +196,15 @@ def _in_colour(channels: int | None, colour: bool) -> bool:
     if type(colour) is not bool or channels not in (None, 1, 3) or (channels == 1 and colour):
         raise PlanError(f"channels = 1 is grey and channels = 3 is colour; got channels = {channels!r}")
     return colour or channels == 3
+
+
+def _both(root: Path | None, path: str, test: str | None, by_site: bool) -> tuple[dict[str, Path], dict[str, Path]]:
+    """Where the images to train on are, and the official test images, by site."""
+    folders = _by_site(locate(path, root), by_site)
+    tests = {} if test is None else _by_site(locate(test, root), by_site)
+    if by_site and tests and tests.keys() != folders.keys():
+        raise DataError(f"{len(folders)} sites have images to train on and {len(tests)} have test images")
+    return folders, tests
 
 
 def _by_site(found: Path, by_site: bool) -> dict[str, Path]:
