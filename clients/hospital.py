@@ -46,6 +46,7 @@ from fedsmall.wire import (
     STEPS,
     Arrays,
     Traveller,
+    first_of,
     join,
     split,
 )
@@ -111,7 +112,7 @@ class HospitalClient(NumPyClient):
         model = self._leaving(traveller.model, split(received, MODEL), config)
         stays = not config.get(LEAVES, True)
         carried = traveller.carried if stays else leaving(self.plan.recipe, traveller.carried)
-        sent = join(**{MODEL: model, CARRIED: carried, RULE: _row(trained.rule)})
+        sent = join(**{MODEL: model, CARRIED: carried, RULE: first_of(trained.rule)})
         self.sent_names = list(sent)
         self.set_out, self.steps = received, int(trained.steps[0])
         metrics: dict[str, Scalar] = {STEPS: self.steps}
@@ -233,7 +234,3 @@ def _of_routes(members: list[Arrays], config: dict[str, Scalar], routes: int) ->
         raise PlanError("the order does not say which of the models that came belong to which route")
     ends = np.cumsum(counts).tolist()
     return [members[end - count : end] for count, end in zip(counts, ends, strict=True)]
-
-
-def _row(arrays: Arrays) -> Arrays:
-    return {name: np.asarray(array[0]) for name, array in arrays.items()}

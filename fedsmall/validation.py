@@ -27,6 +27,7 @@ from fedsmall.travel.check_topology import check_region_names, check_topology
 from fedsmall.travel.dynamic.check import check_dynamic
 from fedsmall.travel.routes import among, folds_of_samples
 from fedsmall.travel.schedule import Action, contacts_of
+from fedsmall.wire import stack_of_one
 
 CORRECTIONS = {"scaffold": "SCAFFOLD", "feddyn": "FedDyn", "fednova": "FedNova", "page": "FedPAGE", "fedfa": "FedFa"}
 
@@ -104,7 +105,7 @@ def _check_matched(plan: Plan, task: Task) -> None:
     """Raise PlanError where hidden units are to be matched, and the model is no MLP."""
     if plan.method.aggregator != "matched_mean":
         return
-    if len(layers_of({name: array[None] for name, array in initial_model(plan, task).items()})) < 2:
+    if len(layers_of(stack_of_one(initial_model(plan, task)))) < 2:
         raise PlanError(
             f"matched_mean puts the hidden units of an MLP into one order, and {plan.model!r} is none. Take "
             'model = "mlp", or aggregator = "mean".'

@@ -73,6 +73,11 @@ def stack_of_one(model: Mapping[str, np.ndarray]) -> Arrays:
     return {name: np.asarray(array)[None] for name, array in model.items()}
 
 
+def first_of(stack: Mapping[str, np.ndarray]) -> Arrays:
+    """The first of a stack of models {name: (models, ...)}, {name: (...)}; of a stack of one, that one."""
+    return {name: np.asarray(array[0]) for name, array in stack.items()}
+
+
 def join(**parts: Mapping[str, T]) -> dict[str, T]:
     """Several sets of arrays as one, {"part/name": array}, for an interface that takes a single list."""
     return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}

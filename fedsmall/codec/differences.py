@@ -56,17 +56,18 @@ def coded_names(model: Model) -> list[str]:
     return [name for name in sorted(model) if is_coded(name, model[name])]
 
 
-def flat(model: Model, names: list[str]) -> np.ndarray:
-    """Arrays one after the other, (numbers,): a copy."""
-    return np.concatenate([np.asarray(model[name]).ravel() for name in names])
+def flat(arrays: Model, names: list[str], models: tuple[int, ...] = ()) -> np.ndarray:
+    """The arrays of one model one after the other, (numbers,): a copy. Of a stack of ``models``, (models, numbers)."""
+    return np.concatenate([np.reshape(arrays[name], (*models, -1)) for name in names], axis=-1)
 
 
 def unflat(numbers: np.ndarray, like: Model, names: list[str]) -> Arrays:
-    """The arrays of which :func:`flat` has made ``numbers``, shaped and typed as in ``like``."""
-    ends = np.cumsum([like[name].size for name in names])
-    cut = np.split(numbers, ends[:-1])
+    """The arrays of which :func:`flat` has made ``numbers``, each shaped and typed as that of a model in ``like``."""
+    ends, models = np.cumsum([like[name].size for name in names]), numbers.shape[:-1]
+    cut = np.split(numbers, ends[:-1], axis=-1)
     return {
-        name: part.reshape(like[name].shape).astype(like[name].dtype) for name, part in zip(names, cut, strict=True)
+        name: part.reshape(*models, *like[name].shape).astype(like[name].dtype)
+        for name, part in zip(names, cut, strict=True)
     }
 
 

@@ -22,7 +22,7 @@ from fedsmall.codec.known import Known
 from fedsmall.codec.top import owed
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.wire import CARRIED, MODEL, Arrays, join, parts, split, stack_of_one
+from fedsmall.wire import CARRIED, MODEL, Arrays, first_of, join, parts, split, stack_of_one
 
 PACKED = (MODEL, CARRIED)
 
@@ -49,9 +49,8 @@ def pack_stack(plan: Plan, part: str, models: Arrays, names: Sequence[str], t: i
     """
     wire = wire_of(part, plan)
     sent = encode(models, wire, [stream(plan, part, t, name) for name in names])
-    like = {name: array[0] for name, array in models.items()}
     size = sum(array.nbytes for array in sent.values()) // max(1, len(names))
-    return decode(sent, wire, like, plan.dtype), size
+    return decode(sent, wire, first_of(models), plan.dtype), size
 
 
 def pack(plan: Plan, arrays: Mapping[str, np.ndarray], site: str, t: int, reference: Arrays | None = None) -> Arrays:
@@ -63,7 +62,7 @@ def pack(plan: Plan, arrays: Mapping[str, np.ndarray], site: str, t: int, refere
     for part, own in parts(arrays).items():
         wire = wire_of(part, plan)
         coded = part in PACKED and in_codes(plan)
-        packed[part] = _one(encode(stack_of_one(own), wire, [stream(plan, part, t, site)])) if coded else own
+        packed[part] = first_of(encode(stack_of_one(own), wire, [stream(plan, part, t, site)])) if coded else own
     if top_share(plan) is not None:
         packed[MODEL] = difference(packed[MODEL], reference)
     return join(**packed)
@@ -86,7 +85,7 @@ def read_part(plan: Plan, part: str, own: Arrays, like: Arrays, reference: Array
     wire = wire_of(part, plan)
     if not all(np.ndim(own[name]) for name in own if name in like and np.ndim(like[name])):
         raise CodecError("an array of the model came as a single number")
-    return _one(decode(stack_of_one(own), wire, like, plan.dtype))
+    return first_of(decode(stack_of_one(own), wire, like, plan.dtype))
 
 
 def parcel(plan: Plan, model: Arrays, t: int, group: int, known: Known | None = None) -> Parcel:
@@ -101,7 +100,7 @@ def parcel(plan: Plan, model: Arrays, t: int, group: int, known: Known | None = 
         told = (known or Known()).tell(model, t, share)
         return Parcel(told, told)
     sent = encode(stack_of_one(model), wire, [rng_for(plan.seed, "quantise common", t, group)])
-    return Parcel(_one(sent), _one(decode(sent, wire, model, plan.dtype)))
+    return Parcel(first_of(sent), first_of(decode(sent, wire, model, plan.dtype)))
 
 
 def own_parcel(plan: Plan, model: Arrays, site: str) -> Parcel:
@@ -140,7 +139,3 @@ class Outbox:
     def owed(self, models: Arrays, group: int) -> Arrays:
         """Models {name: (models, ...)} that came of a group's common model, with what sites were not told of it."""
         return models if top_share(self._plan) is None else owed(models, self._of[group], self.sent[group].read)
-
-
-def _one(stack: Arrays) -> Arrays:
-    return {name: np.asarray(array[0]) for name, array in stack.items()}

@@ -10,11 +10,12 @@ in Tang et al. 2019 (DoubleSqueeze). The k are of all arrays together (one thres
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
-from fedsmall.codec.differences import coded_names
-from fedsmall.wire import Arrays, stack_of_one
+from fedsmall.codec.differences import coded_names, flat, unflat
+from fedsmall.wire import Arrays, first_of, stack_of_one
 
 
 def cut(models: Arrays, received: Arrays, left: Arrays, share: float) -> tuple[Arrays, Arrays]:
@@ -24,26 +25,26 @@ def cut(models: Arrays, received: Arrays, left: Arrays, share: float) -> tuple[A
     then differ most from ``received`` leave as they are, a ``share`` of all, rounded up; of equal ones the first. All
     others leave as they came. A model with a number that is not finite leaves whole, and its ``left`` stays.
     """
-    names = coded_names({name: array[0] for name, array in models.items()})
-    if not names:
+    one = first_of(models)
+    if not (names := coded_names(one)):
         return models, {}
-    wanted, came = _rows(models, names), _rows(received, names)  # (models, numbers)
-    before = _rows(left, names) if left else np.zeros_like(wanted)
+    rows = partial(flat, names=names, models=(len(models[names[0]]),))
+    trained, came = rows(models), rows(received)  # (models, numbers)
+    before = rows(left) if left else np.zeros_like(trained)
     with np.errstate(over="ignore", invalid="ignore"):
-        wanted = wanted + before
+        wanted = trained + before
         moved = wanted - came
     sound = np.isfinite(moved).all(axis=1, keepdims=True)
     chosen = np.stack([largest(np.abs(row), share) for row in np.where(sound, moved, 0)])
-    sent = np.where(sound, np.where(chosen, wanted, came), _rows(models, names))
+    sent = np.where(sound, np.where(chosen, wanted, came), trained)
     after = np.where(sound, np.where(chosen, 0, moved), before)
-    return models | _of_rows(sent, models, names), _of_rows(after, models, names)
+    return models | unflat(sent, one, names), unflat(after, one, names)
 
 
 def cut_one(model: Arrays, received: Arrays, left: Arrays, share: float) -> tuple[Arrays, Arrays]:
     """:func:`cut` for one model, without the leading axis."""
-    both = cut(stack_of_one(model), stack_of_one(received), stack_of_one(left), share)
-    sent, after = ({name: array[0] for name, array in stack.items()} for stack in both)
-    return sent, after
+    sent, after = cut(stack_of_one(model), stack_of_one(received), stack_of_one(left), share)
+    return first_of(sent), first_of(after)
 
 
 def largest(sizes: np.ndarray, share: float) -> np.ndarray:
@@ -70,15 +71,3 @@ def owed(models: Arrays, common: Mapping[str, np.ndarray], told: Mapping[str, np
     """
     moved = {name: models[name] + (common[name] - told[name]) for name in coded_names(common)}
     return models | moved
-
-
-def _rows(models: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray:
-    return np.concatenate([models[name].reshape(len(models[name]), -1) for name in names], axis=1)
-
-
-def _of_rows(rows: np.ndarray, like: Arrays, names: list[str]) -> Arrays:
-    ends = np.cumsum([like[name][0].size for name in names])
-    parts = np.split(rows, ends[:-1], axis=1)
-    return {
-        name: part.reshape(like[name].shape).astype(like[name].dtype) for name, part in zip(names, parts, strict=True)
-    }

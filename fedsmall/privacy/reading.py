@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsmall.wire import Arrays, stack_of_one
+from fedsmall.wire import Arrays, first_of, stack_of_one
 
 WITHIN = 0.01  # of the record's own norm: all its numbers together
 
@@ -76,7 +76,7 @@ def distances(start: Arrays, sent: Arrays, patients: np.ndarray, sizes: np.ndarr
     records = patients.reshape(*patients.shape[:2], -1)  # (models, most, features)
     squares = _squares(records)
     nearest = np.full(squares.shape, np.inf)
-    for layer in layers_read({name: array[0] for name, array in sent.items()}, records.shape[-1]):
+    for layer in layers_read(first_of(sent), records.shape[-1]):
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             moved, scale = _moved(start, sent, layer)
             nearest = np.fmin(nearest, _nearest(moved, scale, records, squares))

@@ -34,7 +34,7 @@ from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.privacy.blur import blurred
 from fedsmall.randomness import rng_for
-from fedsmall.wire import Arrays, stack_of_one
+from fedsmall.wire import Arrays, first_of, stack_of_one
 
 
 def at_contacts(plan: Plan) -> Privacy | None:
@@ -81,8 +81,7 @@ def privatise(sent: Arrays, received: Arrays, privacy: Privacy, rngs: Sequence[n
 
 def privatise_one(sent: Arrays, received: Arrays, privacy: Privacy, rng: np.random.Generator) -> Arrays:
     """:func:`privatise` for one model, as at a hospital: arrays without the leading axis."""
-    stack = privatise(stack_of_one(sent), stack_of_one(received), privacy, [rng])
-    return {name: array[0] for name, array in stack.items()}
+    return first_of(privatise(stack_of_one(sent), stack_of_one(received), privacy, [rng]))
 
 
 def tells_loss(plan: Plan) -> bool:

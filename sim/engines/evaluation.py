@@ -24,7 +24,7 @@ from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.travel.moments import Moment
 from fedsmall.travel.routes import folds_of, folds_of_samples
 from fedsmall.travel.visitors import Visitors
-from fedsmall.wire import EXAMPLES, Arrays, stack_of_one
+from fedsmall.wire import EXAMPLES, Arrays, first_of, stack_of_one
 from sim.engines.many_models import by_lot, evaluated
 from strategies.server.remote import Answers
 from strategies.server.run_loop import Evaluation
@@ -136,7 +136,7 @@ class CentralEvaluator:
         return {**summary, "names": list(members)} | ({"held_out": own} if own else {})
 
     def _of_one(self, t: int, models: Arrays) -> Evaluation:
-        model = {name: array[0] for name, array in models.items()}
+        model = first_of(models)
         extra = {
             name: {"common": self._metrics(model, samples), "sites": {}} for name, samples in self.federation.extra
         }
