@@ -28,6 +28,7 @@ from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained
 from fedsmall.travel.daisy_chain import daisy_chain
 from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.travellers import Travellers
 from fedsmall.wire import Arrays, Traveller
 
 SITES, LIAR, TARGET = 20, 7, 1
@@ -94,7 +95,9 @@ def outcome(plan: Plan, attack: str) -> tuple[dict[str, float], int]:
     trainer = Liar(cohort, LIES[attack]) if attack in LIES else cohort
     model, events = {}, 0
     initial = initial_model(plan, federation.task)
-    for moment in daisy_chain(plan, trainer, combiner_for(plan), contacts_of(plan), lambda site: initial):
+    for moment in daisy_chain(
+        plan, Travellers(plan, trainer, combiner_for(plan), lambda site: initial), contacts_of(plan)
+    ):
         model, events = moment.common if moment.common is not None else model, events + len(moment.events)
     return judged(cohort, model, federation), events
 

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, Message
 from fedsmall.errors import ReplyError
 from fedsmall.travel.gate import halves, largest, outsize, size, too_large
 from fedsmall.wire import BLURRED, METRICS, MODEL
-from strategies.checks import Limits, NotFinite, Signature, check_reply, companions, signature
+from strategies.checks import Limits, NotFinite, Signature, check_reply, companions
 from strategies.records import array_records, stacked, to_arrays
 from strategies.slots import Slot
 
@@ -18,17 +18,17 @@ Note = Callable[[str, str, str], None]
 def accepted(
     orders: Sequence[tuple[Message, str]],
     replies: Iterable[Message],
-    sent: Mapping[str, Slot],
+    expected: Signature,
     note: Note,
     limits: Callable[[str], Limits],
     opened: Callable[[str, Message], None] = lambda site, reply: None,
 ) -> tuple[dict[str, Message], dict[str, str]]:
     """The replies that may be used, by site in the order of names; and the sites whose models are not finite, and why.
 
-    ``orders`` are the contact's, each with its site; ``sent`` is what each site was sent, and ``limits`` what it may
-    say; ``opened`` puts numbers in place of codes in a site's reply. A reply belongs to the order that it answers,
-    whatever it says of itself. ``note(site, kind, reason)`` is told of every other reply that is set aside, of every
-    site that is silent, and of those that blurred what they sent.
+    ``orders`` are the contact's, each with its site; ``expected`` are the arrays of a model of the run, and ``limits``
+    what a site may say; ``opened`` puts numbers in place of codes in a site's reply. A reply belongs to the order that
+    it answers, whatever it says of itself. ``note(site, kind, reason)`` is told of every other reply that is set aside,
+    of every site that is silent, and of those that blurred what they sent.
     """
     answered = by_order(orders, replies, note)
     good: dict[str, Message] = {}
@@ -37,7 +37,7 @@ def accepted(
     for site in sorted(answered):
         try:
             opened(site, answered[site])
-            check_reply(answered[site], signature(sent[site].model), limits(site))
+            check_reply(answered[site], expected, limits(site))
             good[site], beside[site] = answered[site], companions(answered[site])
         except NotFinite as error:
             spoilt[site] = str(error)
@@ -50,7 +50,7 @@ def accepted(
     for site, reply in good.items():
         if kappa := reply.content.metric_records[METRICS].get(BLURRED):
             note(site, "blurred", f"patients could be read from its update: it added noise {kappa:g} times as large")
-    note_silent(sent, answered, note)
+    note_silent((site for _, site in orders), answered, note)
     return good, spoilt
 
 

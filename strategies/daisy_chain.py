@@ -19,7 +19,7 @@ from fedsmall.travel.gate import GATE, charge
 from fedsmall.travel.schedule import AbstractSchedule, Action, Contact, Schedule, planned
 from fedsmall.wire import EXAMPLES, METRICS, PLAN, ROUND, Arrays
 from strategies.acceptance import absurd, accepted, oversized, sound
-from strategies.checks import limits_of, plan_in, samples_told
+from strategies.checks import limits_of, plan_in, samples_told, signature
 from strategies.folds import SiteFolds, dealt_to
 from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, own_config, train_metrics_of, with_our_count
 from strategies.journey import Journey
@@ -185,6 +185,11 @@ class DaisyChain(Strategy):
         return self.folds.sites or self.roster.sites
 
     @property
+    def fold_of(self) -> Mapping[str, int]:
+        """The fold of each site, where models travel by routes; else nothing."""
+        return self.folds.of
+
+    @property
     def journey(self) -> Journey:
         """Who takes part, and where travellers go, by what is known of the sites so far."""
         return Journey(self.method, self.seed, 1.0 if self.alone else self.fraction, self.folds, self.samples)
@@ -248,8 +253,8 @@ class DaisyChain(Strategy):
         replies = (with_our_count(reply, key) for reply in replies)
         note, limits = partial(self.note, contact.t), partial(limits_of, self._plan, contact, self.roster.answers)
         opened = partial(open_reply, self._came, self._plan if contact.travels else None, self.fresh[0], self._expected)
-        good, bad = accepted(self._orders, replies, self._expected, note, limits, opened)
         assert self.common is not None
+        good, bad = accepted(self._orders, replies, signature(self.common), note, limits, opened)
         bad |= oversized(good, self._expected, self.common, self.gate, hidden := self.method.hidden)
         theirs = absurd(self._expected, self.common) if bad and not (self.alone or hidden) else set()
         for site in sorted(bad):

@@ -20,7 +20,7 @@ from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.travel.commons import Commons
 from fedsmall.wire import BASE, MADE, MODEL, TAKEN, Arrays
-from strategies.checks import check_headers, check_record, read_array, signature
+from strategies.checks import Signature, check_headers, check_record, read_array, signature
 from strategies.records import array_records, to_arrays, to_record
 from strategies.slots import Slot
 
@@ -97,15 +97,25 @@ def open_reply(
     """
     if plan is None or not like.packed or reply.has_error():
         return
-    kept = {key: record for key, record in array_records(reply.content).items() if key in PACKED}
+    model = to_arrays(sent.get(site, like).model)
+    came[site] = decode_content(plan, reply.content, signature(like.packed[MODEL]), model)
+
+
+def decode_content(plan: Plan, content: RecordDict, coded: Signature, model: Arrays) -> Records:
+    """Put the numbers in place of the codes in what a site has answered; gives its records as they came.
+
+    ``coded`` are the arrays of a model in codes; ``model`` is the one that the site was sent. Raises ReplyError where
+    what came is no such model.
+    """
+    kept = {key: record for key, record in array_records(content).items() if key in PACKED}
     for key, record in kept.items():
         check_headers(record)
         if key == MODEL and top_share(plan) is not None:
-            _check_difference(record, like.model)
+            _check_difference(record, model)
         elif key == MODEL:
-            check_record(record, signature(like.packed[MODEL]))
-        _read(reply.content, key, record, plan, to_arrays(sent.get(site, like).model))
-    came[site] = kept
+            check_record(record, coded)
+        _read(content, key, record, plan, model)
+    return kept
 
 
 def _read(content: RecordDict, key: str, record: ArrayRecord, plan: Plan, like: Arrays) -> None:
@@ -116,9 +126,9 @@ def _read(content: RecordDict, key: str, record: ArrayRecord, plan: Plan, like: 
         raise ReplyError(str(error)) from None
 
 
-def _check_difference(record: ArrayRecord, of: ArrayRecord) -> None:
+def _check_difference(record: ArrayRecord, of: Arrays) -> None:
     """Raise ReplyError where arrays are larger than a difference from a model like this can have."""
-    came, own = signature(record), signature(of)
+    came, own = signature(record), {name: (array.shape, str(array.dtype)) for name, array in of.items()}
     most = sum(math.prod(shape) for shape, _ in own.values())
     for name, (shape, _) in came.items():
         part = name in (VALUES, GAPS, BITS) and len(shape) == 1 and shape[0] <= 2 * most

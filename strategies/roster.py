@@ -1,8 +1,9 @@
 """Who is there: sites by name, and the node ids that Flower gives them today."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -11,6 +12,23 @@ from fedsmall.errors import PlanError
 from fedsmall.wire import CONFIG
 
 POLL_S = 0.05
+
+
+class Asked(Protocol):
+    """The sites of a run, of whom a server asks something."""
+
+    roster: "Roster"
+
+    @property
+    def sites(self) -> list[str]:
+        """Their names, in order."""
+
+    @property
+    def fold_of(self) -> Mapping[str, int]:
+        """The fold of each, where models travel by routes; else nothing."""
+
+    def note(self, t: int, site: str, kind: str, reason: str) -> None:
+        """Write down what became of a site at round ``t``."""
 
 
 @dataclass

@@ -11,7 +11,7 @@ site is known to have. Moments then go in half precision.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -124,7 +124,8 @@ class Outbox:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._of: list[Arrays] = []
+        self._of: list[Arrays | None] = []
+        self._made: list[int] = []  # after which round each was made
         self.sent: list[Parcel] = []
         self.known = Known()
 
@@ -133,9 +134,31 @@ class Outbox:
         for group, model in enumerate(models):
             if group >= len(self._of) or self._of[group] is not model:
                 self.sent[group : group + 1] = [parcel(self._plan, model, t, group, self.known)]
+                self._made[group : group + 1] = [t]
         self._of = list(models)
         return [each.read for each in self.sent]
 
     def owed(self, models: Arrays, group: int) -> Arrays:
         """Models {name: (models, ...)} that came of a group's common model, with what sites were not told of it."""
-        return models if top_share(self._plan) is None else owed(models, self._of[group], self.sent[group].read)
+        common = self._of[group]
+        if top_share(self._plan) is None or common is None:
+            return models
+        return owed(models, common, self.sent[group].read)
+
+    def state(self, models: Sequence[Arrays]) -> tuple[Arrays, dict[str, Any]]:
+        """What must be kept to send the same again after a restart, where these are the groups' models now."""
+        known = self.known
+        same = [mine is model for mine, model in zip(self._of, models, strict=True)]
+        numbers = {"made": self._made, "same": same, "has": known.has, "taken": known.taken, "contacts": known.contacts}
+        return join(**{str(t): model for t, model in known.models.items()}), numbers
+
+    def restore(self, models: Sequence[Arrays], arrays: Arrays, numbers: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state` gave."""
+        of = {int(t): model for t, model in parts(arrays).items()}
+        self.known = Known(of, dict(numbers["has"]), dict(numbers["taken"]), int(numbers["contacts"]))
+        self._made = list(numbers["made"])
+        self._of = [model if same else None for model, same in zip(models, numbers["same"], strict=True)]
+        told = of and [Parcel(of[max(of)], of[max(of)])]
+        self.sent = told or [
+            parcel(self._plan, model, t, k) for k, (model, t) in enumerate(zip(models, self._made, strict=True))
+        ]

@@ -100,9 +100,12 @@ class Stack:
 
     def put(self, index: np.ndarray, models: "Stack") -> None:
         """Write ``models`` into the rows ``index``."""
+        for name, tensor in models.optimizer.items():  # sites elsewhere say what goes beside a model
+            if name not in self.optimizer:
+                self.optimizer[name] = tensor.new_zeros((len(self), *tensor.shape[1:]))
         for mine, theirs in zip(self._parts(), models._parts(), strict=True):
             for name, tensor in mine.items():
-                tensor[index_of(index, tensor)] = theirs[name]
+                tensor[index_of(index, tensor)] = theirs.get(name, 0)
 
     def clone(self) -> "Stack":
         """A copy that shares nothing with this stack."""

@@ -3,11 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from fedsmall.codec.known import Known
+from fedsmall.codec.parcels import Parcel
 from fedsmall.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.training.device import check_room
@@ -22,8 +25,8 @@ class Leg(NamedTuple):
     """A stretch of a walk: row k trains at ``sites[k]`` in rounds t - rounds + 1 .. t.
 
     ``arrived``: the models have just come to these sites, so moments that are not to travel start afresh. ``closes``:
-    an aggregation follows, for which a local rule sends what it has to say. ``route`` is the models' own, where folds
-    are of samples: they train on none of that fold.
+    an aggregation follows, for which a local rule sends what it has to say. ``leaves``: the models leave the sites
+    after it. ``route`` is the models' own, where folds are of samples: they train on none of that fold.
     """
 
     sites: np.ndarray
@@ -32,6 +35,7 @@ class Leg(NamedTuple):
     arrived: bool = True
     closes: bool = False
     route: int = 0
+    leaves: bool = True
 
 
 def leg_at(plan: Plan, sites: Sequence[int] | np.ndarray, t: int, rounds: int) -> Leg:
@@ -71,17 +75,43 @@ class Signals:
 
     ``common`` says which rows are the last common model, untouched; ``rule`` is what the server sends for the local
     rule; ``memory`` is what the sites remember from the training before (``Trained.memory``), nothing at first.
-    ``losses``: somebody will ask for them; else a trainer may leave them out, as NaN.
+    ``losses``: somebody will ask for them; else a trainer may leave them out, as NaN. To sites elsewhere go also, by
+    row, the global model as it is ``sent`` there, what of global models sites are ``known`` to have, and which rows
+    ``carries`` says have something beside the model.
     """
 
     common: Sequence[bool] | np.ndarray | None = None
     rule: Mapping[str, np.ndarray] = field(default_factory=dict)
     memory: Mapping[str, np.ndarray] = field(default_factory=dict)
     losses: bool = True
+    sent: Sequence[Parcel] = ()
+    known: Known = field(default_factory=Known)
+    carries: np.ndarray | None = None
 
     def flags(self, rows: int) -> np.ndarray:
         """``common`` as an array, (rows,)."""
         return np.zeros(rows, dtype=bool) if self.common is None else np.asarray(self.common, dtype=bool)
+
+
+# Kinds of faults at sites elsewhere, and of the events that say so.
+ABSENT, SPOILT = "absent", "spoilt"  # no program was there to be asked; numbers that are not finite came
+
+
+class Fault(NamedTuple):
+    """What became of a site's work that cannot be used: a ``kind`` of event, and the ``reason``."""
+
+    kind: str
+    reason: str
+
+
+class Messages(NamedTuple):
+    """What sites elsewhere were sent and answered: the bytes of orders, and of each row's answer, (rows,); 0 where
+    nothing travels. ``carries`` says which answers have something beside the model, (rows,).
+    """
+
+    orders: int
+    replies: np.ndarray
+    carries: np.ndarray
 
 
 class Trained(NamedTuple):
@@ -90,6 +120,8 @@ class Trained(NamedTuple):
     For each row: ``loss``, the mean over the steps of the last round; ``steps``, the optimizer steps of the last leg;
     ``examples``, the samples of the last site; ``rule``, what the local rule sends to the server, {"word/parameter":
     (rows, ...)}. ``memory`` is what the sites remember, {name: (sites of the trainer, ...)}, empty for nothing.
+    Sites elsewhere may fail: ``lost`` are the rows from which nothing came that can be used, ``notes`` what else is to
+    be told of sites, (site, kind, reason), and ``messages`` the bytes on the way.
     """
 
     loss: np.ndarray
@@ -97,14 +129,20 @@ class Trained(NamedTuple):
     examples: np.ndarray
     rule: Arrays
     memory: Arrays
+    lost: Mapping[int, Fault] = MappingProxyType({})
+    notes: Sequence[tuple[str, str, str]] = ()
+    messages: Messages | None = None
 
 
 class Trainer(ABC):
     """Some sites of a federation, and all that their models need to be trained together.
 
     ``names`` are the sites', and ``samples`` how many each has; the same sites in any company get the same numbers.
-    ``path`` and ``reason`` say how gradients are computed, and why so.
+    ``path`` and ``reason`` say how gradients are computed, and why so. Where a trainer ``is_remote`` its sites are
+    elsewhere: they noise and compress what leaves them themselves.
     """
+
+    is_remote = False
 
     plan: Plan
     task: Task
@@ -128,6 +166,20 @@ class Trainer(ABC):
     @abstractmethod
     def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
         """The outputs, (samples, outputs), of a model at site number ``site``, in eval mode."""
+
+    def accept(self, rows: np.ndarray) -> None:  # noqa: B027 (most remember nothing of a walk)
+        """Learn that what came of these rows in the last walk is used; the others are put back as they were."""
+
+    def take_events(self) -> list[dict[str, Any]]:
+        """What was noted of sites since the last call; of sites that are here nothing is."""
+        return []
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """What must be kept beside the models to go on after a restart, as arrays by name and a record for JSON."""
+        return {}, {}
+
+    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:  # noqa: B027 (most have nothing to take up)
+        """Take up what :meth:`state` gave."""
 
     def seen(self, x: np.ndarray) -> np.ndarray:
         """Samples as what trains sees them: behind the frozen layers where a model begins with such."""

@@ -21,8 +21,13 @@ from fedsmall.wire import Arrays, join, parts
 
 NEAR = 100.0  # times its size: no common model is refused that has not grown so far, nor one that is finite
 
-Event = dict[str, Any]
+Event = dict[str, Any]  # what became of a site at a round that did not go as it should
 Initial = Callable[[str | None], Arrays]  # the model with which a site starts, or the common one for None
+
+
+def event(t: int, site: str, kind: str, reason: str) -> Event:
+    """What is written down of a site at round ``t``; the report has a row for it."""
+    return {"t": t, "site": site, "kind": kind, "reason": reason}
 
 
 def starting(plan: Plan, sites: int, initial: Initial) -> list[Arrays]:
@@ -54,6 +59,11 @@ class Commons:
     def __len__(self) -> int:
         """The number of groups."""
         return len(self.models)
+
+    @property
+    def combiner(self) -> Combiner:
+        """The combiner of the first group, the only one of most methods."""
+        return self._combiners[0]
 
     def order_rule(self) -> Arrays:
         """What the local rule at the sites needs from the server; rules that need anything have one group."""
@@ -184,7 +194,7 @@ def combined(combiner: Combiner, common: Arrays, updates: Updates, t: int, gate:
         return model, []
     go_back()
     kept = f"{reason}; all keep the last common model"
-    return common, [{"t": t, "site": "server", "kind": "refused", "reason": kept}]
+    return common, [event(t, "server", "refused", kept)]
 
 
 def sound_means(models: Tensors, last: Tensors) -> Tensors | None:

@@ -8,10 +8,8 @@ the routes, the draws, what counts and the combiners. A test holds the two toget
 
 from collections.abc import Callable, Iterable, Iterator
 
-from fedsmall.aggregation.combiners import Combiner
 from fedsmall.plan import Plan
-from fedsmall.training.trainer import Trainer
-from fedsmall.travel.commons import Commons, Event, Initial, starting
+from fedsmall.travel.commons import Event
 from fedsmall.travel.dynamic.balancing import is_dynamic
 from fedsmall.travel.dynamic.stack import DynamicAverages
 from fedsmall.travel.moments import Moment
@@ -23,24 +21,21 @@ from fedsmall.travel.travellers import Travellers
 
 def daisy_chain(
     plan: Plan,
-    trainer: Trainer,
-    combiner: Combiner,
+    travellers: Travellers,
     contacts: Iterable[Contact],
-    initial: Initial,
     due: Callable[[Contact], bool] = lambda contact: False,
 ) -> Iterator[Moment]:
-    """Algorithm 1 over the sites of ``trainer``: a moment for each stretch of contacts that can be walked in one go.
+    """Algorithm 1 over the sites of ``travellers``: a moment for each stretch of contacts that can be walked in one go.
 
     A stretch ends with an aggregation, and where somebody must see the models (``due``) or draw noise for them.
     Departs from Algorithm 1 as printed as :class:`~fedsmall.travel.schedule.Schedule` does: aggregation wins a tie.
     """
-    commons = Commons(combiner, plan.method, starting(plan, len(trainer.names), initial))
-    travellers = Travellers(plan, trainer, initial, commons)
+    commons = travellers.commons
     if plan.method.topology is not None:
         peers = Peers(plan, travellers)
         yield from (peers.walk(contact, commons.order_rule()) for contact in contacts)
         return
-    dynamic = DynamicAverages(plan, combiner, travellers, commons) if is_dynamic(plan.method) else None
+    dynamic = DynamicAverages(plan, travellers) if is_dynamic(plan.method) else None
     for stretch in stretches(contacts, lambda contact: travellers.careful or due(contact)):
         left = [stretch]
         while left:
@@ -56,30 +51,31 @@ def daisy_chain(
             elif dynamic is not None:
                 yield from dynamic.average(moment)
             else:  # lines 9 to 12: the models become one, which all sites get
-                refused, told, between = _aggregate(plan, commons, travellers, contact)
+                told, between = _aggregate(plan, travellers, contact)
                 events = moment.events + told
                 made, kept = commons.result() if commons.agreed else None, tuple(commons.models)
                 moment = moment._replace(common=made, commons=kept, of_routes=commons.of_routes, events=events)
                 yield moment._replace(bytes_between=moment.bytes_between + between)
-                travellers.become_common(afresh=refused)
+                travellers.become_common()
 
 
-def _aggregate(
-    plan: Plan, commons: Commons, travellers: Travellers, contact: Contact
-) -> tuple[set[int], list[Event], int]:
+def _aggregate(plan: Plan, travellers: Travellers, contact: Contact) -> tuple[list[Event], int]:
     """Make the groups' next common models; plain means at once; or the regions', which may become one.
 
-    Gives what :meth:`Commons.aggregate` gives, and the bytes that regions have sent each other.
+    Gives events, and the bytes that regions have sent each other.
     """
+    commons = travellers.commons
     if plan.method.region_count > 1:
         travellers.group = regions_of(plan, len(travellers.names))[travellers.at]
-        refused, told = commons.aggregate(travellers.updates, contact.t, travellers.gate)
-        return refused, told, commons.unite(travellers.shares()) if meet(plan, contact) else 0
+        travellers.refused, told = commons.aggregate(travellers.updates, contact.t, travellers.gate)
+        return told, commons.unite(travellers.shares()) if meet(plan, contact) else 0
     means = travellers.means()
     if means is None:
-        return *commons.aggregate(travellers.updates, contact.t, travellers.gate), 0
+        travellers.refused, told = commons.aggregate(travellers.updates, contact.t, travellers.gate)
+        return told, 0
     commons.go_on_with(means)
-    return set(), [], 0
+    travellers.refused = set()
+    return [], 0
 
 
 def stretches(contacts: Iterable[Contact], ends: Callable[[Contact], bool]) -> Iterator[list[Contact]]:

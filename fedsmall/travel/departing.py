@@ -30,17 +30,15 @@ class Door:
         self._share = top_share(plan)
         self._left: Arrays = {}  # {name: (sites, ...)}
         self._after: Arrays = {}  # of the models of this contact, {name: (models, ...)}
-        self._came: list[tuple[str, bool]] = []  # the site of each model, and whether the common model came
         self._bytes_down, self._bytes_up = 0, np.zeros(0, dtype=np.int64)
 
     def arrive(self, stack: Stack, at: np.ndarray, common: np.ndarray) -> None:
         """Note what comes to the sites ``at`` which models are now; ``common`` says which are the common one."""
         if self._share is None:
             return
-        self._came = [(self._names[site], bool(flag)) for site, flag in zip(at, common, strict=True)]
-        rows, grounds = Rows(stack.state), [self._known.ground(name) for name, _ in self._came]
+        rows, grounds = Rows(stack.state), [self._known.ground(self._names[site]) for site in at]
         alike: dict[int, int] = {}  # the common model is coded once for all that have the same
-        for row, (ground, (_, flag)) in enumerate(zip(grounds, self._came, strict=True)):
+        for row, (ground, flag) in enumerate(zip(grounds, common, strict=True)):
             size = alike.get(ground.base) if flag else None
             size = size or _bytes(difference(rows.row(row), ground.reference))
             alike |= {ground.base: size} if flag else {}
@@ -67,7 +65,7 @@ class Door:
         )
         _put(stack.state, sent)
 
-    def close(self, at: np.ndarray, good: np.ndarray, t: int) -> int:
+    def close(self, at: np.ndarray, good: np.ndarray) -> int:
         """Take which models of the contact are used; gives the bytes of models in its orders and good answers."""
         if self._share is None:
             return 0
@@ -77,8 +75,6 @@ class Door:
             self._left = {name: np.zeros(shape, self._after[name].dtype) for name, shape in shapes.items()}
         for name, array in self._after.items():
             self._left[name][at[good]] = array[good]
-        answered = [name for (name, _), used in zip(self._came, good, strict=True) if used]
-        self._known.answered(t, dict(self._came), answered)
         return total
 
 

@@ -1,34 +1,36 @@
 """The models on their way through a federation, as rows of one stack: where they are, and what a contact does."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedsmall.aggregation.combiners import Updates
+from fedsmall.aggregation.combiners import Combiner, Updates
 from fedsmall.codec.check_wire import in_codes
 from fedsmall.codec.parcels import Outbox
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import at_contacts
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving, stacked, tensors_of
-from fedsmall.training.trainer import Leg, Signals, Trainer
-from fedsmall.travel.commons import Commons, Initial, sizes_of, sound_means
+from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Leg, Signals, Trained, Trainer
+from fedsmall.travel.commons import Commons, Event, Initial, event, sizes_of, sound_means, starting
 from fedsmall.travel.departing import Door, bytes_on_the_way, make_small
 from fedsmall.travel.dynamic.balancing import is_dynamic
-from fedsmall.travel.gate import charge, halves, outsize, size, sizes, too_large
+from fedsmall.travel.gate import charge, halves, largest, outsize, size, sizes, too_large
 from fedsmall.travel.journey import groups_of, moved, set_out
 from fedsmall.travel.moments import Moment, nobody
 from fedsmall.travel.regions import crossings, regions_of
 from fedsmall.travel.routes import route_at
 from fedsmall.travel.schedule import Action, Contact
 from fedsmall.travel.traffic import bytes_of_stretch
-from fedsmall.wire import Arrays, Traveller
+from fedsmall.wire import Arrays, Traveller, join, parts
 
 NOT_FINITE = "the model holds a number that is not finite (NaN or Inf)"
+UNUSABLE = Fault("set aside", NOT_FINITE)
 GROWN = 3.0  # an update can be too large only where a model has grown more than so
 OF_EACH = ("at", "group", "common", "trained", "_here", "_by", "_examples", "_steps", "_carries")  # (travellers,) each
 
@@ -36,15 +38,18 @@ OF_EACH = ("at", "group", "common", "trained", "_here", "_by", "_examples", "_st
 class Travellers:
     """The models on their way, a row each: where they are, what they have been through, and what their bytes cost."""
 
-    def __init__(self, plan: Plan, trainer: Trainer, initial: Initial, commons: Commons) -> None:
+    def __init__(self, plan: Plan, trainer: Trainer, combiner: Combiner, initial: Initial) -> None:
         self.plan, self.trainer, self.names = plan, trainer, trainer.names
         if list(self.names) != sorted(self.names):
             raise ValueError("sites must come in the order of their names")
-        self._initial, self._commons = initial, commons
+        self._initial = initial
+        self.commons = Commons(combiner, plan.method, starting(plan, len(self.names), initial))
+        self.refused: set[int] | None = None  # groups without a new model, from an aggregation to :meth:`become_common`
         self._before: Contact | None = None
         self._phase, self._memory = -1, Arrays()
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
-        self.careful = at_contacts(plan) is not None or in_codes(plan)  # contact by contact: each noises, or rounds
+        # contact by contact: each noises or rounds, or is an exchange of messages
+        self.careful = at_contacts(plan) is not None or in_codes(plan) or trainer.is_remote
         self._outbox = Outbox(plan)  # the groups' common models as sites read them
         self._door = Door(plan, trainer.names, self._outbox.known)
         self._federated = plan.method.family == "federated"
@@ -57,12 +62,12 @@ class Travellers:
         self.at = set_out(self.plan, len(self.names), contact, self.trainer.samples)
         self._sizes, self._phase = [], contact.phase
         rows, method = len(self.at), self.plan.method
-        self.trainer.check_room(rows, self._commons.models[0])
-        self.group = groups_of(method, rows, len(self._commons))
+        self.trainer.check_room(rows, self.commons.models[0])
+        self.group = groups_of(method, rows, len(self.commons))
         if method.region_count > 1:
             self.group = regions_of(self.plan, len(self.names))[self.at]
         own = self.plan.initial_models == "independent" and not method.grouped and self._before is None
-        common = self._outbox.take(self._commons.models, 0)
+        common = self._outbox.take(self.commons.models, 0)
         start = [self._initial(self.names[site]) for site in self.at] if own else common
         self.stack: Stack = self.trainer.stack([Traveller(model) for model in start])
         if own:
@@ -90,35 +95,56 @@ class Travellers:
             crossed += crossings(self.plan, len(self.names), last, at)
             arrived = before is None or before.travels
             closes, route = contact.action is Action.AGGREGATE, route_at(self.plan, contact.t)
-            legs.append(Leg(at, contact.t, contact.rounds, arrived, closes, route))
+            legs.append(Leg(at, contact.t, contact.rounds, arrived, closes, route, contact.travels))
             before = contact
-        received = self._kept()
-        self._door.arrive(self.stack, at, self.common)
-        trained = self.trainer.walk(self.stack, legs, Signals(self.common, order_rule, self._memory, losses=False))
-        if contact.travels:
-            self._door.leave(self.stack, received, at, contact.t)
+        received, names = self._kept(), [self.names[site] for site in at]
+        trained = self._train(legs, received, order_rule)
         good, grown = self._judged(received)
+        good[list(trained.lost)] = False
         if not good.all() or grown.any():
             self._sizes = []  # some models will be put back
         if len(stretch) > 1 and not (good.all() and not grown.any()):
             self.stack, self.careful = received(), self.careful or not good.all()
             return None
-        reasons = dict.fromkeys(np.flatnonzero(~good).tolist(), NOT_FINITE)
+        lost = {row: fault for row, fault in trained.lost.items() if fault.kind != SPOILT}
+        bad = [row for row in np.flatnonzero(~good).tolist() if row not in lost]
+        reasons = {row: trained.lost.get(row, UNUSABLE).reason for row in bad}
         if grown.any():
             reasons |= self._too_large(received(), np.flatnonzero(good))
         good[list(reasons)] = False
-        sent = self._bytes(stretch, order_rule, trained.rule, good) + self._door.close(at, good, contact.t)
+        sent = self._bytes(stretch, order_rule, trained, at, good)
+        used = [names[row] for row in np.flatnonzero(good)]
+        self._outbox.known.answered(contact.t, dict(zip(names, self.common.tolist(), strict=True)), used)
         between = crossed * sum(self._sizes_of_one)
         self.at, self._before, self._memory = at, contact, trained.memory
-        events = self._set_aside(received, reasons, contact, legs[-1].arrived)
+        events = [event(contact.t, names[row], *lost[row]) for row in sorted(lost, key=lambda row: names[row])]
+        events += [event(contact.t, *note) for note in trained.notes]
+        events += self._set_aside(received, lost, reasons, contact, legs[-1].arrived)
         self._examples[good] = trained.examples[good]
         self._steps[good] = trained.steps[good] + (0 if legs[-1].arrived else self._steps[good])
         self._here = good
+        self.trainer.accept(np.flatnonzero(good))
+        if trained.messages is not None:
+            self._carries[good] = trained.messages.carries[good]
         self._rule = trained.rule if (good | ~self._counted()).all() else {}
         order = np.flatnonzero(good)[np.argsort(at[good])].tolist()
         sites, models = tuple(self.names[site] for site in at[order]), partial(Rows(self.stack.state).arrays, order)
-        updates = sum(contact.rounds for contact in stretch) * len(at)
+        ordered = len(at) - sum(fault.kind == ABSENT for fault in lost.values())
+        updates = sum(contact.rounds for contact in stretch) * ordered
         return Moment(contact, None, sites, models, updates, sent, events, self._memory, between)
+
+    def _train(self, legs: Sequence[Leg], received: Callable[[], Stack], order_rule: Arrays) -> Trained:
+        """Train in place; what leaves the sites is then what others read."""
+        sent = [self._outbox.sent[group] for group in self.group] if self.trainer.is_remote else ()
+        signals = Signals(self.common, order_rule, self._memory, losses=False)
+        if self.trainer.is_remote:
+            signals = replace(signals, sent=sent, known=self._outbox.known, carries=self._carries)
+            return self.trainer.walk(self.stack, legs, signals)
+        self._door.arrive(self.stack, legs[-1].sites, self.common)
+        trained = self.trainer.walk(self.stack, legs, signals)
+        if legs[-1].leaves:
+            self._door.leave(self.stack, received, legs[-1].sites, legs[-1].t)
+        return trained
 
     def walk_some(self, rows: np.ndarray, at: np.ndarray, contact: Contact, order_rule: Arrays) -> Moment:
         """As :meth:`walk`, for one contact and some rows' travellers, which are ``at`` their sites; others wait."""
@@ -154,11 +180,56 @@ class Travellers:
     def shares(self) -> np.ndarray:
         """What the models of every region count together, (regions,)."""
         counted = self._counted()
-        return np.bincount(self.group[counted], self.weights(np.flatnonzero(counted)), minlength=len(self._commons))
+        return np.bincount(self.group[counted], self.weights(np.flatnonzero(counted)), minlength=len(self.commons))
 
     def _moved(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
         stays = self.plan.method.topology is not None  # its letters bring it
         return at if stays else moved(self.plan, len(self.names), at, before, contact, self.trainer.samples)
+
+    def is_sound(self) -> bool:
+        """Whether no model has outgrown the last global one so far that no run should go on with it."""
+        if not self.gate or self.refused is not None:  # all are about to become the global model
+            return True
+        return bool((sizes_of(self.stack)[0] <= largest(self._largest())).all())
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """What must be kept to go on after the last contact, as arrays by name and a record for JSON."""
+        models = {} if self.refused is not None else Rows(self.stack.state).arrays()  # else all become the global model
+        groups, numbers = self.commons.state()
+        parcels, rounds = self._outbox.state(self.commons.models)
+        arrays = join(
+            model=models,
+            beside=Rows(self.stack.optimizer).arrays(),
+            rule=self._rule,
+            of_each={name: getattr(self, name) for name in OF_EACH},
+            common=self.commons.models[0],
+            commons=groups,
+            combiner=self.commons.combiner.state()[0],
+            parcels=parcels,
+        )
+        return {name: np.array(array) for name, array in arrays.items()}, {
+            "groups": numbers,
+            "combiner": self.commons.combiner.state()[1],
+            "refused": None if self.refused is None else sorted(self.refused),
+            "parcels": rounds,
+        }
+
+    def restore(self, arrays: Arrays, numbers: Mapping[str, Any], before: Contact) -> None:
+        """Take up what :meth:`state` gave after the contact ``before``."""
+        kept, commons = parts(arrays), self.commons
+        commons.models[0] = kept["common"]
+        commons.restore(kept.get("commons", {}), numbers["groups"])
+        commons.combiner.restore(kept.get("combiner", {}), numbers["combiner"])
+        self._outbox.restore(commons.models, kept.get("parcels", {}), numbers["parcels"])
+        for name, array in kept["of_each"].items():
+            setattr(self, name, np.array(array))
+        models = kept.get("model") or {name: array[self.group] for name, array in commons.stack().items()}
+        self.stack = self.trainer.stack_of(tensors_of(models), tensors_of(kept.get("beside", {})))
+        self._sizes_of_one = bytes_on_the_way(self.plan, self.stack)
+        self._before, self._phase, self._rule = before, before.phase, kept.get("rule", {})
+        if numbers["refused"] is not None:
+            self.refused = set(numbers["refused"])
+            self.become_common()
 
     def updates(self, group: int = 0) -> Updates:
         """What counts in a group's aggregation: its travellers that :meth:`_counted` has, wherever they are."""
@@ -179,20 +250,22 @@ class Travellers:
         """
         return self.trained & self._here if self._in_part else self.trained
 
-    def become_common(self, afresh: Collection[int] = ()) -> None:
+    def become_common(self) -> None:
         """Every traveller is its group's common model now, weights and buffers; its moments stay with it, unless
-        its group begins ``afresh``.
+        its group's aggregate was ``refused``.
         """
         assert self._before is not None
-        models, rows = self._outbox.take(self._commons.models, self._before.t), np.arange(len(self.at))
+        assert self.refused is not None
+        afresh, self.refused = self.refused, None
+        models, rows = self._outbox.take(self.commons.models, self._before.t), np.arange(len(self.at))
         self._forget(rows if self.plan.method.turns else rows[np.isin(self.group, list(afresh))])
         if self.plan.method.turns:
-            self.group[:] = self._commons.turn
+            self.group[:] = self.commons.turn
         if len(models) == 1:
             self.stack.replace(models[0])
             sizes = [np.array([size(half)]) for half in halves(models[0]) if half] if self.gate else []
         else:
-            of_groups = stacked(models, list(models[0])) if in_codes(self.plan) else tensors_of(self._commons.stack())
+            of_groups = stacked(models, list(models[0])) if in_codes(self.plan) else tensors_of(self.commons.stack())
             for name, tensor in self.stack.state.items():
                 tensor.copy_(of_groups[name][torch.from_numpy(self.group)])
             sizes = [Rows(half).norms() for half in halves(of_groups) if half] if self.gate else []
@@ -205,18 +278,18 @@ class Travellers:
         None where anything else is asked, where not all models count, or where one may be refused. One after the other,
         groups of few models cost more than the training of their models.
         """
-        groups, state = len(self._commons), self.stack.state
+        groups, state = len(self.commons), self.stack.state
         in_turn = np.arange(len(self.at)) % groups
-        plain = self._commons.are_means and self._counted().all() and len(self.at) % groups == 0
+        plain = self.commons.are_means and self._counted().all() and len(self.at) % groups == 0
         if not plain or (self.group != in_turn).any():
             return None
         turns = {name: tensor.view(-1, groups, *tensor.shape[1:]) for name, tensor in state.items()}
-        made = sound_means(turns, tensors_of(self._commons.stack()))
+        made = sound_means(turns, tensors_of(self.commons.stack()))
         return None if made is None else Rows(made).arrays()
 
     def _of_groups(self, rows: np.ndarray) -> Stack:
         """Copies of their groups' last common models for these rows, with the optimizer state that they have."""
-        sent = self._outbox.take(self._commons.models, 0)
+        sent = self._outbox.take(self.commons.models, 0)
         models = self.trainer.stack([Traveller(model) for model in sent]).rows(self.group[rows])
         models.optimizer = self.stack.rows(rows).optimizer
         return models
@@ -254,19 +327,31 @@ class Travellers:
         return {int(rows[row]): why for row, why in found.items()}
 
     def _set_aside(
-        self, received: Callable[[], Stack], reasons: dict[int, str], contact: Contact, arrived: bool
-    ) -> list[dict[str, Any]]:
-        """Put back what came to the sites whose models are set aside, or the last common model if that was absurd."""
-        good = np.delete(np.arange(len(self.at)), list(reasons))
-        if not len(good):
-            told = next(iter(reasons.values()))
-            raise ReplyError(f"No site gave a model that may be used at round {contact.t}: {told}.")
+        self,
+        received: Callable[[], Stack],
+        lost: Mapping[int, Fault],
+        reasons: dict[int, str],
+        contact: Contact,
+        arrived: bool,
+    ) -> list[Event]:
+        """Put back what came to the sites whose models are lost or set aside, or the last common model if that was
+        absurd.
+        """
+        good = np.delete(np.arange(len(self.at)), [*lost, *reasons])
+        if lost:
+            rows = np.array(sorted(lost))
+            self.stack.put(rows, received().rows(rows))
+        if not len(good) and (reasons or any(fault.kind != ABSENT for fault in lost.values())):
+            why = reasons | {row: fault.reason for row, fault in lost.items()}
+            named = sorted((self.names[self.at[row]], reason) for row, reason in why.items())
+            told = "; ".join(f"{site}: {reason}" for site, reason in named)
+            raise ReplyError(f"No site gave a model that may be used at round {contact.t}: {told[:1000]}")
         self.common[good], self.trained[good] = False, True
         events = self._put_back(received(), reasons, contact.t, arrived) if reasons else []
         self._by[good] = self.at[good]
         return events
 
-    def _put_back(self, received: Stack, reasons: dict[int, str], t: int, arrived: bool) -> list[dict[str, Any]]:
+    def _put_back(self, received: Stack, reasons: dict[int, str], t: int, arrived: bool) -> list[Event]:
         bad = np.array(sorted(reasons, key=lambda row: self.at[row]))
         self.stack.put(bad, received.rows(bad))
         moments = leaving(self.plan.recipe, received.optimizer) if arrived else received.optimizer
@@ -277,8 +362,7 @@ class Travellers:
         events = []
         for row in bad:
             site, by = self.names[self.at[row]], self.names[self._by[row]]
-            told = charge(site, reasons[row], by if absurd[row] else None)
-            events.append({"t": t, **dict(zip(("site", "kind", "reason"), told, strict=True))})
+            events.append(event(t, *charge(site, reasons[row], by if absurd[row] else None)))
         if absurd[bad].any():
             self._restart(bad[absurd[bad]])
         return events
@@ -290,11 +374,15 @@ class Travellers:
         self._forget(rows)
 
     def _largest(self) -> Arrays:
-        return self._commons.models[self._commons.largest()]
+        return self.commons.models[self.commons.largest()]
 
-    def _bytes(self, stretch: Sequence[Contact], order_rule: Arrays, sent_rule: Arrays, good: np.ndarray) -> int:
+    def _bytes(
+        self, stretch: Sequence[Contact], order_rule: Arrays, trained: Trained, at: np.ndarray, good: np.ndarray
+    ) -> int:
         if not self._federated or self.plan.method.topology is not None or is_dynamic(self.plan.method):
             return 0
+        if trained.messages is not None:
+            return trained.messages.orders + int(trained.messages.replies[good].sum())
         order = self._sizes_of_one[0] + sum(array.nbytes for array in order_rule.values())
         total, self._carries = bytes_of_stretch(stretch, self._before, order, self._sizes_of_one, self._carries, good)
-        return total + sum(int(array[good].nbytes) for array in sent_rule.values())
+        return total + sum(int(array[good].nbytes) for array in trained.rule.values()) + self._door.close(at, good)

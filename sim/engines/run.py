@@ -35,8 +35,10 @@ from sim.engines.distil import Distilled, distilled
 from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalUnseen
 from sim.engines.record import RunRecord, record_of, whole_model, with_end
 from strategies.build import strategy_for
+from strategies.grid_trainer import GridTrainer
+from strategies.roster import Asked
 from strategies.server.remote import Ask, Judges, OwnModelsEvaluator
-from strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, RunLoop, Stop
+from strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, RunLoop, Stop, run_rounds
 from strategies.server.validation import AskSites, validated
 
 Tell = Callable[[Contact, Evaluation | None], None]
@@ -174,10 +176,25 @@ class _Work:
 
     def on(self, grid: Grid, tell: Tell | None = None, in_pieces: bool = True) -> Outcome:
         """Over a Flower grid, message by message."""
-        strategy, trainer = strategy_for(self.plan), self.trainer()
-        judge = self.evaluator(trainer, Judges(strategy, grid, self.plan))
+        if is_dynamic(self.plan.method):
+            return self.on_strategy(grid, tell, in_pieces)
+        sites = GridTrainer(self.plan, grid)
+        return run_rounds(
+            self.plan,
+            sites,
+            self.initial,
+            evaluator=self.judged(sites, grid, tell),
+            progress=self.progress,
+            stop=self.stop,
+            watchers=self.watchers,
+            in_pieces=in_pieces,
+        )
+
+    def judged(self, sites: Asked, grid: Grid, tell: Tell | None) -> Evaluator:
+        """Who judges models in a simulation with messages."""
+        judge = self.evaluator(self.trainer(), Judges(sites, grid, self.plan))
         task = self.federation.task
-        judge = self.narrowed(validated(judge, AskSites(strategy, grid, self.plan, task), self.plan, task))
+        judge = self.narrowed(validated(judge, AskSites(sites, grid, self.plan, task), self.plan, task))
 
         def evaluator(moment: Moment) -> Evaluation | None:
             evaluation = judge(moment)
@@ -185,12 +202,16 @@ class _Work:
                 tell(moment.contact, evaluation)
             return evaluation
 
+        return evaluator
+
+    def on_strategy(self, grid: Grid, tell: Tell | None = None, in_pieces: bool = True) -> Outcome:
+        strategy = strategy_for(self.plan)
         return RunLoop(
             strategy,
             grid,
             self.plan,
             self.initial,
-            evaluator,
+            self.judged(strategy, grid, tell),
             progress=self.progress,
             stop=self.stop,
             in_pieces=in_pieces,

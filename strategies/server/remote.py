@@ -20,9 +20,8 @@ from fedsmall.plan import Plan
 from fedsmall.travel.moments import Moment
 from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, HELD_OUT, KEEP, KEPT, METRICS, MODEL, PLAN, ROUND, Arrays
 from strategies.checks import check_metrics, checked_sums
-from strategies.daisy_chain import DaisyChain
 from strategies.records import array_records, to_record
-from strategies.roster import Roster
+from strategies.roster import Asked, Roster
 from strategies.server.run_loop import Evaluation, Evaluator
 
 EVALUATE = MessageType.EVALUATE
@@ -65,7 +64,7 @@ def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> Any:
     return {**task, "classes": None} if kind_of(str(task.get("loss"))) == "numbers" else task
 
 
-def evaluator_for(strategy: DaisyChain, grid: Grid, plan: Plan, task: Task | None = None) -> Evaluator:
+def evaluator_for(strategy: Asked, grid: Grid, plan: Plan, task: Task | None = None) -> Evaluator:
     """Who judges models over real sites: the sites do, each a common model or its own.
 
     Sums that they tell at the end are read where their ``task`` is known.
@@ -117,7 +116,7 @@ class OwnModelsEvaluator:
 class Judges:
     """The sites, asked what models are worth on the samples that each has held out."""
 
-    strategy: DaisyChain
+    strategy: Asked
     grid: Grid
     plan: Plan
     task: Task | None = None

@@ -15,13 +15,18 @@ from typing import Any, Protocol
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
+from fedsmall.aggregation.combiners import combiner_for
+from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger, at_contacts
 from fedsmall.stopping import best_round, looks, ran_dry
-from fedsmall.travel.commons import starting
+from fedsmall.training.trainer import Trainer
+from fedsmall.travel.commons import Initial, starting
+from fedsmall.travel.daisy_chain import daisy_chain
 from fedsmall.travel.moments import Moment, Watcher, watching
-from fedsmall.travel.schedule import Action, Contact, piece_length, times_travelled
-from fedsmall.wire import PLAN, Arrays
+from fedsmall.travel.schedule import Action, Contact, contacts_of, piece_length, times_travelled
+from fedsmall.travel.travellers import Travellers
+from fedsmall.wire import PLAN, Arrays, join, parts
 from strategies.daisy_chain import DaisyChain
 from strategies.dynamic.chain import DynamicChain
 from strategies.parcels import own_slot
@@ -179,6 +184,110 @@ class Journal(Protocol):
 
     def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
         """The last state that was written whole, or None."""
+
+
+@dataclass
+class KeptRun:
+    """What a journal keeps of a run, and takes it up from."""
+
+    plan: Plan
+    travellers: Travellers
+    outcome: Outcome
+    contacts: Sequence[Contact]
+    journal: Journal | None
+
+    def restore(self) -> int:
+        """Go back to the last state that was kept; gives how many contacts are done.
+
+        Raises PlanError where an earlier release has written it.
+        """
+        latest = self.journal.latest() if self.journal else None
+        if latest is None:
+            return 0
+        done, arrays, meta = latest
+        if "travellers" not in meta:
+            raise PlanError(
+                "The journal of this run was written by an earlier release of fedsmall. Go on with that release, or "
+                "start a new run."
+            )
+        sets, outcome = parts(arrays), self.outcome
+        self.travellers.restore(sets["travellers"], meta["travellers"], self.contacts[done - 1])
+        self.travellers.trainer.restore(sets.get("trainer", {}), meta["trainer"])
+        for name in COUNTED:
+            setattr(outcome, name, meta[name])
+        outcome.evaluations = [Evaluation(**saved) for saved in meta["evaluations"]]
+        outcome.averaged = [(int(models), bool(whole)) for models, whole in meta["averaged"]]
+        outcome.rounds = self.contacts[done - 1].t
+        if meta["has_model"]:
+            outcome.model = sets.get("chosen") or self.travellers.commons.result()
+        return done
+
+    def save(self) -> None:
+        """Write down the state after the last contact; not where to go on would be to go on with what is wrong."""
+        assert self.journal is not None
+        if not self.travellers.is_sound():
+            return
+        outcome, done = self.outcome, 1 + [contact.t for contact in self.contacts].index(self.outcome.rounds)
+        arrays, numbers = self.travellers.state()
+        beside, words = self.travellers.trainer.state()
+        meta = {name: getattr(outcome, name) for name in COUNTED}
+        meta |= {"travellers": numbers, "trainer": words, "has_model": outcome.model is not None}
+        meta |= {"evaluations": [vars(evaluation) for evaluation in outcome.evaluations]}
+        chosen = outcome.model if outcome.chosen and outcome.model else {}
+        sets = join(travellers=arrays, trainer=beside, chosen=chosen)
+        lasting = self.contacts[done - 1].action is Action.AGGREGATE
+        self.journal.save(done, sets, meta, lasting=lasting)
+
+
+COUNTED = ("client_updates", "bytes_sent", "bytes_between", "events", "chosen", "averaged", "sent_by")  # of an outcome
+
+
+def run_rounds(
+    plan: Plan,
+    trainer: Trainer,
+    initial: Initial,
+    *,
+    evaluator: Evaluator | None = None,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    watchers: Sequence[Watcher] = (),
+    journal: Journal | None = None,
+    in_pieces: bool = True,
+    outcome: Outcome | None = None,
+) -> Outcome:
+    """Run a plan over the sites of ``trainer``, here or behind a grid, from the journal's last contact on.
+
+    ``initial`` gives each site its own model, or all one under None. ``in_pieces``: contacts are cut where an
+    evaluation is due between them, as only a simulation can. ``outcome`` is filled as the run goes on.
+    """
+    outcome, ledger, due = outcome or Outcome(), ledger_of(plan), due_in(plan)
+    travellers = Travellers(plan, trainer, combiner_for(plan), initial)
+    contacts = contacts_of(plan, in_pieces=in_pieces and evaluator is not None)
+    kept = KeptRun(plan, travellers, outcome, contacts, journal)
+    done = kept.restore()
+    if ledger is not None:
+        ledger.releases = sum(contact.travels for contact in contacts[:done])
+
+    def is_seen(contact: Contact) -> bool:
+        looked_at = any(watcher.needs(contact) for watcher in watchers)
+        return looked_at or (evaluator is not None and due(contact))
+
+    def judge(moment: Moment) -> Evaluation | None:
+        evaluation = evaluator(moment) if evaluator is not None else None
+        outcome.events += trainer.take_events()
+        return evaluation
+
+    moments = daisy_chain(plan, travellers, charged(contacts[done:], ledger), is_seen)
+    return follow(
+        watching(moments, watchers),
+        plan,
+        outcome,
+        ledger=ledger,
+        evaluator=judge if evaluator is not None else None,
+        progress=progress,
+        stop=stop,
+        keep=kept.save if journal is not None else None,
+    )
 
 
 @dataclass

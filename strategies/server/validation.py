@@ -19,8 +19,8 @@ from fedsmall.stopping import looks, loss_of, shapes_told
 from fedsmall.travel.moments import Moment
 from fedsmall.wire import CONFIG, EXAMPLES, MEMBERS, MODEL, OUT_OF_FOLD, PLAN, ROUND, VALIDATE, Arrays
 from strategies.checks import checked_sums
-from strategies.daisy_chain import DaisyChain
 from strategies.records import array_records, to_record
+from strategies.roster import Asked
 from strategies.server.run_loop import Evaluation, Evaluator
 
 Told = dict[str, Arrays]  # what each site told of models that never saw its samples, by name in order
@@ -70,7 +70,7 @@ def unseen_at(moment: Moment, plan: Plan, sites: Sequence[str]) -> dict[str, Arr
 class AskSites:
     """Asks the sites over a grid. Who is silent, or tells what cannot be, is left out."""
 
-    strategy: DaisyChain
+    strategy: Asked
     grid: Grid
     plan: Plan
     task: Task
@@ -103,7 +103,7 @@ class AskSites:
             everyone = {name: np.concatenate([members[name] for members in of_routes]) for name in of_routes[0]}
             config = ConfigRecord({**words, MEMBERS: counts})
             return dict.fromkeys(sites, RecordDict({MODEL: to_record(everyone), CONFIG: config}))
-        folds = self.strategy.folds.of
+        folds = self.strategy.fold_of
         models = {site: of_routes[folds[site]] for site in sites} if of_routes else unseen_at(moment, self.plan, sites)
         distinct = {id(model): model for model in models.values()}
         contents = {

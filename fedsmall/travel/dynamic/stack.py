@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedsmall.aggregation.combiners import Combiner, Updates
+from fedsmall.aggregation.combiners import Updates
 from fedsmall.plan import Plan
-from fedsmall.travel.commons import Commons, Event, combined
+from fedsmall.travel.commons import Event, combined
 from fedsmall.travel.departing import bytes_on_the_way
 from fedsmall.travel.dynamic.balancing import Coordinator, Weighed, squared_distances
 from fedsmall.travel.moments import Moment
@@ -19,12 +19,12 @@ from fedsmall.wire import Arrays
 class DynamicAverages:
     """The averages of a run that may be left out; a model that takes no part stays at its site as it was trained.
 
-    ``travellers`` are the sites' models, ``commons`` holds the last one that all had.
+    ``travellers`` are the sites' models.
     """
 
-    def __init__(self, plan: Plan, combiner: Combiner, travellers: Travellers, commons: Commons) -> None:
+    def __init__(self, plan: Plan, travellers: Travellers) -> None:
         assert plan.method.divergence is not None
-        self.plan, self.combiner, self.travellers, self.commons = plan, combiner, travellers, commons
+        self.plan, self.travellers, self.commons = plan, travellers, travellers.commons
         self._coordinator = Coordinator(plan.method.divergence, plan.travel_seed)
         self._to_send = len(travellers.names)  # sites that get a model with the next order: the first goes to all
 
@@ -35,7 +35,7 @@ class DynamicAverages:
         beyond = squared_distances(came.stack, reference) > self._coordinator.bound if came.sites else ()
         present = dict(zip(came.sites, np.asarray(beyond, dtype=bool).tolist(), strict=True))
         taken = self._coordinator.settle(t, reference, present, _Models(came), sites, last=t >= self.plan.rounds)
-        refused, events, mean = self._made(t, taken.whole, of_sites(came, taken.sites))
+        events, mean = self._made(t, taken.whole, of_sites(came, taken.sites))
         size, _ = bytes_on_the_way(self.plan, self.travellers.stack)
         yield moment._replace(
             common=self.commons.result(),
@@ -46,18 +46,20 @@ class DynamicAverages:
         )
         self._to_send = sites if taken.whole else len(taken.sites)
         if taken.whole:
-            self.travellers.become_common(afresh=refused)
+            self.travellers.become_common()
         elif mean is not None:
             self._become(taken.sites, mean)
 
-    def _made(self, t: int, whole: bool, updates: Updates) -> tuple[set[int], list[Event], Arrays | None]:
-        """What :meth:`Commons.aggregate` gives of a whole average; and the mean of one that is none."""
+    def _made(self, t: int, whole: bool, updates: Updates) -> tuple[list[Event], Arrays | None]:
+        """The events of an average, and the mean of one that is not whole."""
+        gate = self.travellers.gate
         if whole:
-            return *self.commons.aggregate(lambda group: updates, t, self.travellers.gate), None
+            self.travellers.refused, told = self.commons.aggregate(lambda group: updates, t, gate)
+            return told, None
         if not updates.sites:
-            return set(), [], None
-        mean, told = combined(self.combiner, self.commons.models[0], updates, t, self.travellers.gate)
-        return set(), told, mean
+            return [], None
+        mean, told = combined(self.commons.combiner, self.commons.models[0], updates, t, gate)
+        return told, mean
 
     def _become(self, sites: Sequence[str], mean: Arrays) -> None:
         places = np.flatnonzero(np.isin(self.travellers.names, sites))

@@ -7,6 +7,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.daisy_chain import daisy_chain
 from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.travellers import Travellers
 from sim.audit.side_by_side import batches_of, side_by_side
 from sim.audit.world import world_of
 from tests.sim.audit.worlds import plan_of
@@ -51,7 +52,9 @@ def test_every_federation_is_the_one_that_the_engine_runs(name):
         def initial(site):
             return initial_model(plan, world.task, site and site.partition("/")[2])
 
-        moments = daisy_chain(plan, trainer, combiner_for(plan), contacts_of(plan), initial, lambda contact: True)
+        moments = daisy_chain(
+            plan, Travellers(plan, trainer, combiner_for(plan), initial), contacts_of(plan), lambda contact: True
+        )
         for moment, step in zip(moments, steps, strict=True):
             assert moment.contact == step.contact
             order = run * len(step.at) + np.argsort(step.at)

@@ -1,11 +1,14 @@
 """Algorithm 1 on a stack and Algorithm 1 with messages are one algorithm, whatever it is asked to do."""
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
 
 from clients.client_app import app
 from clients.site_data import give_federation
@@ -19,15 +22,13 @@ from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey
-from fedsmall.wire import EXAMPLES, METRICS, PLAN, STEPS
+from fedsmall.wire import EXAMPLES, METRICS, STEPS
 from sim.engines.cohort import run_cohort
 from sim.engines.evaluation import CentralEvaluator
 from sim.engines.inprocess import InProcessGrid
-from strategies.build import strategy_for
-from strategies.daisy_chain import DaisyChain
-from strategies.records import to_record
+from strategies.grid_trainer import GridTrainer
 from strategies.server.journal import FileJournal
-from strategies.server.run_loop import Outcome, RunLoop
+from strategies.server.run_loop import Outcome, run_rounds
 
 ADAM = Recipe(optimizer="adam", lr=0.01, batch=2, local_epochs=1)
 MOMENTUM = Recipe(lr=0.05, momentum=0.5)
@@ -91,14 +92,44 @@ def batched(plan: Plan, federation: Federation | None = None) -> Outcome:
     )
 
 
-def loop_of(plan: Plan, federation: Federation | None = None, **more: Any) -> RunLoop:
+@dataclass
+class ByMessages:
+    """A run over a grid, of which anything may be changed before it begins."""
+
+    plan: Plan
+    grid: Any
+    initial: Callable[[str | None], Any]
+    evaluator: Any = None
+    progress: Any = None
+    stop: Any = None
+    journal: Any = None
+    in_pieces: bool = True
+
+    @cached_property
+    def sites(self) -> GridTrainer:
+        """The sites, which have answered the roll call."""
+        return GridTrainer(self.plan, self.grid)
+
+    def run(self) -> Outcome:
+        return run_rounds(
+            self.plan,
+            self.sites,
+            self.initial,
+            evaluator=self.evaluator,
+            progress=self.progress,
+            stop=self.stop,
+            journal=self.journal,
+            in_pieces=self.in_pieces,
+        )
+
+
+def loop_of(plan: Plan, federation: Federation | None = None, **more: Any) -> ByMessages:
     federation = federation or federation_of(plan)
     trainer = cohort_for(plan, federation.task, federation.names, federation.train)
     give_federation(plan, federation)
-    return RunLoop(
-        strategy_for(plan),
-        InProcessGrid(app, len(federation.names)),
+    return ByMessages(
         plan,
+        InProcessGrid(app, len(federation.names)),
         lambda site: initial_model(plan, federation.task, site),
         CentralEvaluator(plan, federation, trainer),
         **more,
@@ -305,7 +336,7 @@ def test_a_site_that_says_more_than_its_order_and_the_roll_call_allow_is_set_asi
         replies[1].content[METRICS][metric] = value
         return replies
 
-    loop.strategy.meet(loop.grid, to_record(loop.initial(None)), ConfigRecord({PLAN: plan.model_dump_json()}))
+    assert loop.sites.names[1] == "site-001"
     monkeypatch.setattr(loop.grid, "send_and_receive", lying)
     events = loop.run().events
 
@@ -371,20 +402,17 @@ def test_a_run_that_is_stopped_at_every_contact_and_resumed_is_the_run_in_one_go
         assert getattr(part, counted) == getattr(whole, counted), counted
 
 
-def trained_at(chain: DaisyChain) -> list[str]:
-    return sorted(chain.own)
-
-
 @pytest.mark.parametrize("fraction", [1.0, 0.6, 0.2])
 def test_the_map_of_a_chain_is_where_its_models_trained(fraction: float) -> None:
     plan = plan_of(settings={"permute_every": 2, "aggregate_every": 6, "fraction": fraction}, rounds=9)
-    loop = loop_of(plan, in_pieces=False)
     trained: list[list[str]] = []
-    loop.progress = lambda t, rounds: trained.append(trained_at(loop.strategy))
+    loop = loop_of(plan, in_pieces=False)
+    federation = federation_of(plan)
+    watcher = SimpleNamespace(needs=lambda contact: True, see=lambda moment: trained.append(list(moment.sites)))
 
-    loop.run()
+    run_rounds(plan, loop.sites, loop.initial, watchers=[watcher], in_pieces=False)
 
-    names = federation_of(plan).names
+    names = federation.names
     assert trained == [sorted(names[site] for site in at) for _, at in journey(plan, 5)]
 
 

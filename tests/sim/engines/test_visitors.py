@@ -17,6 +17,7 @@ from fedsmall.plan import Plan
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.daisy_chain import daisy_chain
 from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.travellers import Travellers
 from fedsmall.travel.visitors import Visitors, last_visits
 from fedsmall.validation import check_plan
 from sim.engines.run import run_plan
@@ -64,10 +65,8 @@ def by_hand(plan: Plan, federation: Federation) -> dict[str, list[dict[str, np.n
     left: dict[str, list[dict[str, np.ndarray]]] = defaultdict(list)
     walk = daisy_chain(
         plan,
-        trainer,
-        combiner_for(plan),
+        Travellers(plan, trainer, combiner_for(plan), lambda site: initial_model(plan, federation.task, site)),
         contacts_of(plan),
-        lambda site: initial_model(plan, federation.task, site),
         lambda contact: True,
     )
     for moment in walk:
@@ -146,7 +145,9 @@ def test_members_of_a_site_are_those_that_left_it_oldest_first() -> None:
     visitors = Visitors(plan, federation.names)
     trainer = cohort_for(plan, federation.task, federation.names, federation.train)
     start = initial_model(plan, federation.task)
-    for moment in daisy_chain(plan, trainer, combiner_for(plan), contacts_of(plan), lambda _: start, visitors.needs):
+    for moment in daisy_chain(
+        plan, Travellers(plan, trainer, combiner_for(plan), lambda _: start), contacts_of(plan), visitors.needs
+    ):
         visitors.see(moment)
 
     for site, left in by_hand(plan, federation).items():
