@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.errors import ReplyError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.federation import Federation, Samples
@@ -26,9 +25,8 @@ from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained
-from fedsmall.travel.daisy_chain import daisy_chain
+from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import contacts_of
-from fedsmall.travel.travellers import Travellers
 from fedsmall.wire import Arrays, Traveller
 
 SITES, LIAR, TARGET = 20, 7, 1
@@ -95,9 +93,7 @@ def outcome(plan: Plan, attack: str) -> tuple[dict[str, float], int]:
     trainer = Liar(cohort, LIES[attack]) if attack in LIES else cohort
     model, events = {}, 0
     initial = initial_model(plan, federation.task)
-    for moment in daisy_chain(
-        plan, Travellers(plan, trainer, combiner_for(plan), lambda site: initial), contacts_of(plan)
-    ):
+    for moment in daisy_chain(topology_for(plan, trainer, lambda site: initial), contacts_of(plan)):
         model, events = moment.common if moment.common is not None else model, events + len(moment.events)
     return judged(cohort, model, federation), events
 

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.training.batches import batch_sizes
-from fedsmall.travel.schedule import Contact
 from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, SQUARES, STEPS
 from strategies.records import array_records, described
 
@@ -50,7 +49,7 @@ def samples_told(answer: Mapping[str, Any]) -> int:
     return told if isinstance(told, int) and 0 < told <= MOST else 0
 
 
-def limits_of(plan: Plan | None, contact: Contact, answers: Mapping[str, Mapping[str, Any]], site: str) -> Limits:
+def limits_of(plan: Plan | None, rounds: int, answers: Mapping[str, Mapping[str, Any]], site: str) -> Limits:
     """What a site's reply may say: no more samples than at the roll call, no more steps than its order asks for."""
     said = samples_told(answers.get(site, {})) or None
     if plan is None:
@@ -58,8 +57,13 @@ def limits_of(plan: Plan | None, contact: Contact, answers: Mapping[str, Mapping
     batch = plan.recipe.batch
     a_round = len(batch_sizes(plan.recipe, said, min(batch or said, said))) if said else plan.recipe.steps
     return Limits(
-        said or MOST, a_round * contact.rounds if a_round else MOST, frozenset((EXAMPLES, LOSS, STEPS, BLURRED))
+        said or MOST, a_round * rounds if a_round else MOST, frozenset((EXAMPLES, LOSS, STEPS, BLURRED))
     )
+
+
+def signature_of(model: Mapping[str, np.ndarray]) -> Signature:
+    """Names, shapes and dtypes of a model."""
+    return {name: (array.shape, str(array.dtype)) for name, array in model.items()}
 
 
 class NotFinite(ReplyError):

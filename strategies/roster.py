@@ -1,39 +1,23 @@
 """Who is there: sites by name, and the node ids that Flower gives them today."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall.errors import PlanError
+from fedsmall.travel.commons import Event, event
 from fedsmall.wire import CONFIG
 
 POLL_S = 0.05
 
 
-class Asked(Protocol):
-    """The sites of a run, of whom a server asks something."""
-
-    roster: "Roster"
-
-    @property
-    def sites(self) -> list[str]:
-        """Their names, in order."""
-
-    @property
-    def fold_of(self) -> Mapping[str, int]:
-        """The fold of each, where models travel by routes; else nothing."""
-
-    def note(self, t: int, site: str, kind: str, reason: str) -> None:
-        """Write down what became of a site at round ``t``."""
-
-
 @dataclass
 class Roster:
-    """The sites that have answered the roll call, by name; ``answers`` holds what each said of itself.
+    """The sites that have answered the roll call, by name; ``answers`` holds what each said of itself, and ``events``
+    what became of sites that did not go as it should.
 
     A refusal enrols nobody: ``refused`` holds its reason, and the node is asked again at the next call. Node ids are
     Flower's and change when a program restarts without node authentication; names do not.
@@ -42,11 +26,21 @@ class Roster:
     nodes: dict[str, int] = field(default_factory=dict)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
 
     @property
     def sites(self) -> list[str]:
         """The names in order."""
         return sorted(self.nodes)
+
+    def note(self, t: int, site: str, kind: str, reason: str) -> None:
+        """Write down what became of a site at round ``t``; the report has a row for it."""
+        self.events.append(event(t, site, kind, reason))
+
+    def take_events(self) -> list[Event]:
+        """What was noted since the last call."""
+        events, self.events = self.events, []
+        return events
 
     def call(self, grid: Grid, config: dict[str, Any], timeout: float | None = 600) -> None:
         """Ask every node not yet known for its name and what it holds.

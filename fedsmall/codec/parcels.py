@@ -28,10 +28,11 @@ PACKED = (MODEL, CARRIED)
 
 
 class Parcel(NamedTuple):
-    """A model as it is on the wire, and as whoever opens it reads it."""
+    """A model as it is on the wire (empty: in full), as whoever opens it reads it, and the round after which it was made."""
 
     sent: Arrays
     read: Arrays
+    t: int = 0
 
 
 def wire_of(part: str, plan: Plan) -> str:
@@ -94,13 +95,13 @@ def parcel(plan: Plan, model: Arrays, t: int, group: int, known: Known | None = 
     Where its largest changes alone go, that is what sites are ``known`` to be told of it.
     """
     if not in_codes(plan):
-        return Parcel({}, model)
+        return Parcel({}, model, t)
     wire, share = plan.method.wire, top_share(plan)
     if share is not None:
         told = (known or Known()).tell(model, t, share)
-        return Parcel(told, told)
+        return Parcel(told, told, t)
     sent = encode(stack_of_one(model), wire, [rng_for(plan.seed, "quantise common", t, group)])
-    return Parcel(first_of(sent), first_of(decode(sent, wire, model, plan.dtype)))
+    return Parcel(first_of(sent), first_of(decode(sent, wire, model, plan.dtype)), t)
 
 
 def own_parcel(plan: Plan, model: Arrays, site: str) -> Parcel:
@@ -158,7 +159,7 @@ class Outbox:
         self.known = Known(of, dict(numbers["has"]), dict(numbers["taken"]), int(numbers["contacts"]))
         self._made = list(numbers["made"])
         self._of = [model if same else None for model, same in zip(models, numbers["same"], strict=True)]
-        told = of and [Parcel(of[max(of)], of[max(of)])]
+        told = of and [Parcel(of[max(of)], of[max(of)], max(of))]
         self.sent = told or [
             parcel(self._plan, model, t, k) for k, (model, t) in enumerate(zip(models, self._made, strict=True))
         ]

@@ -75,9 +75,10 @@ class Signals:
 
     ``common`` says which rows are the last common model, untouched; ``rule`` is what the server sends for the local
     rule; ``memory`` is what the sites remember from the training before (``Trained.memory``), nothing at first.
-    ``losses``: somebody will ask for them; else a trainer may leave them out, as NaN. To sites elsewhere go also, by
-    row, the global model as it is ``sent`` there, what of global models sites are ``known`` to have, and which rows
-    ``carries`` says have something beside the model.
+    ``losses``: somebody will ask for them; else a trainer may leave them out, as NaN. For sites elsewhere there are
+    also the global models as they are ``sent`` there, one a group, the ``group`` of every row, whether the row
+    ``carries`` something beside the model, and whether it is ``fresh``: other than the site where it is has trained it.
+    ``known`` is what global models sites have.
     """
 
     common: Sequence[bool] | np.ndarray | None = None
@@ -85,8 +86,10 @@ class Signals:
     memory: Mapping[str, np.ndarray] = field(default_factory=dict)
     losses: bool = True
     sent: Sequence[Parcel] = ()
+    group: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     known: Known = field(default_factory=Known)
-    carries: np.ndarray | None = None
+    carries: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    fresh: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     def flags(self, rows: int) -> np.ndarray:
         """``common`` as an array, (rows,)."""
@@ -94,7 +97,9 @@ class Signals:
 
 
 # Kinds of faults at sites elsewhere, and of the events that say so.
-ABSENT, SPOILT = "absent", "spoilt"  # no program was there to be asked; numbers that are not finite came
+ABSENT = "absent"  # no program was there to be asked
+SPOILT = "spoilt"  # numbers that are not finite came
+FORGOT = "forgot"  # the site has no model to go on with, and is sent the last global one
 
 
 class Fault(NamedTuple):
@@ -106,12 +111,23 @@ class Fault(NamedTuple):
 
 class Messages(NamedTuple):
     """What sites elsewhere were sent and answered: the bytes of orders, and of each row's answer, (rows,); 0 where
-    nothing travels. ``carries`` says which answers have something beside the model, (rows,).
+    nothing travels. ``carries`` says which answers have something beside the model, and ``models`` which have one at
+    all, (rows,): a model may stay at its site.
     """
 
     orders: int
     replies: np.ndarray
     carries: np.ndarray
+    models: np.ndarray
+
+
+class Summed(NamedTuple):
+    """A sum of models of which none is known: of which ``sites``, with what each told, (sites,), and the ``total``."""
+
+    sites: tuple[str, ...]
+    examples: np.ndarray
+    steps: np.ndarray
+    total: np.ndarray | None
 
 
 class Trained(NamedTuple):
@@ -169,6 +185,22 @@ class Trainer(ABC):
 
     def accept(self, rows: np.ndarray) -> None:  # noqa: B027 (most remember nothing of a walk)
         """Learn that what came of these rows in the last walk is used; the others are put back as they were."""
+
+    def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:  # noqa: B027 (here nobody has to be told)
+        """Learn what the aggregation after round ``t`` has made, as sites are ``sent`` it, and their local rule."""
+
+    def sum_up(self, t: int, group: int, sites: Sequence[str]) -> Summed | None:
+        """The sum of what these sites sent of a group's models for the aggregation after round ``t``, where single
+        models are kept from the server; else None.
+        """
+        return None
+
+    def fetch(self, stack: Stack, rows: np.ndarray) -> tuple[np.ndarray, int]:
+        """Have the models of these rows here which have stayed at their sites in the last walk.
+
+        Gives the rows that are here now, and the bytes of what was sent for it.
+        """
+        return rows, 0
 
     def take_events(self) -> list[dict[str, Any]]:
         """What was noted of sites since the last call; of sites that are here nothing is."""

@@ -16,7 +16,7 @@ from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import at_contacts
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving, stacked, tensors_of
-from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Leg, Signals, Trained, Trainer
+from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Leg, Signals, Trained, Trainer
 from fedsmall.travel.commons import Commons, Event, Initial, event, sizes_of, sound_means, starting
 from fedsmall.travel.departing import Door, bytes_on_the_way, make_small
 from fedsmall.travel.dynamic.balancing import is_dynamic
@@ -44,6 +44,7 @@ class Travellers:
             raise ValueError("sites must come in the order of their names")
         self._initial = initial
         self.commons = Commons(combiner, plan.method, starting(plan, len(self.names), initial))
+        self.has_sent = np.zeros(0, dtype=bool)  # of sites elsewhere: which have sent a model at the last contact
         self.refused: set[int] | None = None  # groups without a new model, from an aggregation to :meth:`become_common`
         self._before: Contact | None = None
         self._phase, self._memory = -1, Arrays()
@@ -120,6 +121,8 @@ class Travellers:
         events = [event(contact.t, names[row], *lost[row]) for row in sorted(lost, key=lambda row: names[row])]
         events += [event(contact.t, *note) for note in trained.notes]
         events += self._set_aside(received, lost, reasons, contact, legs[-1].arrived)
+        if forgotten := [row for row, fault in lost.items() if fault.kind == FORGOT]:
+            self._restart(np.array(forgotten))
         self._examples[good] = trained.examples[good]
         self._steps[good] = trained.steps[good] + (0 if legs[-1].arrived else self._steps[good])
         self._here = good
@@ -128,23 +131,30 @@ class Travellers:
             self._carries[good] = trained.messages.carries[good]
         self._rule = trained.rule if (good | ~self._counted()).all() else {}
         order = np.flatnonzero(good)[np.argsort(at[good])].tolist()
-        sites, models = tuple(self.names[site] for site in at[order]), partial(Rows(self.stack.state).arrays, order)
+        sites, models = tuple(self.names[site] for site in at[order]), partial(self._models, order)
+        if trained.messages is not None:
+            self.has_sent = trained.messages.models
         ordered = len(at) - sum(fault.kind == ABSENT for fault in lost.values())
         updates = sum(contact.rounds for contact in stretch) * ordered
         return Moment(contact, None, sites, models, updates, sent, events, self._memory, between)
 
     def _train(self, legs: Sequence[Leg], received: Callable[[], Stack], order_rule: Arrays) -> Trained:
         """Train in place; what leaves the sites is then what others read."""
-        sent = [self._outbox.sent[group] for group in self.group] if self.trainer.is_remote else ()
         signals = Signals(self.common, order_rule, self._memory, losses=False)
         if self.trainer.is_remote:
-            signals = replace(signals, sent=sent, known=self._outbox.known, carries=self._carries)
+            sent, known = self._outbox.sent, self._outbox.known
+            signals = replace(signals, sent=sent, known=known, group=self.group, carries=self._carries, fresh=~self.trained)
             return self.trainer.walk(self.stack, legs, signals)
         self._door.arrive(self.stack, legs[-1].sites, self.common)
         trained = self.trainer.walk(self.stack, legs, signals)
         if legs[-1].leaves:
             self._door.leave(self.stack, received, legs[-1].sites, legs[-1].t)
         return trained
+
+    def _models(self, rows: list[int]) -> Arrays:
+        """The models of some rows, {name: (rows, ...)}, those too that have stayed at their sites."""
+        here, _ = self.trainer.fetch(self.stack, np.array(rows, dtype=np.int64))
+        return Rows(self.stack.state).arrays(here.tolist())
 
     def walk_some(self, rows: np.ndarray, at: np.ndarray, contact: Contact, order_rule: Arrays) -> Moment:
         """As :meth:`walk`, for one contact and some rows' travellers, which are ``at`` their sites; others wait."""
@@ -185,6 +195,19 @@ class Travellers:
     def _moved(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
         stays = self.plan.method.topology is not None  # its letters bring it
         return at if stays else moved(self.plan, len(self.names), at, before, contact, self.trainer.samples)
+
+    def publish(self) -> None:
+        """Let sites elsewhere know what the aggregation after the last contact has made."""
+        if self.trainer.is_remote:
+            assert self._before is not None
+            self._outbox.take(self.commons.models, self._before.t)
+            self.trainer.publish(self._before.t, self._outbox.sent, self.commons.order_rule())
+
+    def fetch(self, sites: Sequence[str]) -> tuple[list[str], int]:
+        """Have the models of these sites here which have stayed there; gives the sites that sent them, and the bytes."""
+        row_of = {self.names[site]: row for row, site in enumerate(self.at)}
+        rows, sent = self.trainer.fetch(self.stack, np.array([row_of[site] for site in sites], dtype=np.int64))
+        return [self.names[site] for site in self.at[rows]], sent
 
     def is_sound(self) -> bool:
         """Whether no model has outgrown the last global one so far that no run should go on with it."""
@@ -235,6 +258,11 @@ class Travellers:
         """What counts in a group's aggregation: its travellers that :meth:`_counted` has, wherever they are."""
         rows = np.argsort(self.at)
         rows = rows[(self._counted() & (self.group == group))[rows]]
+        assert self._before is not None
+        summed = self.trainer.sum_up(self._before.t, group, [self.names[site] for site in self.at[rows]])
+        if summed is not None:
+            weights = summed.examples if self.plan.method.weighted else None
+            return Updates(summed.sites, {}, weights, summed.steps, sites_in_all=len(self.names), total=summed.total)
         return Updates(
             sites=tuple(self.names[site] for site in self.at[rows]),
             stack=self._outbox.owed(Rows(self.stack.state).arrays(rows.tolist()), group),
@@ -280,7 +308,7 @@ class Travellers:
         """
         groups, state = len(self.commons), self.stack.state
         in_turn = np.arange(len(self.at)) % groups
-        plain = self.commons.are_means and self._counted().all() and len(self.at) % groups == 0
+        plain = self.commons.are_means and not self._in_part and self._counted().all() and len(self.at) % groups == 0
         if not plain or (self.group != in_turn).any():
             return None
         turns = {name: tensor.view(-1, groups, *tensor.shape[1:]) for name, tensor in state.items()}
@@ -312,7 +340,7 @@ class Travellers:
         A quick look, for most models are sound: a norm that is finite tells that all its numbers are.
         """
         stack, nothing = self.stack, np.zeros(len(self.at), dtype=bool)
-        if not self.gate:
+        if not self.gate or (self.trainer.is_remote and self._alone):  # each site has looked at what it sent
             return Rows(stack.state | stack.optimizer).finite(), nothing
         was = self._sizes or sizes_of(received())
         self._sizes = now = sizes_of(stack)
@@ -379,10 +407,12 @@ class Travellers:
     def _bytes(
         self, stretch: Sequence[Contact], order_rule: Arrays, trained: Trained, at: np.ndarray, good: np.ndarray
     ) -> int:
-        if not self._federated or self.plan.method.topology is not None or is_dynamic(self.plan.method):
+        if not self._federated or self.plan.method.topology is not None:
             return 0
         if trained.messages is not None:
             return trained.messages.orders + int(trained.messages.replies[good].sum())
+        if is_dynamic(self.plan.method):
+            return 0  # known when it is decided who takes part
         order = self._sizes_of_one[0] + sum(array.nbytes for array in order_rule.values())
         total, self._carries = bytes_of_stretch(stretch, self._before, order, self._sizes_of_one, self._carries, good)
         return total + sum(int(array[good].nbytes) for array in trained.rule.values()) + self._door.close(at, good)

@@ -9,8 +9,8 @@ from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.travel.moments import Moment
 from fedsmall.wire import CONFIG, MODEL, PLAN, ROUND
-from strategies.daisy_chain import DaisyChain
 from strategies.records import to_record
+from strategies.roster import Roster
 from strategies.server.run_loop import Evaluation
 
 TIMEOUT_S = 600.0
@@ -23,13 +23,13 @@ class HandDown:
     It stands where an evaluator does, and judges nothing: every region's own run has its sites judge that model.
     """
 
-    strategy: DaisyChain
+    roster: Roster
     grid: Grid
     plan: Plan
 
     def __call__(self, moment: Moment) -> Evaluation | None:
         """Raise ReplyError unless every region has taken it; the run, resumed, hands it out again."""
-        t, nodes = moment.contact.t, self.strategy.roster.nodes
+        t, nodes = moment.contact.t, self.roster.nodes
         assert moment.common is not None
         words = ConfigRecord({PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: t})
         content = RecordDict({MODEL: to_record(moment.common), CONFIG: words})

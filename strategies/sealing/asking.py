@@ -1,6 +1,7 @@
 """What a server asks of sites because it can open nothing: to help with a sum, and to seal a traveller anew."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,11 +15,22 @@ from fedsmall.sealing.words import GROUP, HELP, LETTER, NUMBERS, OF, READDRESS, 
 from fedsmall.wire import ANSWER_BYTES, CONFIG, MODEL
 from strategies.checks import read_array
 from strategies.records import array_records, size_in_bytes, to_record
+from strategies.questions import ask, records_of
 from strategies.roster import Roster
 from strategies.sealing.pending import Summand
-from strategies.slots import Slot
 
-TIMEOUT_S = 600.0
+
+@dataclass(frozen=True, eq=False)
+class Letter:
+    """What site ``by`` wrote when it had trained for round ``t``, to the site ``to``: a ``model`` with what goes along,
+    or, after an aggregation, what goes along alone (``beside``).
+    """
+
+    by: str
+    t: int
+    to: str
+    model: ArrayRecord | None = None
+    beside: ArrayRecord | None = None
 
 
 class Chain(Protocol):
@@ -57,7 +69,7 @@ def ask_helpers(
         )
         for helper in chain.ways.helpers(t, of)
     }
-    replies, told = asked(chain, grid, f"{MessageType.QUERY}.{HELP}", questions), []
+    replies, told = ask(chain.roster, grid, f"{MessageType.QUERY}.{HELP}", questions), []
     for helper in questions:
         reply = replies.get(helper)
         try:
@@ -70,29 +82,30 @@ def ask_helpers(
     return told
 
 
-def readdressed(chain: Chain, grid: Grid, t: int, slots: Mapping[str, Slot]) -> dict[str, ArrayRecord]:
-    """The travellers of these ``slots``, sealed to where they are to train for round ``t``; those that came.
+def readdressed(chain: Chain, grid: Grid, t: int, letters: Mapping[str, Letter]) -> dict[str, ArrayRecord]:
+    """These ``letters``, by the site where each lies, written anew to it to train for round ``t``; those that came.
 
     All who wrote them are asked at once; who wrote several, one after the other.
     """
-    letters: dict[str, ArrayRecord] = {}
-    waiting = sorted(slots.items())
+    came: dict[str, ArrayRecord] = {}
+    waiting = sorted(letters.items())
     while waiting:
-        now = {slot.by: (site, slot) for site, slot in reversed(waiting)}  # the first of each writer
-        waiting = [(site, slot) for site, slot in waiting if now[slot.by][0] != site]
-        questions = {by: _anew(chain, t, slot) for by, (_, slot) in now.items()}
-        replies = asked(chain, grid, f"{MessageType.QUERY}.{READDRESS}", questions)
+        now = {letter.by: (site, letter) for site, letter in reversed(waiting)}  # the first of each writer
+        waiting = [(site, letter) for site, letter in waiting if now[letter.by][0] != site]
+        questions = {by: _anew(chain, t, letter) for by, (_, letter) in now.items()}
+        replies = ask(chain.roster, grid, f"{MessageType.QUERY}.{READDRESS}", questions)
         for by, (site, _) in sorted(now.items(), key=lambda each: each[1][0]):
             try:
-                letters[site] = _letter(replies.get(by))
+                came[site] = _letter(replies.get(by))
             except ReplyError as error:
                 chain.note(t, by, "set aside", f"it did not seal its traveller anew for {site}: {error}")
-    return letters
+    return came
 
 
-def _anew(chain: Chain, t: int, slot: Slot) -> RecordDict:
-    """The question for a traveller's letter to be written anew."""
-    words = {WRITTEN: slot.sealed, ANSWER_BYTES: size_in_bytes({MODEL: slot.model})}
+def _anew(chain: Chain, t: int, letter: Letter) -> RecordDict:
+    """The question for a letter to be written anew."""
+    assert letter.model is not None
+    words = {WRITTEN: letter.t, ANSWER_BYTES: size_in_bytes({MODEL: letter.model})}
     return RecordDict({CONFIG: chain.words(t, **words)})
 
 
@@ -102,25 +115,6 @@ def _letter(reply: Message | None) -> ArrayRecord:
         raise ReplyError("no letter came")
     read_array(LETTER, records[MODEL][LETTER])
     return records[MODEL]
-
-
-def asked(chain: Chain, grid: Grid, kind: str, questions: Mapping[str, RecordDict]) -> dict[str, Message]:
-    """The answers of these sites, each to its own question; of those that are connected and answer."""
-    there = set(grid.get_node_ids())
-    nodes = {site: chain.roster.nodes[site] for site in questions if chain.roster.nodes[site] in there}
-    orders = {site: Message(questions[site], node, kind) for site, node in nodes.items()}
-    replies = list(grid.send_and_receive(list(orders.values()), timeout=TIMEOUT_S)) if orders else []
-    by_id = {reply.metadata.reply_to_message_id: reply for reply in replies}
-    return {s: by_id[o.metadata.message_id] for s, o in orders.items() if o.metadata.message_id in by_id}
-
-
-def records_of(reply: Message | None) -> dict[str, ArrayRecord]:
-    """The records of an answer. ReplyError where there is none, or it is an error."""
-    if reply is None:
-        raise ReplyError("no answer before the deadline")
-    if reply.has_error():
-        raise ReplyError(one_line(reply.error.reason or "no reason given", 300))
-    return array_records(reply.content)
 
 
 def _streams(reply: Message | None, count: int) -> np.ndarray:

@@ -15,8 +15,9 @@ from fedsmall.sealing.words import MASKED, SEEDS, TALLY
 from fedsmall.wire import METRICS
 from strategies.checks import read_array
 from strategies.records import to_arrays
-from strategies.sealing.asking import HelpError, ask_helpers, asked, records_of
-from strategies.sealing.chain import SealedChain
+from strategies.questions import ask, records_of
+from strategies.sealing.asking import HelpError, ask_helpers
+from strategies.sealing.form import SealedModels
 from strategies.sealing.pending import Summand
 
 
@@ -29,7 +30,7 @@ class Tally(NamedTuple):
 
 
 def told_or_none(
-    chain: SealedChain, grid: Grid, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]
+    chain: SealedModels, grid: Grid, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]
 ) -> Tally | None:
     """What :func:`opened` gives; None, with an event that says why, where the sum stays closed."""
     try:
@@ -39,13 +40,13 @@ def told_or_none(
         return None
 
 
-def opened(chain: SealedChain, grid: Grid, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]) -> Tally:
+def opened(chain: SealedModels, grid: Grid, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]) -> Tally:
     """The sum ``of`` what all sites tell of round ``t``, asked by messages of this ``kind`` with these ``contents``.
 
     A site that is silent, or tells what is no summand, is noted and left out. Raises HelpError where fewer than three
     are left, or a helper does not help.
     """
-    replies = asked(chain, grid, kind, contents)
+    replies = ask(chain.roster, grid, kind, contents)
     came: dict[str, Summand] = {}
     for site in sorted(contents):
         try:
@@ -68,7 +69,7 @@ def _beside(reply: Message) -> dict[str, Any]:
     return dict(reply.content.metric_records.get(METRICS, {}))
 
 
-def _summand(chain: SealedChain, t: int, of: str, reply: Message | None) -> Summand:
+def _summand(chain: SealedModels, t: int, of: str, reply: Message | None) -> Summand:
     records = records_of(reply)
     record, seeds = records.get(TALLY), records.get(SEEDS)
     if record is None or list(record) != [MASKED] or seeds is None or set(records) != {TALLY, SEEDS}:
@@ -84,7 +85,7 @@ def _summand(chain: SealedChain, t: int, of: str, reply: Message | None) -> Summ
     return Summand(masked, to_arrays(seeds), 0.0, 0.0)
 
 
-def _of_one_length(chain: SealedChain, t: int, of: str, came: dict[str, Summand]) -> dict[str, Summand]:
+def _of_one_length(chain: SealedModels, t: int, of: str, came: dict[str, Summand]) -> dict[str, Summand]:
     """Those whose summands are as long as most are: other lengths cannot be added."""
     lengths = [len(each.masked) for each in came.values()]
     usual = max(sorted(set(lengths)), key=lengths.count, default=0)

@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
@@ -27,10 +27,10 @@ from fedsmall.sealing.waybills import seed_of
 from fedsmall.sealing.words import ANNOUNCED, NONCE, ROLL, Opened, is_secure, needs_letters
 from fedsmall.wire import CONFIG, PLAN
 from strategies.checks import read_array
-from strategies.daisy_chain import DaisyChain
 from strategies.regions.line import Line
 from strategies.regions.meeting import agree_above
-from strategies.sealing.chain import SealedChain
+from strategies.roster import Roster
+from strategies.sealing.form import SealedModels
 from strategies.server.agreed import (
     SCALING_FILE,
     WEIGHTS_FILE,
@@ -46,10 +46,16 @@ from strategies.server.retrying_grid import RetryingGrid
 Told = Mapping[str, RecordDict]  # what each site's answer to the roll holds, by name
 
 
-def meet(
-    strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, folder: Path, line: Line | None = None
-) -> tuple[RunSheet, Task]:
-    """Wait for the sites, ask them, and let them agree: the sheet with what they agreed on, and their task.
+class Met(NamedTuple):
+    """What the sites of a run have agreed on: the ``sheet`` with it, their ``task``, and how they write letters."""
+
+    sheet: RunSheet
+    task: Task
+    sealed: SealedModels | None = None
+
+
+def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line: Line | None = None) -> Met:
+    """Wait for the sites, ask them, and let them agree; their answers go into the ``roster``.
 
     Those of a region agree with those of all others, over its ``line`` upwards.
 
@@ -57,29 +63,30 @@ def meet(
     """
     wait_for_sites(sheet, grid)
     hidden = is_secure(sheet.plan)
-    told = greet(strategy, sheet, grid, [] if hidden else to_tell(sheet.plan, folder))
-    task = task_from_roll(strategy.roster, grid, sheet.plan)
+    told = greet(roster, sheet, grid, [] if hidden else to_tell(sheet.plan, folder))
+    task = task_from_roll(roster, grid, sheet.plan)
     if line is not None:
         sums = {kind: [_sums(site, kind, told[site])[0] for site in sorted(told)] for kind in _told_kinds(told)}
-        agree_above(line, folder, strategy.roster.answers, sums)
+        agree_above(line, folder, roster.answers, sums)
     if hidden:  # sums need keys, so these come first
         if (folder / WEIGHTS_FILE).exists():
             sheet = agree_on_weights(sheet, folder, task, told)
-        sheet = let_all_know(strategy, sheet, grid, folder, None)
-        told = told_together(strategy, sheet, grid, folder, task)
+        sheet, sealed = let_all_know(roster, sheet, grid, folder, None)
+        told = told_together(sealed, sheet, grid, folder, task)
         if not told and not (folder / SCALING_FILE).exists():
-            return sheet, task
+            return Met(sheet, task, sealed)
     sheet = agree_on_weights(sheet, folder, task, told)
-    scaling = agreed_scaling(strategy, folder, told, of_regions=sheet.is_above)
-    return let_all_know(strategy, sheet, grid, folder, scaling), task
+    scaling = agreed_scaling(roster, folder, told, of_regions=sheet.is_above)
+    sheet, sealed = let_all_know(roster, sheet, grid, folder, scaling)
+    return Met(sheet, task, sealed)
 
 
-def told_together(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, folder: Path, task: Task) -> Told:
+def told_together(sealed: SealedModels | None, sheet: RunSheet, grid: RetryingGrid, folder: Path, task: Task) -> Told:
     """The sums of all sites as one site's answer, under secure sums; nothing where none are wanted any more."""
-    assert isinstance(strategy, SealedChain)
-    scaled = all(answer.get("scaled") for answer in strategy.roster.answers.values())
+    assert sealed is not None
+    scaled = all(answer.get("scaled") for answer in sealed.roster.answers.values())
     tell = [name for name in to_tell(sheet.plan, folder) if name == CLASSES or scaled]
-    return sums_before(strategy, grid, tell, task.classes) if tell else {}
+    return sums_before(sealed, grid, tell, task.classes) if tell else {}
 
 
 def to_tell(plan: Plan, folder: Path) -> list[str]:
@@ -104,7 +111,7 @@ def wait_for_sites(sheet: Sheet, grid: RetryingGrid) -> None:
         time.sleep(1.0)
 
 
-def greet(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, tell: Sequence[str] = ()) -> Told:
+def greet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, tell: Sequence[str] = ()) -> Told:
     """Call the roll, and return the answers, with the sums that sites are asked to ``tell``.
 
     A site is who its registered key says; PlanError names every site that refuses, and why.
@@ -117,14 +124,14 @@ def greet(strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, tell: Seque
         answer = dict(content.config_records.get(CONFIG, {}))
         if answer.get("site") != site:
             raise PlanError(f"the program that is registered as {site!r} calls itself {str(answer.get('site'))[:63]!r}")
-        strategy.roster.nodes[site] = node
-        strategy.roster.answers[site] = answer
+        roster.nodes[site] = node
+        roster.answers[site] = answer
     return {site: content for site, (_, content) in answers.items()}
 
 
-def agreed_scaling(strategy: DaisyChain, folder: Path, answers: Told, *, of_regions: bool = False) -> Scaling | None:
+def agreed_scaling(roster: Roster, folder: Path, answers: Told, *, of_regions: bool = False) -> Scaling | None:
     """The scaling of all sites, from what all told; kept in the folder, so that a resumed run has it."""
-    if not all(answer.get("scaled") for answer in strategy.roster.answers.values()):
+    if not all(answer.get("scaled") for answer in roster.answers.values()):
         return None
     if (scaling := scaling_in(folder)) is None:
         sums = {site: _sums(site, SUMS, answers[site], of_regions) for site in sorted(answers)}
@@ -138,32 +145,31 @@ def agreed_scaling(strategy: DaisyChain, folder: Path, answers: Told, *, of_regi
 
 
 def let_all_know(
-    strategy: DaisyChain, sheet: RunSheet, grid: RetryingGrid, folder: Path, scaling: Scaling | None
-) -> RunSheet:
+    roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, scaling: Scaling | None
+) -> tuple[RunSheet, SealedModels | None]:
     """The second question: it brings every site the scaling, and the keys of all; not asked where there is neither.
 
-    Gives the sheet, whose plan then has the seed of its routes where the sites have drawn one.
+    Gives the sheet, whose plan then has the seed of its routes where the sites have drawn one, and how they write.
     """
     content, letters = RecordDict({CONFIG: _words(sheet)}), needs_letters(sheet.plan)
     if scaling is not None:
         content[SCALING] = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
     if letters:
-        announced = {site: _announced(site, answer) for site, answer in sorted(strategy.roster.answers.items())}
+        announced = {site: _announced(site, answer) for site, answer in sorted(roster.answers.items())}
         content[CONFIG] = ConfigRecord({**_words(sheet), ANNOUNCED: Opened(announced=announced).model_dump_json()})
     if scaling is None and not letters:
-        return sheet
+        return sheet, None
     answers = _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", content)
     if not letters:
-        return sheet
+        return sheet, None
     nonces = {site: str(content[CONFIG].get(NONCE, "")) for site, (_, content) in sorted(answers.items())}
     for site, nonce in nonces.items():
         if digest("drawn", nonce) != announced[site].commitment:
             raise PlanError(f"{site}: what it had drawn for the routes is not what it committed itself to")
     plan = sheet.plan.model_copy(update={"route_seed": seed_of(nonces, sheet.plan.seed)})
-    assert isinstance(strategy, SealedChain)
     begun = Thread.begun(f"{sheet.run} {sheet.id}", roll_digest(sheet.roll), announced, nonces)
-    strategy.seal(plan, begun, nonces, sheet.sites, folder)
-    return sheet.model_copy(update={"plan": plan})
+    sealed = SealedModels(plan, roster, grid, begun, nonces, sheet.sites, folder)
+    return sheet.model_copy(update={"plan": plan}), sealed
 
 
 def _announced(site: str, answer: Mapping[str, Any]) -> Announcement:

@@ -31,17 +31,15 @@ from fedsmall.files import DiskFullError, one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN_NAME, RunSheet
-from fedsmall.sealing.words import needs_letters
 from fedsmall.travel.routes import among
 from fedsmall.validation import check_plan
 from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnSheet
-from strategies.build import strategy_for
+from strategies.grid_trainer import GridTrainer
 from strategies.columns.conduct import JOURNAL, conduct_columns
-from strategies.daisy_chain import DaisyChain
 from strategies.regions.above import HandDown
-from strategies.regions.chain import region_chain
-from strategies.regions.line import Line, line_of
-from strategies.sealing.chain import SealedChain
+from strategies.regions.line import line_of
+from strategies.roster import Roster
+from strategies.sealing.form import SealedModels
 from strategies.server.asking import meet
 from strategies.server.heads import Heads
 from strategies.server.hidden_sums import HiddenAskSites, HiddenEvaluator
@@ -50,7 +48,7 @@ from strategies.server.packed_grid import PackedGrid
 from strategies.server.remote import Judges, evaluator_for
 from strategies.server.retrying_grid import RetryingGrid
 from strategies.server.rolls import told_at_roll
-from strategies.server.run_loop import Evaluator, Outcome, RunLoop
+from strategies.server.run_loop import Evaluator, Outcome, run_rounds
 from strategies.server.validation import AskSites, validated
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
@@ -148,52 +146,43 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
     """
     sheet = sheet.model_copy(update={"plan": among(sheet.plan, len(sheet.sites))})
     line = line_of(folder, grid.get_nodes, partial(tell_waits, folder)) if sheet.region else None
-    strategy, journal = _strategy(sheet.plan, sheet, line), FileJournal(folder / "journal")
-    sheet, task = meet(strategy, sheet, grid, folder, line)
+    roster, journal = Roster(), FileJournal(folder / "journal")
+    sheet, task, sealed = meet(roster, sheet, grid, folder, line)
     plan = sheet.plan
     check_plan(plan, task, len(sheet.hospitals))
-    begun = time.time()
+    begun, outcome = time.time(), Outcome()
 
     def note(t: int, rounds: int) -> None:
-        now = {"t": t, "rounds": rounds, "seconds": time.time() - begun, "events": strategy.events[-20:]}
+        now = {"t": t, "rounds": rounds, "seconds": time.time() - begun, "events": outcome.events[-20:]}
         put(folder / "progress.json", json.dumps(now).encode())
 
-    conductor = RunLoop(
-        strategy=strategy,
-        grid=grid,
-        plan=sheet.led,
-        told=plan,
-        initial=lambda site: initial_model(plan, task, site),
-        evaluator=HandDown(strategy, grid, plan) if sheet.is_above else _judging(strategy, grid, plan, task),
+    run_rounds(
+        sheet.led,
+        GridTrainer(
+            sheet.led, grid, told=plan, roster=roster, form=sealed, timeout_s=sheet.round_deadline_s
+        ),
+        lambda site: initial_model(plan, task, site),
+        evaluator=HandDown(roster, grid, plan) if sheet.is_above else _judging(roster, sealed, grid, plan, task),
         progress=note,
         journal=journal,
-        timeout_s=sheet.round_deadline_s,
         in_pieces=False,
+        outcome=outcome,
+        united=line.united if line is not None else None,
     )
-    outcome = conductor.run()
     if plan.stop is not None and outcome.model is not None:
-        Judges(strategy, grid, plan).let_keep(outcome.chosen or outcome.rounds, outcome.model)
+        Judges(roster, grid, plan).let_keep(outcome.chosen or outcome.rounds, outcome.model)
     for fault in journal.faults:
         log.write("journal", fault=fault)
     as_run = json.loads(plan.model_dump_json())  # with the seed of its routes, which the sites have drawn
-    return outcome, {"plan": as_run, "task": asdict(task), **told_at_roll(strategy.roster.answers)}
+    return outcome, {"plan": as_run, "task": asdict(task), **told_at_roll(roster.answers)}
 
 
-def _strategy(plan: Plan, sheet: RunSheet, line: Line | None) -> DaisyChain:
-    """What leads the run: of a region of several, of what goes on above them, or of a federation with one server."""
-    if line is not None:
-        return region_chain(plan, line.united)
-    if sheet.is_above:
-        return strategy_for(sheet.led)
-    return strategy_for(plan, SealedChain if needs_letters(plan) else DaisyChain)
-
-
-def _judging(strategy: DaisyChain, grid: RetryingGrid, plan: Plan, task: Task) -> Evaluator:
+def _judging(roster: Roster, sealed: SealedModels | None, grid: RetryingGrid, plan: Plan, task: Task) -> Evaluator:
     """Who judges models: the sites, each for itself or, where the plan hides what each tells, all together."""
-    if isinstance(strategy, SealedChain) and strategy.secure:
-        together = HiddenEvaluator(strategy, grid, task)
-        return validated(together, HiddenAskSites(strategy, grid, plan, task), plan, task)
-    return validated(evaluator_for(strategy, grid, plan, task), AskSites(strategy, grid, plan, task), plan, task)
+    ask = AskSites(roster, grid, plan, task)
+    if sealed is not None and sealed.secure:
+        return validated(HiddenEvaluator(sealed, grid, task), HiddenAskSites(sealed, ask), plan, task)
+    return validated(evaluator_for(roster, grid, plan, task), ask, plan, task)
 
 
 def write_outcome(

@@ -28,7 +28,7 @@ from fedsmall.travel.moments import Moment
 from fedsmall.wire import CONFIG, EXAMPLES, MODEL, VALIDATE, split
 from strategies.checks import check_metrics
 from strategies.records import to_record
-from strategies.sealing.chain import SealedChain
+from strategies.sealing.form import SealedModels
 from strategies.sealing.tallies import Tally, opened, told_or_none
 from strategies.server.remote import charges_in
 from strategies.server.run_loop import Evaluation
@@ -37,13 +37,13 @@ from strategies.server.validation import AskSites, Told
 PARTS = ("count", "total", "squares")
 
 
-def sums_before(strategy: SealedChain, grid: Grid, tell: list[str], classes: int) -> dict[str, RecordDict]:
+def sums_before(sealed: SealedModels, grid: Grid, tell: list[str], classes: int) -> dict[str, RecordDict]:
     """The sums of all sites together, as one site's answer to the roll holds them; PlanError where one tells none."""
-    config = ConfigRecord({**strategy.words(0), TELL: tell})
-    contents = {site: RecordDict({CONFIG: config}) for site in strategy.ways.names}
-    tally = opened(strategy, grid, 0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
+    config = ConfigRecord({**sealed.words(0), TELL: tell})
+    contents = {site: RecordDict({CONFIG: config}) for site in sealed.ways.names}
+    tally = opened(sealed, grid, 0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
     if missing := sorted(set(contents) - set(tally.sites)):
-        reasons = "; ".join(f"{event['site']}: {event['reason']}" for event in strategy.events)
+        reasons = "; ".join(f"{event['site']}: {event['reason']}" for event in sealed.roster.events)
         raise PlanError(f"Not every site takes part. {', '.join(missing)} told no sums. {reasons[:1000]}")
     sizes = {CLASSES: classes} if CLASSES in tell else {}
     if SUMS in tell:
@@ -63,7 +63,7 @@ def _numbers(shapes: Shapes) -> int:
 class HiddenEvaluator:
     """Has all sites judge the common model, and reports what they say together; of no site more is known."""
 
-    strategy: SealedChain
+    sealed: SealedModels
     grid: Grid
     task: Task
 
@@ -72,15 +72,15 @@ class HiddenEvaluator:
         t = moment.contact.t
         if moment.common is None:
             return None
-        content = RecordDict({MODEL: to_record(moment.common), CONFIG: self.strategy.words(t)})
-        contents = dict.fromkeys(self.strategy.sites, content)
-        tally = told_or_none(self.strategy, self.grid, t, JUDGED, MessageType.EVALUATE, contents)
+        content = RecordDict({MODEL: to_record(moment.common), CONFIG: self.sealed.words(t)})
+        contents = dict.fromkeys(self.sealed.roster.sites, content)
+        tally = told_or_none(self.sealed, self.grid, t, JUDGED, MessageType.EVALUATE, contents)
         if tally is None:
             return None
         told = self._charged(tally, t)
         shapes = judged_shapes(self.task)
         if _numbers(shapes) != len(tally.values):
-            self.strategy.note(t, "all sites", "not told", "what sites tell of the model is not of its task")
+            self.sealed.note(t, "all sites", "not told", "what sites tell of the model is not of its task")
             return Evaluation(t, None, {}, told=told) if told else None
         found = apart(tally.values, shapes)
         metrics, sums = judged_together(self.task, found)
@@ -97,30 +97,32 @@ class HiddenEvaluator:
             try:
                 check_metrics({**spent, EXAMPLES: 1})
             except ReplyError as error:
-                self.strategy.note(t, site, "set aside", f"what it was charged: {error}")
+                self.sealed.note(t, site, "set aside", f"what it was charged: {error}")
                 continue
             told |= {site: {"charged": spent}} if spent else {}
         return told
 
 
-class HiddenAskSites(AskSites):
+@dataclass
+class HiddenAskSites:
     """Asks the sites for what models are worth on samples that they never saw, and is told of all together."""
 
-    strategy: SealedChain
+    sealed: SealedModels
+    ask: AskSites
 
     def __call__(self, moment: Moment) -> Told:
         """The sums of all sites under one name."""
-        t, shapes = moment.contact.t, unseen_shapes(self.plan, self.task)
-        contents = {site: self._with_words(t, content) for site, content in self._contents(moment).items()}
+        t, shapes = moment.contact.t, unseen_shapes(self.ask.plan, self.ask.task)
+        contents = {site: self._with_words(t, content) for site, content in self.ask.contents(moment).items()}
         if not contents:
             return {}
         kind = f"{MessageType.EVALUATE}.{VALIDATE}"
-        tally = told_or_none(self.strategy, self.grid, t, UNSEEN, kind, contents)
+        tally = told_or_none(self.sealed, self.ask.grid, t, UNSEEN, kind, contents)
         if tally is None or _numbers(shapes) != len(tally.values):
             return {}
         sums = apart(tally.values, shapes)
         return {TOGETHER: sums} if sums["count"] >= 1 else {}
 
     def _with_words(self, t: int, content: RecordDict) -> RecordDict:
-        config = ConfigRecord({**content.config_records[CONFIG], **self.strategy.words(t)})
+        config = ConfigRecord({**content.config_records[CONFIG], **self.sealed.words(t)})
         return RecordDict({**content, CONFIG: config})

@@ -21,7 +21,7 @@ from fedsmall.travel.moments import Moment
 from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, HELD_OUT, KEEP, KEPT, METRICS, MODEL, PLAN, ROUND, Arrays
 from strategies.checks import check_metrics, checked_sums
 from strategies.records import array_records, to_record
-from strategies.roster import Asked, Roster
+from strategies.roster import Roster
 from strategies.server.run_loop import Evaluation, Evaluator
 
 EVALUATE = MessageType.EVALUATE
@@ -64,12 +64,12 @@ def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> Any:
     return {**task, "classes": None} if kind_of(str(task.get("loss"))) == "numbers" else task
 
 
-def evaluator_for(strategy: Asked, grid: Grid, plan: Plan, task: Task | None = None) -> Evaluator:
+def evaluator_for(roster: Roster, grid: Grid, plan: Plan, task: Task | None = None) -> Evaluator:
     """Who judges models over real sites: the sites do, each a common model or its own.
 
     Sums that they tell at the end are read where their ``task`` is known.
     """
-    judges = Judges(strategy, grid, plan, task)
+    judges = Judges(roster, grid, plan, task)
     return OwnModelsEvaluator(judges) if has_own_models(plan) else SiteEvaluator(judges)
 
 
@@ -83,7 +83,7 @@ class SiteEvaluator:
         """The sites' metrics of the common model, weighted by their held-out samples; None where nobody has any."""
         if moment.common is None:
             return None
-        answers = self._ask(moment, dict.fromkeys(self._ask.strategy.sites, moment.common))
+        answers = self._ask(moment, dict.fromkeys(self._ask.roster.sites, moment.common))
         if not answers:
             return Evaluation(moment.contact.t, None, {}, told=self._ask.told) if self._ask.told else None
         return _summary(moment.contact.t, answers, self._ask.told)
@@ -116,7 +116,7 @@ class OwnModelsEvaluator:
 class Judges:
     """The sites, asked what models are worth on the samples that each has held out."""
 
-    strategy: Asked
+    roster: Roster
     grid: Grid
     plan: Plan
     task: Task | None = None
@@ -132,10 +132,10 @@ class Judges:
 
     def let_keep(self, t: int, model: Arrays) -> None:
         """Tell all sites that this, of round ``t``, is the run's model: a run that ends early has no last round."""
-        self._asked(t, dict.fromkeys(self.strategy.sites, model), {KEEP: True})
+        self._asked(t, dict.fromkeys(self.roster.sites, model), {KEEP: True})
 
     def _asked(self, t: int, models: Mapping[str, Arrays], more: dict[str, Any]) -> Answers:
-        nodes, sites = self.strategy.roster.nodes, sorted(models)
+        nodes, sites = self.roster.nodes, sorted(models)
         config = ConfigRecord({PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: t, **more})
         distinct = {id(model): model for model in models.values()}
         contents = {key: RecordDict({MODEL: to_record(model), CONFIG: config}) for key, model in distinct.items()}
@@ -156,7 +156,7 @@ class Judges:
                 self.told |= self._beside(site, reply, said)
                 answers |= {site: said} if judged else {}
             except ReplyError as error:
-                self.strategy.note(t, site, "set aside", f"its evaluation: {error}")
+                self.roster.note(t, site, "set aside", f"its evaluation: {error}")
         return dict(sorted(answers.items()))
 
     def _beside(self, site: str, reply: Message, metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:

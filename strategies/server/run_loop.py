@@ -15,17 +15,16 @@ from typing import Any, Protocol
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
-from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger, at_contacts
 from fedsmall.stopping import best_round, looks, ran_dry
 from fedsmall.training.trainer import Trainer
 from fedsmall.travel.commons import Initial, starting
-from fedsmall.travel.daisy_chain import daisy_chain
+from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.moments import Moment, Watcher, watching
 from fedsmall.travel.schedule import Action, Contact, contacts_of, piece_length, times_travelled
-from fedsmall.travel.travellers import Travellers
+from fedsmall.travel.topologies import Topology
 from fedsmall.wire import PLAN, Arrays, join, parts
 from strategies.daisy_chain import DaisyChain
 from strategies.dynamic.chain import DynamicChain
@@ -190,8 +189,7 @@ class Journal(Protocol):
 class KeptRun:
     """What a journal keeps of a run, and takes it up from."""
 
-    plan: Plan
-    travellers: Travellers
+    topology: Topology
     outcome: Outcome
     contacts: Sequence[Contact]
     journal: Journal | None
@@ -210,28 +208,31 @@ class KeptRun:
                 "The journal of this run was written by an earlier release of fedsmall. Go on with that release, or "
                 "start a new run."
             )
-        sets, outcome = parts(arrays), self.outcome
-        self.travellers.restore(sets["travellers"], meta["travellers"], self.contacts[done - 1])
-        self.travellers.trainer.restore(sets.get("trainer", {}), meta["trainer"])
+        sets, outcome, travellers = parts(arrays), self.outcome, self.topology.travellers
+        travellers.trainer.restore(sets.get("trainer", {}), meta["trainer"])
+        travellers.restore(sets["travellers"], meta["travellers"], self.contacts[done - 1])
+        self.topology.restore(meta["topology"])
         for name in COUNTED:
             setattr(outcome, name, meta[name])
         outcome.evaluations = [Evaluation(**saved) for saved in meta["evaluations"]]
         outcome.averaged = [(int(models), bool(whole)) for models, whole in meta["averaged"]]
         outcome.rounds = self.contacts[done - 1].t
         if meta["has_model"]:
-            outcome.model = sets.get("chosen") or self.travellers.commons.result()
+            outcome.model = sets.get("chosen") or travellers.commons.result()
         return done
 
     def save(self) -> None:
         """Write down the state after the last contact; not where to go on would be to go on with what is wrong."""
         assert self.journal is not None
-        if not self.travellers.is_sound():
+        travellers = self.topology.travellers
+        if not travellers.is_sound():
             return
         outcome, done = self.outcome, 1 + [contact.t for contact in self.contacts].index(self.outcome.rounds)
-        arrays, numbers = self.travellers.state()
-        beside, words = self.travellers.trainer.state()
+        arrays, numbers = travellers.state()
+        beside, words = travellers.trainer.state()
         meta = {name: getattr(outcome, name) for name in COUNTED}
         meta |= {"travellers": numbers, "trainer": words, "has_model": outcome.model is not None}
+        meta["topology"] = self.topology.state()
         meta |= {"evaluations": [vars(evaluation) for evaluation in outcome.evaluations]}
         chosen = outcome.model if outcome.chosen and outcome.model else {}
         sets = join(travellers=arrays, trainer=beside, chosen=chosen)
@@ -261,9 +262,9 @@ def run_rounds(
     evaluation is due between them, as only a simulation can. ``outcome`` is filled as the run goes on.
     """
     outcome, ledger, due = outcome or Outcome(), ledger_of(plan), due_in(plan)
-    travellers = Travellers(plan, trainer, combiner_for(plan), initial)
+    topology = topology_for(plan, trainer, initial)
     contacts = contacts_of(plan, in_pieces=in_pieces and evaluator is not None)
-    kept = KeptRun(plan, travellers, outcome, contacts, journal)
+    kept = KeptRun(topology, outcome, contacts, journal)
     done = kept.restore()
     if ledger is not None:
         ledger.releases = sum(contact.travels for contact in contacts[:done])
@@ -277,7 +278,7 @@ def run_rounds(
         outcome.events += trainer.take_events()
         return evaluation
 
-    moments = daisy_chain(plan, travellers, charged(contacts[done:], ledger), is_seen)
+    moments = daisy_chain(topology, charged(contacts[done:], ledger), is_seen)
     return follow(
         watching(moments, watchers),
         plan,

@@ -17,10 +17,11 @@ from fedsmall.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.stopping import looks, loss_of, shapes_told
 from fedsmall.travel.moments import Moment
+from fedsmall.travel.routes import folds_of
 from fedsmall.wire import CONFIG, EXAMPLES, MEMBERS, MODEL, OUT_OF_FOLD, PLAN, ROUND, VALIDATE, Arrays
-from strategies.checks import checked_sums
+from strategies.checks import checked_sums, samples_told
 from strategies.records import array_records, to_record
-from strategies.roster import Asked
+from strategies.roster import Roster
 from strategies.server.run_loop import Evaluation, Evaluator
 
 Told = dict[str, Arrays]  # what each site told of models that never saw its samples, by name in order
@@ -70,7 +71,7 @@ def unseen_at(moment: Moment, plan: Plan, sites: Sequence[str]) -> dict[str, Arr
 class AskSites:
     """Asks the sites over a grid. Who is silent, or tells what cannot be, is left out."""
 
-    strategy: Asked
+    roster: Roster
     grid: Grid
     plan: Plan
     task: Task
@@ -78,8 +79,8 @@ class AskSites:
 
     def __call__(self, moment: Moment) -> Told:
         """What every site tells of the model that it is to judge, or of all routes' where it has samples of all."""
-        t, nodes, kind = moment.contact.t, self.strategy.roster.nodes, f"{MessageType.EVALUATE}.{VALIDATE}"
-        contents = self._contents(moment)
+        t, nodes, kind = moment.contact.t, self.roster.nodes, f"{MessageType.EVALUATE}.{VALIDATE}"
+        contents = self.contents(moment)
         orders = [Message(content, nodes[site], kind) for site, content in contents.items()]
         replies = list(self.grid.send_and_receive(orders, timeout=self.timeout_s)) if orders else []
         site_of = {order.metadata.message_id: site for order, site in zip(orders, contents, strict=True)}
@@ -89,27 +90,33 @@ class AskSites:
             if site is None or reply.has_error() or OUT_OF_FOLD not in reply.content:
                 continue  # silent, or has too few samples to tell of
             try:
-                told[site] = self._checked(reply, self.strategy.roster.answers[site].get(EXAMPLES, 0))
+                told[site] = self._checked(reply, self.roster.answers[site].get(EXAMPLES, 0))
             except ReplyError as error:
-                self.strategy.note(t, site, "set aside", f"its sums: {error}")
+                self.roster.note(t, site, "set aside", f"its sums: {error}")
         return dict(sorted(told.items()))
 
-    def _contents(self, moment: Moment) -> dict[str, RecordDict]:
+    def contents(self, moment: Moment) -> dict[str, RecordDict]:
         """What each site is sent; sites that are sent the same thing share it."""
         words: dict[str, Any] = {PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: moment.contact.t}
-        of_routes, sites = moment.of_routes(), self.strategy.sites
+        of_routes, sites = moment.of_routes(), self.roster.sites
         if of_routes and self.plan.method.by_samples:
             counts = [len(next(iter(members.values()))) for members in of_routes]
             everyone = {name: np.concatenate([members[name] for members in of_routes]) for name in of_routes[0]}
             config = ConfigRecord({**words, MEMBERS: counts})
             return dict.fromkeys(sites, RecordDict({MODEL: to_record(everyone), CONFIG: config}))
-        folds = self.strategy.fold_of
+        folds = self._folds() if of_routes else {}
         models = {site: of_routes[folds[site]] for site in sites} if of_routes else unseen_at(moment, self.plan, sites)
         distinct = {id(model): model for model in models.values()}
         contents = {
             key: RecordDict({MODEL: to_record(model), CONFIG: ConfigRecord(words)}) for key, model in distinct.items()
         }
         return {site: contents[id(model)] for site, model in models.items()}
+
+    def _folds(self) -> dict[str, int]:
+        """The fold of each site, by what all said at the roll call."""
+        samples = [samples_told(self.roster.answers[site]) for site in self.roster.sites]
+        folds = folds_of(self.plan, samples)
+        return {} if folds is None else dict(zip(self.roster.sites, folds.tolist(), strict=True))
 
     def _checked(self, reply: Message, samples: Any) -> Arrays:
         """The sums of a reply. Raises ReplyError where they are not sums over one set of samples."""

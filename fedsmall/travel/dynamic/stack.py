@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -12,43 +13,86 @@ from fedsmall.travel.commons import Event, combined
 from fedsmall.travel.departing import bytes_on_the_way
 from fedsmall.travel.dynamic.balancing import Coordinator, Weighed, squared_distances
 from fedsmall.travel.moments import Moment
+from fedsmall.travel.topologies import Topology
 from fedsmall.travel.travellers import Travellers
 from fedsmall.wire import Arrays
 
 
-class DynamicAverages:
+@final
+class DynamicAverages(Topology):
     """The averages of a run that may be left out; a model that takes no part stays at its site as it was trained.
 
     ``travellers`` are the sites' models.
     """
 
     def __init__(self, plan: Plan, travellers: Travellers) -> None:
+        super().__init__(plan, travellers)
         assert plan.method.divergence is not None
-        self.plan, self.travellers, self.commons = plan, travellers, travellers.commons
+        self.commons = travellers.commons
         self._coordinator = Coordinator(plan.method.divergence, plan.travel_seed)
+        self._bytes = 0  # of models that were asked for
         self._to_send = len(travellers.names)  # sites that get a model with the next order: the first goes to all
 
     def average(self, moment: Moment) -> Iterator[Moment]:
         """The moment of an average that is due; after it, what took part has become its mean."""
-        t, came = moment.contact.t, self.travellers.updates()
-        reference, sites = self.commons.models[0], len(self.travellers.names)
-        beyond = squared_distances(came.stack, reference) > self._coordinator.bound if came.sites else ()
-        present = dict(zip(came.sites, np.asarray(beyond, dtype=bool).tolist(), strict=True))
-        taken = self._coordinator.settle(t, reference, present, _Models(came), sites, last=t >= self.plan.rounds)
-        events, mean = self._made(t, taken.whole, of_sites(came, taken.sites))
-        size, _ = bytes_on_the_way(self.plan, self.travellers.stack)
+        t, travellers, came = moment.contact.t, self.travellers, self.travellers.updates()
+        reference, sites = self.commons.models[0], len(travellers.names)
+        self._bytes = 0
+        taken = self._coordinator.settle(
+            t, reference, self._beyond(came, reference), self._fetch, sites, last=t >= self.plan.rounds
+        )
+        events, mean = self._made(t, taken.whole, of_sites(travellers.updates(), taken.sites))
+        if taken.whole:
+            travellers.publish()
         yield moment._replace(
             common=self.commons.result(),
             commons=tuple(self.commons.models) if taken.whole else (),
-            bytes_sent=(self._to_send + len(taken.sites)) * size,
+            bytes_sent=moment.bytes_sent + self._bytes + self._bytes_of(len(taken.sites)),
             events=moment.events + events,
             averaged=(len(taken.sites), taken.whole),
         )
         self._to_send = sites if taken.whole else len(taken.sites)
         if taken.whole:
-            self.travellers.become_common()
+            travellers.become_common()
         elif mean is not None:
             self._become(taken.sites, mean)
+
+    def state(self) -> dict[str, Any]:
+        """What must be kept beside the models to go on after a restart."""
+        return {"violations": self._coordinator.violations}
+
+    def restore(self, words: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state` gave."""
+        self._coordinator.violations = int(words["violations"])
+
+    def _beyond(self, came: Updates, reference: Arrays) -> dict[str, bool]:
+        """Whose model is beyond the bound; sites elsewhere say so by sending it."""
+        travellers = self.travellers
+        if travellers.trainer.is_remote:
+            sent = {travellers.names[site] for site in travellers.at[travellers.has_sent]}
+            return {site: site in sent for site in came.sites}
+        beyond = squared_distances(came.stack, reference) > self._coordinator.bound if came.sites else ()
+        return dict(zip(came.sites, np.asarray(beyond, dtype=bool).tolist(), strict=True))
+
+    def _fetch(self, sites: Sequence[str]) -> Mapping[str, Weighed]:
+        """The models of some sites, as they are on the stack or sent now."""
+        there, sent = self.travellers.fetch(sites)
+        self._bytes += sent
+        updates = of_sites(self.travellers.updates(), sorted(there))
+        weights = np.ones(len(there)) if updates.weights is None else updates.weights
+        return {
+            site: Weighed({name: array[row] for name, array in updates.stack.items()}, float(weights[row]))
+            for row, site in enumerate(updates.sites)
+        }
+
+    def _bytes_of(self, taken: int) -> int:
+        """The bytes of the models that went out for this contact, and of those that came for its average; messages say
+        of themselves what they hold.
+        """
+        if self.travellers.trainer.is_remote:
+            return 0
+        size, _ = bytes_on_the_way(self.plan, self.travellers.stack)
+        return (self._to_send + taken) * size
 
     def _made(self, t: int, whole: bool, updates: Updates) -> tuple[list[Event], Arrays | None]:
         """The events of an average, and the mean of one that is not whole."""
@@ -65,20 +109,6 @@ class DynamicAverages:
         places = np.flatnonzero(np.isin(self.travellers.names, sites))
         models = {name: torch.from_numpy(np.stack([array] * len(places))) for name, array in mean.items()}
         self.travellers.become(self.travellers.at, places, models)
-
-
-class _Models:
-    """The models of a stack by site, for whoever asks for some."""
-
-    def __init__(self, came: Updates) -> None:
-        self._came, self._row = came, {site: row for row, site in enumerate(came.sites)}
-
-    def __call__(self, sites: Sequence[str]) -> Mapping[str, Weighed]:
-        return {site: self._of(self._row[site]) for site in sites}
-
-    def _of(self, row: int) -> Weighed:
-        weight = 1.0 if self._came.weights is None else float(self._came.weights[row])
-        return Weighed({name: array[row] for name, array in self._came.stack.items()}, weight)
 
 
 def of_sites(updates: Updates, sites: Sequence[str]) -> Updates:

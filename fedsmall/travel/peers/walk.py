@@ -6,7 +6,8 @@ the next. After it every site has a mean of its own, which all travellers in its
 as the run's model is that of one site, drawn by lot before the run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import final
 
 import numpy as np
 
@@ -18,32 +19,40 @@ from fedsmall.travel.peers.mail import ACKNOWLEDGEMENT_BYTES
 from fedsmall.travel.peers.places import PARCEL, TRAVELLER, UNDER_WAY, Places
 from fedsmall.travel.peers.push_sum import WEIGHT_BYTES, PushSum
 from fedsmall.travel.schedule import Action, Contact
+from fedsmall.travel.topologies import Topology
 from fedsmall.travel.travellers import Travellers
 from fedsmall.wire import Arrays
 
 
-class Peers:
+@final
+class Peers(Topology):
     """The sites of ``travellers``, which send each other what others send a server."""
 
     def __init__(self, plan: Plan, travellers: Travellers) -> None:
+        super().__init__(plan, travellers)
         assert plan.method.topology is not None
-        self.plan, self.travellers, self.topology = plan, travellers, plan.method.topology
-        self.names = travellers.names
+        travellers.careful = True  # letters come and go at every contact
+        self.topology, self.names = plan.method.topology, travellers.names
         self._lot = rng_for(plan.travel_seed, "the model that is kept").permutation(len(self.names))
         self._places: Places | None = None
 
-    def walk(self, contact: Contact, order_rule: Arrays) -> Moment:
-        """Train what is in hand, and let it travel or be averaged."""
+    def walk(self, stretch: Sequence[Contact]) -> Moment:
+        """Train what is in hand at one contact, and let it travel."""
+        (contact,) = stretch
         travellers, places = self.travellers, self._set_out(contact)
         rows = places.training()  # in a piece of a contact those that trained in the one before: nothing has moved
-        moment = travellers.walk_some(rows, places.at, contact, order_rule)
+        moment = travellers.walk_some(rows, places.at, contact, travellers.commons.order_rule())
         if contact.action is Action.PERMUTE:
             places.send_on(rows, contact.t)
             for _ in range(self.topology.tries):
                 places.exchange()
-        elif contact.action is Action.AGGREGATE:
-            moment = self._agree(moment, places)
-        return moment._replace(bytes_sent=self._bytes(places))
+        return moment if contact.action is Action.AGGREGATE else moment._replace(bytes_sent=self._bytes(places))
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """Let every site have a mean of its own, which the travellers in its hands become."""
+        places = self._set_out(moment.contact)
+        moment = self._agree(moment, places)
+        yield moment._replace(bytes_sent=self._bytes(places))
 
     def _set_out(self, contact: Contact) -> Places:
         if self._places is None:

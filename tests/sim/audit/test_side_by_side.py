@@ -1,13 +1,11 @@
 import numpy as np
 import pytest
 
-from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.methods import METHODS
 from fedsmall.models.registry import initial_model
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.daisy_chain import daisy_chain
+from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import contacts_of
-from fedsmall.travel.travellers import Travellers
 from sim.audit.side_by_side import batches_of, side_by_side
 from sim.audit.world import world_of
 from tests.sim.audit.worlds import plan_of
@@ -53,7 +51,9 @@ def test_every_federation_is_the_one_that_the_engine_runs(name):
             return initial_model(plan, world.task, site and site.partition("/")[2])
 
         moments = daisy_chain(
-            plan, Travellers(plan, trainer, combiner_for(plan), initial), contacts_of(plan), lambda contact: True
+            topology_for(plan, trainer, initial),
+            contacts_of(plan),
+            lambda contact: True,
         )
         for moment, step in zip(moments, steps, strict=True):
             assert moment.contact == step.contact

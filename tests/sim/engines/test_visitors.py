@@ -15,7 +15,7 @@ from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.daisy_chain import daisy_chain
+from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.travel.travellers import Travellers
 from fedsmall.travel.visitors import Visitors, last_visits
@@ -64,8 +64,9 @@ def by_hand(plan: Plan, federation: Federation) -> dict[str, list[dict[str, np.n
     trainer = cohort_for(plan, federation.task, federation.names, federation.train)
     left: dict[str, list[dict[str, np.ndarray]]] = defaultdict(list)
     walk = daisy_chain(
-        plan,
-        Travellers(plan, trainer, combiner_for(plan), lambda site: initial_model(plan, federation.task, site)),
+        topology_for(
+            plan, Travellers(plan, trainer, combiner_for(plan), lambda site: initial_model(plan, federation.task, site))
+        ),
         contacts_of(plan),
         lambda contact: True,
     )
@@ -146,7 +147,9 @@ def test_members_of_a_site_are_those_that_left_it_oldest_first() -> None:
     trainer = cohort_for(plan, federation.task, federation.names, federation.train)
     start = initial_model(plan, federation.task)
     for moment in daisy_chain(
-        plan, Travellers(plan, trainer, combiner_for(plan), lambda _: start), contacts_of(plan), visitors.needs
+        topology_for(plan, trainer, lambda _: start),
+        contacts_of(plan),
+        visitors.needs,
     ):
         visitors.see(moment)
 

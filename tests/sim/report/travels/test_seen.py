@@ -5,13 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.daisy_chain import daisy_chain
+from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import Action, contacts_of
-from fedsmall.travel.travellers import Travellers
 from sim.report.travels.learnt import Learnt
 from sim.report.travels.seen import FEW, MOST, travels, travels_of, which
 from sim.runs.folder import PlanRun, read
@@ -39,7 +37,9 @@ def left(plan, federation):
     trainer = cohort_for(plan, federation.task, federation.names, federation.train)
     start = initial_model(plan, federation.task, None)
     walk = daisy_chain(
-        plan, Travellers(plan, trainer, combiner_for(plan), lambda _: start), contacts_of(plan), lambda _: True
+        topology_for(plan, trainer, lambda _: start),
+        contacts_of(plan),
+        lambda _: True,
     )
     return [(moment.sites, {name: array.copy() for name, array in moment.models().items()}) for moment in walk]
 

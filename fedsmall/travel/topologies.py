@@ -1,0 +1,78 @@
+"""Who averages with whom: what happens to the models of a federation at a contact, beside their training."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, final
+
+from fedsmall.plan import Plan
+from fedsmall.travel.moments import Moment
+from fedsmall.travel.regions import meet, regions_of
+from fedsmall.travel.schedule import Contact
+from fedsmall.travel.travellers import Travellers
+from fedsmall.wire import Arrays
+
+# Takes a round, a region's global model after it and the weight behind that; gives the model of all regions.
+United = Callable[[int, Arrays, float], Arrays]
+
+
+class Topology(ABC):
+    """Moves the models of ``travellers``; Algorithm 1 (:mod:`fedsmall.travel.daisy_chain`) does not know how."""
+
+    def __init__(self, plan: Plan, travellers: Travellers) -> None:
+        self.plan, self.travellers = plan, travellers
+
+    def walk(self, stretch: Sequence[Contact]) -> Moment | None:
+        """Train all models from contact to contact; None, and nothing has happened, where that must go in parts."""
+        return self.travellers.walk(stretch, self.travellers.commons.order_rule())
+
+    @abstractmethod
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """The moment of an aggregation; after it, models are what it has made of them."""
+
+    def state(self) -> dict[str, Any]:
+        """What must be kept beside the models to go on after a restart, as a record for JSON."""
+        return {}
+
+    def restore(self, words: Mapping[str, Any]) -> None:  # noqa: B027 (most have nothing to take up)
+        """Take up what :meth:`state` gave."""
+
+
+@final
+class Server(Topology):
+    """One server, which makes the next global model, or one for each group; plain means of groups at once."""
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """Let every group's models become one."""
+        travellers, t = self.travellers, moment.contact.t
+        commons, means, told = travellers.commons, travellers.means(), []
+        if means is None:
+            travellers.refused, told = commons.aggregate(travellers.updates, t, travellers.gate)
+        else:
+            commons.go_on_with(means)
+            travellers.refused = set()
+        travellers.publish()
+        yield made(moment._replace(events=moment.events + told), travellers)
+        travellers.become_common()
+
+
+@final
+class Regions(Topology):
+    """A server for each region; now and then the regions' global models become one."""
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """Let every region's models become one, and the regions' where they meet."""
+        travellers, commons = self.travellers, self.travellers.commons
+        travellers.group = regions_of(self.plan, len(travellers.names))[travellers.at]
+        travellers.refused, told = commons.aggregate(travellers.updates, moment.contact.t, travellers.gate)
+        between = commons.unite(travellers.shares()) if meet(self.plan, moment.contact) else 0
+        between += moment.bytes_between
+        travellers.publish()
+        yield made(moment._replace(events=moment.events + told, bytes_between=between), travellers)
+        travellers.become_common()
+
+
+def made(moment: Moment, travellers: Travellers) -> Moment:
+    """The moment with what its aggregation has made."""
+    commons = travellers.commons
+    common = commons.result() if commons.agreed else None
+    return moment._replace(common=common, commons=tuple(commons.models), of_routes=commons.of_routes)

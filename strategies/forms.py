@@ -1,0 +1,321 @@
+"""What an order holds of a row of a stack, and what a reply must hold to become the row after it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedsmall.codec.check_wire import in_codes, top_share
+from fedsmall.codec.differences import difference
+from fedsmall.codec.parcels import Parcel, pack
+from fedsmall.errors import ReplyError
+from fedsmall.plan import Plan
+from fedsmall.training.stack import Rows, Stack, Tensors, leaving
+from fedsmall.training.trainer import FORGOT, Fault, Leg, Signals, Summed
+from fedsmall.travel.dynamic.words import BALANCE, KNOWN, REFERENCE, UNSOUND
+from fedsmall.travel.dynamic.words import FORGOT as HAS_NO_MODEL
+from fedsmall.wire import ANSWER_BYTES, BASE, CARRIED, CONFIG, MADE, METRICS, MODEL, ROUND, TAKEN, Arrays, join, parts, split
+from strategies.acceptance import Note, leave_out_unusual
+from strategies.checks import Limits, Signature, check_content, check_headers, check_metrics, check_record, check_reply
+from strategies.codes import Records, decode_content
+from strategies.questions import ask, records_of
+from strategies.records import array_records, size_in_bytes, to_arrays, to_record
+from strategies.roster import Roster
+
+
+@dataclass
+class Exchange:
+    """The orders of one contact and their replies: the rows of a ``stack``, each at the site that ``row_of`` has it."""
+
+    stack: Stack
+    leg: Leg
+    signals: Signals
+    row_of: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        """Take the flags of rows as one's own: a form may change them."""
+        self.is_global, self.carries = self.signals.flags(len(self.stack)).copy(), self.signals.carries.copy()
+        self.state = Rows(self.stack.state)
+
+    def parcel(self, row: int) -> Parcel:
+        """The global model of a row's group, as sites are sent it."""
+        return self.signals.sent[int(self.signals.group[row])]
+
+    @cached_property
+    def expected(self) -> Signature:
+        """Names, shapes and dtypes of a model."""
+        return signature_of_rows(self.stack.state)
+
+    @cached_property
+    def bytes_of_model(self) -> int:
+        """The bytes of a model in full."""
+        return self.state.bytes_per_row
+
+
+class Sent(NamedTuple):
+    """What a site is sent: sites with one ``key`` are sent the same. ``words`` go into the config beside those of all."""
+
+    key: Hashable
+    words: dict[str, Any]
+    records: Callable[[], Records]
+
+
+class Form(ABC):
+    """How models travel in messages. All but the first three methods are for forms that remember something."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    @abstractmethod
+    def send(self, exchange: Exchange, site: str, row: int) -> Sent:
+        """What a site is sent of its row."""
+
+    @abstractmethod
+    def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
+        """Raise ReplyError unless a reply may be used; put numbers in place of codes."""
+
+    def write(self, exchange: Exchange, site: str, row: int, content: RecordDict, note: Note) -> Fault | None:
+        """Make a row what came for it; gives what keeps it from being used."""
+        write_row(exchange.stack, row, array_records(content))
+        return None
+
+    def size(self, row: int, content: RecordDict) -> int:
+        """The bytes of what came for a row."""
+        return size_in_bytes(array_records(content))
+
+    def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:  # noqa: B027
+        """Do what must be done before the orders of a contact."""
+
+    def compare(self, good: dict[str, Message], note: Note) -> None:  # noqa: B027
+        """Take replies out that do not go with the others."""
+
+    def accept(self, rows: Sequence[int]) -> None:  # noqa: B027
+        """Learn which rows are used."""
+
+    def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:  # noqa: B027
+        """Learn what the aggregation after round ``t`` has made."""
+
+    def fetch(self, stack: Stack, rows: Sequence[int]) -> tuple[list[int], int]:
+        """Have models here that have stayed at their sites; gives the rows that are here, and the bytes sent for it."""
+        return list(rows), 0
+
+    def sum_up(self, t: int, group: int, sites: Sequence[str]) -> Summed | None:
+        """The sum of what sites sent, where single models are kept from the server."""
+        return None
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """What must be kept to go on after a restart, as arrays by name and a record for JSON."""
+        return {}, {}
+
+    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:  # noqa: B027
+        """Take up what :meth:`state` gave."""
+
+
+@final
+class OpenModels(Form):
+    """Models that the server sees, with what travels beside them: in full, in codes, or as changes of a global one.
+
+    A model in codes is handed on as it came, so that a handover rounds once.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self._codes: dict[int, Records] = {}  # by row
+        self._came: dict[int, Records] = {}  # in this exchange, until it is known what is used
+
+    def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:
+        """Begin anew."""
+        self._came = {}
+
+    def send(self, exchange: Exchange, site: str, row: int) -> Sent:
+        """The model and what travels beside it; as a change of what the site has, where it is known to have one."""
+        is_global, known = bool(exchange.is_global[row]), exchange.signals.known
+        parcel, words = exchange.parcel(row), dict[str, Any]()
+        reference = None
+        if top_share(self.plan) is not None:
+            base, reference, taken = known.ground(site)
+            words = {BASE: base, TAKEN: taken} | ({MADE: known.now} if is_global else {})
+
+        def records() -> Records:
+            if top_share(self.plan) is not None:
+                model = to_record(difference(parcel.read if is_global else exchange.state.row(row), reference))
+            elif is_global:
+                model = to_record(parcel.sent or parcel.read)
+            else:
+                model = self._model(exchange, site, row)
+            return {MODEL: model, **({CARRIED: self._beside(exchange, row)} if exchange.carries[row] else {})}
+
+        key = (id(parcel) if is_global else -1 - row, row if exchange.carries[row] else None, *words.values())
+        return Sent(key, words, records)
+
+    def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
+        """Raise ReplyError unless a model came like the one that was sent, with finite numbers."""
+        if exchange.leg.leaves and in_codes(self.plan) and not reply.has_error():
+            row = exchange.row_of[site]
+            model = exchange.parcel(row).read if exchange.is_global[row] else exchange.state.row(row)
+            self._came[row] = decode_content(self.plan, reply.content, exchange.parcel(row).sent, model)
+        check_reply(reply, exchange.expected, limits)
+
+    def compare(self, good: dict[str, Message], note: Note) -> None:
+        """All sites send the same beside their models."""
+        leave_out_unusual(good, note)
+
+    def size(self, row: int, content: RecordDict) -> int:
+        """The bytes of what came for a row, as it came."""
+        return size_in_bytes({**array_records(content), **self._came.get(row, {})})
+
+    def accept(self, rows: Sequence[int]) -> None:
+        """Keep the codes of these rows, to hand them on."""
+        for row in rows:
+            self._codes[row] = self._came.get(row, {})
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """The codes."""
+        return join(**{str(row): arrays_of(records) for row, records in self._codes.items()}), {}
+
+    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:
+        """Take up the codes."""
+        self._codes = {int(row): records_from(held) for row, held in parts(arrays).items()}
+
+    def _model(self, exchange: Exchange, site: str, row: int) -> ArrayRecord:
+        model = exchange.state.row(row)
+        if not in_codes(self.plan) or not exchange.leg.arrived:
+            return to_record(model)
+        if MODEL in (codes := self._codes.get(row, {})):
+            return codes[MODEL]
+        return to_record(split(pack(self.plan, join(**{MODEL: model}), site, 0), MODEL))  # with which the site begins
+
+    def _beside(self, exchange: Exchange, row: int) -> ArrayRecord:
+        if CARRIED in (codes := self._codes.get(row, {})):
+            return codes[CARRIED]
+        optimizer = Rows(exchange.stack.optimizer).row(row)
+        return to_record(leaving(self.plan.recipe, optimizer) if exchange.leg.arrived else optimizer)
+
+
+@final
+class KeptModels(Form):
+    """Models that stay at their sites while they are near the last one that all had (dynamic averages).
+
+    An order holds a model or nothing, a reply a model or a word; ``words`` are those of every question.
+    """
+
+    def __init__(self, plan: Plan, words: Mapping[str, Any]) -> None:
+        super().__init__(plan)
+        self._words, self._reference = dict(words), 0  # the round of the last model that all had
+        self._grid: Grid
+        self._roster: Roster
+        self._exchange: Exchange
+        self._here: set[int] = set()  # rows whose models the server has
+
+    def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:
+        """Remember whom to ask for a model later."""
+        self._exchange, self._grid, self._roster, self._here = exchange, grid, roster, set()
+        self._kept_by = self._reference  # which orders of this contact name
+
+    def send(self, exchange: Exchange, site: str, row: int) -> Sent:
+        """A model where it is another than the site has; else nothing."""
+        words = {REFERENCE: self._reference, ANSWER_BYTES: exchange.bytes_of_model}
+        if not exchange.signals.fresh[row]:
+            return Sent("its own", words, lambda: {MODEL: ArrayRecord()})
+        if exchange.is_global[row]:
+            return Sent(id(exchange.parcel(row)), words, lambda: {MODEL: to_record(exchange.parcel(row).read)})
+        return Sent(-1 - row, words, lambda: {MODEL: to_record(exchange.state.row(row))})
+
+    def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
+        """Raise ReplyError unless this is a model, or a word in its place."""
+        if reply.has_error():
+            raise ReplyError((reply.error.reason or "no reason given")[:300])
+        metrics = reply.content.metric_records.get(METRICS)
+        if metrics is None:
+            raise ReplyError(f"expected a record {METRICS!r} with the sample count; the reply has none")
+        if len(metrics.keys() & KNOWN) != (MODEL not in reply.content):
+            raise ReplyError("expected a model, or one word in its place")
+        if MODEL not in reply.content:
+            check_metrics(metrics, limits._replace(metrics=limits.metrics and limits.metrics | KNOWN))
+            return
+        check_content(reply.content, exchange.expected, limits)
+        if len(array_records(reply.content)) > 1:
+            raise ReplyError("expected a model and nothing beside it")
+
+    def write(self, exchange: Exchange, site: str, row: int, content: RecordDict, note: Note) -> Fault | None:
+        """Take a model where one came; a word may keep the row from being used."""
+        metrics = content.metric_records[METRICS]
+        if HAS_NO_MODEL in metrics:
+            return Fault(FORGOT, "it had no model to go on with; it is sent the last that all had")
+        if UNSOUND in metrics:
+            return Fault("set aside", "by itself: its update is too large or not finite")
+        if MODEL in content:
+            self._here.add(row)
+            write_row(exchange.stack, row, array_records(content))
+        return None
+
+    def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:
+        """All have the same model again."""
+        self._reference = t
+
+    def fetch(self, stack: Stack, rows: Sequence[int]) -> tuple[list[int], int]:
+        """Ask the sites of these rows for the models that have stayed there."""
+        exchange, t = self._exchange, self._exchange.leg.t
+        site_of = {row: site for site, row in exchange.row_of.items()}
+        missing = {site_of[row]: row for row in rows if row not in self._here}
+        words = {**self._words, ROUND: t, REFERENCE: self._kept_by, ANSWER_BYTES: exchange.bytes_of_model}
+        question = RecordDict({CONFIG: ConfigRecord(words)})
+        replies = ask(self._roster, self._grid, f"{MessageType.QUERY}.{BALANCE}", dict.fromkeys(sorted(missing), question))
+        came = []
+        for site in sorted(missing):
+            try:
+                records = records_of(replies.get(site))
+                if list(records) != [MODEL]:
+                    raise ReplyError("expected a model and nothing beside it")
+                check_headers(records[MODEL])
+                check_record(records[MODEL], exchange.expected)
+            except ReplyError as error:
+                self._roster.note(t, site, "set aside", f"asked for its model: {error}")
+                continue
+            write_row(stack, missing[site], records)
+            came.append(missing[site])
+        self._here |= set(came)
+        return [row for row in rows if row in self._here], len(came) * exchange.bytes_of_model
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """The round of the last model that all had."""
+        return {}, {"reference": self._reference}
+
+    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:
+        """Take it up."""
+        self._reference = int(words["reference"])
+
+
+def write_row(stack: Stack, row: int, records: Mapping[str, ArrayRecord]) -> None:
+    """Make a row what came for it; what did not come beside the model is zero."""
+    for name, array in to_arrays(records[MODEL]).items():
+        stack.state[name][row] = torch.from_numpy(np.array(array))
+    carried = to_arrays(records[CARRIED]) if CARRIED in records else {}
+    for name, array in carried.items():
+        came = torch.from_numpy(np.array(array))
+        if name not in stack.optimizer:
+            stack.optimizer[name] = came.new_zeros((len(stack), *came.shape))
+        stack.optimizer[name][row] = came
+    for name in stack.optimizer.keys() - carried.keys():
+        stack.optimizer[name][row] = 0
+
+
+def signature_of_rows(state: Tensors) -> Signature:
+    """Names, shapes and dtypes of one model of a stack."""
+    return {name: (tuple(rows.shape[1:]), str(rows.dtype).removeprefix("torch.")) for name, rows in state.items()}
+
+
+def arrays_of(records: Records) -> Arrays:
+    """Records as one set of arrays."""
+    return join(**{key: to_arrays(record) for key, record in records.items()})
+
+
+def records_from(arrays: Arrays) -> Records:
+    """What :func:`arrays_of` gave, as records."""
+    return {key: to_record(record) for key, record in parts(arrays).items()}
