@@ -104,7 +104,7 @@ def due_in(plan: Plan) -> Callable[[Contact], bool]:
 def ledger_of(plan: Plan) -> Ledger | None:
     """The ledger of what noise at contacts costs, where the plan asks for any; blur claims nothing."""
     privacy = at_contacts(plan)
-    return Ledger(privacy, plan.method.fraction) if privacy is not None and privacy.counted else None
+    return Ledger(privacy) if privacy is not None and privacy.counted else None
 
 
 def charged(contacts: Iterable[Contact], ledger: Ledger | None) -> Iterator[Contact]:
