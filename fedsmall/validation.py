@@ -15,6 +15,7 @@ from fedsmall.models.shared_part import agreed_part
 from fedsmall.models.trial import try_model
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Method, Plan
+from fedsmall.privacy.accountant import check_noise
 from fedsmall.privacy.hidden import check_hidden
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.site_level import check_private, tells_loss
@@ -125,6 +126,7 @@ def check_run(plan: Plan, federation: Federation) -> None:
         for site, own in zip(federation.names, federation.train, strict=True):
             folds_of_samples(plan, site, own)  # which says where a site has too few
     check_kept_back(plan, federation)
+    check_noise(plan, dict(enumerate(map(len, federation.train))), len(federation.names))
     tasks = federation.tasks
     if has_own_models(plan):
         agreed_part(plan, tasks)
