@@ -5,6 +5,7 @@ import numpy as np
 from fedsmall.aggregation.aggregate import check_aggregator, is_buffer
 from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.aggregation.matching import layers_of
+from fedsmall.aggregation.server_optimizers import CORRECTIONS
 from fedsmall.boosting.slots import check_boosting
 from fedsmall.codec.check_wire import check_wire
 from fedsmall.errors import PlanError
@@ -29,8 +30,6 @@ from fedsmall.travel.dynamic.check import check_dynamic
 from fedsmall.travel.routes import among, folds_of_samples
 from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.wire import stack_of_one
-
-CORRECTIONS = {"scaffold": "SCAFFOLD", "feddyn": "FedDyn", "fednova": "FedNova", "page": "FedPAGE", "fedfa": "FedFa"}
 
 
 def check_plan(plan: Plan, task: Task, sites: int) -> None:

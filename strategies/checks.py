@@ -6,19 +6,25 @@ server allocate more than the model's own size.
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 from pydantic import ValidationError
 
-from fedsmall.errors import ReplyError
-from fedsmall.plan import Plan
+from fedsmall.aggregation.aggregate import check_aggregator
+from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees
+from fedsmall.aggregation.server_optimizers import CORRECTIONS, parameters_of
+from fedsmall.errors import PlanError, ReplyError
+from fedsmall.plan import Method, Plan
 from fedsmall.training.batches import batch_sizes
 from fedsmall.travel.schedule import Contact
 from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, SQUARES, STEPS
-from strategies.records import array_records, described
+from strategies.records import array_records, described, to_arrays
+from strategies.roster import Roster, await_all
 
 NPY_HEADER_BYTES = 4096  # far more than any header numpy writes
 MOST = 10**9  # samples of a site, and its steps in a contact, where nothing else is known
@@ -42,6 +48,41 @@ def plan_in(config: Mapping[str, Any]) -> Plan | None:
         return Plan.model_validate_json(str(config[PLAN])) if PLAN in config else None
     except ValidationError:
         return None
+
+
+def plan_for(combiner: Combiner, config: Mapping[str, Any]) -> Plan | None:
+    """The plan in the orders; PlanError where the method has another half at the sites, of which no plan tells them."""
+    plan, asked = plan_in(config), set()
+    if plan is not None:
+        of_trees = FoldTrees.half_of if plan.method.tree is not None else ""
+        asked = {CORRECTIONS.get(plan.method.rule), CORRECTIONS.get(plan.method.server), of_trees}
+    if combiner.half_of and combiner.half_of not in asked:
+        raise PlanError(
+            f"{combiner.half_of} has a half at the sites, which fedsmall's own clients do (fedsmall.clients.app) under "
+            'a plan of that method: give train_config=ConfigRecord({"plan": plan.model_dump_json()}). With other '
+            "clients take Averaging, FedDC, or a strategy of Flower's."
+        )
+    return plan
+
+
+def check_enough(
+    combiner: Combiner, plan: Plan | None, method: Method, grid: Grid, roster: Roster, common: ArrayRecord
+) -> None:
+    """Raise PlanError where there are fewer models than the aggregator takes, once no more sites come.
+
+    A plan was checked when it was made.
+    """
+    if plan is not None or not isinstance(combiner, Aggregate):
+        return
+    model = to_arrays(common)
+    numbers = sum(model[name].size for name in parameters_of(model))
+    check = partial(check_aggregator, combiner.aggregator, parameters=numbers, options=combiner.options)
+    try:
+        check(models=method.averaged(len(roster.sites)))
+    except PlanError:  # the sites of a simulation come one after the other
+        await_all(grid)
+        roster.list_unasked(grid)
+        check(models=method.averaged(len(roster.sites)))
 
 
 def samples_told(answer: Mapping[str, Any]) -> int:

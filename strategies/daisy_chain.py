@@ -19,7 +19,7 @@ from fedsmall.travel.gate import GATE, charge
 from fedsmall.travel.schedule import AbstractSchedule, Action, Contact, Schedule, planned
 from fedsmall.wire import EXAMPLES, METRICS, PLAN, ROUND, Arrays
 from strategies.acceptance import absurd, accepted, oversized, sound
-from strategies.checks import limits_of, plan_in, samples_told
+from strategies.checks import check_enough, limits_of, plan_for, samples_told
 from strategies.folds import SiteFolds, dealt_to
 from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, own_config, train_metrics_of, with_our_count
 from strategies.journey import Journey
@@ -196,16 +196,16 @@ class DaisyChain(Strategy):
         """
         begins, self._asked = self.common is None, {PLAN: config[PLAN]} if PLAN in config else {}
         if begins:
-            self._plan = plan_in(config)
+            self._plan = plan_for(self.combiner, config)
             await_sites(grid, max(1, getattr(self.strategy, "min_available_nodes", 1)))  # as Flower's strategies do
             self.common = arrays
         if self._asked:
             self.roster.call(grid, self._asked)
         else:
             self.roster.list_unasked(grid)
-        for site in self.sites:
-            self.samples.setdefault(site, samples_told(self.roster.answers[site]))
+        self.samples = {site: samples_told(self.roster.answers[site]) for site in self.sites} | self.samples
         if begins:
+            check_enough(self.combiner, self._plan, self.method, grid, self.roster, arrays)
             self.begin_with([arrays] * self.method.group_count(len(self.sites)))
             self.folds = replace(self.folds, of=dealt_to(self.method, self._plan, self.samples))
         if begins or self.method.everyone(len(self.sites)):
