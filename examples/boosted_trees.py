@@ -77,7 +77,7 @@ def measure(data: str) -> list[Cell]:
     for model in GROUPS:
         scenario, rates = scenario_of(data, model), {}
         if model != "trees":
-            choices = choose(search(scenario, RATES, most_seeds=SEARCH_SEEDS))
+            choices = choose(search(scenario, RATES, metric="accuracy", most_seeds=SEARCH_SEEDS))
             rates = {label: choice.lr for label, choice in choices.items()}
             scenario = with_rates(scenario, rates)
         run = execute(scenario)
