@@ -230,7 +230,7 @@ def test_a_metric_that_no_rate_can_be_chosen_by_is_refused(metric, said):
         search(scenario, (0.1,), metric=metric)
 
 
-SMALL = {"name": "s", "sites": 4, "samples_per_site": 12, "rounds": 5, "seeds": [0], "method": [{"name": "FedAvg"}]}
+SMALL = {"name": "s", "sites": 4, "samples_per_site": 12, "rounds": 10, "seeds": [0], "method": [{"name": "FedAvg"}]}
 
 
 @pytest.mark.parametrize(
