@@ -218,6 +218,11 @@ def read(folder: Path | str) -> Run:
         about = read_json(folder / "run.json")
     except (OSError, json.JSONDecodeError) as error:
         raise PlanError(f"the run in {folder} cannot be read: {error}") from None
+    if len(rows) != len(rounds):
+        raise PlanError(
+            f"the run in {folder} is damaged: summary.json has {len(rows)} plans and rounds.json {len(rounds)}. "
+            "Take the folder from a copy, or run its scenario.toml again"
+        )
     done = [
         PlanRun(entry["index"], plans[entry["index"]], row, entry["evaluations"], entry["events"])
         for row, entry in zip(rows, rounds, strict=True)
