@@ -22,6 +22,7 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("_TYPER_FORCE_DISABLE_TERMINAL", "1")  # or help comes in colours where GITHUB_ACTIONS is set
 
 
 def pytest_runtest_setup(item):

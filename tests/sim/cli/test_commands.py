@@ -6,12 +6,14 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 import torch
 
 from fedsmall.theory import advise
-from sim.cli.app import COMMANDS, main
+from manual.commands import walk
+from sim.cli.app import COMMANDS, LazyCommand, main
 from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write
 
@@ -405,19 +407,38 @@ def test_help_is_there_at_once_without_the_heavy_libraries():
     assert "demo" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "meaning"),
-    [
-        (("run",), "a .toml file, or a name"),
-        (("site", "report"), "the run's name"),
-        (("predict",), "a table, a folder"),
-    ],
-)
-def test_help_says_what_an_argument_is(fedsmall, words, meaning):
-    code, said, _ = fedsmall(*words, "--help")
+def test_help_says_once_what_every_argument_and_option_of_every_command_is(fedsmall, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "600")  # nothing is broken into lines
+    every = [found for name, entry in COMMANDS.items() for found in walk(name, LazyCommand(name, entry).real())]
 
-    assert code == 0
-    assert meaning in said
+    for path, command in every:
+        code, said, _ = fedsmall(*path.split(), "--help")
+
+        assert code == 0
+        assert "\\" not in said, path
+        assert "completion" not in said, path
+        assert said.count("rguments") == any(isinstance(each, click.Argument) for each in command.params), path
+        assert all(each.help for each in command.params), path
+        told = "\n\n".join([command.help, *(each.help for each in command.params)]).split("\n\n")
+        assert [part for part in told if " ".join(part.split()) not in " ".join(said.split())] == [], path
+
+
+def test_the_shell_completes_commands_and_options(fedsmall, monkeypatch):
+    code, said, _ = fedsmall("--help")
+    assert (code, "--install-completion" in said) == (0, True)
+
+    for words, found in (
+        ("fedsmall re", "report"),
+        ("fedsmall site key", "keygen"),
+        ("fedsmall run --wor", "--workers"),
+    ):
+        monkeypatch.setenv("_FEDSMALL_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+        assert found in fedsmall()[1].split()
+    monkeypatch.setenv("COMP_WORDS", "fedsmall no-such-command --x")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert fedsmall() == (0, "\n", "")
 
 
 def test_every_command_of_the_table_can_be_asked_for_help(fedsmall):
