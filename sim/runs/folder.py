@@ -85,6 +85,11 @@ class Run:
         return [plan for index, plan in enumerate(self.plans) if index not in ended]
 
     @property
+    def place(self) -> str:
+        """The path of its folder as it was given, for commands that a reader can copy."""
+        return str(self.folder) if self.folder is not None else "RUN"
+
+    @property
     def real(self) -> bool:
         """Whether it was over real sites, and no simulation."""
         return bool(self.done) and all("real" in one.row for one in self.done)
@@ -272,6 +277,7 @@ def _about(federation: Federation, engine: str) -> dict[str, Any]:
         "task": asdict(federation.task),
         "sites": len(sizes),
         "samples_per_site": [min(sizes), max(sizes)],
+        "training_samples": sum(sizes),
         "test_samples": federation.test_samples,
         "class_counts": class_counts(federation),
         "notes": list(federation.notes),

@@ -1,5 +1,8 @@
+import html
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +20,7 @@ from sim.cli.app import COMMANDS, LazyCommand, main
 from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write
 
+METHOD = '[[method]]\nname = "FedDC"\n'
 FAST = SMALL.replace("seeds = [0, 1]", "seeds = [0]").replace("rounds = 6", "rounds = 3")
 
 
@@ -47,6 +51,30 @@ def test_a_run_without_out_gets_a_folder_of_its_own_each_time(fedsmall, tmp_path
     fedsmall("run", path, "--set", "rounds=1", "--engine", "inprocess")
 
     assert sorted(folder.name for folder in (tmp_path / "runs").iterdir()) == ["small", "small-2"]
+
+
+def commands_on(page: Path) -> list[list[str]]:
+    """The commands that a page shows, as words."""
+    shown = re.findall(r"<(code|pre)>(.*?)</\1>", page.read_text(), re.DOTALL)
+    lines = [line for _, text in shown for line in html.unescape(text).splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith("fedsmall ")]
+
+
+def test_every_command_that_a_report_shows_can_be_run(fedsmall, tmp_path):
+    path = write(tmp_path, table(tmp_path, GOOD_ROWS).read_text().partition("[[method]]")[0] + METHOD)
+    for name in ("NEW.csv", "new-patients.csv"):
+        (tmp_path / name).write_text("a,b\n1,2\n")
+    assert fedsmall("run", path, "--set", "rounds=1", "--engine", "inprocess", "--out", "my studies/first")[0] == 0
+    assert fedsmall("compare", "my studies/first", "--out", "both")[0] == 0
+
+    found = commands_on(tmp_path / "my studies/first/report.html")
+    ends = [fedsmall(*words[1:])[0] for words in found]
+
+    assert ([words[1] for words in found], ends) == (["predict", "predict", "run"], [0, 0, 0])
+    assert commands_on(tmp_path / "both/report.html") == found[-1:]
+    again = commands_on(tmp_path / "runs/small/report.html")
+    assert [words[2] for words in again] == [words[2].replace("my studies/first", "runs/small") for words in found]
+    assert "load(&#34;my studies/first/packages/" in (tmp_path / "my studies/first/report.html").read_text()
 
 
 def test_a_report_is_made_again_and_runs_are_compared(fedsmall, small_run, tmp_path):
