@@ -4,13 +4,13 @@ The server's word is not taken for anything that the site can know itself: sampl
 only the server knows, the number of sites, is taken from its order, and written into the site's log.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from fedsmall.errors import PolicyError
+from fedsmall.errors import DataError, PolicyError
+from fedsmall.files import read_toml
 from fedsmall.parts import Device, Frozen
 from fedsmall.plan import Plan
 from fedsmall.privacy.blur import as_blur
@@ -215,11 +215,16 @@ class Policy(Frozen):
 def load_policy(path: Path) -> Policy:
     """The policy in a TOML file. Raises PolicyError, naming the key, if it cannot be read: nothing is allowed then."""
     try:
-        return policy_from(tomllib.loads(path.read_text()))
+        values = read_toml(path)
     except FileNotFoundError:
         raise PolicyError("there is no policy file; without one this site allows nothing") from None
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise PolicyError(f"the policy file cannot be read: {error.strerror}") from None
+    except DataError as error:
+        raise PolicyError(f"the policy file cannot be read: {error.words}") from None
+    except ValueError as error:
         raise PolicyError(f"the policy file is not TOML: {error}") from None
+    return policy_from(values)
 
 
 def policy_from(values: dict[str, Any]) -> Policy:

@@ -137,7 +137,7 @@ def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -
         test=ready(test, prepared),
         held_out=tuple(held for _, held in samples),
         extra=tuple((name, ready(part, prepared)) for name, part in extra.items() if len(part)),
-        notes=(*pool.notes, *_notes(sites), *dealing_notes(plan, sites, test, bool(pool.test))),
+        notes=(*pool.notes, *_notes(sites), *dealing_notes(plan, sites, test, pool, common is not None)),
         preparation=prepared,
         class_sums=() if task.kind != "classes" else tuple(site.class_sums() for site in sites),
         kept_back=tuple(kept for site in sites if (kept := site.samples_kept_back(scaling)) is not None),

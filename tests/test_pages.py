@@ -43,7 +43,7 @@ def files_named(page: str) -> set[Path]:
 
 def targets_called(page: str) -> set[str]:
     """What a page asks make for."""
-    calls = re.findall(r"^\s*(?:- run: |\$ )?make((?: [\w=.-]+)+)", code(page), re.MULTILINE)
+    calls = re.findall(r"^\s*(?:- run: |\$ )?(?:\S*without\S* .*?)?make((?: [\w=.-]+)+)", code(page), re.MULTILINE)
     return {word for call in calls for word in call.split() if "=" not in word}
 
 

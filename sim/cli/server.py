@@ -10,7 +10,7 @@ from sim.consortium import members, server, supervisor
 from sim.consortium.flower_cli import port_is_free
 from sim.consortium.supervisor import stay
 
-app = typer.Typer(no_args_is_help=True, help="Run the coordinator's server.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run the coordinator's server.")
 
 
 @app.command("up")

@@ -30,7 +30,7 @@ def sentences(run: Run) -> list[str]:
     groups = by_label(run.done)
     if not groups:
         return ["No method was run to its end, so there is nothing to compare.", ""]
-    return [_headline(shown, run) + _federation(shown, groups) + _trivial(shown), _travelling(shown)]
+    return [_headline(shown, run) + _federation(shown, groups, _same(run)) + _trivial(shown), _travelling(shown)]
 
 
 def value(shown: Table, number: float) -> str:
@@ -127,8 +127,8 @@ def _without_common_model(shown: Table) -> str:
     return "No model could be judged."
 
 
-def _federation(shown: Table, groups: dict[str, list[PlanRun]]) -> str:
-    """The first sentence: what federation is worth."""
+def _federation(shown: Table, groups: dict[str, list[PlanRun]], same: str) -> str:
+    """The first sentence: what federation is worth; ``same`` names those whom all methods were trained on."""
     metric = named(shown.metric)
     reference = _reference(shown)
     alone = next((row for row in shown.rows if row.family == "standalone"), None)
@@ -136,9 +136,9 @@ def _federation(shown: Table, groups: dict[str, list[PlanRun]]) -> str:
     ours = shown.main(reference) if reference else None
     if reference is None or ours is None:
         return _without_common_model(shown)
-    ends = (
-        f"; training on all data pooled gives {value(shown, central.common.mean)}" if central and central.common else ""
-    )
+    ends = ""
+    if central and central.common:
+        ends = f"; training on {same} pooled gives {value(shown, central.common.mean)}"
     if alone is None or alone.sites is None:
         reach = "reaches" if shown.whose == "common" else "reach"
         return f"The {shown.models} of {reference.label} {reach} {metric} {with_interval(shown, ours)}{ends}."
@@ -152,6 +152,12 @@ def _federation(shown: Table, groups: dict[str, list[PlanRun]]) -> str:
         f"A site alone reaches {metric} {value(shown, alone.sites.mean)} on average, the {shown.models} of "
         f"{reference.label} {value(shown, ours.mean)}{gain}{ends}."
     )
+
+
+def _same(run: Run) -> str:
+    """Whom the sites have to train on; runs of earlier releases do not say how many."""
+    number = run.about.get("training_samples")
+    return f"the same {number:,} patients" if number else "the same patients"
 
 
 def _trivial(shown: Table) -> str:

@@ -85,6 +85,11 @@ class Run:
         return [plan for index, plan in enumerate(self.plans) if index not in ended]
 
     @property
+    def place(self) -> str:
+        """The path of its folder as it was given, for commands that a reader can copy."""
+        return str(self.folder) if self.folder is not None else "RUN"
+
+    @property
     def real(self) -> bool:
         """Whether it was over real sites, and no simulation."""
         return bool(self.done) and all("real" in one.row for one in self.done)
@@ -218,6 +223,11 @@ def read(folder: Path | str) -> Run:
         about = read_json(folder / "run.json")
     except (OSError, json.JSONDecodeError) as error:
         raise PlanError(f"the run in {folder} cannot be read: {error}") from None
+    if len(rows) != len(rounds):
+        raise PlanError(
+            f"the run in {folder} is damaged: summary.json has {len(rows)} plans and rounds.json {len(rounds)}. "
+            "Take the folder from a copy, or run its scenario.toml again"
+        )
     done = [
         PlanRun(entry["index"], plans[entry["index"]], row, entry["evaluations"], entry["events"])
         for row, entry in zip(rows, rounds, strict=True)
@@ -267,6 +277,7 @@ def _about(federation: Federation, engine: str) -> dict[str, Any]:
         "task": asdict(federation.task),
         "sites": len(sizes),
         "samples_per_site": [min(sizes), max(sizes)],
+        "training_samples": sum(sizes),
         "test_samples": federation.test_samples,
         "class_counts": class_counts(federation),
         "notes": list(federation.notes),

@@ -17,6 +17,7 @@ from fedsmall.data.sources.files import as_classes, at_site, class_names, locate
 from fedsmall.data.sources.patient_column import patients_listed
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
+from fedsmall.files import check_is_regular
 from fedsmall.methods import nearest
 
 UNREADABLE = (OSError, ValueError, EOFError, LookupError, TypeError, BadZipFile, zlib.error)
@@ -104,6 +105,7 @@ def read_npz(path: Path) -> list[np.ndarray]:
 @contextmanager
 def opened_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     """The arrays of an .npz by their names; DataError where it is none, is damaged, or holds pickled objects."""
+    check_is_regular(path)
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             yield file

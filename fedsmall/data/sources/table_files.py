@@ -14,6 +14,7 @@ import numpy as np
 
 from fedsmall.data.sources.sheets import EXCEL, OLD_EXCEL, PARQUET, read_excel, read_parquet
 from fedsmall.errors import DataError
+from fedsmall.files import check_is_regular
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -40,6 +41,7 @@ def read_table(
     The same of a ``sheet`` of an Excel workbook; a Parquet file holds numbers, and names of its own. Raises DataError,
     with the file's name, where it is no table: other than text, empty, or with rows of several lengths.
     """
+    check_is_regular(path)
     try:
         if path.name.startswith(LOCK):
             raise DataError("it is what Excel leaves beside a file that is open, and no table; close Excel")

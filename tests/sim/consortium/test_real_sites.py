@@ -49,7 +49,7 @@ PATIENCE = {"round_deadline_s": 300.0, "start_deadline_s": 300.0}
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(3600),
-    pytest.mark.skipif(not shutil.which("nginx", path="/usr/sbin:/usr/bin"), reason="the gate needs nginx"),
+    pytest.mark.needs("nginx"),
 ]
 
 

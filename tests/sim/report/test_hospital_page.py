@@ -101,6 +101,7 @@ def test_the_command_writes_one_page_and_never_over_another(folder, capsys, tmp_
     assert code == 0
     assert told.startswith("trial-at-essen.html: 8 messages left essen in trial")
     assert (tmp_path / "trial-at-essen.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "trial-at-essen.html").stat().st_mode & 0o777 == 0o600  # it has a point for every patient
     code, _, error = report(capsys, folder, "trial")
     assert (code, "is there already" in error) == (2, True)
 

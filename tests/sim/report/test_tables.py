@@ -93,7 +93,9 @@ def test_the_sentences_say_what_the_intervals_carry():
     federation, travelling = sentences(made(GOOD))
 
     assert federation.startswith("A site alone reaches accuracy 21.0% on average, the common model of FedDC 90.3%")
-    assert "training on all data pooled gives 90.0%" in federation
+    assert "training on the same patients pooled gives 90.0%" in federation
+    told = replace(made(GOOD), about={**made(GOOD).about, "training_samples": 1080})
+    assert "training on the same 1,080 patients pooled gives 90.0%" in sentences(told)[0]
     assert "FedDC is better than FedAvg with the same time between averages (b = 10) (+30.3 points" in travelling
     assert "it is not shown to differ from FedAvg with the same traffic (b = 1)" in travelling
 
@@ -298,8 +300,10 @@ def test_what_leaves_a_site_names_what_travels(small_run):
     words = " ".join(leaves_a_site(small_run))
 
     assert "62 numbers, 248 B" in words
+    assert "No record is sent as such, and no file name or identity of a patient; what can be reconstructed" in words
+    uncounted = [replace(one, row={**one.row, "read": {}}) for one in small_run.done]
+    assert "reconstructed from models was not counted" in " ".join(leaves_a_site(replace(small_run, done=uncounted)))
     assert "moments" not in words
-    assert "No sample" in words
 
 
 def with_sites_alone(run: Run) -> Run:

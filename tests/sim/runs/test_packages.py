@@ -444,7 +444,7 @@ def test_a_report_and_a_comparison_of_packaged_runs_are_made_from_their_folders(
         assert (code, complained) == (0, "")
         assert "FedDC" in shown
     page = (clinic.folder / "report.html").read_text()
-    assert "fedsmall predict run NEW.csv" in page
+    assert f"fedsmall predict {clinic.folder} NEW.csv" in page
     assert "is the positive class" in page
 
 
