@@ -97,7 +97,7 @@ def agreed(folder: Path) -> Agreed | None:
     if not (folder / AGREED).exists():
         return None
     told = json.loads((folder / AGREED).read_text())
-    return Agreed(told["run"], told["id"], Plan(**told["plan"]), tuple(told["sites"]))
+    return Agreed(told["run"], told["id"], Plan.model_validate_json(json.dumps(told["plan"])), tuple(told["sites"]))
 
 
 def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, home: SiteData) -> None:

@@ -217,7 +217,7 @@ def read(folder: Path | str) -> Run:
     if not (folder / "run.json").is_file():
         raise PlanError(f"{folder} holds no run; a run's folder has a run.json and a scenario.toml")
     try:
-        plans = [Plan(**plan) for plan in read_json(folder / "plans.json")]
+        plans = [Plan.model_validate_json(json.dumps(plan)) for plan in read_json(folder / "plans.json")]
         rows = read_json(folder / "summary.json")
         rounds = read_json(folder / "rounds.json")
         about = read_json(folder / "run.json")

@@ -29,6 +29,7 @@ def plan_of(name="FedDC", recipe=None, privacy=PATIENTS, **settings):
         task="breast_cancer",
         rounds=settings.pop("rounds", 20),
         model=settings.pop("model", "mlp"),
+        model_options=settings.pop("model_options", {}),
         recipe=recipe or Recipe(),
         method=method(name, **{"aggregate_every": 5, "privacy": privacy} | settings),
     )
@@ -200,7 +201,7 @@ TABLE, IMAGES = Task("table", (6,), 2), Task("images", (1, 8, 8), 2)
         (plan_of(weighted=True), "keeps back"),
         (plan_of("RepTreeFL"), "Replica trees do not go with"),
         (plan_of("SCAFFOLD", scaffold_option=1), "takes option 2"),
-        (plan_of(model="cnn"), "GroupNorm|norm = .group"),
+        (plan_of(model="cnn", model_options={"norm": "batch"}), "GroupNorm|norm = .group"),
         (plan_of("Standalone", recipe=Recipe(local_epochs=1)), "set local_steps"),
         (plan_of(recipe=Recipe(class_weights="balanced")), "does not cover exact counts of classes"),
         (plan_of("Central", recipe=Recipe(class_weights="balanced")), "does not cover exact counts of classes"),

@@ -175,7 +175,12 @@ CASES = {
     "blur over some": plan_of(settings={**SETTINGS["FedDC"], **BLUR, "fraction": 0.6}),
     "blur of 0": plan_of(settings={**SETTINGS["FedDC"], "privacy": Privacy(blur=0.0)}, recipe=ADAM, evaluate_every=2),
     "blur of running statistics": plan_of(
-        task="digits", model="cnn", model_options={}, rounds=3, sites=3, settings={**SETTINGS["FedDC"], **BLUR}
+        task="digits",
+        model="cnn",
+        model_options={"norm": "batch"},
+        rounds=3,
+        sites=3,
+        settings={**SETTINGS["FedDC"], **BLUR},
     ),
     "weighted": plan_of(settings={**SETTINGS["FedDC"], "weighted": True}),
     "trees folded at the server": plan_of("RepTreeFL", {"aggregate_every": 2, "tree": Tree(fold_at="server")}),
