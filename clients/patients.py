@@ -45,8 +45,6 @@ def charge_contact(
     is right for so many and no more.
     """
     rounds = int(config[ROUNDS])
-    if rounds < 1:
-        raise PlanError("the order asks for no round of training")
     assert plan.recipe.steps is not None
     protection: Protection = protection_of(plan, samples, *seat)
     charge = protection.charge(rounds * plan.recipe.steps)

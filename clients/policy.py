@@ -41,8 +41,10 @@ class Policy(Frozen):
     may train here; "cuda" stands for every GPU. Where ``approve``, each new run waits until somebody here has said yes
     (:mod:`clients.consent`).
 
+    ``most_rounds`` are the local rounds of a plan, and those that a run may train here with what it has trained anew.
     ``least_per_class`` is the least number of samples of every class that the site has. ``most_orders_per_minute`` and
-    ``most_order_mib`` are how many orders, and how much in one, are taken. What is kept of a run is deleted
+    ``most_order_mib`` are how many orders, and how much in one, are taken, and ``most_order_minutes`` is how long the
+    site works on one. What is kept of a run is deleted
     ``forget_after_days`` after it was last heard of, and sealed by the key in the file ``rest_key``
     (:mod:`clients.upkeep.at_rest`); None keeps it, and as it is.
 
@@ -80,6 +82,7 @@ class Policy(Frozen):
     approve: bool = False
     most_orders_per_minute: Annotated[int, Field(ge=1)] | None = None
     most_order_mib: Annotated[float, Field(gt=0)] | None = None
+    most_order_minutes: Annotated[float, Field(gt=0)] = 60.0
     forget_after_days: Annotated[int, Field(ge=1)] | None = None
     rest_key: Annotated[str, Field(min_length=1)] | None = None
     sealed: bool = False

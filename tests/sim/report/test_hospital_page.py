@@ -9,7 +9,8 @@ from sklearn.metrics import confusion_matrix, roc_auc_score
 from clients.memory import run_folder
 from clients.policy import Policy
 from clients.site_log import SiteLog
-from clients.telling.run_end import agreed, own_evaluation
+from clients.site_request import agreed
+from clients.telling.run_end import own_evaluation
 from fedsmall.errors import PolicyError
 from sim.cli.app import main
 from sim.report.html import page as run_page
