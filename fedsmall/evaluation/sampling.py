@@ -11,6 +11,7 @@ from scipy import stats
 
 from fedsmall.evaluation.areas import average_precision
 from fedsmall.evaluation.grades import kappa
+from fedsmall.evaluation.probabilities import squared_distances
 
 DRAWS = 200
 
@@ -72,7 +73,7 @@ def _of_auc(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
 
 
 def _of_brier(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-    return float((((p - np.eye(p.shape[1])[y]) ** 2).sum(axis=1) / 2).std(ddof=1) / np.sqrt(len(y)))
+    return float(squared_distances(p, y).std(ddof=1) / np.sqrt(len(y)))
 
 
 def _of_loss(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:

@@ -137,7 +137,14 @@ def _known(run: Run, metric: str) -> str:
 
 def scale_of(metric: str) -> Scale:
     """What the values of a metric cannot leave."""
-    if metric in ("loss", "mae", "rmse", "mse", "ibs"):
+    if metric in (
+        "loss",
+        "mae",
+        "rmse",
+        "mse",
+        "ibs",
+        "brier",
+    ):  # of more than two classes a Brier score may be above one
         return "positive"
     others: dict[str, Scale] = {"r2": "plain", "kappa": "gain"}
     return others.get(metric, "share")
