@@ -67,7 +67,10 @@ class PlanRun:
 
 @dataclass
 class Run:
-    """A run, read from its folder or just made: what was asked, what came of it, with what."""
+    """A run, read from its folder or just made: what was asked, what came of it, with what.
+
+    ``without`` remembers what models are worth without some of the test patients (:mod:`sim.report.patients`).
+    """
 
     scenario: Scenario
     plans: list[Plan]
@@ -77,6 +80,7 @@ class Run:
     models: dict[int, Arrays] = field(default_factory=dict)
     predictions: Arrays = field(default_factory=dict)
     packages: dict[int, list[Stored]] = field(default_factory=dict)
+    without: dict[tuple[str, bool], Arrays] = field(default_factory=dict, repr=False)
 
     @property
     def not_run(self) -> list[Plan]:
