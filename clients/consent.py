@@ -23,11 +23,13 @@ from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, RUN_ID, SITES
 from fedsmall.travel.dynamic.words import BALANCE
 from fedsmall.validation import leaving_contacts
+from fedsmall.wire import COLUMNS
 
 FOLDER, PAUSED = "consent", "paused"
 IS_PAUSED = "paused by the hospital"
 WAITING, YES, NO = "waiting", "approved", "refused"
 VERDICTS = (YES, NO)
+WAIT_FOR_PAUSE = ("train", BALANCE, COLUMNS)  # kinds of orders that are not answered while a site is paused
 MOST_WAITING = 100  # a coordinator cannot fill the hospital's disk with questions
 
 
@@ -56,9 +58,13 @@ class Consent:
         """Raise WaitsError where this order is not to be answered yet, and PolicyError where its run was refused."""
         key = _key(plan, config)
         self._check_approved(policy, key, _run_of(config), lambda: describe(plan, raw, config, policy.count_floor))
-        if kind in ("train", BALANCE) and is_paused(self.home):
-            raise WaitsError(IS_PAUSED)
+        self.check_paused(kind)
         self._told.pop(_run_of(config), None)
+
+    def check_paused(self, kind: str) -> None:
+        """Raise WaitsError where the hospital has paused its site, and this kind of order waits for that."""
+        if kind in WAIT_FOR_PAUSE and is_paused(self.home):
+            raise WaitsError(IS_PAUSED)
 
     def is_new(self, run: str, reason: str) -> bool:
         """Whether this run was not told so before: one that asks again and again needs one line in the log."""

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, Context
 from safetensors.numpy import load, save
 
@@ -123,9 +124,20 @@ def check_same_data(folder: Path, digest: str) -> None:
         raise DataError("the site's data have changed since this run began; start a new run")
 
 
-def keep_scaling(folder: Path, agreed: Arrays) -> None:
-    """Keep the scaling on which the sites of a run have agreed: its mean and scale."""
-    put(folder / "scaling", save(agreed))
+def keep_scaling(folder: Path, agreed: Arrays, shape: tuple[int, ...]) -> None:
+    """Keep the scaling on which the sites of a run have agreed, once: its mean and scale, each of this ``shape``.
+
+    Raises PlanError where that is not what came, or another came before.
+    """
+    numbers = [np.asarray(array) for array in agreed.values()]
+    fits = set(agreed) == {"mean", "scale"} and all(a.shape == shape and a.dtype == np.float64 for a in numbers)
+    if not (fits and np.isfinite(numbers).all() and (agreed["scale"] > 0).all()):
+        raise PlanError("the scaling that came is not a mean and a scale above 0 for each feature here")
+    content, path = save({name: agreed[name] for name in ("mean", "scale")}), folder / "scaling"
+    if not path.exists():
+        put(path, content)
+    elif path.read_bytes() != content:
+        raise PlanError("another scaling was agreed on in this run before; start a new run")
 
 
 def scaling_of(folder: Path) -> Scaling:

@@ -15,7 +15,7 @@ from clients.upkeep.at_rest import opened, seal
 from fedsmall.audit_log import digest_of
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
-from fedsmall.privacy.accountant import epsilon_of, protection_of
+from fedsmall.privacy.accountant import check_noise, epsilon_of, protection_of
 from fedsmall.privacy.patient_level import Charge, Protection, steps_of
 from fedsmall.run_sheet import RUN
 from fedsmall.wire import ROUND, ROUNDS, Arrays
@@ -27,7 +27,9 @@ def check_affordable(log: SiteLog, policy: Policy, plan: Plan, samples: int, sea
     """Raise PolicyError where the whole of a run, on top of all others, would cost more than the policy allows.
 
     Asked at the roll call, so that a run does not stop in its middle. ``seat`` is the site's place, and of how many.
+    PlanError where the plan's noise is too small for any cost to be counted.
     """
+    check_noise(plan, {seat[0]: samples}, seat[1])
     whole = protection_of(plan, samples, *seat).charge(steps_of(plan, *seat))
     others = [charge for other, charge in log.charges() if other != run]
     own = [charge for mine, charge in log.charges() if mine == run]
@@ -43,8 +45,6 @@ def charge_contact(
     is right for so many and no more.
     """
     rounds = int(config[ROUNDS])
-    if rounds < 1:
-        raise PlanError("the order asks for no round of training")
     assert plan.recipe.steps is not None
     protection: Protection = protection_of(plan, samples, *seat)
     charge = protection.charge(rounds * plan.recipe.steps)

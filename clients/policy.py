@@ -4,13 +4,13 @@ The server's word is not taken for anything that the site can know itself: sampl
 only the server knows, the number of sites, is taken from its order, and written into the site's log.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from fedsmall.errors import PolicyError
+from fedsmall.errors import DataError, PolicyError
+from fedsmall.files import read_toml
 from fedsmall.parts import Device, Frozen
 from fedsmall.plan import Plan
 from fedsmall.privacy.blur import as_blur
@@ -41,8 +41,10 @@ class Policy(Frozen):
     may train here; "cuda" stands for every GPU. Where ``approve``, each new run waits until somebody here has said yes
     (:mod:`clients.consent`).
 
+    ``most_rounds`` are the local rounds of a plan, and those that a run may train here with what it has trained anew.
     ``least_per_class`` is the least number of samples of every class that the site has. ``most_orders_per_minute`` and
-    ``most_order_mib`` are how many orders, and how much in one, are taken. What is kept of a run is deleted
+    ``most_order_mib`` are how many orders, and how much in one, are taken, and ``most_order_minutes`` is how long the
+    site works on one. What is kept of a run is deleted
     ``forget_after_days`` after it was last heard of, and sealed by the key in the file ``rest_key``
     (:mod:`clients.upkeep.at_rest`); None keeps it, and as it is.
 
@@ -80,6 +82,7 @@ class Policy(Frozen):
     approve: bool = False
     most_orders_per_minute: Annotated[int, Field(ge=1)] | None = None
     most_order_mib: Annotated[float, Field(gt=0)] | None = None
+    most_order_minutes: Annotated[float, Field(gt=0)] = 60.0
     forget_after_days: Annotated[int, Field(ge=1)] | None = None
     rest_key: Annotated[str, Field(min_length=1)] | None = None
     sealed: bool = False
@@ -215,11 +218,16 @@ class Policy(Frozen):
 def load_policy(path: Path) -> Policy:
     """The policy in a TOML file. Raises PolicyError, naming the key, if it cannot be read: nothing is allowed then."""
     try:
-        return policy_from(tomllib.loads(path.read_text()))
+        values = read_toml(path)
     except FileNotFoundError:
         raise PolicyError("there is no policy file; without one this site allows nothing") from None
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise PolicyError(f"the policy file cannot be read: {error.strerror}") from None
+    except DataError as error:
+        raise PolicyError(f"the policy file cannot be read: {error.words}") from None
+    except ValueError as error:
         raise PolicyError(f"the policy file is not TOML: {error}") from None
+    return policy_from(values)
 
 
 def policy_from(values: dict[str, Any]) -> Policy:

@@ -1,18 +1,44 @@
-"""One message to a site's station, read: what is asked, and of what; and what of an error may leave the site."""
+"""One message to a site's station, read, and held to what its run was at the first; and what of an error may leave.
 
+What a run is, its plan and its sites, is fixed by the first message that the hospital's policy and people let in, which
+is the roll call. It lies in the run's folder at the site, and so does what was trained: a station that is started again
+holds the server to the same.
+"""
+
+import json
+import os
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from clients.memory import put
 from clients.policy import Policy
+from fedsmall.audit_log import digest_of
+from fedsmall.data.class_weights import BALANCED
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import DataError, PlanError, PolicyError
-from fedsmall.files import DiskFullError
+from fedsmall.files import DiskFullError, told_when_full
 from fedsmall.plan import Plan
-from fedsmall.wire import LEAVES, NAMES, PLAN, Arrays
+from fedsmall.run_sheet import RUN, RUN_ID, SITES
+from fedsmall.sealing.words import needs_letters, unsealed
+from fedsmall.travel.schedule import contacts_of
+from fedsmall.wire import LEAVES, NAMES, PLAN, ROUND, ROUNDS, Arrays
 
 TOLD = (PlanError, DataError, PolicyError)  # errors whose words were written to leave the site
+AGREED, TRAINED = "agreed.json", "trained.txt"  # in the folder of a run
+TWICE = 2  # how often a plan's rounds may be trained in all, where the server takes a run back and others answer then
+
+
+class Agreed(NamedTuple):
+    """What a site takes part in: the run's name and id, the plan, and the names of all its sites."""
+
+    run: str
+    ident: str
+    plan: Plan
+    sites: tuple[str, ...]
 
 
 class SiteRequest(NamedTuple):
@@ -48,3 +74,90 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, TOLD):
         return str(error)
     return "its disk is full" if isinstance(error, DiskFullError) else "its log cannot be written"
+
+
+def check_order(kind: str, order: SiteRequest, folder: Path) -> None:
+    """Hold an order of any kind to the run in ``folder`` as it was at the first.
+
+    Raises PlanError where its plan or its sites are others, and as :func:`check_contact`.
+    """
+    _check_agreed(kind, order, folder)
+    check_contact(kind, order.plan, order.config)
+
+
+def check_contact(kind: str, plan: Plan, config: Mapping[str, Any]) -> None:
+    """Raise PlanError where a plan has no contact of an order's round, or another number of local rounds there."""
+    t, rounds = _number(config, ROUND), rounds_before(plan)
+    if t and t not in rounds:
+        raise PlanError(f"the plan has no contact after round {t}")
+    if kind == "train" and (asked := _number(config, ROUNDS)) != rounds.get(t):
+        raise PlanError(f"the order asks for {asked} rounds, where the plan has {rounds.get(t, 0)}")
+
+
+def count_rounds(order: SiteRequest, folder: Path) -> None:
+    """Count the local rounds of an order that holds, before they are trained; an order that is asked again counts once.
+
+    Raises PolicyError where the run in ``folder`` has trained here as much as the policy allows, or twice its plan.
+    """
+    t, rounds, path = int(order.config[ROUND]), rounds_before(order.plan), folder / TRAINED
+    asked = f"{t} {digest_of(order.arrays)}"
+    lines = path.read_text().splitlines() if path.exists() else []
+    if asked in lines:
+        return
+    before = sum(rounds.get(int(line.partition(" ")[0]), 0) for line in lines)
+    most = min(order.policy.most_rounds, TWICE * order.plan.rounds)
+    if before + rounds[t] > most:
+        raise PolicyError(
+            f"this run has trained {before} local rounds here and asks for {rounds[t]} more, of at most {most}: twice "
+            "its plan's, or what the policy here allows (most_rounds); start a new run"
+        )
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with told_when_full(path.name), os.fdopen(handle, "a") as file:
+        file.write(f"{asked}\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def rounds_before(plan: Plan) -> Mapping[int, int]:
+    """The local rounds of each contact of a plan, by the round after which it is."""
+    return _rounds_before(plan.model_dump_json())
+
+
+@lru_cache(maxsize=4)
+def _rounds_before(plan: str) -> dict[int, int]:
+    return {contact.t: contact.rounds for contact in contacts_of(Plan.model_validate_json(plan))}
+
+
+def agreed(folder: Path) -> Agreed | None:
+    """What the run in ``folder`` was at the first; None where nothing was kept of it, as by earlier releases."""
+    if not (folder / AGREED).exists():
+        return None
+    told = json.loads((folder / AGREED).read_text())
+    return Agreed(told["run"], told["id"], Plan.model_validate_json(json.dumps(told["plan"])), tuple(told["sites"]))
+
+
+def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
+    config, plan, before = order.config, order.plan, agreed(folder)
+    plan = unsealed(plan) if needs_letters(plan) else plan  # its routes are drawn when all have met
+    sites = tuple(sorted({str(site) for site in config[SITES]}))
+    if before is not None and before.sites != sites:
+        raise PlanError("the order is for other sites than those with which this run began")
+    if before is not None and (before.plan == plan or (kind == "roll" and _begins(plan, before.plan))):
+        return
+    if before is not None and not _begins(before.plan, plan):
+        raise PlanError("the plan is another than that of which this run's sites were told")
+    told = {"run": str(config[RUN]), "id": str(config.get(RUN_ID, "")), "sites": sites}
+    put(folder / AGREED, json.dumps(told | {"plan": plan.model_dump(mode="json", exclude_defaults=True)}).encode())
+
+
+def _begins(before: Plan, plan: Plan) -> bool:
+    """Whether ``before`` is the plan without the numbers of class weights on which its sites agree in the run."""
+    balanced = plan.recipe.model_copy(update={"class_weights": BALANCED})
+    return plan.recipe.class_weights is not None and plan.model_copy(update={"recipe": balanced}) == before
+
+
+def _number(config: Mapping[str, Any], key: str) -> int:
+    number = config.get(key, 0)
+    if type(number) is not int:
+        raise PlanError(f"the order's {key!r} is not a whole number")
+    return number

@@ -6,8 +6,9 @@ stays in the station's own log.
 """
 
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,14 @@ from clients.sealing.letters import Letters
 from clients.self_check import check_released, looked_over
 from clients.site_data import SiteData
 from clients.site_log import SiteLog
-from clients.site_request import SiteRequest, named, plan_of
+from clients.site_request import SiteRequest, check_order, count_rounds, named, plan_of
 from clients.socket_frames import serve
 from clients.staying.training import asked_for, fitted, memory_for
 from clients.telling.answers import Telling
 from clients.telling.logged import LoggedAnswers
-from clients.telling.run_end import keep_agreed, may_be_last
+from clients.telling.run_end import may_be_last
 from clients.upkeep.at_rest import keeping, secret
-from clients.upkeep.caps import Pace, least_of_a_class
+from clients.upkeep.caps import CutError, Pace, check_time, cut_short, least_of_a_class
 from clients.upkeep.forgetting import forget_old
 from clients.visitors import keep_visitor, worth_of_visitors
 from fedsmall import __version__
@@ -42,7 +43,7 @@ from fedsmall.audit_log import digest_of
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.files import stamp
 from fedsmall.ends import KEY_FILE
-from fedsmall.errors import PlanError
+from fedsmall.errors import PlanError, PolicyError
 from fedsmall.package.record import COMMON
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
@@ -72,6 +73,7 @@ class Station:
     home: Path
     policy_file: Path
     device: str = "cpu"
+    pace: Pace = field(default_factory=Pace)
 
     def __post_init__(self) -> None:
         self.log = SiteLog(self.home, self.name)
@@ -82,14 +84,17 @@ class Station:
         self._read: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
         self._kept: tuple[str, int] | None = None
-        self.pace = Pace()
         self._run_folder = partial(folder_of_order, self.home)
         self._letters = Letters(self.name, self.home, self.log, self._run_folder, self.policy_file.with_name(IDENTITY))
         self._columns = ColumnDesk(self.name, self.data, self._letters, self.consent)
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
-        return self._door.answer(kind, config, arrays)
+        try:
+            return self._door.answer(kind, config, arrays)
+        except CutError as cut:
+            self.__post_init__()  # as a station that is started again: what counts is on the disk
+            return replace(self._door, handle=partial(_refuse, cut.reason)).answer(kind, config, {})
 
     def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         handlers = {"roll": self._roll, "scaling": self._take_agreed, "train": self._train}
@@ -102,10 +107,15 @@ class Station:
         self.pace.check(policy, arrays)
         if kind == "roll":
             forget_old(self.home, self.log, policy.forget_after_days)
-        with keeping(policy.rest_key):
+        with keeping(policy.rest_key), cut_short(partial(self._may_go_on, kind, policy, time.monotonic())):
             if kind == COLUMNS:
                 return self._columns.answer(policy, config, arrays)
             return handlers[kind](self._request(kind, policy, config, arrays))
+
+    def _may_go_on(self, kind: str, policy: Policy, since: float) -> None:
+        """Raise PolicyError where an order taken then is to be worked on no longer."""
+        check_time(policy, time.monotonic() - since)
+        self.consent.check_paused(kind)
 
     def _request(self, kind: str, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> SiteRequest:
         """A message, read, once it is known that the policy allows it, and the hospital has agreed to it."""
@@ -116,9 +126,10 @@ class Station:
         samples, least = len(raw.train), least_of_a_class(raw)
         policy.check_plan(plan, raw.task.name, samples=samples, per_class=least, sites=sites, numbers=numbers)
         self.consent.check(kind, policy, plan, raw, config)
-        check_same_data(self._run_folder(config), digest)
-        keep_agreed(self._run_folder(config), config, plan)
-        return SiteRequest(plan, policy, raw, config, arrays)
+        order, folder = SiteRequest(plan, policy, raw, config, arrays), self._run_folder(config)
+        check_order(kind, order, folder)
+        check_same_data(folder, digest)
+        return order
 
     def _roll(self, order: SiteRequest) -> Answer:
         if is_patient_level(order.plan):
@@ -130,9 +141,9 @@ class Station:
         return {"config": words | self._letters.announced(order)}, self._told.at_the_roll(order)
 
     def _take_agreed(self, order: SiteRequest) -> Answer:
-        if order.raw.scaled and f"{SCALING}/mean" in order.arrays:  # else keys alone came: sums are told in a tally
-            agreed = {name: order.arrays[f"{SCALING}/{name}"] for name in ("mean", "scale")}
-            keep_scaling(self._run_folder(order.config), agreed)
+        agreed = split(order.arrays, SCALING)
+        if order.raw.scaled and agreed:  # else keys alone came: sums are told in a tally
+            keep_scaling(self._run_folder(order.config), agreed, order.raw.told.shape[1:])
         return {"config": self._letters.taken(order)}, {}
 
     def _before(self, order: SiteRequest) -> Answer:
@@ -235,11 +246,12 @@ class Station:
         return self._read[1], self._read[2]
 
     def _spend(self, order: SiteRequest) -> None:
-        """Count the contact against the budget before anything is trained.
+        """Count the contact's rounds, and the contact against the budget, before anything is trained.
 
         An answer that is asked for twice counts twice, for its noise is drawn anew. All are counted at the least noise
         of any of them: more than was spent, never less.
         """
+        count_rounds(order, self._run_folder(order.config))
         if is_patient_level(order.plan):
             return charge_contact(self.log, *self._account(order), order.config)
         privacy = order.plan.method.privacy
@@ -253,6 +265,10 @@ class Station:
 
     def _account(self, order: SiteRequest) -> tuple[Policy, Plan, int, tuple[int, int]]:
         return order.policy, order.plan, len(order.raw.train), self._place(order.config)
+
+
+def _refuse(reason: PolicyError, *_: Any) -> Answer:
+    raise reason
 
 
 def main(arguments: list[str]) -> None:

@@ -29,10 +29,10 @@ from fedsmall.sim.evidence.run import DOCS
 from fedsmall.sim.evidence.tables import fill
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import Scenario, build
-from fedsmall.strategies.build import strategy_for
+from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.records import array_records
 from fedsmall.strategies.server.packed_grid import pack
-from fedsmall.strategies.server.run_loop import RunLoop
+from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.tasks import build_federation
 
 KEPT = DOCS / "evidence" / "fewer-bytes.json"
@@ -124,7 +124,7 @@ def frames_of(plan: Plan, rounds: int = BITS.weighed) -> int:
     federation = build_federation(short)
     give_federation(short, federation)
     grid = Scales(len(federation.names))
-    RunLoop(strategy_for(short), grid, short, lambda site: initial_model(short, federation.task, site)).run()
+    run_rounds(short, GridTrainer(short, grid), lambda site: initial_model(short, federation.task, site))
     return grid.frames
 
 

@@ -28,9 +28,9 @@ NORMS: dict[str, Any] = {"batch": "batch", "group": ("group", {"num_groups": 8})
 BATCH, SIDE = 8, 64
 FLAT: dict[str, tuple[str, dict[str, Any]]] = {
     "cnn": ("cnn", {}),
-    "cnn, group": ("cnn", {"norm": "group"}),
-    "resnet18_cropped": ("resnet18_cropped", {}),
-    "resnet18_cropped, stem imagenet": ("resnet18_cropped", {"stem": "imagenet"}),
+    "cnn, batch": ("cnn", {"norm": "batch"}),
+    "resnet18_cropped, batch": ("resnet18_cropped", {"norm": "batch"}),
+    "resnet18_cropped, batch, stem imagenet": ("resnet18_cropped", {"norm": "batch", "stem": "imagenet"}),
     "torchvision:densenet121": ("torchvision:densenet121", {}),
     "MONAI DenseNet121": (f"{HERE}:densenet121", {"norm": "batch"}),
     "MONAI DenseNet121, group": (f"{HERE}:densenet121", {"norm": "group"}),
@@ -40,7 +40,7 @@ DEEP: dict[str, tuple[str, dict[str, Any]]] = {
     "cnn3d": ("cnn3d", {}),
     "MONAI DenseNet121, group": (f"{HERE}:densenet121", {"norm": "group"}),
 }
-TRIED = ("cnn", "cnn, group", "MONAI DenseNet121, group", "MONAI DenseNet121", "resnet18_cropped, stem imagenet")
+TRIED = ("cnn", "cnn, batch", "MONAI DenseNet121, group", "MONAI DenseNet121", "resnet18_cropped, batch, stem imagenet")
 
 
 def densenet121(task: Task, *, norm: str = "group") -> nn.Module:

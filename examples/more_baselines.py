@@ -73,7 +73,10 @@ class Cell:
 def measure(data: str, seeds: int = SEEDS, most_seeds: int = 3) -> list[Cell]:
     """Search the rates of one set, and run all methods on fresh seeds."""
     scenario = build({"name": data, "seeds": list(range(seeds)), **SETS[data], "method": METHODS})
-    rates = {label: choice.lr for label, choice in choose(search(scenario, RATES, most_seeds=most_seeds)).items()}
+    rates = {
+        label: choice.lr
+        for label, choice in choose(search(scenario, RATES, metric="accuracy", most_seeds=most_seeds)).items()
+    }
     found: dict[str, list[tuple[float, float, int]]] = {label: [] for label in rates}
     for plan in scenario.plans():
         lr = rates[plan.method.label]

@@ -84,7 +84,7 @@ def scenario_of(data: str) -> Scenario:
 def measure(data: str) -> list[Cell]:
     """Search the learning rates of one set, then run all seeds."""
     scenario = scenario_of(data)
-    choices = choose(search(scenario, RATES, most_seeds=SEARCH_SEEDS))
+    choices = choose(search(scenario, RATES, metric="accuracy", most_seeds=SEARCH_SEEDS))
     print(f"{data}: rates {', '.join(f'{label} {choice.lr:g}' for label, choice in choices.items())}", flush=True)
     run = execute(with_rates(scenario, {label: choice.lr for label, choice in choices.items()}))
     cells = []

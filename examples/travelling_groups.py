@@ -69,7 +69,10 @@ def stacked_members(model: Arrays | None, is_ensemble: bool) -> Arrays:
 
 
 def judged(logs: np.ndarray, y: np.ndarray, classes: int) -> dict[str, float]:
-    """Accuracy, AUC, NLL, Brier score and expected calibration error (ten bins of equal width) of log-probabilities."""
+    """Accuracy, AUC, NLL, Brier score and expected calibration error (ten bins of equal width) of log-probabilities.
+
+    The Brier score is the sum over classes for two classes too, as in what is kept: there twice scikit-learn's.
+    """
     task = Task("", (), classes, metrics=("accuracy", "auc", "loss"))
     shares, found = np.exp(logs), evaluate(logs, y, task)
     sure, right = shares.max(axis=1), shares.argmax(axis=1) == y

@@ -80,7 +80,7 @@ def measure(data: str, seeds: int = SEEDS, searched: int = 5) -> list[Cell]:
     """Search one set, and run what was taken and the methods' own settings on fresh seeds."""
     table = {"name": data, "seeds": list(range(seeds)), **SETS[data]}
     whole = grid(build({**table, "method": METHODS}), TRIED)
-    tries = search(whole.scenario, RATES, least_seeds=searched, most_seeds=searched)
+    tries = search(whole.scenario, RATES, metric="accuracy", least_seeds=searched, most_seeds=searched)
     entries, told = [], {}
     for method in METHODS:
         for own in (True, False):

@@ -1,17 +1,25 @@
-"""The one way in which fedsmall writes a file, and the one line that another's words become.
+"""The one way in which fedsmall writes a file or reads one of TOML, and the one line that another's words become.
 
 A path has one writer at a time: what a killed writer left beside it is taken over by the next.
 """
 
+import codecs
 import contextlib
 import errno
 import os
+import re
 import stat
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from fedsmall.errors import DataError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 BESIDE = ".new"  # the ending of a file that is not whole yet
+CURLY = "\u201c\u201d\u201e\u2018\u2019\u201a\u00ab\u00bb"  # the quotes that word processors put in place of " and '
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class DiskFullError(OSError):
@@ -60,6 +68,45 @@ def told_when_full(name: str) -> Iterator[None]:
         if error.errno not in FULL or isinstance(error, DiskFullError):
             raise
         raise DiskFullError(error.errno, f"the disk is full: there is no room to write {name}") from None
+
+
+def check_is_regular(path: Path) -> None:
+    """Raise DataError for a pipe, a socket or a device, on which a reader could wait without end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise DataError("it is a pipe, a socket or a device, and no regular file; save it as a file", file=path.name)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table in a TOML file, which may begin with the mark that editors on Windows put there.
+
+    Raises OSError where it cannot be read, DataError where it is no regular file, and ValueError where it is not TOML:
+    the reason, and what to do about it.
+    """
+    check_is_regular(path)
+    raw = path.read_bytes()
+    if raw.startswith(UTF_16) or b"\0" in raw:
+        raise ValueError("it is in UTF-16, as PowerShell and old editors write it; save it in UTF-8")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line} holds a letter that is not in UTF-8; save the file in UTF-8") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{error}{_remedy(text, str(error))}") from None
+
+
+def _remedy(text: str, reason: str) -> str:
+    """What to do about a line that is not TOML, where that can be seen: typographic quotes, or a path of Windows."""
+    place = re.search(r"at line (\d+)", reason)
+    lines = text.split("\n")
+    line = lines[int(place[1]) - 1] if place and int(place[1]) <= len(lines) else ""
+    if found := sorted(set(CURLY) & set(line)):
+        return f"; it has the quotes {' '.join(found)} of a word processor: write straight ones, \" or '"
+    if "\\" in line:
+        return "; write a path with / in place of \\, or in single quotes: 'C:\\data\\patients.csv'"
+    return ""
 
 
 def one_line(text: object, most: int | None = None) -> str:

@@ -10,7 +10,7 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from fedsmall.boosting.settings import Boosting
 from fedsmall.codec.forms import Wire
-from fedsmall.models.renamed import RENAMED_MODELS
+from fedsmall.models.earlier import RENAMED_MODELS, Options
 from fedsmall.parts import (
     EarlyStop,
     Fraction,
@@ -232,7 +232,7 @@ class Plan(Frozen):
     name: str
     task: str | dict[str, Any]
     model: str = "mlp"
-    model_options: dict[str, Any] = Field(default_factory=dict)
+    model_options: Options = Field(default_factory=dict, validate_default=True)
     sites: Positive | None = None
     samples_per_site: Positive | None = None
     partition: str | dict[str, Any] = "iid"

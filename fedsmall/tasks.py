@@ -9,36 +9,42 @@ three or more that have an order "ordinal".
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedsmall.data.dealing import deal, natural_site
 from fedsmall.data.dealing_notes import dealing_notes
-from fedsmall.data.outcomes import LEAST_LABELS, ORDINAL, kind_of
+from fedsmall.data.outcomes import ORDINAL, kind_of
 from fedsmall.data.partition import read_spec
 from fedsmall.data.preparation import preparation_of
 from fedsmall.data.raw_site import RawSite, agreed, ready, task_with
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
-from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task
+from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task, with_loss
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import GRADED, OF_CLASSES, OF_KIND, known_metric
 from fedsmall.federation import Federation, Task
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
 
-__all__ = ["TASKS", "build_federation", "federation_from_arrays", "load_site"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
+__all__ = ["TABLES", "TASKS", "build_federation", "federation_from_arrays", "load_site"]
+
+TABLES = "tables in Python"  # what stands for them in a plan
 CLASS_METRICS = tuple(name for name in OF_CLASSES if name not in ("average_precision", "brier"))  # always told
 GRAPH_METRICS = ("mae", "loss")  # of numbers that have no unit
 
 
-def build_federation(plan: Plan, data_root: Path | None = None) -> Federation:
+def build_federation(
+    plan: Plan, data_root: Path | None = None, tables: "Mapping[str, DataFrame] | None" = None
+) -> Federation:
     """The sites of ``plan`` and their samples, the same bits every time for the same :attr:`Plan.data_key`.
 
-    ``data_root`` is the folder of data files (else the environment variable FEDSMALL_DATA). A source with sites of its
+    ``data_root`` is the folder of data files (else the environment variable FEDSMALL_DATA); ``tables`` are pandas
+    tables in place of the files of a task "csv", by site or one under the empty name. A source with sites of its
     own keeps them, unless ``plan.sites`` says to how many its samples are to be dealt. Where a source has no test set,
     or ``plan.test`` says how much, a quarter (or that) of every class is held out: at each site where the sites are the
     source's own, else before they are dealt. Equal samples are never on both sides, nor is a patient where the task
@@ -47,62 +53,46 @@ def build_federation(plan: Plan, data_root: Path | None = None) -> Federation:
     Raises PlanError for a plan that these data cannot serve, and DataError for data that cannot be used.
     """
     source = read_task(plan.task)
+    source = source if tables is None else source._replace(values=(tables,))
     return _federation(plan, source.name, read_pool(source, read_spec(plan.partition), plan.seed, data_root))
 
 
 def federation_from_arrays(
     plan: Plan,
-    sites: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    test: tuple[np.ndarray, np.ndarray] | None = None,
+    sites: Mapping[str, tuple[Any, ...]],
+    test: tuple[Any, ...] | None = None,
     patients: Mapping[str, np.ndarray] | None = None,
 ) -> Federation:
-    """A federation of one's own arrays: x and y of every site by its name, and a common test set where there is one.
+    """A federation of one's own arrays or pandas tables: (x, y) of every site by its name, and a common test set.
 
-    Shapes are those of an .npz (:func:`fedsmall.data.sources.arrays.npz`). Without ``test`` a quarter is held out at
-    each site. The plan's ``task`` is any name, or a table of ``name``, ``loss`` and ``classes``; where the loss is of
-    numbers, y are such, and ``target`` may name them; where it is of labels, ``targets`` does. ``patients`` says by
-    site whose each sample is, (samples,) of numbers or words; a patient's are on one side.
+    Arrays have the shapes of an .npz (:func:`fedsmall.data.sources.arrays.npz`). Tables keep their columns' names, are
+    aligned by them, and are prepared as those of files are (:func:`fedsmall.data.sources.tables.csv`). Without ``test``
+    a quarter is held out at each site. (x, time, event) is survival. y are classes, unless more than 20 of their
+    different values are numbers that are not whole, or the task says so: the plan's ``task`` is any name, or a table of
+    ``name``, ``loss`` and ``classes``, ``label``, or ``target`` (a number), or ``targets`` (labels), and for tables of
+    further options of a CSV. ``patients`` says by site whose each sample is, (samples,) of numbers or words; a
+    patient's are on one side.
+
+    Raises PlanError or DataError, with the site's name, for what cannot be used.
     """
-    from fedsmall.data.sources.arrays import from_arrays, make_part
-    from fedsmall.data.sources.files import check_order
+    from fedsmall.data.sources.arrays import TEST, given_samples, is_table, pool_of_arrays, tables_of, with_outcome
     from fedsmall.data.sources.patient_column import patients_listed
 
-    options = {"name": plan.task} if isinstance(plan.task, str) else dict(plan.task)
-    whose = {str(name): [np.asarray(names)] for name, names in (patients or {}).items()}
-    if kind_of(options.get("loss", "")) in ("numbers", "labels"):
-        plan, name, pool, common = _of_numbers(plan, options, sites, test)
-        return _federation(plan, name, patients_listed(pool, whose), common)
-    everything = [np.asarray(y).ravel() for _, y in (*sites.values(), *([test] if test is not None else []))]
-    classes = options.get("classes") or np.unique(np.concatenate(everything)).tolist()
-    pool = from_arrays({str(name): [np.asarray(array) for array in pair] for name, pair in sites.items()}, classes)
-    pool = patients_listed(replace(pool, loss=options.get("loss", pool.loss)), whose)
-    if pool.loss == ORDINAL:
-        check_order(pool.class_names, "classes" in options)
-    common = None if test is None else make_part(np.asarray(test[0]), np.asarray(test[1]), pool.class_names)
-    plan = plan.model_copy(update={"partition": {"natural": "site"}})  # arrays come with their sites
-    return _federation(plan, str(options.get("name", "arrays")), pool, common)
-
-
-def _of_numbers(
-    plan: Plan,
-    options: Mapping[str, Any],
-    sites: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    test: tuple[np.ndarray, np.ndarray] | None,
-) -> tuple[Plan, str, Pool, Part | None]:
-    """What a federation of arrays is made of, whose y are numbers to be predicted, or labels."""
-    from fedsmall.data.sources.arrays import pool_of_labels, pool_of_numbers
-
-    name, loss = str(options.get("name", "arrays")), options["loss"]
-    if kind_of(loss) == "labels":
-        labels = list(map(str, options.get("targets", ())))
-        if len(labels) < LEAST_LABELS:
-            raise PlanError(f'the loss {loss!r} is for several labels; name them: targets = ["edema", "effusion"]')
-        make = partial(pool_of_labels, names=labels, loss=loss)
+    said = {"name": plan.task} if isinstance(plan.task, str) else {"name": "arrays", **plan.task}
+    given = given_samples(sites, test)
+    said, notes = with_outcome(said, given)
+    if "time" in said or is_table(next(iter(given.values()))[0]):
+        source = read_task({"csv": TABLES, **{key: value for key, value in said.items() if key != "name"}})
+        pool = read_pool(source._replace(values=(tables_of(said, given),)), ("natural", "site"), plan.seed, None)
     else:
-        make = partial(pool_of_numbers, target=str(options.get("target", "y")), loss=loss)
-    pool = make(sites)
-    common = None if test is None else make({NOWHERE: test}).train[NOWHERE]
-    return plan.model_copy(update={"partition": {"natural": "site"}}), name, pool, common
+        pool = pool_of_arrays(said, given)
+        pool = with_loss(pool, said["loss"]) if "loss" in said else pool
+    train = dict(pool.train)
+    common = train.pop(TEST, None)
+    whose = {str(name): [np.asarray(names)] for name, names in (patients or {}).items()}
+    pool = patients_listed(replace(pool, train=train, notes=(*pool.notes, *notes)), whose)
+    plan = plan.model_copy(update={"partition": {"natural": "site"}})  # samples come with their sites
+    return _federation(plan, str(said["name"]), pool, common)
 
 
 def load_site(plan: Plan, site: str, path: Path | None = None) -> RawSite:
@@ -137,7 +127,7 @@ def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -
         test=ready(test, prepared),
         held_out=tuple(held for _, held in samples),
         extra=tuple((name, ready(part, prepared)) for name, part in extra.items() if len(part)),
-        notes=(*pool.notes, *_notes(sites), *dealing_notes(plan, sites, test, bool(pool.test))),
+        notes=(*pool.notes, *_notes(sites), *dealing_notes(plan, sites, test, pool, common is not None)),
         preparation=prepared,
         class_sums=() if task.kind != "classes" else tuple(site.class_sums() for site in sites),
         kept_back=tuple(kept for site in sites if (kept := site.samples_kept_back(scaling)) is not None),

@@ -5,6 +5,7 @@ import numpy as np
 from fedsmall.aggregation.aggregate import check_aggregator, is_buffer
 from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.aggregation.matching import layers_of
+from fedsmall.aggregation.server_optimizers import CORRECTIONS
 from fedsmall.boosting.slots import check_boosting
 from fedsmall.codec.check_wire import check_wire
 from fedsmall.errors import PlanError
@@ -15,6 +16,7 @@ from fedsmall.models.shared_part import agreed_part
 from fedsmall.models.trial import try_model
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Method, Plan
+from fedsmall.privacy.accountant import check_noise
 from fedsmall.privacy.hidden import check_hidden
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.site_level import check_private, tells_loss
@@ -28,8 +30,6 @@ from fedsmall.travel.dynamic.check import check_dynamic
 from fedsmall.travel.routes import among, folds_of_samples
 from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.wire import stack_of_one
-
-CORRECTIONS = {"scaffold": "SCAFFOLD", "feddyn": "FedDyn", "fednova": "FedNova", "page": "FedPAGE", "fedfa": "FedFa"}
 
 
 def check_plan(plan: Plan, task: Task, sites: int) -> None:
@@ -125,6 +125,7 @@ def check_run(plan: Plan, federation: Federation) -> None:
         for site, own in zip(federation.names, federation.train, strict=True):
             folds_of_samples(plan, site, own)  # which says where a site has too few
     check_kept_back(plan, federation)
+    check_noise(plan, dict(enumerate(map(len, federation.train))), len(federation.names))
     tasks = federation.tasks
     if has_own_models(plan):
         agreed_part(plan, tasks)

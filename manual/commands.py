@@ -15,7 +15,8 @@ HEAD = """# Every command
 *For hospital data scientists, coordinators and researchers.*
 
 Made from the command line itself; `fedsmall COMMAND --help` says the same. A wrong value ends a command with one line
-and exit code 2, before anything is written; `fedsmall --version` says which version speaks.
+and exit code 2, before anything is written; `fedsmall --version` says which version speaks, and
+`fedsmall --install-completion` lets your shell complete commands and options.
 """
 
 

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
+from fedsmall.data.sources.arrays import is_table
+from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import Architecture
-from fedsmall.tasks import federation_from_arrays
+from fedsmall.tasks import TABLES, build_federation, federation_from_arrays
 from sim.report.sentences import sentences
 from sim.report.stopping import stop_sentences
 from sim.report.tables import reference_of, table
 from sim.runs.execute import execute
+from sim.runs.federations import Build
 from sim.runs.folder import PlanRun, Run
 from sim.runs.progress import watcher
 from sim.runs.scenario import Scenario, build, load
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 
     from fedsmall.package.predictor import Classifier, Labeller, Regressor, SurvivalModel
 
-Sites = Mapping[str, tuple[np.ndarray, np.ndarray]]
+Sites = Mapping[str, tuple[Any, ...]]  # (x, y), or (x, time, event), arrays or pandas tables
 METHODS = ("Standalone", "FedAvg", "FedDC", "Central")
 
 
@@ -173,18 +176,18 @@ class Result:
         return f"Result of {self.run.scenario.name}: {len(self.run.done)} of {len(self.run.plans)} plans"
 
     def __str__(self) -> str:
-        from sim.report.terminal import failures, grid
+        from sim.report.terminal import failures, grid, noted
 
         console = Console(record=True, width=120, file=StringIO())
         console.print(grid(table(self.run), self.run.scenario.name))
-        return console.export_text() + "\n".join([*sentences(self.run), *failures(self.run)])
+        return console.export_text() + "\n".join([*sentences(self.run), *noted(self.run), *failures(self.run)])
 
     def _repr_html_(self) -> str:
         from sim.report.figures import svg
         from sim.report.html import table_of
-        from sim.report.terminal import failures
+        from sim.report.terminal import failures, noted
 
-        said = [*sentences(self.run), *stop_sentences(self.run), *failures(self.run)]
+        said = [*sentences(self.run), *stop_sentences(self.run), *noted(self.run), *failures(self.run)]
         words = "".join(f"<p>{escape(sentence)}</p>" for sentence in said)
         drawn = (
             f'<div style="--rule: #8888">{svg(self.figure("overview"), "every method")}</div>' if self.run.done else ""
@@ -197,10 +200,10 @@ class Result:
 
 
 def run(
-    scenario: Scenario | Path | str | None = None,
+    scenario: Scenario | Mapping[str, Any] | Path | str | None = None,
     *,
-    sites: Sites | None = None,
-    test: tuple[np.ndarray, np.ndarray] | None = None,
+    sites: Sites | int | None = None,
+    test: tuple[Any, ...] | None = None,
     methods: Sequence[str | Mapping[str, Any]] = METHODS,
     out: Path | str | None = None,
     engine: str | None = None,
@@ -208,17 +211,20 @@ def run(
     progress: bool = True,
     **settings: Any,
 ) -> Result:
-    """Run a scenario (a record, or a TOML file), or ``methods`` on arrays of one's own.
+    """Run a scenario (a record, a TOML file, or its keys), or ``methods`` on samples of one's own.
 
-    ``sites`` gives every site's samples and labels by its name: x of shape (samples, features), or images; ``test`` is
-    a common test set, without which each site holds a quarter back. ``settings`` are the keys of a scenario
-    (``rounds``, ``seeds``, ``recipe``, ...). With ``out`` a folder is written as on the command line.
+    ``sites`` gives every site's samples and labels by its name, (x, y): x is a pandas table, of shape (samples,
+    features), or images. Columns of tables are found by their names, and prepared as those of a CSV are; an array's
+    have none, and stand in one order at all sites. (x, time, event) is survival, and y of more than 20 different
+    numbers that are not whole is a number to predict; any other y, and what ``task`` says to be a ``label``, are
+    classes (:func:`fedsmall.tasks.federation_from_arrays`). ``test`` is a common test set, without which each site
+    holds a quarter back. ``settings`` are the keys of a scenario (``rounds``, ``seeds``, ``recipe``, ...); with a
+    ``task`` among them neither scenario nor ``sites`` are needed, ``sites`` may be a number, and ``csv`` in it may be a
+    pandas table, or one for each site by its name. With ``out`` a folder is written as on the command line.
 
     Raises PlanError or DataError, before anything trains, for what cannot be run.
     """
-    if (scenario is None) == (sites is None):
-        raise PlanError("run() takes a scenario or sites={name: (x, y), ...}, one of the two")
-    asked = _scenario(scenario, methods, settings) if scenario is not None else _of_arrays(methods, settings)
+    asked, data = _asked(scenario, sites, test, methods, settings)
     console = Console(stderr=True, highlight=False)
     made = execute(
         asked,
@@ -226,7 +232,7 @@ def run(
         engine=engine,
         data_root=Path(data_root) if data_root is not None else None,
         watcher=watcher(console, asked.plans(), asked.name) if progress else None,
-        data=partial(federation_from_arrays, sites=sites, test=test) if sites is not None else None,
+        data=data,
     )
     if out is not None:
         from sim.report.html import write_report
@@ -259,11 +265,35 @@ def module(run: Run, one: PlanRun) -> "Module":
     return build(design, Task(**fields), run.model_of(one) or {}, plan.dtype)
 
 
-def _scenario(scenario: Scenario | Path | str, methods: Sequence[Any], settings: Mapping[str, Any]) -> Scenario:
+def _asked(
+    scenario: Any, sites: Any, test: Any, methods: Sequence[str | Mapping[str, Any]], settings: Mapping[str, Any]
+) -> tuple[Scenario, Build | None]:
+    """The scenario that is meant, and what builds its data where that is given in Python."""
+    named = [{"name": each} if isinstance(each, str) else dict(each) for each in methods]
+    if isinstance(sites, int):
+        sites, settings = None, {**settings, "sites": sites}
+    if sites is None and (isinstance(scenario, Mapping) or (scenario is None and "task" in settings)):
+        return _with_tables({"name": "python", "method": named, **(scenario or {}), **settings})
+    if (scenario is None) == (sites is None) or not isinstance(scenario, Scenario | str | Path | None):
+        raise PlanError("run() takes a scenario or sites={name: (x, y), ...}, one of the two")
+    if scenario is None:
+        asked = build({"name": "arrays", "task": "arrays", **settings, "method": named})
+        return asked, partial(federation_from_arrays, sites=sites, test=test)
     asked = scenario if isinstance(scenario, Scenario) else load(scenario)
-    return build({**asked.model_dump(exclude_defaults=True), **settings}) if settings else asked
+    return _with_tables({**asked.model_dump(exclude_defaults=True), **settings}) if settings else (asked, None)
 
 
-def _of_arrays(methods: Sequence[str | Mapping[str, Any]], settings: Mapping[str, Any]) -> Scenario:
-    tables = [{"name": each} if isinstance(each, str) else dict(each) for each in methods]
-    return build({"name": "arrays", "task": "arrays", **settings, "method": tables})
+def _with_tables(settings: Mapping[str, Any]) -> tuple[Scenario, Build | None]:
+    """The scenario of these keys, whose task may hold pandas tables in place of the name of a file."""
+    task = settings.get("task")
+    given = task.get("csv") if isinstance(task, Mapping) else None
+    if given is None or isinstance(given, str | Path):
+        return build(settings), None
+    tables = {NOWHERE: given} if is_table(given) else given
+    if not isinstance(tables, Mapping) or not tables or not all(map(is_table, tables.values())):
+        raise PlanError(
+            f"csv is a file, a folder, a pandas table, or one for each site by its name; got {type(given).__name__}"
+        )
+    tables = {str(name): table for name, table in tables.items()}
+    asked = build({**settings, "task": {**(task or {}), "csv": TABLES}})
+    return asked, partial(build_federation, tables=tables)

@@ -13,7 +13,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from pydantic import ValidationError
 
-from fedsmall.errors import ReplyError
+from fedsmall.aggregation.aggregate import check_aggregator
+from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees
+from fedsmall.aggregation.server_optimizers import CORRECTIONS, parameters_of
+from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
 from fedsmall.training.batches import batch_sizes
 from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, SQUARES, STEPS
@@ -43,6 +46,28 @@ def plan_in(config: Mapping[str, Any]) -> Plan | None:
         return None
 
 
+def plan_for(combiner: Combiner, config: Mapping[str, Any]) -> Plan | None:
+    """The plan in the orders; PlanError where the method has another half at the sites, of which no plan tells them."""
+    plan, asked = plan_in(config), set()
+    if plan is not None:
+        of_trees = FoldTrees.half_of if plan.method.tree is not None else ""
+        asked = {CORRECTIONS.get(plan.method.rule), CORRECTIONS.get(plan.method.server), of_trees}
+    if combiner.half_of and combiner.half_of not in asked:
+        raise PlanError(
+            f"{combiner.half_of} has a half at the sites, which fedsmall's own clients do (fedsmall.clients.app) under "
+            'a plan of that method: give train_config=ConfigRecord({"plan": plan.model_dump_json()}). With other '
+            "clients take Averaging, FedDC, or a strategy of Flower's."
+        )
+    return plan
+
+
+def check_enough(combiner: Combiner, models: int, model: Mapping[str, np.ndarray]) -> None:
+    """Raise PlanError where there are fewer ``models`` than the aggregator takes of such a ``model``."""
+    if isinstance(combiner, Aggregate):
+        numbers = sum(model[name].size for name in parameters_of(model))
+        check_aggregator(combiner.aggregator, models, numbers, options=combiner.options)
+
+
 def samples_told(answer: Mapping[str, Any]) -> int:
     """The number of samples that a site said it has at the roll call; 0 where it said none."""
     told = answer.get(EXAMPLES)
@@ -56,9 +81,7 @@ def limits_of(plan: Plan | None, rounds: int, answers: Mapping[str, Mapping[str,
         return Limits(said or MOST)
     batch = plan.recipe.batch
     a_round = len(batch_sizes(plan.recipe, said, min(batch or said, said))) if said else plan.recipe.steps
-    return Limits(
-        said or MOST, a_round * rounds if a_round else MOST, frozenset((EXAMPLES, LOSS, STEPS, BLURRED))
-    )
+    return Limits(said or MOST, a_round * rounds if a_round else MOST, frozenset((EXAMPLES, LOSS, STEPS, BLURRED)))
 
 
 def signature_of(model: Mapping[str, np.ndarray]) -> Signature:

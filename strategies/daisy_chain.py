@@ -1,9 +1,8 @@
 """Federated daisy-chaining around any Flower strategy (Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1)."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -17,8 +16,8 @@ from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.gate import GATE
 from fedsmall.travel.moments import Moment
 from fedsmall.travel.schedule import AbstractSchedule, Action, Contact, Schedule
-from fedsmall.wire import EXAMPLES, METRICS, PLAN, ROUND
-from strategies.checks import plan_in
+from fedsmall.wire import PLAN, ROUND
+from strategies.checks import check_enough, plan_for
 from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, own_config, train_metrics_of
 from strategies.grid_trainer import GridTrainer
 from strategies.records import to_arrays, to_record
@@ -34,8 +33,8 @@ class DaisyChain(Strategy):
     too large is set aside (:mod:`fedsmall.travel.gate`; ``gate`` false for none is). ``method`` says, of what no other
     argument does, how many models travel and by which route.
 
-    The sites are those that are connected when the run starts. One that is silent, or whose reply fails its check, loses
-    nothing: the model that it was sent goes on at the next communication round. After a run ``events`` says so.
+    The sites are those that are connected when the run starts. One that is silent, or whose reply fails its check,
+    loses nothing: the model that it was sent goes on at the next communication round. After a run ``events`` says so.
 
     Departs from Algorithm 1 as printed: where both are due, aggregation wins, for with d = 1 it would never come.
     """
@@ -54,14 +53,14 @@ class DaisyChain(Strategy):
         if isinstance(strategy, DaisyChain):  # one of ours by its name: what it combines with, under this schedule
             self.combiner: Combiner = strategy.combiner
             self.strategy: Strategy = strategy.strategy
-            weighted = weighted or strategy.method.weighted
+            weighted = weighted or bool(strategy.method.weighted)
         elif isinstance(strategy, Combiner):
             self.combiner, self.strategy = strategy, FedAvg(**FEW)
         else:
             self.combiner, self.strategy = FlowerCombiner(strategy), strategy
         self.schedule: AbstractSchedule = schedule or Schedule(permute_every=1, aggregate_every=10)
         asked = {"fraction": fraction, "weighted": weighted, "gate": float(gate)}
-        self.method = (method or Method(name="DaisyChain")).model_copy(update=asked)
+        self.method: Method = (method or Method(name="DaisyChain")).model_copy(update=asked)
         self.seed, self.events = seed, list[Event]()
 
     def start(
@@ -92,7 +91,12 @@ class DaisyChain(Strategy):
                 result.train_metrics_clientapp[server_round] = metrics
             if moment.common is not None:
                 result.arrays = to_record(moment.common)
-                if (told := self._evaluated(server_round, moment.contact, result.arrays, judge, grid, timeout)) is not None:
+                own = (
+                    {PLAN: train[PLAN], ROUND: moment.contact.t} if PLAN in train else {}
+                )  # what our own clients judge
+                config = ConfigRecord({**own, **judge})
+                told = self._evaluate(server_round, result.arrays, config, grid, timeout)
+                if told is not None:
                     result.evaluate_metrics_clientapp[server_round] = told
             if evaluate_fn and (found := evaluate_fn(server_round, result.arrays or initial_arrays)) is not None:
                 result.evaluate_metrics_serverapp[server_round] = found
@@ -130,38 +134,37 @@ class DaisyChain(Strategy):
         self, grid: Grid, initial: ArrayRecord, num_rounds: int, timeout: float, config: ConfigRecord
     ) -> Iterator[tuple[int, Moment, list[RecordDict]]]:
         """Algorithm 1 over the sites: Flower's round, what is there after it, and what the sites said."""
-        first = to_arrays(initial)
+        first, told = to_arrays(initial), plan_for(self.combiner, config)
         contacts = list(islice(self.schedule.contacts(None), num_rounds))
         contacts[-1] = contacts[-1]._replace(action=Action.AGGREGATE)
         await_sites(grid, max(1, getattr(self.strategy, "min_available_nodes", 1)))  # as Flower's strategies do
         await_all(grid)
-        plan = self._plan(config, contacts)
+        plan = self._plan(told, contacts)
         trainer = GridTrainer(plan, grid, timeout_s=timeout, words=config, count=count_key(self.strategy))
-        trainer.roster.check_names()
+        if told is None:
+            check_enough(self.combiner, self.method.averaged(len(trainer.names)), first)
         topology = topology_for(plan, trainer, lambda site: first, self.combiner)
         commons = topology.travellers.commons
 
         def announced() -> Iterator[Contact]:
-            for contact in contacts:  # the strategy's own words go with every order, FedProx's mu among them
-                trainer.words = own_config(self.combiner, to_record(commons.models[0]), config, len(trainer.names))
+            for number, contact in enumerate(contacts, start=1):  # the strategy adds words of its own, FedProx's mu
+                words = own_config(self.combiner, to_record(commons.models[0]), config, len(trainer.names))
+                trainer.words = {**words, "server-round": number}
                 yield contact
 
         for server_round, moment in enumerate(daisy_chain(topology, announced()), start=1):
             self.events += moment.events
-            yield server_round, moment, [trainer.contents[site] for site in moment.sites]
+            yield server_round, moment, [trainer.contents[site] for site in moment.sites if site in trainer.contents]
 
-    def _plan(self, config: Mapping[str, Any], contacts: list[Contact]) -> Plan:
-        """The plan that the config carries for fedsmall's own clients, else one that says what our arguments do."""
-        told = plan_in(config)
-        if told is not None:
-            return told.model_copy(update={"method": self._method_of(told.method), "seed": self.seed})
-        return Plan(name="app", task="an app's own", rounds=contacts[-1].t, seed=self.seed, method=self.method)
+    def _plan(self, told: Plan | None, contacts: list[Contact]) -> Plan:
+        """What our arguments say, as a plan; what a message holds is as in the one that our own clients are told."""
+        if told is None:
+            return Plan(name="app", task="an app's own", rounds=contacts[-1].t, seed=self.seed, method=self.method)
+        asked = {name: getattr(told.method, name) for name in ("wire", "privacy", "tree", "rule")}
+        return told.model_copy(update={"seed": self.seed, "method": self.method.model_copy(update=asked)})
 
-    def _method_of(self, method: Method) -> Method:
-        return method.model_copy(update={name: getattr(self.method, name) for name in ("fraction", "weighted", "gate")})
-
-    def _evaluated(
-        self, server_round: int, contact: Contact, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, timeout: float
+    def _evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, timeout: float
     ) -> MetricRecord | None:
         """What the sites say of a global model, as the wrapped strategy asks them and takes the mean."""
         orders = self.configure_evaluate(server_round, arrays, config, grid)

@@ -20,7 +20,21 @@ from fedsmall.training.stack import Rows, Stack, Tensors, leaving
 from fedsmall.training.trainer import FORGOT, Fault, Leg, Signals, Summed
 from fedsmall.travel.dynamic.words import BALANCE, KNOWN, REFERENCE, UNSOUND
 from fedsmall.travel.dynamic.words import FORGOT as HAS_NO_MODEL
-from fedsmall.wire import ANSWER_BYTES, BASE, CARRIED, CONFIG, MADE, METRICS, MODEL, ROUND, TAKEN, Arrays, join, parts, split
+from fedsmall.wire import (
+    ANSWER_BYTES,
+    BASE,
+    CARRIED,
+    CONFIG,
+    MADE,
+    METRICS,
+    MODEL,
+    ROUND,
+    TAKEN,
+    Arrays,
+    join,
+    parts,
+    split,
+)
 from strategies.acceptance import Note, leave_out_unusual
 from strategies.checks import Limits, Signature, check_content, check_headers, check_metrics, check_record, check_reply
 from strategies.codes import Records, decode_content
@@ -59,7 +73,7 @@ class Exchange:
 
 
 class Sent(NamedTuple):
-    """What a site is sent: sites with one ``key`` are sent the same. ``words`` go into the config beside those of all."""
+    """What a site is sent: sites with one ``key`` are sent the same, ``words`` go into the config of its order."""
 
     key: Hashable
     words: dict[str, Any]
@@ -266,7 +280,9 @@ class KeptModels(Form):
         missing = {site_of[row]: row for row in rows if row not in self._here}
         words = {**self._words, ROUND: t, REFERENCE: self._kept_by, ANSWER_BYTES: exchange.bytes_of_model}
         question = RecordDict({CONFIG: ConfigRecord(words)})
-        replies = ask(self._roster, self._grid, f"{MessageType.QUERY}.{BALANCE}", dict.fromkeys(sorted(missing), question))
+        replies = ask(
+            self._roster, self._grid, f"{MessageType.QUERY}.{BALANCE}", dict.fromkeys(sorted(missing), question)
+        )
         came = []
         for site in sorted(missing):
             try:

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall.aggregation.aggregate import is_buffer
@@ -19,9 +19,24 @@ from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Leg, Messages, Signals, Summed, Trained, Trainer
 from fedsmall.travel.commons import Event
 from fedsmall.travel.dynamic.balancing import is_dynamic
-from fedsmall.wire import CARRIED, COMMON, CONFIG, EXAMPLES, LEAVES, METRICS, MODEL, PLAN, ROUND, ROUNDS, RULE, STEPS, Arrays
+from fedsmall.wire import (
+    CARRIED,
+    COMMON,
+    CONFIG,
+    EXAMPLES,
+    LEAVES,
+    METRICS,
+    MODEL,
+    PLAN,
+    ROUND,
+    ROUNDS,
+    RULE,
+    STEPS,
+    Arrays,
+)
 from strategies.acceptance import Note, accepted
-from strategies.checks import limits_of, samples_told
+from strategies.checks import limits_of, plan_in, samples_told
+from strategies.foreign import with_our_count
 from strategies.forms import Exchange, Form, KeptModels, OpenModels
 from strategies.records import array_records, size_in_bytes, to_arrays, to_record
 from strategies.roster import Roster
@@ -37,6 +52,9 @@ class GridTrainer(Trainer):
     ``told`` is the plan that orders hold, where that is another than the one that is run; ``roster`` has the sites that
     have answered already, else the roll is called. ``form`` is how models travel, where the plan alone does not say so.
     A site that is silent, or whose reply fails its check, loses nothing: its row is as it was.
+
+    Clients of another make are sent ``words`` in place of a plan, and tell their samples under the name ``count``;
+    ``contents`` has what each said last.
     """
 
     path, reason, device = "remote", "sites train their models themselves", torch.device("cpu")
@@ -51,13 +69,23 @@ class GridTrainer(Trainer):
         roster: Roster | None = None,
         form: Form | None = None,
         timeout_s: float = TIMEOUT_S,
+        words: Mapping[str, Any] | None = None,
+        count: str = EXAMPLES,
     ) -> None:
         self.plan, self.grid, self.timeout_s, self.roster = plan, grid, timeout_s, roster or Roster()
-        self._words: dict[str, Any] = {PLAN: (told or plan).model_dump_json(exclude_defaults=True)}
-        self.roster.call(grid, self._words)
+        self.words = {PLAN: (told or plan).model_dump_json(exclude_defaults=True)} if words is None else dict(words)
+        self._told, self._count = plan if words is None else plan_in(words), count
+        self.contents: dict[str, RecordDict] = {}
+        self._meet()
         self.names = tuple(self.roster.sites)
-        self.samples = tuple(samples_told(self.roster.answers[site]) for site in self.names)
-        self.form = form or (KeptModels(plan, self._words) if is_dynamic(plan.method) else OpenModels(plan))
+        for site in self.names:
+            self.roster.samples.setdefault(site, samples_told(self.roster.answers[site]))
+        self.form = form or (KeptModels(plan, self.words) if is_dynamic(plan.method) else OpenModels(plan))
+
+    @property
+    def samples(self) -> tuple[int, ...]:  # type: ignore[override]
+        """How many samples each site has, as it said when it was first met."""
+        return tuple(self.roster.samples[site] for site in self.names)
 
     def check_room(self, models: int, like: Arrays) -> None:
         """There is room at the sites, or they say so."""
@@ -71,7 +99,7 @@ class GridTrainer(Trainer):
     def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
         """Send every row to its site, and write what comes back into it; one leg at a time."""
         (leg,) = legs
-        self.roster.call(self.grid, self._words)  # a program that was started again has another node id
+        self._meet()  # a program that was started again has another node id
         online = set(self.grid.get_node_ids())
         row_of = {self.names[site]: row for row, site in enumerate(leg.sites)}
         there = {site: row_of[site] for site in sorted(row_of) if self.roster.nodes[site] in online}
@@ -80,6 +108,7 @@ class GridTrainer(Trainer):
         self.form.prepare(exchange, self.grid, self.roster)
         orders, noted = self._orders(exchange), list[tuple[str, str, str]]()
         replies = self.grid.send_and_receive([order for order, _ in orders], timeout=self.timeout_s)
+        replies = [with_our_count(reply, self._count) for reply in replies]
         contents = self._accepted(exchange, orders, replies, lambda *words: noted.append(words), lost)
         notes = []
         for site, kind, reason in noted:
@@ -115,17 +144,26 @@ class GridTrainer(Trainer):
         raise TypeError("models are judged at their sites, which are elsewhere")
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """What the form must keep to go on after a restart."""
-        return self.form.state()
+        """What must be kept to go on after a restart: the form's, and how many samples sites said that they have."""
+        arrays, words = self.form.state()
+        return arrays, {"form": words, "samples": self.roster.samples}
 
     def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:
         """Take up what :meth:`state` gave."""
-        self.form.restore(arrays, words)
+        self.form.restore(arrays, words["form"])
+        self.roster.samples |= words["samples"]
+
+    def _meet(self) -> None:
+        """Learn who is there; our own clients, which are sent a plan, are asked who they are."""
+        if PLAN in self.words:
+            self.roster.call(self.grid, {PLAN: self.words[PLAN]})
+        else:
+            self.roster.list_unasked(self.grid)
 
     def _orders(self, exchange: Exchange) -> Orders:
         """An order for each row, with its site; sites that are sent the same share its content."""
         leg, rule = exchange.leg, to_record(exchange.signals.rule) if exchange.signals.rule else None
-        words = {**self._words, ROUND: leg.t, ROUNDS: leg.rounds, LEAVES: leg.leaves}
+        words = {**self.words, ROUND: leg.t, ROUNDS: leg.rounds, LEAVES: leg.leaves}
         contents: dict[Hashable, RecordDict] = {}
         orders = []
         for site, row in exchange.row_of.items():
@@ -142,7 +180,7 @@ class GridTrainer(Trainer):
     ) -> dict[int, RecordDict]:
         """The replies that may be used, by row, which are then what came; why the others may not goes into ``lost``."""
         leg = exchange.leg
-        limits = partial(limits_of, self.plan, leg.rounds, self.roster.answers)
+        limits = partial(limits_of, self._told, leg.rounds, self.roster.answers)
         good, spoilt = accepted(
             orders, replies, note, lambda site, reply: self.form.check(exchange, site, reply, limits(site))
         )
@@ -156,6 +194,8 @@ class GridTrainer(Trainer):
                 contents[row] = reply.content
             else:
                 lost[row] = fault
+        if PLAN not in self.words:
+            self.contents = {site: reply.content for site, reply in good.items()}
         return contents
 
     def _trained(

@@ -43,7 +43,8 @@ def RadonMachine(*, seed: int = 0) -> DaisyChain:
 def SCAFFOLD(*, lr: float = 1.0) -> DaisyChain:
     """Control variates correct the drift of local training (Karimireddy et al. 2020, Algorithm 1, option II).
 
-    The sites must send their controls: fedsmall's clients do, under a plan whose rule is "scaffold".
+    The sites send their controls, as fedsmall's own clients do under a plan of this method; no other strategy here that
+    has a half at the sites starts without such a plan either.
     """
     return _every_contact(ServerStep("scaffold", options={"lr": lr}))
 
@@ -65,6 +66,7 @@ def RepTreeFL(tree: Tree | None = None, aggregator: str = "mean", *, seed: int =
     and folding them here gives the same common model to the bit.
     """
     anchors = Aggregate(aggregator, seed=seed)
+    anchors.half_of = FoldTrees.half_of
     return _every_contact(FoldTrees(tree, anchors) if tree and tree.fold_at == "server" else anchors, seed=seed)
 
 

@@ -16,8 +16,8 @@ POLL_S = 0.05
 
 @dataclass
 class Roster:
-    """The sites that have answered the roll call, by name; ``answers`` holds what each said of itself, and ``events``
-    what became of sites that did not go as it should.
+    """The sites that have answered the roll call, by name; ``answers`` holds what each said of itself, ``samples`` how
+    many it said that it has when it was first met, and ``events`` what became of sites that did not go as it should.
 
     A refusal enrols nobody: ``refused`` holds its reason, and the node is asked again at the next call. Node ids are
     Flower's and change when a program restarts without node authentication; names do not.
@@ -26,6 +26,7 @@ class Roster:
     nodes: dict[str, int] = field(default_factory=dict)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    samples: dict[str, int] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
 
     @property

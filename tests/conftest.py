@@ -1,6 +1,7 @@
 """What all tests share: a Flower that stays at home, and the data that may lie beside the project."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,17 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("_TYPER_FORCE_DISABLE_TERMINAL", "1")  # or help comes in colours where GITHUB_ACTIONS is set
 
 
 def pytest_runtest_setup(item):
-    """A test of a GPU is skipped, with the reason, where torch sees none."""
+    """A test is skipped, with the reason, where torch sees no GPU or a program is missing that the test needs."""
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip(f"torch {torch.__version__} sees no GPU here")
+    anywhere = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/usr/local/sbin"])  # a user's PATH may lack these
+    for program in (name for marker in item.iter_markers("needs") for name in marker.args):
+        if not shutil.which(program, path=anywhere):
+            pytest.skip(f"needs {program}, which is not here")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from clients.columns.letters import Introductions
 from clients.columns.notebook import Notebook
 from clients.columns.say import check_policy, described
-from clients.consent import IS_PAUSED, Consent, WaitsError, is_paused
+from clients.consent import Consent
 from clients.memory import RUNS, check_same_data, folders_of
 from clients.patients import Answer
 from clients.policy import Policy
@@ -70,8 +70,7 @@ class ColumnDesk:
         plan = _plan(config)
         check_policy(policy, plan)
         self.consent.check_lines(policy, plan.model_dump_json(), lambda: described(plan, self.name), config)
-        if is_paused(self.letters.home):
-            raise WaitsError(IS_PAUSED)
+        self.consent.check_paused(COLUMNS)
         try:
             said = self._said(plan, policy, config, arrays[f"{COLUMNS}/{MESSAGE}"].tobytes())
         except (ReplyError, KeyError, ValidationError) as error:

@@ -19,7 +19,7 @@ from clients.log_ends import LogEnds
 from clients.patients import Answer
 from clients.policy import load_policy
 from clients.site_log import SiteLog
-from clients.site_request import plan_of
+from clients.site_request import check_contact, plan_of
 from clients.socket_frames import serve
 from clients.telling.logged import LoggedAnswers
 from clients.upkeep.caps import Pace
@@ -31,7 +31,7 @@ from fedsmall.files import one_line
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, RUN_ID, RUN_NAME, SCALING, SITES, TELL, RunSheet
 from fedsmall.travel.handover import FOLDER, Handed, Handover, put_once, read
-from fedsmall.travel.regions import differences
+from fedsmall.travel.regions import differences, plan_above
 from fedsmall.wire import EXAMPLES, MODEL, ROUND, ROUNDS, STEPS, Arrays, join, parts, split
 
 PATIENCE_S = 20.0  # how long an order waits here for the region; then it is asked again
@@ -66,7 +66,9 @@ class RegionDesk:
         if kind == "train" and is_paused(self.home):
             raise WaitsError(IS_PAUSED)
         home = self._home_of(config)
-        self._check_plan(plan_of(config), home, config)
+        plan = plan_of(config)
+        self._check_plan(plan, home, config)
+        check_contact(kind, plan_above(plan), config)
         return handlers[kind](home, config, arrays)
 
     def _home_of(self, config: Mapping[str, Any]) -> Path:

@@ -19,7 +19,6 @@ from clients.memory import put
 from clients.sealing.contents import bytes_of
 from clients.upkeep.at_rest import opened, seal
 from fedsmall.audit_log import digest_of
-from fedsmall.data.class_weights import BALANCED
 from fedsmall.errors import PlanError
 from fedsmall.files import write
 from fedsmall.plan import Plan
@@ -27,7 +26,7 @@ from fedsmall.sealing.letters import SEED, Announcement, LetterError, Post, Thre
 from fedsmall.sealing.masks import new_seeds
 from fedsmall.sealing.roll import IDENTITIES, known_identities, roll_digest
 from fedsmall.sealing.waybills import Waybills, seed_of
-from fedsmall.sealing.words import Order, check_drawn, unsealed
+from fedsmall.sealing.words import Order, check_drawn
 from fedsmall.wire import Arrays
 
 FOLDER = "letters"  # in the run's folder at the site
@@ -46,13 +45,10 @@ class Desk:
         own = self._own()
         return announce(self.site, self.run, self._identity, bytes.fromhex(own["key"]), own["nonce"])
 
-    def take(
-        self, announced: Mapping[str, Announcement], roll: Mapping[str, str], sites: Sequence[str], plan: Plan
-    ) -> str:
+    def take(self, announced: Mapping[str, Announcement], roll: Mapping[str, str], sites: Sequence[str]) -> str:
         """Check what all ``sites`` of the run announce against the ``roll``, keep it, and reveal what was drawn here.
 
-        The ``plan`` is that of the run from here on: its seed is part of the routes', and who could choose it when all
-        is revealed could choose the routes. Raises LetterError that names the first site which is not who it should be.
+        Raises LetterError that names the first site which is not who it should be.
         """
         if sorted(announced) != sorted(sites):
             raise LetterError("what was announced is not of the sites of this run")
@@ -66,14 +62,13 @@ class Desk:
         kept = {"announced": every, "roll": roll_digest(roll)}
         if (before := self._read("announced.json")) is not None and before != kept:
             raise LetterError("other keys were announced in this run before")
-        self._check_same(plan)
         self._write("announced.json", kept)
         return str(self._own()["nonce"])
 
     def opened(self, plan: Plan, order: Order) -> "OpenDesk":
-        """The desk at work under a plan.
+        """The desk at work under a run's plan, whose seed was fixed before anything that all sites drew was revealed.
 
-        Raises LetterError where the plan is another than before, or its routes not what all sites have drawn.
+        Raises LetterError where its routes are not what all sites have drawn.
         """
         kept = self._read("announced.json")
         if kept is None:
@@ -85,7 +80,6 @@ class Desk:
             if digest("drawn", order.nonces[site]) != each.commitment:
                 raise LetterError(f"what {site} had drawn for the routes is not what it committed itself to")
         check_drawn(plan, seed_of(order.nonces, plan.seed))
-        self._check_same(plan)
         at = self._read("thread.json") or Thread.begun(self.run, kept["roll"], announced, order.nonces).at
         thread = Thread({int(t): told for t, told in at.items()})
         key = bytes.fromhex(self._own()["key"])
@@ -158,15 +152,6 @@ class Desk:
         if self.folder.exists():
             put(self.folder / ENDED, b"")
 
-    def _check_same(self, plan: Plan) -> None:
-        told = unsealed(plan).model_dump(mode="json")
-        before = self._read("plan.json")
-        if before == told:
-            return
-        if before is not None and not _weights_are_new(before, told):
-            raise LetterError("the plan is another than that of which this run's sites were told")
-        self._write("plan.json", told)
-
     def _own(self) -> dict[str, str]:
         own = self._read("own.json")
         if own is None:
@@ -211,11 +196,6 @@ class OpenDesk:
         return same and self.nonces == order.nonces and self.plan == plan and desk.announced_before()
 
 
-def _weights_are_new(before: dict[str, Any], told: dict[str, Any]) -> bool:
-    """Whether a plan is that of before with numbers in place of the word for weights that sites agree on."""
-    return {**told, "recipe": {**told["recipe"], "class_weights": BALANCED}} == before
-
-
 def _sum(of: str, t: int) -> str:
     return f"{of}.{t}" if of else str(t)
 
@@ -223,11 +203,6 @@ def _sum(of: str, t: int) -> str:
 def drawn(count: int) -> str:
     """So many random bytes, in hexadecimal digits."""
     return secrets.token_hex(count)
-
-
-def began(folder: Path) -> bool:
-    """Whether the run whose folder at the site this is began with letters."""
-    return (folder / FOLDER).exists()
 
 
 def destroy_ended(runs: Path, but: Path) -> None:

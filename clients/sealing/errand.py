@@ -17,7 +17,7 @@ from fedsmall.codec.parcels import own_parcel, pack, parcel
 from fedsmall.errors import ReplyError
 from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
-from fedsmall.run_sheet import RUN, SITES
+from fedsmall.run_sheet import RUN
 from fedsmall.sealing.letters import LetterError, after
 from fedsmall.sealing.masks import masked, total
 from fedsmall.sealing.words import (
@@ -39,7 +39,7 @@ from fedsmall.sealing.words import (
 )
 from fedsmall.travel.commons import starting
 from fedsmall.travel.schedule import Action
-from fedsmall.wire import CARRIED, COMMON, EXAMPLES, MODEL, ROUND, ROUNDS, RULE, STEPS, Arrays, join, parts, split
+from fedsmall.wire import CARRIED, COMMON, EXAMPLES, MODEL, ROUND, RULE, STEPS, Arrays, join, parts, split
 
 MOST_WORDS = 1 << 24  # of a tally
 
@@ -57,8 +57,6 @@ class Errand:
         self.t, self.told, self.of = int(config[ROUND]), told, of or ""
         self.post, self.ways, self.thread = at_work.post, at_work.ways, at_work.thread
         self._starts = at_work.starts
-        if sorted(config[SITES]) != list(self.ways.names):  # they decide on what is drawn here
-            raise LetterError("the order is for other sites than those that have announced keys")
         self._see_average()
 
     # -- what came --------------------------------------------------------------------------------------------------
@@ -69,9 +67,6 @@ class Errand:
 
         Raises LetterError where the order is not of this site's traveller, or brings another common model than all.
         """
-        contact = self.ways.contact(self.t)
-        if contact.rounds != int(self.config[ROUNDS]):
-            raise LetterError(f"the order asks for {self.config[ROUNDS]} rounds, where the plan has {contact.rounds}")
         here, group = parts(arrays), self.ways.group(self.t, self.desk.site)
         self._check_rule(here.get(RULE, {}))
         if self.config[COMMON] or self.ways.number(self.t) == 0:

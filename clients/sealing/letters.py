@@ -12,7 +12,7 @@ from clients.hospital import packed, unpacked
 from clients.memory import RUNS, memories_of
 from clients.patients import Answer
 from clients.policy import Policy
-from clients.sealing.desk import Desk, OpenDesk, began, check_identities, destroy_ended, identity_of
+from clients.sealing.desk import Desk, OpenDesk, check_identities, destroy_ended, identity_of
 from clients.sealing.errand import Errand
 from clients.site_log import SiteLog
 from clients.site_request import SiteRequest
@@ -35,8 +35,6 @@ from fedsmall.sealing.words import (
     order_in,
 )
 from fedsmall.wire import COMMON, MODEL, ROUND, Arrays, split
-
-IN_THE_CLEAR = "this run's travellers and sums are hidden, and the order asks for them in the clear"
 
 
 @dataclass
@@ -87,19 +85,11 @@ class Letters:
         except ValidationError:
             raise LetterError("the keys of this run were not told in a form that this version knows") from None
         sites = [str(site) for site in order.config[SITES]]
-        return {
-            NONCE: self._desk(order).take(
-                told.announced, self.known_roll(order.config, order.policy), sites, order.plan
-            )
-        }
+        return {NONCE: self._desk(order).take(told.announced, self.known_roll(order.config, order.policy), sites)}
 
     def errand(self, order: SiteRequest) -> Errand | None:
-        """What an order asks for in a run with letters; None in others. LetterError where it leaves the letters out."""
-        if needs_letters(order.plan):
-            return self._errand(order)
-        if began(self.folder_of(order.config)):
-            raise LetterError(IN_THE_CLEAR)
-        return None
+        """What an order asks for in a run with letters; None in others."""
+        return self._errand(order) if needs_letters(order.plan) else None
 
     def opened(self, order: SiteRequest, errand: Errand | None) -> SiteRequest:
         """The order as its trainer takes it; a letter that may not be used is named in the site's log."""
@@ -136,11 +126,6 @@ class Letters:
         if of == JUDGED:
             errand.check_judged(split(order.arrays, MODEL))
         return errand.tallied(flat(told, shapes))
-
-    def check_open(self, order: SiteRequest) -> None:
-        """Raise LetterError where sums are asked for in the clear in a run that began with letters and hid them."""
-        if not needs_letters(order.plan) and began(self.folder_of(order.config)):
-            raise LetterError(IN_THE_CLEAR)
 
     def readdress(self, order: SiteRequest) -> Answer:
         """The answer to a server that cannot deliver a letter, for its addressee is silent."""

@@ -1,9 +1,7 @@
 """A run's end at a site: sums of the common model that it may tell, and what stays here for the hospital's own page."""
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -22,19 +20,9 @@ from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
-from fedsmall.run_sheet import RUN, RUN_ID, SITES
 from fedsmall.wire import CHARGED
 
-AGREED, OWN = "agreed.json", "own_evaluation.safetensors"  # in the folder of a run
-
-
-class Agreed(NamedTuple):
-    """What a site took part in: the run's name and id, the plan, and the names of all its sites."""
-
-    run: str
-    ident: str
-    plan: Plan
-    sites: tuple[str, ...]
+OWN = "own_evaluation.safetensors"  # in the folder of a run
 
 
 class OwnEvaluation(NamedTuple):
@@ -83,21 +71,6 @@ def charged(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, flo
         most, told = policy.budget, {"releases": float(releases), "epsilon": spent, "delta": policy.delta}
     told |= {} if most is None else {"most": most}
     return {f"{CHARGED}{name}": value for name, value in told.items() if np.isfinite(value)}
-
-
-def keep_agreed(folder: Path, config: Mapping[str, Any], plan: Plan) -> None:
-    """Keep what the site takes part in, once: the hospital's own page says it."""
-    if not (folder / AGREED).exists():
-        told = {"run": str(config[RUN]), "id": str(config.get(RUN_ID, "")), "sites": sorted(map(str, config[SITES]))}
-        put(folder / AGREED, json.dumps(told | {"plan": plan.model_dump(mode="json", exclude_defaults=True)}).encode())
-
-
-def agreed(folder: Path) -> Agreed | None:
-    """What :func:`keep_agreed` has kept; None where it has kept nothing, as earlier releases."""
-    if not (folder / AGREED).exists():
-        return None
-    told = json.loads((folder / AGREED).read_text())
-    return Agreed(told["run"], told["id"], Plan(**told["plan"]), tuple(told["sites"]))
 
 
 def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, home: SiteData) -> None:

@@ -16,7 +16,7 @@ from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import is_patient_level
+from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 
 
 class Told(NamedTuple):
@@ -65,7 +65,7 @@ def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
     if plan.recipe.class_weights != BALANCED or task.kind != "classes":
         raise PlanError("this plan balances no classes; the site tells no counts of them")
     if is_patient_level(plan):
-        raise PlanError("the plan's privacy does not cover exact counts of classes; give numbers as class_weights")
+        check_patient_level(plan)
     names = tuple(f"class {name}" for name in task.class_names or range(task.classes))
     floor = max(floor, raw.floor)
     sums = class_sums(raw.train.y, task.classes, floor)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from clients.memory import RUNS, folders_of
 from clients.site_log import SiteLog
-from clients.telling.run_end import AGREED
+from clients.site_request import AGREED
 
 DAY_S = 86_400.0
 

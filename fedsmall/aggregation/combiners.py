@@ -45,7 +45,12 @@ class Updates:
 
 
 class Combiner(ABC):
-    """Turns a stack of models into the common one; most remember nothing, and ask nothing of the local rule."""
+    """Turns a stack of models into the common one; most remember nothing, and ask nothing of the local rule.
+
+    ``half_of`` names the method of which it is one half, where fedsmall's own clients do the other; empty for most.
+    """
+
+    half_of = ""
 
     @abstractmethod
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
@@ -101,7 +106,7 @@ class ServerStep(Combiner):
         if server not in SERVERS:
             raise PlanError(f"There is no server optimizer {server!r}. Known: {', '.join(SERVERS)}.")
         self.server, self.aggregate, self.seed = server, aggregate or Aggregate(), seed
-        self.options = known_options(server, options or {})
+        self.options, self.half_of = known_options(server, options or {}), SERVERS[server].half_of
         self.memory: Arrays = {}
 
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
@@ -143,6 +148,8 @@ class FoldTrees(Combiner):
     For trees that are folded at the server; where the sites fold them, one model leaves a site and ``inner`` alone
     gives the same common model to the bit.
     """
+
+    half_of = "RepTreeFL"
 
     def __init__(self, tree: Tree, inner: Combiner) -> None:
         self.tree, self.inner = tree, inner

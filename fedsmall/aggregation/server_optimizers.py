@@ -206,11 +206,15 @@ def _page_orders(memory: Arrays) -> Arrays:
 
 @dataclass(frozen=True)
 class ServerRow:
-    """A server optimizer: its step, its settings with the values they have by default, and what goes into orders."""
+    """A server optimizer: its step, its settings with the values they have by default, and what goes into orders.
+
+    ``half_of`` is the method of which it is one half; the other is at the sites, where fedsmall's own clients do it.
+    """
 
     step: Step
     defaults: Mapping[str, float] = field(default_factory=dict)
     orders: Callable[[Arrays], Arrays] = lambda memory: {}
+    half_of: str = ""
 
 
 # Defaults are Flower's, and where it has none the paper's.
@@ -220,13 +224,15 @@ SERVERS: dict[str, ServerRow] = {
     "adagrad": ServerRow(_adaptive(_second_adagrad), {"lr": 0.1, "tau": 1e-3}),
     "adam": ServerRow(_adaptive(_second_adam, corrected=True), {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
     "yogi": ServerRow(_adaptive(_second_yogi), {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
-    "fednova": ServerRow(fednova, {"momentum": 0.0}),
-    "scaffold": ServerRow(scaffold, {"lr": 1.0}, lambda memory: memory),
-    "feddyn": ServerRow(feddyn, {"alpha": 0.01}),
-    "fedfa": ServerRow(fedfa, {"lr": 1.0, "beta": 0.9, "alpha": 0.5}),
+    "fednova": ServerRow(fednova, {"momentum": 0.0}, half_of="FedNova"),
+    "scaffold": ServerRow(scaffold, {"lr": 1.0}, lambda memory: memory, "SCAFFOLD"),
+    "feddyn": ServerRow(feddyn, {"alpha": 0.01}, half_of="FedDyn"),
+    "fedfa": ServerRow(fedfa, {"lr": 1.0, "beta": 0.9, "alpha": 0.5}, half_of="FedFa"),
     # p as PAGE has it (Li et al. 2021), b' / (b + b'): all sites take part in either exchange
-    "page": ServerRow(page, {"lr": 1.0, "p": 0.5, "rate": 1.0}, _page_orders),
+    "page": ServerRow(page, {"lr": 1.0, "p": 0.5, "rate": 1.0}, _page_orders, "FedPAGE"),
 }
+
+CORRECTIONS = {name: row.half_of for name, row in SERVERS.items() if row.half_of}
 
 
 # Flower's names for the same settings, so that a scenario may use either

@@ -28,7 +28,7 @@ PACKED = (MODEL, CARRIED)
 
 
 class Parcel(NamedTuple):
-    """A model as it is on the wire (empty: in full), as whoever opens it reads it, and the round after which it was made."""
+    """A model as it is ``sent`` (empty: in full), as its reader has it, and the round after which it was made."""
 
     sent: Arrays
     read: Arrays

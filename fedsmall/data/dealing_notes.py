@@ -1,4 +1,4 @@
-"""What a reader should know of how samples were dealt: patients, equal samples, and numbers that could not be had."""
+"""What a reader should know of how samples were dealt: patients, equal samples, rows unused, and numbers not had."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,15 @@ import numpy as np
 
 from fedsmall.data.kin import coarse, twins
 from fedsmall.data.raw_site import RawSite
-from fedsmall.data.sources.pool import Part
+from fedsmall.data.sources.pool import Part, Pool
 from fedsmall.plan import Plan
 
 
-def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, official: bool) -> tuple[str, ...]:
-    """Notes on ``sites`` and the common ``test`` set, which is the source's own where it is ``official``."""
-    return (*_of_patients(sites, test), *_of_twins(sites, test, official), *_of_number(plan, test))
+def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, given: bool) -> tuple[str, ...]:
+    """Notes on the ``sites`` that a ``pool`` was dealt to, and on the common ``test`` set, if ``given`` beside it."""
+    notes = *_of_patients(sites, test), *_of_twins(sites, test, bool(pool.test)), *_of_number(plan, test)
+    drawn = 0 if given else _drawn(plan, sites, test, pool)
+    return (*notes, *_of_unused(plan, sites, sum(map(len, pool.train.values())) - drawn))
 
 
 def _of_patients(sites: Sequence[RawSite], test: Part) -> tuple[str, ...]:
@@ -54,3 +56,19 @@ def _of_number(plan: Plan, test: Part) -> tuple[str, ...]:
     if type(plan.test) is not int or len(test) == plan.test:
         return ()
     return (f"test = {plan.test}, and {len(test)} samples are held out: patients and equal samples stay together",)
+
+
+def _drawn(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool) -> int:
+    """How many of the source's training samples are held out, and not samples of its own test set."""
+    held = [site for site in sites if site.held_out is not None]
+    if held:
+        of_test = () if isinstance(plan.test, float) else pool.test
+        return sum(len(site.held_out or ()) for site in held if site.name not in of_test)
+    return 0 if pool.test and not plan.folds and plan.test in (None, "official") else len(test)
+
+
+def _of_unused(plan: Plan, sites: Sequence[RawSite], rows: int) -> tuple[str, ...]:
+    """How many of the ``rows`` that there are to train on the sites have, where they do not have all."""
+    used = sum(len(site.train) + len(site.kept_back or ()) for site in sites)
+    why = "" if plan.samples_per_site is None else f" (samples_per_site = {plan.samples_per_site})"
+    return () if used == rows else (f"{used:,} of {rows:,} training rows were used{why}",)

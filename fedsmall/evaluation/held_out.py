@@ -44,8 +44,6 @@ def figures(sums: Mapping[str, np.ndarray], task: Task) -> dict[str, float]:
     found = out_of_fold.figures(sums, task)
     if not found or CALLED not in sums:
         return found
-    if task.classes > 2 and "brier" in found:
-        found["brier"] /= 2  # as tables have it: half the squared distance, for two classes that of class 1
     counted = {name: float(value[0]) for name, value in of_matrices(sums[CALLED][None]).items()}
     left_out = () if task.ordered else GRADED
     return found | {name: value for name, value in counted.items() if np.isfinite(value) and name not in left_out}

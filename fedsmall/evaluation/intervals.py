@@ -9,7 +9,7 @@ from scipy import special, stats
 
 CHANCE = 0.05  # of a wrong verdict anywhere in a table
 
-Scale = Literal["plain", "share", "gain", "positive"]
+Scale = Literal["plain", "share", "gain", "positive", "change"]
 
 
 class Link(NamedTuple):
@@ -29,8 +29,28 @@ LINKS: dict[str, Link] = {
     "share": Link(lambda x: float(special.logit(x)), lambda x: 1 / (x * (1 - x)), lambda z: float(special.expit(z))),
     "gain": Link(lambda x: float(np.arctanh(x)), lambda x: 1 / (1 - x * x), lambda z: float(np.tanh(z))),
     "positive": Link(lambda x: float(np.log(x)), lambda x: 1 / x, lambda z: float(np.exp(min(z, 700.0)))),
+    "change": Link(lambda x: float(np.log1p(x)), lambda x: 1 / (1 + x), lambda z: float(np.expm1(min(z, 700.0)))),
 }
-ENDS: dict[str, tuple[float, ...]] = {"share": (0.0, 1.0), "gain": (-1.0, 1.0), "positive": (0.0,)}
+ENDS: dict[str, tuple[float, ...]] = {"share": (0.0, 1.0), "gain": (-1.0, 1.0), "positive": (0.0,), "change": (-1.0,)}
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What runs have in common, so that many of them say less than as many strangers would.
+
+    ``overlap`` is the share of a run's test patients that another run is judged on too, where each draws its own.
+    Where all have one test set, ``error`` is the standard error that its patients leave in the mean, with ``freedom``
+    degrees: infinite where it is not known, and then there is no interval. ``patients`` is how many one run is judged
+    by.
+    """
+
+    overlap: float = 0.0
+    error: float = 0.0
+    freedom: float = np.inf
+    patients: int | None = None
+
+
+NOTHING = Shared()
 
 
 @dataclass(frozen=True)
@@ -38,7 +58,8 @@ class Interval:
     """A mean over ``n`` runs and the two ends of its confidence interval, NaN where one run shows no spread.
 
     ``scale`` says what the ends cannot leave: 0 and 1 for a "share" such as an accuracy, -1 and 1 for a "gain", the
-    difference of two shares, and 0 for a "positive" number such as a loss.
+    difference of two shares, 0 for a "positive" number such as a loss, and -1 for a "change", the ratio of two such
+    less one. ``freedom`` are Student's degrees, where they are not ``n`` - 1.
     """
 
     mean: float
@@ -46,6 +67,7 @@ class Interval:
     high: float
     n: int
     scale: Scale = "plain"
+    freedom: float | None = None
 
     @property
     def width(self) -> float:
@@ -65,38 +87,85 @@ class Interval:
             return self
         link = LINKS[self.scale]
         known = (link.there(self.high) - link.there(self.low)) / 2
-        reach = known * t_quantile(1 - CHANCE / comparisons, self.n) / t_quantile(1 - CHANCE, self.n)
-        return _around(self.mean, reach, self.n, self.scale)
+        freedom = self.n - 1 if self.freedom is None else self.freedom
+        reach = known * _quantile(1 - CHANCE / comparisons, freedom) / _quantile(1 - CHANCE, freedom)
+        return _around(self.mean, reach, self.n, self.scale, self.freedom)
 
     def contains(self, value: float) -> bool:
         """Whether ``value`` lies between the ends; an interval of unknown width contains nothing."""
         return self.low <= value <= self.high
 
 
-def interval(values: Sequence[float] | np.ndarray, level: float = 0.95, scale: Scale = "plain") -> Interval:
+def interval(
+    values: Sequence[float] | np.ndarray, level: float = 0.95, scale: Scale = "plain", shared: Shared = NOTHING
+) -> Interval:
     """The mean and its Student-t interval at ``level``: exact for normal runs, and close from about ten runs otherwise.
 
     On another ``scale`` than the plain one the interval is made where there are no ends (the logit of a share, the
     inverse hyperbolic tangent of a gain, the logarithm of a positive number), with the standard error that the mean has
-    there (delta method), and brought back: it cannot leave the ends, and where it is narrow it is the plain one.
+    there (delta method), and brought back: it cannot leave the ends, and where it is narrow it is the plain one. Where
+    all runs are at an end of a share, it is Wilson's for as many patients as one run is judged by.
 
-    Raises ValueError without a value, or when one is not finite: a diverged run must not vanish in an average.
+    What runs have ``shared`` widens it (:func:`error_of`). Raises ValueError without a value, or when one is not
+    finite: a diverged run must not vanish in an average.
     """
     sample = finite(values)
     n, mean = len(sample), float(sample.mean())
-    if n == 1:
-        return Interval(mean, float("nan"), float("nan"), 1, scale)
-    error = float(sample.std(ddof=1)) / np.sqrt(n)
-    if no_spread(error, mean) or mean in ENDS.get(scale, ()):
-        reach = t_quantile(level, n) * error if scale == "plain" else 0.0
-        return Interval(mean, float(mean - reach), float(mean + reach), n, scale)
-    return _around(mean, t_quantile(level, n) * error * LINKS[scale].slope(mean), n, scale)
+    if mean in ENDS.get(scale, ()):
+        return Interval(mean, *_at_an_end(mean, level, scale, shared), n, scale)
+    error, freedom = error_of(sample, shared)
+    if not np.isfinite(error):
+        return Interval(mean, float("nan"), float("nan"), n, scale)
+    if no_spread(error, mean) and scale != "plain":
+        return Interval(mean, mean, mean, n, scale)
+    reach = _quantile(level, freedom) * error * LINKS[scale].slope(mean)
+    return _around(mean, reach, n, scale, None if freedom == n - 1 else freedom)
 
 
-def _around(mean: float, reach: float, n: int, scale: Scale) -> Interval:
+def change(
+    a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray, level: float = 0.95, shared: Shared = NOTHING
+) -> Interval:
+    """By what share ``a`` is larger than ``b``, both positive, run by run: the mean of the ratios' logarithms.
+
+    A run that is off by many orders of magnitude counts by their number; ``shared.error`` is of that mean.
+    """
+    mean = interval(np.log(finite(a)) - np.log(finite(b)), level, shared=shared)
+    back = LINKS["change"].back
+    return Interval(back(mean.mean), back(mean.low), back(mean.high), mean.n, "change", mean.freedom)
+
+
+def error_of(sample: np.ndarray, shared: Shared = NOTHING) -> tuple[float, float]:
+    """The standard error of the mean of runs and its degrees of freedom; infinite where it cannot be known.
+
+    Runs whose test patients overlap are correlated by as much (Nadeau and Bengio 2003). To runs on one test set the
+    error by its patients is added, the degrees are Satterthwaite's: seeds and patients are crossed. What patients and
+    seeds do only together is in both, which errs on the careful side.
+    """
+    n = len(sample)
+    of_seeds = float(sample.var(ddof=1)) * (1 / n + shared.overlap / (1 - shared.overlap)) if n > 1 else 0.0
+    of_patients = shared.error**2
+    if n == 1 and not shared.error:
+        return np.inf, 0.0
+    if not shared.error or not np.isfinite(of_patients):
+        return float(np.sqrt(of_seeds + of_patients)), n - 1
+    parts = (of_seeds**2 / (n - 1) if n > 1 else 0.0) + of_patients**2 / shared.freedom
+    freedom = (of_seeds + of_patients) ** 2 / parts if parts else np.inf
+    return float(np.sqrt(of_seeds + of_patients)), float(freedom)
+
+
+def _at_an_end(mean: float, level: float, scale: Scale, shared: Shared) -> tuple[float, float]:
+    """The ends of an interval whose runs all have the least or the most that there is."""
+    if scale != "share" or not shared.patients:
+        return mean, mean
+    right = stats.binomtest(round(mean * shared.patients), shared.patients).proportion_ci(level, "wilson")
+    return float(right.low), float(right.high)
+
+
+def _around(mean: float, reach: float, n: int, scale: Scale, freedom: float | None = None) -> Interval:
     """The interval of half-width ``reach`` on the scale without ends."""
     link = LINKS[scale]
-    return Interval(mean, link.back(link.there(mean) - reach), link.back(link.there(mean) + reach), n, scale)
+    ends = (link.back(link.there(mean) - reach), link.back(link.there(mean) + reach))
+    return Interval(mean, *ends, n, scale, freedom)
 
 
 def no_spread(error: float, mean: float) -> bool:
@@ -116,4 +185,8 @@ def finite(values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 def t_quantile(level: float, n: int) -> float:
     """The two-sided Student-t factor for the mean of ``n`` values."""
-    return float(stats.t.ppf((1 + level) / 2, n - 1))
+    return _quantile(level, n - 1)
+
+
+def _quantile(level: float, freedom: float) -> float:
+    return float(stats.t.ppf((1 + level) / 2, freedom))

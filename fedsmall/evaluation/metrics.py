@@ -15,7 +15,7 @@ from fedsmall.data.outcomes import NUMBERS, ORDINAL, kind_of, survival_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation import grades, labels, numbers, survival
 from fedsmall.evaluation.areas import area, average_precision, known_mean
-from fedsmall.evaluation.probabilities import by_class, probabilities
+from fedsmall.evaluation.probabilities import by_class, probabilities, squared_distances
 from fedsmall.federation import Task
 from fedsmall.methods import nearest
 
@@ -111,7 +111,7 @@ def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, n
         if "average_precision" in task.metrics:
             found["average_precision"] = _average_precision(scores, y, task.classes)
         if "brier" in task.metrics:
-            found["brier"] = brier(probabilities(outputs, task.loss), y)
+            found["brier"] = squared_distances(probabilities(outputs, task.loss), y).mean(axis=-1)
     return {name: found[name] for name in task.metrics if name in found and not np.isnan(found[name]).all()}
 
 
@@ -147,15 +147,6 @@ def of_matrices(table: np.ndarray) -> dict[str, np.ndarray]:
         "kappa": grades.kappa_of(table),
         "mae": grades.distance_of(table),
     }
-
-
-def brier(shares: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Half the mean squared distance of ``shares`` (..., samples, classes) from what was so: (...).
-
-    Of two classes it is the mean of (p - y)^2, with p the probability of class 1.
-    """
-    was = np.eye(shares.shape[-1])[y]  # (samples, classes)
-    return np.asarray(((shares - was) ** 2).sum(axis=-1).mean(axis=-1) / 2)
 
 
 def _average_precision(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:

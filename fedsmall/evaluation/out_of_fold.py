@@ -14,7 +14,7 @@ from fedsmall.aggregation.exact import exact_sum
 from fedsmall.evaluation import labels
 from fedsmall.evaluation.areas import known_mean
 from fedsmall.evaluation.metrics import evaluate, predicted
-from fedsmall.evaluation.probabilities import by_class
+from fedsmall.evaluation.probabilities import by_class, squared_distances
 from fedsmall.federation import Task
 from fedsmall.wire import Arrays
 
@@ -66,7 +66,7 @@ def told_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
         sums |= {"correct": right.sum(), "scores": _scores(outputs, y, task)}
         if task.loss != "hinge":
             shares = np.exp(_logs(outputs))  # (samples, classes)
-            sums |= {"brier": _brier(shares, y), "confidence": _confidence(shares.max(axis=1), right)}
+            sums |= {"brier": squared_distances(shares, y).sum(), "confidence": _confidence(shares.max(axis=1), right)}
     return {name: np.asarray(value, dtype=np.float64) for name, value in sums.items()}
 
 
@@ -176,12 +176,6 @@ def _logs(outputs: np.ndarray) -> np.ndarray:
     """The logarithms of the classes' probabilities, (samples, classes)."""
     both = np.concatenate([np.zeros_like(outputs), outputs], axis=1) if outputs.shape[1] == 1 else outputs
     return np.asarray(log_softmax(both, axis=1))
-
-
-def _brier(shares: np.ndarray, y: np.ndarray) -> float:
-    """The sum over samples of squared distances; of two classes, of one of them (as scikit-learn has it)."""
-    squares = ((shares - np.eye(shares.shape[1])[y]) ** 2).sum(axis=1)
-    return float(squares.sum() / (2 if shares.shape[1] == 2 else 1))
 
 
 def _confidence(sure: np.ndarray, right: np.ndarray) -> np.ndarray:

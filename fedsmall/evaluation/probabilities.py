@@ -42,3 +42,12 @@ def named_classes(outputs: np.ndarray, threshold: float = 0.5) -> np.ndarray:
         return np.asarray(outputs.argmax(axis=-1))
     odds = outputs[..., -1] - (outputs[..., 0] if outputs.shape[-1] == 2 else 0.0)
     return np.asarray((odds > np.log(threshold) - np.log1p(-threshold)).astype(np.int64))
+
+
+def squared_distances(shares: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """How far probabilities (..., samples, classes) are from what was so, (..., samples): the mean is the Brier score.
+
+    The sum over classes of (p - y)^2; of two classes that of class 1 alone, as scikit-learn has it.
+    """
+    squares = ((shares - np.eye(shares.shape[-1])[y]) ** 2).sum(axis=-1)
+    return np.asarray(squares / 2 if shares.shape[-1] == 2 else squares)

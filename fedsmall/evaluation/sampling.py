@@ -1,18 +1,27 @@
 """What the finite number of test samples leaves open, beside what other seeds would change.
 
 An interval over seeds speaks of further runs on these same data. All of them may have met the same lucky test samples,
-so that a method is called better than a prediction that looks at no sample, the test samples must bear that out too.
+so that a method is called better than another, or than a prediction that looks at no sample, the test samples must bear
+that out too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from scipy import stats
+from scipy.special import logit
 
+from fedsmall.evaluation import survival
 from fedsmall.evaluation.areas import average_precision
 from fedsmall.evaluation.grades import kappa
+from fedsmall.evaluation.metrics import OF_NUMBERS, evaluate
+from fedsmall.evaluation.probabilities import squared_distances
+from fedsmall.federation import Task
 
 DRAWS = 200
+GROUPS = 25  # of test samples, left out one after the other
+BY_CLASS = ("auc", "average_precision", "balanced_accuracy", "macro_f1")  # as sure as the rarest class is large
+SMALLEST = 1e-12  # probability: a logarithm must not be infinite
 
 Error = Callable[[np.ndarray, np.ndarray, int | None], float]
 
@@ -25,6 +34,76 @@ def p_of_samples(gains: list[float], errors: list[float]) -> float:
     """
     error = float(np.sqrt(np.mean(np.square(errors))))
     return 1.0 if error == 0 else float(2 * stats.norm.sf(abs(np.mean(gains)) / error))
+
+
+def worth_without(metrics: Sequence[str], told: Mapping[str, np.ndarray], loss: str = "mse") -> dict[str, np.ndarray]:
+    """Each metric of kept predictions without each of up to ``GROUPS`` random groups of the test samples: (groups,).
+
+    ``told`` is what a run keeps of a model (``predictions_of``), ``loss`` that of a task of numbers, here in standard
+    deviations of these samples. NaN where a metric is not defined, or not for these.
+    """
+    rows = len(told["labels"])
+    order = np.random.default_rng(0).permutation(rows)  # its own: given predictions have one error, whoever asks
+    found = []
+    for group in range(min(GROUPS, rows) if rows > 1 else 0):
+        kept = np.ones(rows, dtype=bool)
+        kept[order[group::GROUPS]] = False
+        found.append(_worth(metrics, {name: array[kept] for name, array in told.items()}, loss))
+    return {name: np.array([each.get(name, np.nan) for each in found]) for name in metrics}
+
+
+def jackknife(without: np.ndarray) -> tuple[float, float]:
+    """The standard error by test samples of what :func:`worth_without` gives, (groups,), and its degrees of freedom.
+
+    Infinite where the statistic is not known. Source: the grouped jackknife, Tukey 1958.
+    """
+    groups = len(without)
+    if groups < 2 or not np.isfinite(without).all():
+        return np.inf, 0.0
+    return float(np.sqrt((groups - 1) * without.var())), groups - 1
+
+
+def patients_behind(metric: str, labels: np.ndarray) -> int:
+    """How many test samples a metric rests on: those of a class for a recall, of the rarest class for an AUC."""
+    if metric in ("sensitivity", "specificity"):
+        return int((labels == (1 if metric == "sensitivity" else 0)).sum())
+    counts = np.unique(labels, return_counts=True)[1]
+    return int(counts.min()) if metric in BY_CLASS and labels.ndim == 1 else len(labels)
+
+
+def _worth(metrics: Sequence[str], told: Mapping[str, np.ndarray], loss: str) -> dict[str, float]:
+    y = told["labels"]
+    if "survival" in told:
+        ways = {"c_index": survival.concordance, "ibs": survival.integrated_brier}
+        seen = (told["survival"][None], told["cuts"][0], *y.T)
+        return {name: float(way(*seen)[0]) for name, way in ways.items() if name in metrics}
+    if "probabilities" in told:
+        outputs, loss = np.log(np.maximum(told["probabilities"], SMALLEST)), "cross_entropy"
+    elif "label_probabilities" in told:
+        outputs = logit(np.clip(told["label_probabilities"], SMALLEST, 1 - SMALLEST))
+        loss = "binary_cross_entropy"
+    else:
+        outputs, y = told["predictions"].reshape(len(y), -1), y.reshape(len(y), -1)
+        unit = float(y.std()) or 1.0
+        of_loss = evaluate(outputs / unit, y / unit, Task("", (), outputs.shape[1], loss, ("loss",)))
+        return evaluate(outputs, y, Task("", (), outputs.shape[1], loss, tuple(OF_NUMBERS))) | of_loss
+    return evaluate(outputs, y, Task("", (), outputs.shape[1], loss, tuple(metrics)))
+
+
+def constant_beside(told: Mapping[str, np.ndarray], loss: str = "mse") -> dict[str, np.ndarray]:
+    """What a constant would have said in place of kept predictions of numbers, times or labels: their own middle."""
+    y = told["labels"]
+    if "survival" in told:
+        middle = {"survival": np.broadcast_to(told["survival"].mean(axis=0), told["survival"].shape)}
+    elif "label_probabilities" in told:
+        middle = {"label_probabilities": np.broadcast_to(y.mean(axis=0), y.shape)}
+    else:
+        middle = {"predictions": np.broadcast_to(np.median(y, axis=0) if loss == "l1" else y.mean(axis=0), y.shape)}
+    return {**told, **middle}
+
+
+def _found(metric: str, outputs: np.ndarray, y: np.ndarray, task: Task, known: tuple[str, ...]) -> float:
+    return evaluate(outputs, y, task).get(metric, float("nan")) if metric in known else float("nan")
 
 
 def error_over_constant(metric: str, p: np.ndarray, y: np.ndarray, commonest: int | None) -> float | None:
@@ -72,7 +151,7 @@ def _of_auc(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
 
 
 def _of_brier(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-    return float((((p - np.eye(p.shape[1])[y]) ** 2).sum(axis=1) / 2).std(ddof=1) / np.sqrt(len(y)))
+    return float(squared_distances(p, y).std(ddof=1) / np.sqrt(len(y)))
 
 
 def _of_loss(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:

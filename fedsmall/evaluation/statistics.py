@@ -13,7 +13,20 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from fedsmall.evaluation.intervals import CHANCE, LINKS, Interval, Scale, finite, interval, no_spread, t_quantile
+from fedsmall.evaluation.intervals import (
+    CHANCE,
+    LINKS,
+    NOTHING,
+    Interval,
+    Scale,
+    Shared,
+    change,
+    error_of,
+    finite,
+    interval,
+    no_spread,
+    t_quantile,
+)
 
 EXACT_UP_TO = 16  # 2**16 sign patterns of the paired differences are still listed one by one
 SIGN_DRAWS = 20_000
@@ -38,8 +51,13 @@ class Comparison:
 
     @property
     def can_decide(self) -> bool:
-        """Whether these seeds allow of a verdict: there are ``ENOUGH`` of them, and they differ."""
-        return self.difference.n >= ENOUGH and not self.difference.flat
+        """Whether these runs allow of a verdict: ``ENOUGH`` seeds, which differ, and patients who are accounted for."""
+        return self.difference.n >= ENOUGH and self.difference.width > 0 and not self.difference.flat
+
+    @property
+    def is_of_one_test_set(self) -> bool:
+        """Whether several seeds share one test set, and what its patients leave open is not known: no verdict."""
+        return self.difference.n > 1 and bool(np.isnan(self.difference.width))
 
     def decides(self, comparisons: int = 1) -> bool:
         """Whether one method is the better one: the interval, corrected for ``comparisons``, leaves out zero.
@@ -67,8 +85,12 @@ def paired(
     test: Literal["permutation", "wilcoxon", "t"] = "permutation",
     rng: np.random.Generator | None = None,
     scale: Scale = "plain",
+    shared: Shared = NOTHING,
 ) -> Comparison:
     """Method ``a`` minus method ``b``, run by run: row i of both must come from the same seed.
+
+    On the scale "change" it is by what share ``a`` is larger than ``b``. What the runs have ``shared`` counts in the
+    interval and in the p-value of the test "t", which is the one to take where they share patients.
 
     The p-value of the test "t" is that of the interval: below .05 where, and only where, the interval leaves zero out.
     The smallest one that either other test can give over n seeds is 2 / 2**n (:func:`smallest_p`): below six seeds no
@@ -79,10 +101,11 @@ def paired(
         raise ValueError(f"paired runs need equal numbers of seeds; a has {len(first)}, b has {len(second)}")
     differences = first - second
     if test == "t":
-        p_value = _student(differences, scale)
+        p_value = _student(np.log(first) - np.log(second) if scale == "change" else differences, scale, shared)
     else:
         p_value = _sign_flips(differences, rng) if test == "permutation" else _signed_ranks(differences)
-    return Comparison(interval(differences, level, scale), p_value, test)
+    gap = change(first, second, level, shared) if scale == "change" else interval(differences, level, scale, shared)
+    return Comparison(gap, p_value, test)
 
 
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -172,16 +195,16 @@ def verdict_on_difference(difference: Interval, claimed: float) -> Verdict:
     return Verdict("differs", f"the sign holds, the difference is {size}")
 
 
-def _student(differences: np.ndarray, scale: Scale) -> float:
+def _student(differences: np.ndarray, scale: Scale, shared: Shared) -> float:
     """The chance at which the interval of the differences, on its scale, begins to hold zero; 1 for one difference."""
-    n, mean = len(differences), float(differences.mean())
-    error = float(differences.std(ddof=1)) / np.sqrt(n) if n > 1 else 0.0
-    if n == 1 or mean == 0:
+    mean = float(differences.mean())
+    error, freedom = error_of(differences, shared)
+    if len(differences) == 1 or mean == 0 or not np.isfinite(error):
         return 1.0
     if no_spread(error, mean):
         return 0.0
-    link = LINKS[scale]
-    return float(2 * stats.t.sf(abs(link.there(mean)) / (error * link.slope(mean)), n - 1))
+    link = LINKS["plain" if scale == "change" else scale]  # logarithms of ratios are there already
+    return float(2 * stats.t.sf(abs(link.there(mean)) / (error * link.slope(mean)), freedom))
 
 
 def _sign_flips(differences: np.ndarray, rng: np.random.Generator | None) -> float:

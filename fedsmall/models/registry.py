@@ -6,7 +6,7 @@ name                      model and its options
 ``linear``                one linear layer; logistic, hinge or softmax by the task's loss
 ``proportional``          one risk, and a level for each interval of time or step between grades; ``hidden`` (grades)
 ``mlp``                   linear layers with ReLU; ``hidden`` (widths), ``dropout``
-``cnn``                   Conv32-BN-ReLU-pool-Conv64-BN-ReLU-pool-Linear; ``norm``, ``dropout``
+``cnn``                   Conv32-GN-ReLU-pool-Conv64-GN-ReLU-pool-Linear; ``norm``, ``dropout``
 ``cnn3d``                 Conv3d-GN-ReLU-pool for each of ``widths``, means, Linear; ``norm``, ``dropout``
 ``resnet10``              one basic block a stage, 64-128-256-512; ``stem``, ``norm``
 ``resnet18``              two basic blocks a stage; ``stem`` "cifar" (default) or "imagenet", ``norm``
@@ -17,6 +17,9 @@ name                      model and its options
 ``torchvision:NAME``      a network of torchvision; ``weights``, ``train`` (:mod:`fedsmall.models.pretrained`)
 ``module:function``       your own: ``function(task, **options) -> torch.nn.Module``
 ========================  =============================================================================
+
+``norm`` is "group" by default, which a site of a few images bears, or "batch", as in the papers. A network of
+torchvision keeps the normalisation that its weights were trained with; what is frozen of it keeps their statistics too.
 """
 
 import importlib
@@ -32,6 +35,7 @@ from torch import Tensor, nn
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.methods import nearest
+from fedsmall.models.earlier import NORM
 from fedsmall.models.frozen import frozen_state, trainable_state
 from fedsmall.models.graphs import g1, g2
 from fedsmall.models.norms import forgive_small_batches
@@ -145,7 +149,7 @@ def mlp(task: Task, *, hidden: Sequence[int] | None = None, dropout: float = 0.0
     return nn.Sequential(*layers, nn.Linear(before, task.outputs))
 
 
-def cnn(task: Task, *, norm: str = "batch", dropout: float = 0.0) -> nn.Module:
+def cnn(task: Task, *, norm: str = NORM, dropout: float = 0.0) -> nn.Module:
     """The papers' small convolutional network, as one plain ``nn.Sequential``; images of at least 4 x 4."""
     channels, height, width = _image_shape(task)
     if min(height, width) < 4:
@@ -157,17 +161,17 @@ def cnn(task: Task, *, norm: str = "batch", dropout: float = 0.0) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), *_dropout(dropout), head)
 
 
-def resnet10(task: Task, *, stem: Any = "imagenet", norm: str = "batch") -> nn.Module:
+def resnet10(task: Task, *, stem: Any = "imagenet", norm: str = NORM) -> nn.Module:
     """One basic block a stage: 4,900,546 parameters for grey images and two classes (RepTreeFL's model)."""
     return ResNet(_image_shape(task)[0], task.outputs, blocks=1, stem=stem, norm=norm)
 
 
-def resnet18(task: Task, *, stem: Any = "cifar", norm: str = "batch") -> nn.Module:
+def resnet18(task: Task, *, stem: Any = "cifar", norm: str = NORM) -> nn.Module:
     """Two basic blocks a stage; ``stem="imagenet"`` is torchvision's network, weight for weight."""
     return ResNet(_image_shape(task)[0], task.outputs, blocks=2, stem=stem, norm=norm)
 
 
-def resnet_small(task: Task, *, blocks: int = 2, norm: str = "batch") -> nn.Module:
+def resnet_small(task: Task, *, blocks: int = 2, norm: str = NORM) -> nn.Module:
     """Three stages of 16, 32 and 64 channels behind a 3 x 3 stem."""
     return ResNet(_image_shape(task)[0], task.outputs, (16, 32, 64), blocks, "cifar", norm)
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from fedsmall.models.earlier import NORM
 from fedsmall.models.norms import BatchNorm2d
 
 Norm = Callable[[int], nn.Module]
@@ -55,7 +56,7 @@ class ResNet(nn.Module):
         widths: Sequence[int] = (64, 128, 256, 512),
         blocks: int = 2,
         stem: Literal["imagenet", "cifar"] = "imagenet",
-        norm: str = "batch",
+        norm: str = NORM,
     ) -> None:
         super().__init__()
         if stem not in ("imagenet", "cifar"):

@@ -1,5 +1,7 @@
 """The model card: what a package says of itself in words, with the header that the Hugging Face hub reads."""
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,20 +16,20 @@ from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, Packag
 KINDS = {"table": "tabular", "images": "image", "arrays": "tabular"}
 WHO = {
     COMMON: "The common model of all sites",
-    CENTRAL: "A model of all data pooled",
+    CENTRAL: "A model of the same patients pooled",
     DISTILLED: "One model that the sites made of several",
 }
 SHOWN = 40  # columns that are listed by name
 USE = """## Use
 
 ```bash
-fedsmall predict . new-patients.csv
+fedsmall predict {0} new-patients.csv
 ```
 
 ```python
 import fedsmall
 
-model = fedsmall.load(".")
+model = fedsmall.load({1})
 """
 
 
@@ -36,10 +38,14 @@ def card(package: Package, weights: Mapping[str, np.ndarray]) -> str:
     return f"{_header(package)}\n\n{words(package, weights)}"
 
 
-def words(package: Package, weights: Mapping[str, np.ndarray]) -> str:
-    """The card without the header."""
+def words(package: Package, weights: Mapping[str, np.ndarray], place: str = ".") -> str:
+    """The card without the header; its commands name the package by the ``place`` where it is."""
     size = sum(int(array.size) for array in weights.values())
-    parts = [f"# {package.name}: {package.label}", _what(package, size), _use(package)]
+    parts = [
+        f"# {package.name}: {package.label}",
+        _what(package, size),
+        _use(package, USE.format(shlex.quote(place), json.dumps(place))),
+    ]
     parts += [_takes(package), _trained(package), _performance(package), _limits(package), _made(package)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -93,7 +99,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"**{name}**" for name in names)
 
 
-def _use(package: Package) -> str:
+def _use(package: Package, use: str) -> str:
     rule = "The class is the likeliest one."
     if package.loss == ORDINAL:
         rule = f"They are grades, from {package.class_names[0]} to {package.class_names[-1]}. {rule}"
@@ -103,12 +109,12 @@ def _use(package: Package) -> str:
             f"({package.threshold_from})."
         )
     if package.kind == "times":
-        return USE + "model.predict_survival(rows)  # one column for each of model.times_\n```"
+        return use + "model.predict_survival(rows)  # one column for each of model.times_\n```"
     if package.labels:
-        return USE + "model.predict_proba(rows)  # one column for each of model.labels_\n```"
+        return use + "model.predict_proba(rows)  # one column for each of model.labels_\n```"
     if package.numbers:
-        return USE + "model.predict(rows)\n```"
-    return USE + f"model.predict_proba(rows)  # one column for each of model.classes_\n```\n\n{rule}"
+        return use + "model.predict(rows)\n```"
+    return use + f"model.predict_proba(rows)  # one column for each of model.classes_\n```\n\n{rule}"
 
 
 def _images(form: Pixels, size: tuple[int, ...]) -> list[str]:

@@ -10,6 +10,7 @@ from fedsmall.data.outcomes import Kind, kind_of
 from fedsmall.data.preparation import Preparation
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Task
+from fedsmall.models.earlier import Options
 from fedsmall.models.own_models import has_own_models
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
@@ -26,7 +27,7 @@ class Architecture(Frozen):
     """
 
     model: str
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict, validate_default=True)
     members: int | None = None
     together: Literal["probability", "logit"] = "probability"
 

@@ -10,8 +10,8 @@ from fedsmall.data.forms import Columns, Pixels
 from fedsmall.data.pictures.files import ENDINGS, is_image
 from fedsmall.data.pictures.places import EACH
 from fedsmall.data.preparation import Preparation
-from fedsmall.data.sources.arrays import as_inputs, opened_npz
-from fedsmall.data.sources.sheets import EXCEL
+from fedsmall.data.sources.arrays import as_inputs, is_table, opened_npz
+from fedsmall.data.sources.sheets import EXCEL, as_table
 from fedsmall.data.sources.table_files import read_table
 from fedsmall.errors import DataError
 from fedsmall.methods import nearest
@@ -56,7 +56,7 @@ def _rows(preparation: Preparation, source: Any, array: str, sheet: str | None =
     if isinstance(source, str | Path):
         return _of_path(preparation, Path(source), array, sheet)
     if isinstance(form, Columns):
-        return _of_table(form, source)
+        return _of_table(form, as_table(source) if is_table(source) else source)
     return _numbered(as_inputs(np.asarray(source)))
 
 

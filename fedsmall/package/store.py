@@ -81,10 +81,9 @@ def read(path: Path | str) -> Stored:
     held = _of_zip(path) if path.suffix == ".zip" else _of_folder(path)
     _check_digests(path, held)
     try:
-        told = json.loads(held[RECORD])
-        if told["format"] > FORMAT:
+        if json.loads(held[RECORD])["format"] > FORMAT:
             raise PlanError(f"{path} is of a later fedsmall than this one, {__version__}; install that")
-        record = Package.model_validate(told)
+        record = Package.model_validate_json(held[RECORD])
     except ValidationError as error:
         raise PlanError(f"{path}: {RECORD} is not one that fedsmall {__version__} reads: {_first(error)}") from None
     except (ValueError, KeyError, TypeError) as error:

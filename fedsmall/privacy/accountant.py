@@ -5,18 +5,20 @@ Renyi accountant's by a tenth to a fifth.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import Charge, Protection, lot_of, steps_of
+from fedsmall.privacy.patient_level import REACH, Charge, Protection, lot_of, steps_of
 
 GRID = 1e-3  # of the privacy loss: five times quicker than the library's 1e-4, and dearer by less than a thousandth
 CLOSE = 1e-3  # how near a multiplier's epsilon comes to the one that is asked for, from below
+ORDERS = (2, 4, 8, 16, 32, 64)  # of Renyi's divergence: enough for a bound that says which noise is far too small
 
 
 def protection_of(plan: Plan, samples: int, place: int, sites: int, pooled: int = 1) -> Protection:
@@ -32,6 +34,37 @@ def protection_of(plan: Plan, samples: int, place: int, sites: int, pooled: int 
     if privacy.epsilon is not None:
         noise = noise_for(privacy.epsilon, privacy.delta, rate, steps_of(plan, place, sites))
     return Protection(rate, noise, lot, privacy.clip)
+
+
+def check_noise(plan: Plan, samples: Mapping[int, int], sites: int) -> None:
+    """Raise PlanError where a plan's own noise is so small that what it costs is out of the accountant's reach.
+
+    ``samples`` is how many each site has, by its place; the line says nothing of it. Other plans pass.
+    """
+    privacy = plan.method.privacy
+    if privacy is None or privacy.level != "patient" or privacy.epsilon is not None:
+        return
+    for place, own in samples.items():
+        steps = steps_of(plan, place, sites)
+        if _is_out_of_reach(protection_of(plan, own, place, sites).charge(steps), privacy.delta):
+            raise PlanError(
+                f"noise = {privacy.noise:g} is too small for {steps} steps at delta {privacy.delta:g}: epsilon above "
+                f"{REACH:,} is no promise, and is not counted. {_enough_noise(steps, privacy.delta):.2g} is always "
+                "enough for that; or say epsilon, for which every site finds its noise"
+            )
+
+
+def _is_out_of_reach(charge: Charge, delta: float) -> bool:
+    """Whether even a quick bound on the epsilon is above REACH: with it grows the accountant's grid, without end."""
+    if charge.steps == 0 or charge.noise >= _enough_noise(charge.steps, delta):
+        return False
+    return bool(RdpAccountant(ORDERS).compose(event_of(charge), charge.steps).get_epsilon(delta) > REACH)
+
+
+def _enough_noise(steps: int, delta: float) -> float:
+    """The noise with which so many steps cost at most REACH, whatever the rate: Mironov 2017, proposition 3, at 1."""
+    tail = 2 * math.log(1 / delta)
+    return math.sqrt(steps) / (math.sqrt(tail + 2 * REACH) - math.sqrt(tail))
 
 
 def epsilon_of(charges: Iterable[Charge], delta: float) -> float:

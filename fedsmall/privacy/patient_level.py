@@ -30,6 +30,8 @@ from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.travel.journey import journey
 
+REACH = 1000  # the largest epsilon that is counted: above some ten it promises little, above this nothing
+
 
 class Charge(NamedTuple):
     """So many ``steps`` of lots at sampling ``rate``, with noise multiplier ``noise``."""
@@ -93,7 +95,11 @@ def check_patient_level(plan: Plan, buffers: Sequence[str] = ()) -> None:
     ``buffers`` are the names of the model's running statistics.
     """
     method = plan.method
+    if isinstance(plan.recipe.class_weights, str):
+        raise PlanError("the plan's privacy does not cover exact counts of classes; give numbers as class_weights")
     lot_of(plan)
+    if method.privacy is not None and (method.privacy.epsilon or 0) > REACH:
+        raise PlanError(f"epsilon = {method.privacy.epsilon:g} promises patients nothing; give {REACH:,} at most")
     if plan.recipe.local_epochs is not None:
         raise PlanError("patient-level privacy counts steps, and epochs would tell how many samples; set local_steps")
     if method.weighted:

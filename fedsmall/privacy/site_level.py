@@ -1,14 +1,19 @@
 """Clip and noise on what leaves a site, and the ledger of what that has cost.
 
 What is promised. The unit is a whole site: whoever sees the models that a site sent, every one of them, could hardly
-tell whether it had trained or had sent back the models that it received. That is (epsilon, delta)-differential privacy
-under add-or-remove of a site (for exchange of a site's data for any other, the sensitivity doubles: halve ``noise``).
+tell whether it had trained or had sent back the models that it received: (epsilon, delta)-differential privacy where
+neighbours differ by one site's updates, which are zero in one of the two, and who takes part is the same in both. (For
+exchange of a site's data for any other, the sensitivity doubles: halve ``noise``.)
 
 What a permuted model costs. A traveller that hops is seen by the next site, not only by the server, so *every contact
 is a release*, at permutations as at aggregations: a site is charged once for each contact in which it takes part.
 What later sites do to the traveller is post-processing and costs the first site nothing. Nothing is gained by the
 permutation itself: the server draws it, so no amplification by shuffling is claimed. FedDC therefore costs what FedAvg
 with equal communication costs, and more than FedAvg of equal period.
+
+Where a ``fraction`` of the sites takes part, no amplification by the draw is claimed either: a plan's seed says who
+was drawn, and a draw of exactly k of m sites, where another takes the place of one left out, is not Poisson sampling
+and hides less. The ledger is that of a site that took part every time; a real site counts its own releases.
 
 What is sent without noise, and why that is not a hole: nothing of the site. Running statistics and integer counters go
 back as they were received (:func:`privatise`); a plan whose moments travel or whose rule sends controls is refused
@@ -91,41 +96,35 @@ def tells_loss(plan: Plan) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def epsilon(noise: float, delta: float, releases: int, fraction: float = 1.0) -> float:
+def epsilon(noise: float, delta: float, releases: int) -> float:
     """The epsilon at ``delta`` of that many releases with noise multiplier ``noise``, by the Renyi accountant.
 
-    With a ``fraction`` below 1 a site takes part in each of the ``releases`` contacts by chance (Poisson sampling
-    stands in for the draw of a fixed number), which holds against those who do not know who took part: the readers of
-    the final model, not the server. Infinite without noise, zero before the first release.
+    Infinite without noise, zero before the first release.
     """
     if releases == 0:
         return 0.0
     if noise == 0:
         return float("inf")
-    event: dp_event.DpEvent = dp_event.GaussianDpEvent(noise)
-    if fraction < 1:
-        event = dp_event.PoissonSampledDpEvent(fraction, event)
-    return float(RdpAccountant().compose(event, releases).get_epsilon(delta))
+    return float(RdpAccountant().compose(dp_event.GaussianDpEvent(noise), releases).get_epsilon(delta))
 
 
 class Ledger:
     """What a run has spent of its privacy budget, contact by contact, at the level of one site.
 
-    ``releases`` may start above zero, where a run resumes. ``fraction`` is the share of sites asked at a contact.
+    ``releases`` may start above zero, where a run resumes.
     """
 
-    def __init__(self, privacy: Privacy, fraction: float = 1.0, releases: int = 0):
+    def __init__(self, privacy: Privacy, releases: int = 0):
         self.privacy = privacy
-        self.fraction = fraction
         self.releases = releases
 
     def epsilon_after(self, releases: int) -> float:
         """The epsilon that ``releases`` contacts in all would have cost."""
-        return epsilon(self.privacy.noise, self.privacy.delta, releases, self.fraction)
+        return epsilon(self.privacy.noise, self.privacy.delta, releases)
 
     @property
     def spent(self) -> float:
-        """The epsilon so far, against those who do not know who took part when."""
+        """The epsilon so far."""
         return self.epsilon_after(self.releases)
 
     def allows(self, contacts: int = 1) -> bool:
@@ -155,19 +154,8 @@ class Ledger:
         return low
 
     def report(self) -> dict[str, float]:
-        """The ledger's last line, for a run's record.
-
-        ``epsilon`` holds against readers of the final model; ``epsilon_to_server`` against the server and a site's
-        successors, who know when it took part: without amplification, for a site that took part every time.
-        """
-        privacy = self.privacy
-        to_server = epsilon(privacy.noise, privacy.delta, self.releases)
-        return {
-            "epsilon": self.spent,
-            "epsilon_to_server": to_server,
-            "delta": privacy.delta,
-            "releases": self.releases,
-        }
+        """The ledger's last line, for a run's record."""
+        return {"epsilon": self.spent, "delta": self.privacy.delta, "releases": self.releases}
 
 
 def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> None:
@@ -186,15 +174,15 @@ def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> Non
         raise PlanError('only the folded anchor is private; use fold_at = "site" and travel = "anchors"')
     if privacy.counted and any("running" in name for name in buffers):
         raise PlanError("BatchNorm's running statistics would leave without noise; use GroupNorm with privacy")
-    _check_budget(privacy, method.fraction, contacts)
+    _check_budget(privacy, contacts)
 
 
-def _check_budget(privacy: Privacy, fraction: float, contacts: int) -> None:
+def _check_budget(privacy: Privacy, contacts: int) -> None:
     if privacy.budget is None:
         return
     if privacy.noise == 0:
         raise PlanError("a privacy budget needs noise above 0: without it the first contact costs infinitely much")
-    ledger = Ledger(privacy, fraction)
+    ledger = Ledger(privacy)
     if not ledger.allows(contacts):
         raise PlanError(
             f"{contacts} contacts with noise {privacy.noise:g} cost epsilon {ledger.epsilon_after(contacts):.3g} at "

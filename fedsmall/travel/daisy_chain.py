@@ -16,15 +16,21 @@ from fedsmall.travel.dynamic.stack import DynamicAverages
 from fedsmall.travel.moments import Moment
 from fedsmall.travel.peers.walk import Peers
 from fedsmall.travel.schedule import Action, Contact
-from fedsmall.travel.topologies import Regions, Server, Topology
+from fedsmall.travel.topologies import Region, Regions, Server, Topology, United
 from fedsmall.travel.travellers import Travellers
 
 
-def topology_for(plan: Plan, trainer: Trainer, initial: Initial, combiner: Combiner | None = None) -> Topology:
+def topology_for(
+    plan: Plan, trainer: Trainer, initial: Initial, combiner: Combiner | None = None, united: United | None = None
+) -> Topology:
     """The sites of ``trainer`` as the plan's method lets them average; ``combiner`` in place of the method's own.
 
-    ``initial`` gives each site its own model, or all one under None.
+    ``initial`` gives each site its own model, or all one under None. Where there is a line to other regions,
+    ``united``, the sites are those of one region.
     """
+    if united is not None:
+        within = plan.model_copy(update={"method": plan.method.model_copy(update={"regions": None})})
+        return Region(within, Travellers(within, trainer, combiner_for(plan), initial), plan, united)
     method, travellers = plan.method, Travellers(plan, trainer, combiner or combiner_for(plan), initial)
     if method.topology is not None:
         return Peers(plan, travellers)

@@ -4,10 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
+import numpy as np
+
+from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
+from fedsmall.travel.commons import Event
 from fedsmall.travel.moments import Moment
-from fedsmall.travel.regions import meet, regions_of
-from fedsmall.travel.schedule import Contact
+from fedsmall.travel.regions import meet, regions_of, route_within
+from fedsmall.travel.schedule import Action, Contact
 from fedsmall.travel.travellers import Travellers
 from fedsmall.wire import Arrays
 
@@ -44,7 +48,7 @@ class Server(Topology):
     def average(self, moment: Moment) -> Iterator[Moment]:
         """Let every group's models become one."""
         travellers, t = self.travellers, moment.contact.t
-        commons, means, told = travellers.commons, travellers.means(), []
+        commons, means, told = travellers.commons, travellers.means(), list[Event]()
         if means is None:
             travellers.refused, told = commons.aggregate(travellers.updates, t, travellers.gate)
         else:
@@ -69,6 +73,47 @@ class Regions(Topology):
         travellers.publish()
         yield made(moment._replace(events=moment.events + told, bytes_between=between), travellers)
         travellers.become_common()
+
+
+@final
+class Region(Topology):
+    """One region's server among several: now and then its global model becomes one with those of the others.
+
+    ``whole`` is the plan of all regions, which the sites are told; who is where is drawn over the sites of all, by
+    name, so that the regions together are what a simulation of them is, to the bit. ``united`` gives the model of all.
+    """
+
+    def __init__(self, plan: Plan, travellers: Travellers, whole: Plan, united: United) -> None:
+        super().__init__(plan, travellers)
+        travellers.move, self._whole, self._united = self._move, whole, united
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """Let the region's models become one, and that one with the other regions' where they meet."""
+        travellers, commons, t = self.travellers, self.travellers.commons, moment.contact.t
+        weight = float(travellers.shares().sum())  # of what counts, before it is averaged
+        travellers.refused, told = commons.aggregate(travellers.updates, t, travellers.gate)
+        if meet(self._whole, moment.contact):
+            own = commons.models[0]
+            one = self._united(t, own, weight)
+            _check_like(own, one)
+            commons.go_on_with({name: one[name][None] for name in own})
+        travellers.publish()
+        yield made(moment._replace(events=moment.events + told), travellers)
+        travellers.become_common()
+
+    def _move(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
+        if before.action is not Action.PERMUTE:
+            return at
+        names = self.travellers.names
+        to = route_within(self._whole, names, before.t)
+        return np.array([names.index(to[names[site]]) for site in at])
+
+
+def _check_like(own: Arrays, one: Arrays) -> None:
+    """Raise PlanError where what came down is another kind of model."""
+    told = [{name: (array.shape, array.dtype) for name, array in model.items()} for model in (own, one)]
+    if told[0] != told[1]:
+        raise PlanError("the united model has other arrays than this region's")
 
 
 def made(moment: Moment, travellers: Travellers) -> Moment:

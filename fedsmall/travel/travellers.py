@@ -44,6 +44,7 @@ class Travellers:
             raise ValueError("sites must come in the order of their names")
         self._initial = initial
         self.commons = Commons(combiner, plan.method, starting(plan, len(self.names), initial))
+        self.move = self._moved  # where models go between two contacts
         self.has_sent = np.zeros(0, dtype=bool)  # of sites elsewhere: which have sent a model at the last contact
         self.refused: set[int] | None = None  # groups without a new model, from an aggregation to :meth:`become_common`
         self._before: Contact | None = None
@@ -92,7 +93,7 @@ class Travellers:
             self.depart(stretch[0])
         legs, at, before, crossed = [], self.at, self._before, 0
         for contact in stretch:
-            last, at = at, at if before is None else self._moved(at, before, contact)
+            last, at = at, at if before is None else self.move(at, before, contact)
             crossed += crossings(self.plan, len(self.names), last, at)
             arrived = before is None or before.travels
             closes, route = contact.action is Action.AGGREGATE, route_at(self.plan, contact.t)
@@ -143,7 +144,9 @@ class Travellers:
         signals = Signals(self.common, order_rule, self._memory, losses=False)
         if self.trainer.is_remote:
             sent, known = self._outbox.sent, self._outbox.known
-            signals = replace(signals, sent=sent, known=known, group=self.group, carries=self._carries, fresh=~self.trained)
+            signals = replace(
+                signals, sent=sent, known=known, group=self.group, carries=self._carries, fresh=~self.trained
+            )
             return self.trainer.walk(self.stack, legs, signals)
         self._door.arrive(self.stack, legs[-1].sites, self.common)
         trained = self.trainer.walk(self.stack, legs, signals)
@@ -204,7 +207,7 @@ class Travellers:
             self.trainer.publish(self._before.t, self._outbox.sent, self.commons.order_rule())
 
     def fetch(self, sites: Sequence[str]) -> tuple[list[str], int]:
-        """Have the models of these sites here which have stayed there; gives the sites that sent them, and the bytes."""
+        """Have the models of these sites here which have stayed there; gives the sites whose are, and the bytes."""
         row_of = {self.names[site]: row for row, site in enumerate(self.at)}
         rows, sent = self.trainer.fetch(self.stack, np.array([row_of[site] for site in sites], dtype=np.int64))
         return [self.names[site] for site in self.at[rows]], sent

@@ -62,6 +62,7 @@ class Growing:
         self.ground, self.settings, self.tree = ground, ground.settings, tree
         self.t = when[0]
         self.rows, factors = drawn(g, self.settings.goss, rng_for(self.settings.seed, "goss", *when))
+        self.most = float(factors.max(initial=1.0))
         self.drawn = np.zeros(len(g), bool)
         self.drawn[self.rows] = True
         self.sums = np.zeros((2, *g.shape), np.int64)  # 0 where a row was not drawn
@@ -107,10 +108,10 @@ class Growing:
 
     def _width(self) -> int:
         """Bits for any sum; from what gradients can be, not from what they are, where that is known."""
-        goss, bound = self.settings.goss, self.ground.objective.bound
+        bound = self.ground.objective.bound
         if bound is None:
             return width_for(len(self.rows), 2.0 ** np.ceil(np.log2(max(1.0, broken(np.abs(self.sums)).max()))))
-        return width_for(len(self.rows), bound * max(1.0, goss.factor if goss is not None else 1.0))
+        return width_for(len(self.rows), bound * self.most)
 
     def _choose(self, open_nodes: list[int], level: int) -> Talk[dict[int, Choice]]:
         """The best split of each node, where one gains enough; the first party in order where several are equal."""

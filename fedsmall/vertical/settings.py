@@ -10,8 +10,9 @@ PRECISION = 40  # bits after the point; sums of 10**6 gradients below 8 fit 64 b
 class Goss(BaseModel):
     """Gradient-based one-side sampling: ``top`` of the rows by gradient, and ``other`` of the rest at random.
 
-    Both are shares of all rows. What was drawn at random is multiplied by (1 - top) / other. Source: Ke et al. 2017
-    (LightGBM), Algorithm 2; SecureBoost+, section 4.
+    Both are shares of all rows, rounded to rows. What was drawn at random is multiplied by how many it was drawn from
+    over how many were drawn, so that it stands for them all: (1 - top) / other where nothing is rounded. Source: Ke et
+    al. 2017 (LightGBM), Algorithm 2; SecureBoost+, section 4.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -23,11 +24,6 @@ class Goss(BaseModel):
         if self.top + self.other >= 1:
             raise ValueError(f"goss takes fewer than all rows: top + other is {self.top + self.other:g}, not below 1")
         return self
-
-    @property
-    def factor(self) -> float:
-        """By how much what was drawn at random counts more."""
-        return (1 - self.top) / self.other
 
 
 class Boosting(BaseModel):

@@ -66,6 +66,6 @@ def drawn(g: np.ndarray, goss: Goss | None, rng: np.random.Generator) -> tuple[n
     top = max(1, round(goss.top * rows))
     other = rng.choice(ranked[top:], max(1, round(goss.other * rows)), replace=False)
     factors = np.zeros(rows)
-    factors[ranked[:top]], factors[other] = 1.0, goss.factor
+    factors[ranked[:top]], factors[other] = 1.0, (rows - top) / len(other)
     chosen = np.flatnonzero(factors)
     return chosen, factors[chosen]

@@ -5,9 +5,11 @@ routes before the clock starts and do nothing but train, permute and aggregate; 
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
+from flwr.serverapp import Grid
 from torch import Tensor, nn
 
 from fedsmall.aggregation.aggregate import aggregate
@@ -21,8 +23,8 @@ from fedsmall.travel.schedule import Action
 from fedsmall.wire import Arrays
 from sim.bench.rivals import by_fedlab, by_pfl
 from sim.bench.timing import Clock, Timing
-from strategies.build import strategy_for
-from strategies.server.run_loop import RunLoop
+from strategies.grid_trainer import GridTrainer
+from strategies.server.run_loop import run_rounds
 
 Contender = Callable[[Plan, Federation, str], Timing]
 
@@ -57,7 +59,7 @@ def by_ray(plan: Plan, federation: Federation, device: str) -> Timing:
 
 
 def _conducted(
-    plan: Plan, federation: Federation, grid: object, warm: int = 0, clock_of: Callable[[str], Clock] = Clock
+    plan: Plan, federation: Federation, grid: Grid, warm: int = 0, clock_of: Callable[[str], Clock] = Clock
 ) -> Timing:
     """Run the plan on a grid; its first ``warm`` contacts are taken to have cost what the later ones do."""
     begun = [(0, clock_of("cpu"))]  # the models come back as numbers, so a device has finished
@@ -66,15 +68,8 @@ def _conducted(
         if len(begun) <= warm < rounds:
             begun.append((t, clock_of("cpu")))
 
-    loop = RunLoop(
-        strategy_for(plan),
-        grid,  # type: ignore[arg-type]
-        plan,
-        lambda site: initial_model(plan, federation.task, site),
-        progress=progress,
-        in_pieces=False,
-    )
-    outcome = loop.run()
+    initial = partial(initial_model, plan, federation.task)
+    outcome = run_rounds(plan, GridTrainer(plan, grid), initial, progress=progress, in_pieces=False)
     assert outcome.model is not None
     before, clock = begun[-1]
     share = plan.rounds / (plan.rounds - before)

@@ -1,6 +1,7 @@
 """The workloads of ``fedsmall bench``: small federations of random samples."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,7 @@ def _samples(task: Task, count: int, rule: np.ndarray, rng: np.random.Generator)
 
 def plan_of(key: str, model: str, rounds: int, aggregate_every: int, recipe: Recipe, aggregator: str = "mean") -> Plan:
     """FedDC with d = 1 on full batches."""
-    options = {"hidden": [50, 20]} if model == "mlp" else {}
+    options: dict[str, Any] = {"mlp": {"hidden": [50, 20]}, "linear": {}}.get(model, {"norm": "batch"})
     feddc = method("FedDC", permute_every=1, aggregate_every=aggregate_every, aggregator=aggregator)
     return Plan(
         name=f"bench-{key}",

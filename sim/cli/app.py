@@ -13,8 +13,8 @@ from typing import Any
 import click
 import typer
 
-from sim.cli.argument_help import with_argument_help
 from sim.cli.commands import COMMANDS, Entry
+from sim.cli.whole_help import with_whole_help
 
 OURS = ("fedsmall", "strategies", "clients", "sim")
 INTERRUPTED = 130
@@ -37,10 +37,10 @@ class LazyCommand(click.Command):
         module, _, name = self.entry.place.partition(":")
         found = getattr(import_module(module, __package__), name)
         if not isinstance(found, typer.Typer):
-            app = typer.Typer(add_completion=False, rich_markup_mode=None)
+            app = typer.Typer(add_completion=False)
             app.command(self.name, help=found.__doc__)(found)
             found = app
-        command = with_argument_help(typer.main.get_command(found))
+        command = with_whole_help(typer.main.get_command(found))
         command.name = self.name
         return command
 
@@ -59,14 +59,14 @@ class Commands(typer.core.TyperGroup):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """The command that is asked for; the nearest one is named where there is none."""
         known = self.list_commands(ctx)
-        if args and not args[0].startswith("-") and args[0] not in known:
+        if args and not ctx.resilient_parsing and not args[0].startswith("-") and args[0] not in known:
             from fedsmall.methods import nearest
 
             raise click.UsageError(f"There is no command {args[0]!r}. {nearest(args[0], known)}")
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
+app = typer.Typer(cls=Commands, no_args_is_help=True)
 
 
 def show_version(asked: bool) -> None:

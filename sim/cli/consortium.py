@@ -11,7 +11,11 @@ from sim.cli.site.roll import say_roll
 from sim.cli.terminal import say
 from sim.consortium import keys, members, server
 
-app = typer.Typer(no_args_is_help=True, help="Provision a consortium: authority, certificates, and a kit per site.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Provision a consortium: authority, certificates, and a kit per site.",
+)
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="the consortium's folder")]
 HERE = Path("consortium")
 LOOPBACK = "127.0.0.1"

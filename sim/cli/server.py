@@ -10,7 +10,7 @@ from sim.consortium import members, server, supervisor
 from sim.consortium.flower_cli import port_is_free
 from sim.consortium.supervisor import stay
 
-app = typer.Typer(no_args_is_help=True, help="Run the coordinator's server.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run the coordinator's server.")
 
 
 @app.command("up")
@@ -24,9 +24,13 @@ def up(
     ] = False,
 ) -> None:
     """Start the server and bring its register of sites up to date; every command that is run is shown."""
+    from sim.consortium.keeper import interrupted  # brings torch, which takes its time
+
     server.up(folder, say, only, durable=durable)
     record = members.load(folder)
     say(f"The server is up: sites dial {record.address}; only this machine may command it.")
+    for run in interrupted(folder) if only in ("", "superexec") else ():
+        say(f"The run {run!r} was under way and goes on by itself; `fedsmall stop {run}` ends it.")
     if not detach:
         stay(server.process_folder(folder, only), say)
 
@@ -36,7 +40,7 @@ def down(
     folder: Folder = HERE,
     only: Annotated[str, typer.Option(help="superlink, superexec or gate alone, as at `up`")] = "",
 ) -> None:
-    """Stop the server; a run that is under way can be resumed."""
+    """Stop the server; a run that is under way goes on when it is up again, unless it was stopped."""
     say("stopped" if server.down(folder, only) else "nothing ran")
 
 

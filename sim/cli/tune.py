@@ -37,7 +37,10 @@ def tune(
     ] = None,
     seeds: Annotated[int, typer.Option(help="at most this many seeds; fewer where the choices are stable")] = 6,
     metric: Annotated[
-        str | None, typer.Option(help="what makes a rate better: accuracy, or by routes the loss", show_default=False)
+        str | None,
+        typer.Option(
+            help="what makes a rate better: else the scenario's metric, by routes the loss", show_default=False
+        ),
     ] = None,
     by: Annotated[
         str | None,
@@ -63,6 +66,7 @@ def tune(
     from sim.evidence.grid import grid, settings_in
     from sim.evidence.items import SEARCHES, items
     from sim.evidence.search import save, spaced_rates
+    from sim.evidence.search_by_routes import measure_of
     from sim.runs.scenario import load
     from sim.runs.shipped import find
 
@@ -75,10 +79,11 @@ def tune(
     if draws is not None:
         tried = spaced_rates(min(tried), max(tried), draws, seed=0)
     options = {"by": by, "engine": engine, "device": device, "data_root": data_root, "most_seeds": seeds}
+    metric = measure_of(plain[""], by, metric or (item.metric if item else None), data_root)
     tries = {variant: _searched(variant, one, tried, metric, **options) for variant, one in asked.items()}
     path = out or (SEARCHES / f"{item.name}.csv" if item else Path(f"tune-{Path(scenario).stem}.csv"))
     save(path, tries)
-    _draw(tries, asked, path, item.name if item else None, beside=item is None or out is not None)
+    _draw(tries, asked, metric, path, item.name if item else None, beside=item is None or out is not None)
     _tell(path, write, asked, tries, whole)
 
 
@@ -91,23 +96,17 @@ def _check_item(of_item: bool, write: Path | None, tries_of: list[str] | None) -
         raise PlanError(f"{write} exists already; choose another with --write, or remove it")
 
 
-def _searched(
-    variant: str, scenario: "Scenario", tried: Sequence[float], metric: str | None, **options: Any
-) -> "list[Try]":
+def _searched(variant: str, scenario: "Scenario", tried: Sequence[float], metric: str, **options: Any) -> "list[Try]":
     """All runs of one variant's search, with a line for each seed and a table at the end."""
-    from fedsmall.evaluation.metrics import LOWER_IS_BETTER
     from sim.evidence.search import choose, search
-    from sim.evidence.search_by_routes import ROUTES, judged_by
-
-    of_loss = metric in LOWER_IS_BETTER or (metric is None and judged_by(scenario, options["by"]) == ROUTES)
 
     def report(seed: int, so_far: "list[Try]") -> None:
         worst = max(choice.regret for choice in choose(so_far).values())
-        loses = f"{worst:.4f}" if of_loss else f"{100 * worst:.1f} points"
+        loses = f"{_value(worst, metric)}{' points' if _is_percent(metric) else ''}"
         console.print(f"{variant} seed {seed}: {len(so_far)} runs; a resampled choice loses {loses}")
 
     tries = search(scenario, tried, metric=metric, on_seed=report, **options)
-    _show(choose(tries), of_loss)
+    _show(choose(tries, metric), metric)
     return tries
 
 
@@ -145,7 +144,12 @@ def _write(path: Path, scenario: "Scenario", tries: "list[Try]", whole: "Grid | 
 
 
 def _draw(
-    tries: "dict[str, list[Try]]", asked: "Mapping[str, Scenario]", path: Path, item: str | None, beside: bool
+    tries: "dict[str, list[Try]]",
+    asked: "Mapping[str, Scenario]",
+    metric: str,
+    path: Path,
+    item: str | None,
+    beside: bool,
 ) -> None:
     """A figure for every variant: ``beside`` the search, or among those of the docs."""
     from sim.evidence.figures import save, sensitivity
@@ -155,7 +159,7 @@ def _draw(
     folder = path.parent if beside else DOCS / "evidence"
     for variant, some in tries.items():
         name = f"lr-{item or path.stem}{'-' + variant if variant else ''}.svg"
-        save(sensitivity(choose(some), [plan.method for plan in asked[variant].plans()]), folder / name)
+        save(sensitivity(choose(some, metric), [plan.method for plan in asked[variant].plans()], metric), folder / name)
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -169,13 +173,25 @@ def numbers(text: str) -> tuple[float, ...]:
     return rates
 
 
-def _show(choices: "dict[str, RateChoice]", of_loss: bool) -> None:
-    head = "loss on sites never seen" if of_loss else "score on sites never seen"
+def _show(choices: "dict[str, RateChoice]", metric: str) -> None:
+    from sim.report.sentences import named
+
+    head = f"{named(metric)} on sites never seen"
     table = Table("method", "rate", "rounds", head, "note", box=None, header_style="dim", pad_edge=False)
     for label, choice in choices.items():
         score = choice.scores[choice.lr]
-        numbers = (-score.mean, -score.high, -score.low) if of_loss else (score.mean, score.low, score.high)
-        told = (f"{each:.4f}" if of_loss else f"{100 * each:.1f}" for each in numbers)
+        told = (_value(each, metric) for each in (score.mean, score.low, score.high))
         note = "at the edge of what was tried" if choice.at_the_edge else ""
         table.add_row(label, f"{choice.lr:g}", str(choice.rounds or "all"), "{} [{}, {}]".format(*told), note)
     console.print(table)
+
+
+def _value(number: float, metric: str) -> str:
+    return f"{100 * number:.1f}" if _is_percent(metric) else f"{number:.4f}"
+
+
+def _is_percent(metric: str) -> bool:
+    from fedsmall.evaluation.metrics import LOWER_IS_BETTER
+    from sim.report.tables import AREAS
+
+    return metric not in (*LOWER_IS_BETTER, *AREAS)

@@ -2,7 +2,8 @@
 
 A SuperLink keeps its state in memory unless the server is ``durable``. Nothing is lost with it: the run's truth is its
 own journal, and the sites' keys are in the consortium's folder. So when the SuperLink has started again, the sites are
-registered anew, and every run that it conducted is resumed, to the same bits.
+registered anew, and every run that it conducted is resumed, to the same bits. So it is when the whole server was
+stopped, or its machine, and is started again, be it durable: no ServerApp outlives that.
 """
 
 import json
@@ -11,7 +12,6 @@ import time
 import traceback
 from pathlib import Path
 
-from fedsmall.audit_log import AuditLog
 from fedsmall.files import one_line
 from sim.consortium import flower_cli, runs, server
 
@@ -36,7 +36,7 @@ def look(folder: Path, durable: bool) -> None:
     if before is None or before == now or not server.is_up(folder):
         return
     server.register(folder, say)
-    if not durable and before["superlink"] != now["superlink"]:
+    if server.STARTED in before or (not durable and before["superlink"] != now["superlink"]):
         for run in interrupted(folder):
             if flower_cli.wait_until(lambda run=run: not runs.is_running(folder / "runs" / run), ENDS_S):  # type: ignore[misc]
                 say(f"# {run} goes on")
@@ -46,14 +46,7 @@ def look(folder: Path, durable: bool) -> None:
 
 def interrupted(folder: Path) -> list[str]:
     """The runs that were under way: launched, neither finished nor failed, and not stopped since."""
-    return [home.name for home in sorted((folder / "runs").glob("*")) if _under_way(home)]
-
-
-def _under_way(home: Path) -> bool:
-    if any((home / name).exists() for name in ("outcome.json", "failure.json")) or not (home / "flower.json").exists():
-        return False
-    marks = [e["event"] for e in AuditLog(home / "log.jsonl").entries() if e["event"] in (runs.LAUNCHED, runs.STOPPED)]
-    return marks[-1:] == [runs.LAUNCHED]
+    return [home.name for home in sorted((folder / "runs").glob("*")) if runs.is_under_way(home)]
 
 
 def _seen(folder: Path) -> dict[str, object] | None:

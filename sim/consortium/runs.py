@@ -166,13 +166,21 @@ def _go_back(home: Path, contact: int) -> None:
 
 
 def stop(folder: Path, run: str, say: Say) -> None:
-    """Stop a run after what it is doing; its journal stays."""
+    """Stop a run after what it is doing; its journal stays. One that would go on with the server goes on no more."""
     home = run_home(folder, run)
-    known = numbers(home)
-    if not known or not is_running(home):
+    if not is_under_way(home):
         raise PlanError(f"{run!r} does not run now")
-    flower_cli.call(folder / "flwr", "stop", str(known[-1]), flower_cli.CONNECTION, say=say)
+    if is_running(home):
+        flower_cli.call(folder / "flwr", "stop", str(numbers(home)[-1]), flower_cli.CONNECTION, say=say)
     log_of(home).write(STOPPED)
+
+
+def is_under_way(home: Path) -> bool:
+    """Whether a run was launched, and has neither finished, failed nor been stopped since; its server may be down."""
+    if any((home / name).exists() for name in ("outcome.json", "failure.json")) or not (home / "flower.json").exists():
+        return False
+    marks = [e["event"] for e in AuditLog(home / "log.jsonl").entries() if e["event"] in (LAUNCHED, STOPPED)]
+    return marks[-1:] == [LAUNCHED]
 
 
 def watch(

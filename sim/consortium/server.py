@@ -21,6 +21,7 @@ from sim.consortium.supervisor import Program
 RUNS, SITES = "FEDSMALL_RUNS", "FEDSMALL_SITES"
 
 SEEN = "seen.json"  # the server as its keeper has seen it last
+STARTED = "started"  # in it: the server was just started, and what was under way when it ended is to go on
 KEPT = ("superexec", "keeper")  # where each program has a container, these two share one
 START_S = 300.0  # a busy machine takes its time to import Flower
 Say = Callable[[str], None]
@@ -75,7 +76,8 @@ def up(folder: Path, say: Say, only: str = "", *, durable: bool = False) -> None
     if only != "gate":  # which passes calls on, and needs no secret of its own
         _write_secret(folder)
     flower_cli.write_connection(folder / "flwr", record.inner_address, folder / "ca" / "ca.crt")
-    (folder / "state" / SEEN).unlink(missing_ok=True)
+    if only in ("", "superexec"):  # where the keeper is; until the server is up it does nothing
+        (folder / "state" / SEEN).unlink(missing_ok=True)
     every = programs(folder, record, durable=durable or bool(only))
     commands = [program for program in every if only in ("", program.name) or (only, program.name) == KEPT]
     for program in commands:
@@ -86,7 +88,7 @@ def up(folder: Path, say: Say, only: str = "", *, durable: bool = False) -> None
             supervisor.stop(process_folder(folder, only))
             raise ValueError(f"the server did not come up within {START_S:.0f} s; see {process_folder(folder, only)}")
         register(folder, say)
-        note(folder, state(folder))
+        note(folder, state(folder) | {STARTED: True})
 
 
 def _check(folder: Path, record: Consortium, only: str) -> None:

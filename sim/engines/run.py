@@ -23,7 +23,6 @@ from fedsmall.training.frozen_body import as_trained
 from fedsmall.training.lots import spent
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.check_topology import check_served
 from fedsmall.travel.dynamic.balancing import is_dynamic
 from fedsmall.travel.moments import Moment, Watcher
 from fedsmall.travel.routes import among
@@ -34,11 +33,10 @@ from fedsmall.wire import Arrays
 from sim.engines.distil import Distilled, distilled
 from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalUnseen
 from sim.engines.record import RunRecord, record_of, whole_model, with_end
-from strategies.build import strategy_for
 from strategies.grid_trainer import GridTrainer
-from strategies.roster import Asked
+from strategies.roster import Roster
 from strategies.server.remote import Ask, Judges, OwnModelsEvaluator
-from strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, RunLoop, Stop, run_rounds
+from strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
 from strategies.server.validation import AskSites, validated
 
 Tell = Callable[[Contact, Evaluation | None], None]
@@ -63,7 +61,6 @@ def run_plan(
     ``options`` are the engine's own; every engine has "device". Raises PlanError for an engine that does not exist.
     """
     check_engine(engine, options or ())
-    check_able(engine, plan)
     plan = with_forest(plan, len(federation.names))
     check_run(plan, federation)
     trained_on = federation.pooled() if plan.method.family == "central" else federation
@@ -176,21 +173,19 @@ class _Work:
 
     def on(self, grid: Grid, tell: Tell | None = None, in_pieces: bool = True) -> Outcome:
         """Over a Flower grid, message by message."""
-        if is_dynamic(self.plan.method):
-            return self.on_strategy(grid, tell, in_pieces)
         sites = GridTrainer(self.plan, grid)
         return run_rounds(
             self.plan,
             sites,
             self.initial,
-            evaluator=self.judged(sites, grid, tell),
+            evaluator=self.judged(sites.roster, grid, tell),
             progress=self.progress,
             stop=self.stop,
             watchers=self.watchers,
             in_pieces=in_pieces,
         )
 
-    def judged(self, sites: Asked, grid: Grid, tell: Tell | None) -> Evaluator:
+    def judged(self, sites: Roster, grid: Grid, tell: Tell | None) -> Evaluator:
         """Who judges models in a simulation with messages."""
         judge = self.evaluator(self.trainer(), Judges(sites, grid, self.plan))
         task = self.federation.task
@@ -203,20 +198,6 @@ class _Work:
             return evaluation
 
         return evaluator
-
-    def on_strategy(self, grid: Grid, tell: Tell | None = None, in_pieces: bool = True) -> Outcome:
-        strategy = strategy_for(self.plan)
-        return RunLoop(
-            strategy,
-            grid,
-            self.plan,
-            self.initial,
-            self.judged(strategy, grid, tell),
-            progress=self.progress,
-            stop=self.stop,
-            in_pieces=in_pieces,
-            watchers=self.watchers,
-        ).run()
 
     def validated(self, trainer: Trainer) -> Evaluator:
         """The evaluator of an engine without sites to ask."""
@@ -286,12 +267,6 @@ ENGINES: dict[str, Callable[[_Work, dict[str, Any]], Ran]] = {
     "ray": _ray,
 }
 OPTIONS = {"cohort": ("device", "workers", "address"), "inprocess": ("device",), "ray": ("device", "cpus", "address")}
-
-
-def check_able(engine: str, plan: Plan) -> None:
-    """Raise PlanError where a plan has no server, or several, and the engine's messages go to one."""
-    if engine != DEFAULT_ENGINE:
-        check_served(plan)
 
 
 def check_engine(engine: str, options: Iterable[str] = ()) -> None:

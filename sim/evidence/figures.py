@@ -138,7 +138,7 @@ def hospitals(item: Item, result: ItemResult) -> Figure:
     return figure
 
 
-def sensitivity(choices: Mapping[str, RateChoice], methods: Sequence[Method]) -> Figure:
+def sensitivity(choices: Mapping[str, RateChoice], methods: Sequence[Method], metric: str = "score") -> Figure:
     """Validation score against the learning rate, one curve a method, the chosen rate ringed."""
     drawn = looks(methods)
     with mpl.rc_context(STYLE | WHITE):
@@ -150,7 +150,9 @@ def sensitivity(choices: Mapping[str, RateChoice], methods: Sequence[Method]) ->
             at = choice.scores[choice.lr].mean
             axes.plot(choice.lr, at, "o", mfc="none", mec=drawn[label].colour, ms=11, mew=1.5)
         axes.set_xscale("log")
-        axes.set(xlabel="learning rate (ringed: chosen)", ylabel="score on left-out training sites")
+        axes.set(
+            xlabel="learning rate (ringed: chosen)", ylabel=f"{metric.replace('_', ' ')} on left-out training sites"
+        )
         _legend(axes)
     return figure
 

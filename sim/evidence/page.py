@@ -31,7 +31,8 @@ intervals that are printed are those of their row alone, at 95%; verdicts and cl
 the number of verdicts, or of differences, in the table (Bonferroni). A verdict or claim from fewer than five seeds, or
 from runs that all gave the same number, says so beside it. A value marked (sites) is the mean of the sites' own models,
 where no model is common. **Always the commonest class**, or **always the median**, is a prediction that looks at no
-sample: a method that does not beat it has learnt nothing that its table can show.
+sample: a method that does not beat it has learnt nothing that its table can show. Networks for images normalise batches
+(`norm = "batch"`), as in the papers, where a section names nothing else.
 """
 NOT_RUN = "not run"
 OF_ERRORS = "x 100"  # an error, where others are shares in points

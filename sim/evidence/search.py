@@ -30,13 +30,14 @@ from fedsmall.tasks import build_federation
 from fedsmall.training.device import check_device
 from sim.engines.run import DEFAULT_ENGINE, run_plan
 from sim.evidence.items import SEARCHES, Item
-from sim.evidence.search_by_routes import ROUTES, by_routes, judged_by, to_its_end
+from sim.evidence.search_by_routes import FIRST_SEED, ROUTES, by_routes, judged_by, measure_of, to_its_end, unit_of
+from sim.report.tables import scale_of
 from sim.runs.files import write_csv
 from sim.runs.scenario import Scenario, assign, build
 from strategies.server.run_loop import Evaluation
 
 FOLDS = 4
-WORST = 20.0  # a loss above it, or that is no number, counts as this
+WORST = 20.0  # a loss above it, or that is no number, counts as this; of numbers, so many times their spread
 REGRET = 0.005
 
 
@@ -100,17 +101,14 @@ def search(
 ) -> list[Try]:
     """All tries of a search over ``rates`` for every method of the scenario, seed by seed until the choices are stable.
 
-    There are ``least_seeds`` of them at least. They start at 1000, so that a search shares none with the runs that are
-    reported. ``by`` is how methods are judged, as :func:`judged_by` has it: by "routes" by their out-of-fold loss.
-    ``metric`` is the common model's, else the mean over the sites; scores of the loss have a minus before them.
+    There are ``least_seeds`` of them at least. ``by`` is how methods are judged, as :func:`judged_by` has it, and
+    ``metric`` by what; else as :func:`measure_of` has it. It is the common model's, or the mean over the sites; scores
+    of a loss or an error have a minus before them.
     ``on_seed(seed, tries)`` is called after each seed.
     """
     by = judged_by(scenario, by)
-    metric = metric or ("loss" if by == ROUTES else "accuracy")
     if not rates:
         raise PlanError("a search needs learning rates to try, as in --rates 0.01,0.03,0.1")
-    if metric in LOWER_IS_BETTER and by != ROUTES:
-        raise PlanError(f"a search takes the rate with the highest score, and a low {metric} is a good one")
     if has_own_models(scenario.plan(0, scenario.seeds[0])):
         raise PlanError("a search judges sites on common samples, and these have models of their own; set recipe.lr")
     for plan in (scenario.plan(index, scenario.seeds[0]) for index in range(len(scenario.method))):
@@ -119,30 +117,32 @@ def search(
                 f"a search tries recipe.lr, which trees ({plan.method.label}) do not have; leave them out, and set "
                 "learning_rate in their boosting"
             )
-    device = device or scenario.device
+    device, metric = device or scenario.device, metric or measure_of(scenario, by, data_root=data_root)
+    scenario = scenario.model_copy(update={"metric": metric})  # so that runs reckon it
     check_device(device, scenario.dtype)
     judge = partial(_best, by=by, metric=metric, engine=engine or DEFAULT_ENGINE, device=device)
     tries: list[Try] = []
-    for seed in range(1000, 1000 + most_seeds):
+    for seed in range(FIRST_SEED, FIRST_SEED + most_seeds):
         for fold, plan, federation in _plans(scenario, seed, data_root, by):
             for lr in rates:
                 rated = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
                 tries.append(Try(plan.method.label, lr, seed, fold, *judge(rated, federation)))
         if on_seed is not None:
             on_seed(seed, tries)
-        if seed >= 999 + least_seeds and all(choice.regret < REGRET for choice in choose(tries).values()):
+        stable = REGRET * unit_of(metric, federation)
+        if seed + 1 >= FIRST_SEED + least_seeds and all(one.regret < stable for one in choose(tries).values()):
             break
     return tries
 
 
-def choose(tries: Sequence[Try]) -> dict[str, RateChoice]:
+def choose(tries: Sequence[Try], metric: str | None = None) -> dict[str, RateChoice]:
     """The rate of each method: the best mean score, ties to the smaller rate.
 
-    A smaller rate ties with the best one when its paired shortfall is within one standard error of zero.
+    A smaller rate ties with the best one when its paired shortfall is within one standard error of zero. Where the
+    ``metric`` is known, scores are told as it is, without a minus, in intervals that do not leave what it can be.
     """
-    return {
-        label: _choice(label, [t for t in tries if t.label == label]) for label in dict.fromkeys(t.label for t in tries)
-    }
+    labels = dict.fromkeys(t.label for t in tries)
+    return {label: _choice(label, [t for t in tries if t.label == label], metric) for label in labels}
 
 
 def inner(federation: Federation, fold: int, folds: int, rng: np.random.Generator) -> Federation:
@@ -221,25 +221,27 @@ def _best(plan: Plan, federation: Federation, by: str, metric: str, engine: str,
 
     Where no model stays finite the rate is too large, and the search goes on.
     """
+    unit = unit_of(metric, federation)
     try:
         evaluations = run_plan(plan, federation, engine, options={"device": device}).evaluations
     except ReplyError:
-        return _signed(np.nan, metric), 0
+        return signed(np.nan, metric, unit), 0
     if by != ROUTES or plan.method.validation is None:
-        return _signed(_score(evaluations[-1], metric), metric), 0
+        return signed(_score(evaluations[-1], metric), metric, unit), 0
     found = {each.t: each.validation["metrics"] for each in evaluations if each.validation}
     known = list(next(iter(found.values()), {}))
     if metric not in known:
         raise PlanError(f"Nothing out of fold has a metric {metric!r}. {nearest(metric, known) if known else ''}")
-    score, t = max((_signed(metrics[metric]["value"], metric), -t) for t, metrics in found.items() if metric in metrics)
-    return score, -t
+    scores = {t: signed(metrics[metric]["value"], metric, unit) for t, metrics in found.items() if metric in metrics}
+    best = max(scores, key=lambda t: (scores[t], -t))
+    return scores[best], best
 
 
-def _signed(score: float, metric: str) -> float:
+def signed(score: float, metric: str, unit: float) -> float:
     """A score of which more is better, and finite: a run that diverges is among the worst."""
-    if metric in LOWER_IS_BETTER:
-        return -(min(score, WORST) if np.isfinite(score) else WORST)
-    return score if np.isfinite(score) else 0.0
+    least = -WORST * unit if metric in (*LOWER_IS_BETTER, "r2") else {"kappa": -1.0}.get(metric, 0.0)
+    score = -score if metric in LOWER_IS_BETTER else score
+    return max(score, least) if np.isfinite(score) else least
 
 
 def _score(last: Evaluation, metric: str) -> float:
@@ -250,10 +252,11 @@ def _score(last: Evaluation, metric: str) -> float:
     return float(score)
 
 
-def _choice(label: str, tries: Sequence[Try]) -> RateChoice:
+def _choice(label: str, tries: Sequence[Try], metric: str | None) -> RateChoice:
     rates = sorted({t.lr for t in tries})
     table = np.array([[t.score for t in tries if t.lr == rate] for rate in rates])  # (rates, runs)
-    scores = {rate: interval(row) for rate, row in zip(rates, table, strict=True)}
+    told, scale = -table if metric in LOWER_IS_BETTER else table, scale_of(metric) if metric else "plain"
+    scores = {rate: interval(row, scale=scale) for rate, row in zip(rates, told, strict=True)}
     lr = rates[best_row(table)]
     rounds = int(np.median([t.rounds for t in tries if t.lr == lr]))
     return RateChoice(label, lr, _regret(table), scores, rounds)

@@ -1,15 +1,21 @@
-"""A search that gives no site up: methods are judged by models on routes, each on the sites that it never saw."""
+"""How a search judges methods: by what measure, and without giving a site up, by models on routes."""
 
+from pathlib import Path
+
+import numpy as np
 from pydantic import ValidationError
 
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.federation import Federation
 from fedsmall.parts import Validation
 from fedsmall.plan import Method, Plan
+from fedsmall.tasks import build_federation
 from fedsmall.validation import check_run
 from sim.runs.scenario import Scenario
 
 FOLDS_OF_SITES, ROUTES = "folds", "routes"
+FIRST_SEED = 1000  # of a search, so that it shares none with the runs that are reported
 LOOKS = 20  # evaluations of a run that is judged by routes, about
 
 
@@ -22,6 +28,31 @@ def judged_by(scenario: Scenario, by: str | None = None) -> str:
         raise PlanError(f"a search judges by folds or by routes, not by {by!r}")
     plans = (scenario.plan(index, scenario.seeds[0]) for index in range(len(scenario.method)))
     return by or (ROUTES if any(plan.method.validation for plan in plans) else FOLDS_OF_SITES)
+
+
+def measure_of(scenario: Scenario, by: str | None, metric: str | None = None, data_root: Path | None = None) -> str:
+    """What a search judges models by: ``metric``, or what the scenario names, or by routes the loss, or the task's own.
+
+    Raises PlanError for a metric that the task does not have.
+    """
+    named = metric or scenario.metric
+    if named is None and judged_by(scenario, by) == ROUTES:
+        return "loss"
+    federation = build_federation(scenario.plan(0, FIRST_SEED), data_root)
+    if named is not None:
+        return known_metric(named, federation.task.loss)
+    return default_metric([samples.y for samples in federation.train], federation.task)
+
+
+def unit_of(metric: str, federation: Federation) -> float:
+    """How large the error of a model that says nothing is: of numbers about their spread, and one elsewhere."""
+    task = federation.task
+    if task.kind != "numbers" or metric == "r2":
+        return 1.0
+    spread = float(np.std(np.concatenate([samples.y.ravel() for samples in federation.train]))) or 1.0
+    if metric in ("mae", "rmse"):
+        return spread * (task.unit[1] if task.unit else 1.0)
+    return spread**2 if task.loss == "mse" else spread
 
 
 def to_its_end(plan: Plan) -> Plan:

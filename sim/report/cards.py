@@ -1,11 +1,13 @@
 """The card of a run's main model as a part of its page, and how the model is used."""
 
+import shlex
+
 from markupsafe import Markup, escape
 
 from fedsmall.errors import PlanError
 from fedsmall.package.card import words
 from sim.runs.chosen import chosen, main_method
-from sim.runs.folder import Run
+from sim.runs.folder import PACKAGES, Run, stem
 
 SECTION = Markup("""<h3>Use the model</h3>
 <p><code>fedsmall predict {} NEW.csv</code> says what the models of {} make of new rows. It is no medical device.</p>
@@ -17,9 +19,9 @@ def model_card(run: Run) -> Markup:
     """A section with the command that uses the model, and its card; nothing where no model was kept."""
     try:
         label = main_method(run)
-        first = next(one.plan.seed for one in run.done if one.label == label and run.has_packages(one))
-        stored = chosen(run, label, first)[0]
+        one = next(one for one in run.done if one.label == label and run.has_packages(one))
+        stored = chosen(run, label, one.plan.seed)[0]
     except PlanError:  # an older run, one of several runs, or sites with models of their own
         return Markup()
-    where = run.folder.name if run.folder is not None else "RUN"
-    return SECTION.format(where, label, label, first, escape(words(*stored)))
+    package = f"{run.place}/{PACKAGES}/{stem(one, stored.package.whose)}"
+    return SECTION.format(shlex.quote(run.place), label, label, one.plan.seed, escape(words(*stored, package)))

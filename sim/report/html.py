@@ -101,17 +101,22 @@ def further_samples(run: Run) -> list[str]:
     return list(dict.fromkeys(name for one in run.done for name in one.row["extra"] if name != "held_out"))
 
 
-def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float]]:
+def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float | None]]:
     """The common model of each method on each site's own held-out samples, where sites have such and are few.
 
-    Where sites have models of their own, it is their common layers, completed at each site with its own.
+    Where sites have models of their own, it is their common layers, completed at each site with its own. The mean is
+    over the runs whose held-out samples show the metric; None at a site where none do, as the AUC of a single class.
     """
     means = {}
     for label, group in by_label(run.done).items():
         by_seed = [one.row["extra"].get("held_out") for one in group]
         if all(by_seed):
-            means[label] = {site: sum(each[site][metric] for each in by_seed) / len(by_seed) for site in by_seed[0]}
-    return means if 0 < len(next(iter(means.values()), {})) <= MANY_SITES else {}
+            names = sorted(set().union(*by_seed))
+            known = {site: [each[site][metric] for each in by_seed if metric in each.get(site, ())] for site in names}
+            means[label] = {site: sum(values) / len(values) if values else None for site, values in known.items()}
+    sites = {site for values in means.values() for site in values}
+    found = {label: {site: values.get(site) for site in sorted(sites)} for label, values in means.items()}
+    return found if len(sites) <= MANY_SITES else {}
 
 
 def events_of(run: Run) -> list[tuple[PlanRun, dict[str, Any]]]:

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from fedsmall.evaluation.intervals import Interval
 from fedsmall.evaluation.statistics import ENOUGH, Comparison
-from sim.report.tables import AREAS, Table, TableRow, by_label, difference, sites_values, table, values_of
+from sim.report.tables import AREAS, Table, TableRow, between, by_label, table
 from sim.runs.folder import PlanRun, Run
 
 NAMES = {
@@ -30,7 +32,7 @@ def sentences(run: Run) -> list[str]:
     groups = by_label(run.done)
     if not groups:
         return ["No method was run to its end, so there is nothing to compare.", ""]
-    return [_headline(shown, run) + _federation(shown, groups) + _trivial(shown), _travelling(shown)]
+    return [_headline(shown, run) + _federation(shown, groups, run) + _trivial(shown), _travelling(shown)]
 
 
 def value(shown: Table, number: float) -> str:
@@ -45,7 +47,7 @@ def named(metric: str) -> str:
 
 def with_interval(shown: Table, mean: Interval) -> str:
     """A mean and its 95% interval; without one where a single run, or equal ones, show no spread."""
-    if mean.n == 1 or mean.flat:
+    if np.isnan(mean.width) or mean.flat:
         return value(shown, mean.mean)
     return f"{value(shown, mean.mean)} ({_bare(shown, mean.low)} to {_bare(shown, mean.high)})"
 
@@ -53,9 +55,11 @@ def with_interval(shown: Table, mean: Interval) -> str:
 def by(shown: Table, lead: Comparison) -> str:
     """A difference in points, with the 95% interval where there is one, corrected for the rows of the table."""
     gap = lead.difference
-    mean = _signed(shown, gap.mean) + (" points" if shown.percent else "")
+    mean = _signed(shown, gap, gap.mean) + (" points" if shown.percent else "")
     if gap.n == 1:
         return f"{mean}; one seed cannot tell this from chance"
+    if lead.is_of_one_test_set:
+        return f"{mean}; {gap.n} seeds on one test set, whose predictions are not kept, cannot tell this from chance"
     if _equal(gap):
         return f"the same number with all {gap.n} seeds"
     if gap.flat:
@@ -63,7 +67,7 @@ def by(shown: Table, lead: Comparison) -> str:
     wide = gap.corrected(shown.comparisons)
     among = f" for {shown.comparisons} comparisons" if shown.comparisons > 1 else ""
     few = f"; {gap.n} seeds are too few for a verdict" if gap.n < ENOUGH else ""
-    return f"{mean}, 95% interval{among} {_signed(shown, wide.low)} to {_signed(shown, wide.high)}{few}"
+    return f"{mean}, 95% interval{among} {_signed(shown, gap, wide.low)} to {_signed(shown, gap, wide.high)}{few}"
 
 
 def short(shown: Table, lead: Comparison) -> str:
@@ -72,9 +76,10 @@ def short(shown: Table, lead: Comparison) -> str:
     if _equal(gap):
         return "equal"
     if gap.flat:
-        return f"{_signed(shown, gap.mean)} (each of {gap.n})"
-    ends = f" ({_signed(shown, gap.low)} to {_signed(shown, gap.high)})" if gap.n > 1 else ""
-    return _signed(shown, gap.mean) + ends
+        return f"{_signed(shown, gap, gap.mean)} (each of {gap.n})"
+    known = gap.n > 1 and not np.isnan(gap.width)
+    ends = f" ({_signed(shown, gap, gap.low)} to {_signed(shown, gap, gap.high)})" if known else ""
+    return _signed(shown, gap, gap.mean) + ends
 
 
 def p_of(shown: Table, lead: Comparison) -> str:
@@ -94,12 +99,18 @@ def _headline(shown: Table, run: Run) -> str:
         few = "1 seed is" if seeds == 1 else f"{seeds} seeds are"
         return f"{few} too few to say whether any method is better than {constant}; {ENOUGH} are the least. "
     good = [row.label for row in rows if shown.beats_trivial(row)]
+    aheads = {row.label: row.ahead for row in rows if row.ahead}
+    bad = [label for label, a in aheads.items() if a.decides(shown.comparisons) and not shown.is_better(a)]
+    worse = f"{_listed(bad)} {_is(bad)} worse than {constant}. " if bad else ""
     if not good:
-        return f"No method here is shown to be better than {constant}. "
+        return f"No method here is shown to be better than {constant}. {worse}"
     if shown.reference in [row.label for row in rows] and shown.reference not in good:
-        others = good[0] if len(good) == 1 else f"{', '.join(good[:-1])} and {good[-1]}"
-        return f"{shown.reference} is not shown to be better than {constant}; {others} {_is(good)}. "
-    return ""
+        return f"{shown.reference} is not shown to be better than {constant}; {_listed(good)} {_is(good)}. {worse}"
+    return worse
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return labels[0] if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]}"
 
 
 def _is(labels: Sequence[str]) -> str:
@@ -127,7 +138,7 @@ def _without_common_model(shown: Table) -> str:
     return "No model could be judged."
 
 
-def _federation(shown: Table, groups: dict[str, list[PlanRun]]) -> str:
+def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str:
     """The first sentence: what federation is worth."""
     metric = named(shown.metric)
     reference = _reference(shown)
@@ -136,22 +147,24 @@ def _federation(shown: Table, groups: dict[str, list[PlanRun]]) -> str:
     ours = shown.main(reference) if reference else None
     if reference is None or ours is None:
         return _without_common_model(shown)
-    ends = (
-        f"; training on all data pooled gives {value(shown, central.common.mean)}" if central and central.common else ""
-    )
+    ends = ""
+    if central and central.common:
+        ends = f"; training on {_same(run)} pooled gives {value(shown, central.common.mean)}"
     if alone is None or alone.sites is None:
         reach = "reaches" if shown.whose == "common" else "reach"
         return f"The {shown.models} of {reference.label} {reach} {metric} {with_interval(shown, ours)}{ends}."
-    gap = difference(
-        values_of(shown.whose, groups[reference.label], shown.metric),
-        sites_values(groups[alone.label], shown.metric),
-        shown.metric,
-    )
+    gap = between(run, groups[reference.label], groups[alone.label], shown.metric, None, (shown.whose, "sites"))
     gain = f" ({by(shown, gap)})" if gap else ""
     return (
         f"A site alone reaches {metric} {value(shown, alone.sites.mean)} on average, the {shown.models} of "
         f"{reference.label} {value(shown, ours.mean)}{gain}{ends}."
     )
+
+
+def _same(run: Run) -> str:
+    """Whom the sites have to train on; runs of earlier releases do not say how many."""
+    number = run.about.get("training_samples")
+    return f"the same {number:,} patients" if number else "the same patients"
 
 
 def _trivial(shown: Table) -> str:
@@ -231,5 +244,8 @@ def _bare(shown: Table, number: float) -> str:
     return f"{100 * number:.1f}" if shown.percent else f"{number:.3f}" if shown.metric in AREAS else f"{number:.4g}"
 
 
-def _signed(shown: Table, number: float) -> str:
+def _signed(shown: Table, gap: Interval, number: float) -> str:
+    """A difference with its sign; of positive measures by what share one is larger, or how many times from twice on."""
+    if gap.scale == "change":
+        return f"{100 * number:+.1f}%" if number < 1 else f"x {1 + number:.3g}"
     return f"{100 * number:+.1f}" if shown.percent else f"{number:+.3f}" if shown.metric in AREAS else f"{number:+.4g}"

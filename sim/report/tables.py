@@ -1,20 +1,20 @@
-"""What a run shows, in numbers: for every method mean and interval over seeds, and paired differences between methods.
+"""What a run shows, in numbers: for every method mean and interval, and paired differences between methods.
 
 The common model and the sites' own models are different things; they have a column each and never share one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.intervals import Interval, Scale, interval
+from fedsmall.evaluation.intervals import Interval, Scale, Shared, interval
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, OTHER_NAMES
-from fedsmall.evaluation.sampling import error_over_constant, p_of_samples
 from fedsmall.evaluation.statistics import Comparison, paired
 from fedsmall.methods import nearest
 from fedsmall.plan import Method
+from sim.report.patients import Values, behind_difference, behind_lead, mean_of, p_over_constant
 from sim.report.style import in_order
 from sim.runs.folder import PlanRun, Run
 
@@ -28,7 +28,6 @@ class TableRow:
     """A method in a table, or the trivial predictor, whose ``method`` is None.
 
     ``common`` and ``sites`` are over its runs, ``spread`` is the mean spread over sites.
-
     ``lead`` is the table's reference minus this method, run by run, :attr:`Table.whose` models both; None where one
     has none. ``ahead`` is this method minus the trivial predictor; seeds and test samples must both bear it out.
     ``contacts`` and ``bytes_sent`` are those of one run.
@@ -137,7 +136,7 @@ def _known(run: Run, metric: str) -> str:
 
 def scale_of(metric: str) -> Scale:
     """What the values of a metric cannot leave."""
-    if metric in ("loss", "mae", "rmse", "mse", "ibs"):
+    if metric in LOWER_IS_BETTER:  # of more than two classes a Brier score may be above one
         return "positive"
     others: dict[str, Scale] = {"r2": "plain", "kappa": "gain"}
     return others.get(metric, "share")
@@ -206,18 +205,39 @@ def values_of(
 
 
 def difference(
-    a: Mapping[tuple[int, int], float], b: Mapping[tuple[int, int], float], metric: str
+    a: Values, b: Values, metric: str, shared: Callable[[list[tuple[int, int]]], Shared]
 ) -> Comparison | None:
-    """``a`` minus ``b`` in ``metric`` over the seeds (and folds) that both have; None where they share none."""
-    shared = sorted(set(a) & set(b))
-    scale: Scale = "gain" if scale_of(metric) == "share" else "plain"
-    return paired([a[key] for key in shared], [b[key] for key in shared], test="t", scale=scale) if shared else None
+    """``a`` minus ``b`` over the seeds (and folds) that both have, of which ``shared`` says what their runs share.
+
+    Of a positive metric it is by what share ``a`` is larger. None where they have no seed in common.
+    """
+    keys = sorted(set(a) & set(b))
+    if not keys:
+        return None
+    first, second = [a[key] for key in keys], [b[key] for key in keys]
+    scales: dict[Scale, Scale] = {"share": "gain", "positive": "change" if min(*first, *second) > 0 else "plain"}
+    return paired(first, second, test="t", scale=scales.get(scale_of(metric), "plain"), shared=shared(keys))
+
+
+def between(
+    run: Run, ours: Sequence[PlanRun], theirs: Sequence[PlanRun], metric: str, where: str | None, whose: tuple[str, str]
+) -> Comparison | None:
+    """``ours`` minus ``theirs``, of ``whose`` models each, with what their runs share."""
+    places = [{(one.plan.seed, one.plan.fold): one for one in group} for group in (ours, theirs)]
+    kept = where is None and whose == ("common", "common")
+
+    def shared(keys: list[tuple[int, int]]) -> Shared:
+        pairs = [(places[0][key], places[1][key]) for key in keys]
+        return behind_difference(run, pairs, metric, scale_of(metric), kept)
+
+    a, b = values_of(whose[0], ours, metric, where), values_of(whose[1], theirs, metric, where)
+    return difference(a, b, metric, shared)
 
 
 def _ahead(
     run: Run,
     group: Sequence[PlanRun],
-    own: Mapping[tuple[int, int], float],
+    own: Values,
     trivials: Sequence[PlanRun],
     metric: str,
     where: str | None,
@@ -225,22 +245,15 @@ def _ahead(
 ) -> Comparison | None:
     """A method minus the trivial predictor, with what the test samples say of it where its predictions are kept."""
     least = values_of(whose, trivials, metric, where) or common_values(trivials, metric, where)
-    ahead = difference(own, least, metric)
-    if ahead is None or where is not None or whose != "common":
-        return ahead
-    gains, errors = [], []
-    for one in group:
-        told, key = run.predictions_of(one), (one.plan.seed, one.plan.fold)
-        constant = one.row.get("trivial", {}).get("class")
-        error = error_over_constant(metric, told["probabilities"], told["labels"], constant) if _kept(told) else None
-        if error is not None and key in own and key in least:
-            gains.append(own[key] - least[key])
-            errors.append(error)
-    return replace(ahead, of_samples=p_of_samples(gains, errors)) if errors else ahead
+    kept = where is None and whose == "common"
 
+    def shared(keys: list[tuple[int, int]]) -> Shared:
+        mine = [one for one in group if (one.plan.seed, one.plan.fold) in keys]
+        return behind_lead(run, mine, metric, scale_of(metric), kept)
 
-def _kept(told: Mapping[str, np.ndarray]) -> bool:
-    return "probabilities" in told and "labels" in told
+    ahead = difference(own, least, metric, shared)
+    asked = p_over_constant(run, group, own, least, metric) if kept else None
+    return ahead and replace(ahead, of_samples=asked)
 
 
 def _row(
@@ -257,14 +270,15 @@ def _row(
     common, sites = common_values(group, metric, where), sites_values(group, metric, where)
     spread = list(_values(group, "sites", f"{metric}_sd", where).values())
     own = common if whose == "common" or (method is None and not sites) else sites
+    judged = group if method is not None and where is None else ()  # by the run's own test set, predictions beside
     lead = None
-    if reference is not None and reference is not group:
-        lead = difference(values_of(whose, reference, metric, where), own, metric)
+    if reference and reference is not group and method is not None:
+        lead = between(run, reference, group, metric, where, (whose, "common" if own is common else "sites"))
     return TableRow(
         label=label,
         method=method,
         runs=len(group),
-        common=interval(list(common.values()), scale=scale_of(metric)) if common else None,
+        common=mean_of(run, judged, common, metric, scale_of(metric)) if common else None,
         sites=interval(list(sites.values()), scale=scale_of(metric)) if sites else None,
         spread=sum(spread) / len(spread) if spread else None,
         lead=lead,

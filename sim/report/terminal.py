@@ -32,13 +32,16 @@ def print_run(console: Console, run: Run) -> None:
         told += (*unseen_sentences(run), *real_sentences(run))
         for sentence in (*told, *promises(run), *outside(run)):
             console.print(sentence, markup=False)
-    for note in run.about.get("notes", ()):
-        console.print(f"Note: {note}", markup=False)
-    for line in failures(run):
+    for line in (*noted(run), *failures(run)):
         console.print(line, markup=False)
     if run.not_run:
         whole = len(run.plans) - len(run.not_run) - len(run.failed)
         console.print(f"[bold]This run is partial[/bold]: {whole} of {len(run.plans)} plans were run to their end.")
+
+
+def noted(run: Run) -> list[str]:
+    """What a reader of the results should know about the data."""
+    return [f"Note: {note}" for note in run.about.get("notes", ())]
 
 
 def failures(run: Run) -> list[str]:

@@ -9,6 +9,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss
 from sim.report.promises import promises
+from sim.report.readers import blind, readers
 from sim.report.tables import by_label
 from sim.runs.folder import PlanRun, Run
 
@@ -60,8 +61,16 @@ def leaves_a_site(run: Run) -> list[str]:
     if any(plan.method.tree and plan.method.tree.fold_at == "server" for plan in federated):
         parts.append("Every replica's model leaves the site, for they are folded at the server.")
     parts += [_privacy(run), *promises(run), *outside(run)]
-    parts.append(f"No sample, file name, or identity of a patient is sent. {_seen_by_the_server(run)}")
+    parts.append(f"{_unsent(run)} {_seen_by_the_server(run)}")
     return parts
+
+
+def _unsent(run: Run) -> str:
+    """What is not sent, and that models can show it all the same."""
+    counted = "what can be reconstructed from models stands below"
+    if not readers(run) and not blind(run):
+        counted = "what could be reconstructed from models was not counted (docs/security.md)"
+    return f"No record is sent as such, and no file name or identity of a patient; {counted}."
 
 
 def _seen_by_the_server(run: Run) -> str:

@@ -15,7 +15,7 @@ from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from fedsmall.training.device import check_device
 from fedsmall.validation import check_run
-from sim.engines.run import DEFAULT_ENGINE, check_able, check_engine
+from sim.engines.run import DEFAULT_ENGINE, check_engine
 from sim.runs.failures import Failed, attempted
 from sim.runs.federations import Build, Federations
 from sim.runs.files import check_free
@@ -63,7 +63,6 @@ def execute(
     scenario = judged_by(scenario, first)
     plans = scenario.plans()
     for plan in plans[: len(scenario.method)]:
-        check_able(engine, plan)
         check_run(plan, first)
     processes = processes or processes_for(plans, engine, options["device"])
     own = scenario.keep == "sites"

@@ -33,10 +33,10 @@ def free_folder(name: str, parent: Path = Path("runs")) -> Path:
     )
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole, in a folder that is made where it is not there."""
+def write(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Write a file whole, in a folder that is made where it is not there; a new one gets ``mode``."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write(path, content)
+    files.write(path, content, mode=mode)
 
 
 def as_csv(rows: Iterable[Sequence[Any]]) -> str:

@@ -67,7 +67,10 @@ class PlanRun:
 
 @dataclass
 class Run:
-    """A run, read from its folder or just made: what was asked, what came of it, with what."""
+    """A run, read from its folder or just made: what was asked, what came of it, with what.
+
+    ``without`` remembers what models are worth without some of the test patients (:mod:`sim.report.patients`).
+    """
 
     scenario: Scenario
     plans: list[Plan]
@@ -77,12 +80,18 @@ class Run:
     models: dict[int, Arrays] = field(default_factory=dict)
     predictions: Arrays = field(default_factory=dict)
     packages: dict[int, list[Stored]] = field(default_factory=dict)
+    without: dict[tuple[str, bool], Arrays] = field(default_factory=dict, repr=False)
 
     @property
     def not_run(self) -> list[Plan]:
         """The plans that were never finished, and did not fail either."""
         ended = {one.index for one in self.done if not one.row["stopped"]} | {each["index"] for each in self.failed}
         return [plan for index, plan in enumerate(self.plans) if index not in ended]
+
+    @property
+    def place(self) -> str:
+        """The path of its folder as it was given, for commands that a reader can copy."""
+        return str(self.folder) if self.folder is not None else "RUN"
 
     @property
     def real(self) -> bool:
@@ -212,12 +221,17 @@ def read(folder: Path | str) -> Run:
     if not (folder / "run.json").is_file():
         raise PlanError(f"{folder} holds no run; a run's folder has a run.json and a scenario.toml")
     try:
-        plans = [Plan(**plan) for plan in read_json(folder / "plans.json")]
+        plans = [Plan.model_validate_json(json.dumps(plan)) for plan in read_json(folder / "plans.json")]
         rows = read_json(folder / "summary.json")
         rounds = read_json(folder / "rounds.json")
         about = read_json(folder / "run.json")
     except (OSError, json.JSONDecodeError) as error:
         raise PlanError(f"the run in {folder} cannot be read: {error}") from None
+    if len(rows) != len(rounds):
+        raise PlanError(
+            f"the run in {folder} is damaged: summary.json has {len(rows)} plans and rounds.json {len(rounds)}. "
+            "Take the folder from a copy, or run its scenario.toml again"
+        )
     done = [
         PlanRun(entry["index"], plans[entry["index"]], row, entry["evaluations"], entry["events"])
         for row, entry in zip(rows, rounds, strict=True)
@@ -267,6 +281,7 @@ def _about(federation: Federation, engine: str) -> dict[str, Any]:
         "task": asdict(federation.task),
         "sites": len(sizes),
         "samples_per_site": [min(sizes), max(sizes)],
+        "training_samples": sum(sizes),
         "test_samples": federation.test_samples,
         "class_counts": class_counts(federation),
         "notes": list(federation.notes),

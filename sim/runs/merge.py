@@ -89,7 +89,7 @@ def _merged(group: Sequence[Run]) -> Run:
     name = first.scenario.name if len(group) == 1 else " and ".join(dict.fromkeys(names))
     scenario = first.scenario.model_copy(update={"name": name})
     failed = [each for run in group for each in run.failed]
-    about = {**first.about, "failed": failed, "sources": names}
+    about = {**first.about, "failed": failed, "sources": names, "places": [run.place for run in group]}
     return Run(scenario, [one.plan for one in done], None, done, about, dict(first.models), predictions)
 
 

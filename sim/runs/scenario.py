@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from fedsmall.errors import PlanError
+from fedsmall.errors import DataError, PlanError
+from fedsmall.files import read_toml
 from fedsmall.methods import METHODS, explain, method, nearest
 from fedsmall.parts import Device, EarlyStop, Frozen, Positive, Recipe, Test, Threshold
 from fedsmall.plan import Method, Plan
@@ -205,14 +206,16 @@ def load(path: Path | str, settings: Sequence[str] = ()) -> Scenario:
 def read(path: Path) -> dict[str, Any]:
     """The table in a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return read_toml(path)
     except FileNotFoundError:
         raise PlanError(
             f"There is no scenario {path}. `fedsmall list scenarios` shows those that come along."
         ) from None
     except IsADirectoryError:
         raise PlanError(f"{path} is a folder; a scenario is a .toml file.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except DataError as error:
+        raise PlanError(str(error)) from None
+    except ValueError as error:
         raise PlanError(f"{path.name} is not TOML: {error}") from None
 
 

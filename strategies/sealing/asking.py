@@ -9,13 +9,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall.errors import ReplyError
-from fedsmall.files import one_line
 from fedsmall.sealing.waybills import Waybills
 from fedsmall.sealing.words import GROUP, HELP, LETTER, NUMBERS, OF, READDRESS, SEEDS, SUM, WRITTEN
 from fedsmall.wire import ANSWER_BYTES, CONFIG, MODEL
 from strategies.checks import read_array
-from strategies.records import array_records, size_in_bytes, to_record
 from strategies.questions import ask, records_of
+from strategies.records import size_in_bytes, to_record
 from strategies.roster import Roster
 from strategies.sealing.pending import Summand
 

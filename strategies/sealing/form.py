@@ -103,8 +103,12 @@ class SealedModels(Form):
             return
         for row in [row for row, letter in self._letters.items() if letter.model is None and not exchange.carries[row]]:
             del self._letters[row]  # its group begins anew
-        wrong = {s: self._letters[r] for s, r in exchange.row_of.items() if r in self._letters and self._letters[r].to != s}
-        came = readdressed(self, grid, exchange.leg.t, {s: letter for s, letter in wrong.items() if letter.model is not None})
+        wrong = {
+            s: self._letters[r] for s, r in exchange.row_of.items() if r in self._letters and self._letters[r].to != s
+        }
+        came = readdressed(
+            self, grid, exchange.leg.t, {s: letter for s, letter in wrong.items() if letter.model is not None}
+        )
         for site, letter in wrong.items():
             row = exchange.row_of[site]
             if site in came:

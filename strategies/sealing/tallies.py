@@ -14,8 +14,8 @@ from fedsmall.sealing.masks import unmasked
 from fedsmall.sealing.words import MASKED, SEEDS, TALLY
 from fedsmall.wire import METRICS
 from strategies.checks import read_array
-from strategies.records import to_arrays
 from strategies.questions import ask, records_of
+from strategies.records import to_arrays
 from strategies.sealing.asking import HelpError, ask_helpers
 from strategies.sealing.form import SealedModels
 from strategies.sealing.pending import Summand

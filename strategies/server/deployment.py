@@ -34,8 +34,8 @@ from fedsmall.run_sheet import RUN_NAME, RunSheet
 from fedsmall.travel.routes import among
 from fedsmall.validation import check_plan
 from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnSheet
-from strategies.grid_trainer import GridTrainer
 from strategies.columns.conduct import JOURNAL, conduct_columns
+from strategies.grid_trainer import GridTrainer
 from strategies.regions.above import HandDown
 from strategies.regions.line import line_of
 from strategies.roster import Roster
@@ -158,9 +158,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
 
     run_rounds(
         sheet.led,
-        GridTrainer(
-            sheet.led, grid, told=plan, roster=roster, form=sealed, timeout_s=sheet.round_deadline_s
-        ),
+        GridTrainer(sheet.led, grid, told=plan, roster=roster, form=sealed, timeout_s=sheet.round_deadline_s),
         lambda site: initial_model(plan, task, site),
         evaluator=HandDown(roster, grid, plan) if sheet.is_above else _judging(roster, sealed, grid, plan, task),
         progress=note,

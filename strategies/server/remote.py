@@ -1,6 +1,7 @@
 """What a server can only learn from the sites: the task's shapes at the roll call, and what a model is worth there."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,23 +46,45 @@ def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
             raise PlanError(f"Site {site!r} cannot take part: {answer['error']}")
     first = next(iter(answers))
     for key in ("task", "signature", "version"):
-        for site, answer in answers.items():
-            if _to_agree(key, answer, plan) != _to_agree(key, answers[first], plan):
-                raise PlanError(
-                    f"Sites differ in their {key}: {first!r} has {str(answers[first].get(key))[:200]}, "
-                    f"{site!r} has {str(answer.get(key))[:200]}. All must run the same."
-                )
+        _check_alike(key, {site: _to_agree(key, answer, plan) for site, answer in answers.items()})
     if answers[first].get("version") != __version__:
         raise PlanError(f"The sites run fedsmall {answers[first].get('version')}, the server {__version__}.")
     return task_from(json.loads(str(answers[first]["task"])))
 
 
-def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> Any:
+def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> str:
     """What a site said, without what may differ: sites with models of their own may want longer or shorter targets."""
     if key != "task" or not has_own_models(plan):
-        return answer.get(key)
+        return str(answer.get(key))
     task = json.loads(str(answer[key]))
-    return {**task, "classes": None} if kind_of(str(task.get("loss"))) == "numbers" else task
+    return json.dumps({**task, "classes": None} if kind_of(str(task.get("loss"))) == "numbers" else task)
+
+
+def _check_alike(key: str, said: Mapping[str, str]) -> None:
+    """Raise PlanError where a site says other than most, with both values; of tasks, with what differs in them."""
+    usual = Counter(said.values()).most_common(1)[0][0]
+    most = next(site for site, value in said.items() if value == usual)
+    for site, value in said.items():
+        if value != usual:
+            of_most, own = _apart(usual, value) if key == "task" else (usual, value)
+            raise PlanError(
+                f"Sites differ in their {key}: {most!r} has {of_most[:200]}, {site!r} has {own[:200]}. "
+                "All must run the same."
+            )
+
+
+def _apart(one: str, other: str) -> list[str]:
+    """What differs in two tasks, the names of features first; of lists what the other lacks, or all for their order."""
+    tasks = [json.loads(one), json.loads(other)]
+    fields = [name for name in tasks[0] if tasks[0][name] != tasks[1].get(name)]
+    told: list[dict[str, Any]] = [{}, {}]
+    for name in sorted(fields, key=lambda name: name != "feature_names"):
+        values = [task.get(name) for task in tasks]
+        if all(isinstance(value, list) for value in values):
+            lacking = [[each for each in a if each not in b] for a, b in (values, values[::-1])]
+            values = lacking if any(lacking) else values
+        told[0][name], told[1][name] = values
+    return [json.dumps(each, ensure_ascii=False) for each in told]
 
 
 def evaluator_for(roster: Roster, grid: Grid, plan: Plan, task: Task | None = None) -> Evaluator:

@@ -9,28 +9,19 @@ the same two hooks as ``Strategy.start``; the batched engine's come from
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
-
-from flwr.app import ArrayRecord, ConfigRecord
-from flwr.serverapp import Grid
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger, at_contacts
 from fedsmall.stopping import best_round, looks, ran_dry
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.commons import Initial, starting
+from fedsmall.travel.commons import Initial
 from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.moments import Moment, Watcher, watching
-from fedsmall.travel.schedule import Action, Contact, contacts_of, piece_length, times_travelled
-from fedsmall.travel.topologies import Topology
-from fedsmall.wire import PLAN, Arrays, join, parts
-from strategies.daisy_chain import DaisyChain
-from strategies.dynamic.chain import DynamicChain
-from strategies.parcels import own_slot
-from strategies.records import stacked, to_record
-from strategies.server.state import restore, state_of
+from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
+from fedsmall.travel.topologies import Topology, United
+from fedsmall.wire import Arrays, join, parts
 
 CHOSEN = "chosen/"  # in a journal: the model that is the best by now
 
@@ -108,7 +99,7 @@ def due_in(plan: Plan) -> Callable[[Contact], bool]:
 def ledger_of(plan: Plan) -> Ledger | None:
     """The ledger of what noise at contacts costs, where the plan asks for any; blur claims nothing."""
     privacy = at_contacts(plan)
-    return Ledger(privacy, plan.method.fraction) if privacy is not None and privacy.counted else None
+    return Ledger(privacy) if privacy is not None and privacy.counted else None
 
 
 def charged(contacts: Iterable[Contact], ledger: Ledger | None) -> Iterator[Contact]:
@@ -255,14 +246,16 @@ def run_rounds(
     journal: Journal | None = None,
     in_pieces: bool = True,
     outcome: Outcome | None = None,
+    united: United | None = None,
 ) -> Outcome:
     """Run a plan over the sites of ``trainer``, here or behind a grid, from the journal's last contact on.
 
     ``initial`` gives each site its own model, or all one under None. ``in_pieces``: contacts are cut where an
-    evaluation is due between them, as only a simulation can. ``outcome`` is filled as the run goes on.
+    evaluation is due between them, as only a simulation can. ``outcome`` is filled as the run goes on. ``united``
+    is the line of one region of several to the others (:class:`~fedsmall.travel.topologies.Region`).
     """
     outcome, ledger, due = outcome or Outcome(), ledger_of(plan), due_in(plan)
-    topology = topology_for(plan, trainer, initial)
+    topology = topology_for(plan, trainer, initial, united=united)
     contacts = contacts_of(plan, in_pieces=in_pieces and evaluator is not None)
     kept = KeptRun(topology, outcome, contacts, journal)
     done = kept.restore()
@@ -289,116 +282,3 @@ def run_rounds(
         stop=stop,
         keep=kept.save if journal is not None else None,
     )
-
-
-@dataclass
-class RunLoop:
-    """Runs a plan with a strategy over a grid. ``initial`` gives each site its own model, or all one under None.
-
-    ``in_pieces``: contacts are cut where an evaluation is due between them, as only a simulation can. ``told`` is the
-    plan that orders hold, where that is another.
-    """
-
-    strategy: DaisyChain
-    grid: Grid
-    plan: Plan
-    initial: Callable[[str | None], Arrays]
-    evaluator: Evaluator | None = None
-    progress: Progress | None = None
-    stop: Stop | None = None
-    journal: Journal | None = None
-    timeout_s: float = 3600.0
-    in_pieces: bool = True
-    watchers: Sequence[Watcher] = ()
-    told: Plan | None = None
-
-    def run(self) -> Outcome:
-        """Walk all contacts (from the journal's last one on, where there is one) and say what came of them."""
-        contacts = self.strategy.plan_contacts(self.plan.rounds, piece_length(self.plan) if self.in_pieces else None)
-        config = ConfigRecord({PLAN: (self.told or self.plan).model_dump_json(exclude_defaults=True)})
-        self._done, outcome = 0, Outcome()
-        self._begin(config, outcome)
-        ledger = ledger_of(self.plan)
-        if ledger is not None:
-            ledger.releases = sum(contact.travels for contact in contacts[: self._done])
-        keep = partial(self._keep, outcome) if self.journal else None
-        moments = self._moments(charged(contacts[self._done :], ledger), config)
-        follow(
-            watching(moments, self.watchers),
-            self.plan,
-            outcome,
-            ledger=ledger,
-            evaluator=self.evaluator,
-            progress=self.progress,
-            stop=self.stop,
-            keep=keep,
-        )
-        outcome.events = self.strategy.events
-        return outcome
-
-    def _begin(self, config: ConfigRecord, outcome: Outcome) -> None:
-        strategy = self.strategy
-        strategy.meet(self.grid, to_record(self.initial(None)), config)
-        latest = self.journal.latest() if self.journal else None
-        if latest is not None:
-            self._done, arrays, meta = latest
-            restore(strategy, arrays, meta)
-            outcome.client_updates, outcome.bytes_sent = int(meta["client_updates"]), strategy.bytes_sent
-            outcome.evaluations = [Evaluation(**saved) for saved in meta["evaluations"]]
-            outcome.rounds = strategy.contacts[self._done - 1].t if self._done else 0
-            if strategy.aggregations and strategy.common is not None:
-                outcome.model = strategy.result()
-            outcome.chosen = int(meta.get("chosen", 0))
-            outcome.averaged = [(int(models), bool(whole)) for models, whole in meta.get("averaged", ())]
-            outcome.sent_by = list(meta.get("sent_by", ()))
-            if outcome.chosen:
-                outcome.model = {
-                    name.removeprefix(CHOSEN): array for name, array in arrays.items() if name.startswith(CHOSEN)
-                }
-        elif self.plan.initial_models == "independent" and self.plan.method.grouped:
-            start = starting(self.plan, len(strategy.sites), self.initial)
-            strategy.begin_with([to_record(model) for model in start])
-        elif self.plan.initial_models == "independent":
-            strategy.slots = {site: own_slot(self.plan, self.initial(site), site) for site in strategy.sites}
-
-    def _moments(self, contacts: Iterable[Contact], config: ConfigRecord) -> Iterator[Moment]:
-        strategy = self.strategy
-        for contact in contacts:
-            sent, told = strategy.bytes_sent, len(strategy.events)
-            number = self._done + 1
-            orders = list(strategy.configure_train(number, strategy.common or ArrayRecord(), config, self.grid))
-            replies = self.grid.send_and_receive(orders, timeout=self.timeout_s)
-            strategy.aggregate_train(number, list(replies))
-            self._done = number
-            made = contact.action is Action.AGGREGATE
-            sites, own = tuple(sorted(strategy.own)), strategy.own
-            yield Moment(
-                contact=contact,
-                common=strategy.result() if made else None,
-                commons=tuple(strategy.commons.models) if made else (),
-                of_routes=strategy.commons.of_routes if made else tuple,
-                sites=sites,
-                models=lambda sites=sites, own=own: stacked([own[site] for site in sites]),  # type: ignore[misc]
-                updates=contact.rounds * len(orders),
-                bytes_sent=strategy.bytes_sent - sent,
-                events=strategy.events[told:],
-                averaged=strategy.averaged() if made and isinstance(strategy, DynamicChain) else None,
-                memory={},
-            )
-
-    def _keep(self, outcome: Outcome) -> None:
-        assert self.journal is not None
-        if not self.strategy.sound():  # to go on from there would be to go on with what is wrong
-            return
-        arrays, meta = state_of(self.strategy)
-        more = {
-            "client_updates": outcome.client_updates,
-            "evaluations": [vars(evaluation) for evaluation in outcome.evaluations],
-            "chosen": outcome.chosen,
-            "averaged": outcome.averaged,
-            "sent_by": outcome.sent_by,
-        }
-        if outcome.chosen:
-            arrays |= {f"{CHOSEN}{name}": array for name, array in (outcome.model or {}).items()}
-        aggregated = self.strategy.contacts[self._done - 1].action is Action.AGGREGATE
-        self.journal.save(self._done, arrays, {**meta, **more}, lasting=aggregated)

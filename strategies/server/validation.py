@@ -19,7 +19,7 @@ from fedsmall.stopping import looks, loss_of, shapes_told
 from fedsmall.travel.moments import Moment
 from fedsmall.travel.routes import folds_of
 from fedsmall.wire import CONFIG, EXAMPLES, MEMBERS, MODEL, OUT_OF_FOLD, PLAN, ROUND, VALIDATE, Arrays
-from strategies.checks import checked_sums, samples_told
+from strategies.checks import checked_sums
 from strategies.records import array_records, to_record
 from strategies.roster import Roster
 from strategies.server.run_loop import Evaluation, Evaluator
@@ -113,9 +113,8 @@ class AskSites:
         return {site: contents[id(model)] for site, model in models.items()}
 
     def _folds(self) -> dict[str, int]:
-        """The fold of each site, by what all said at the roll call."""
-        samples = [samples_told(self.roster.answers[site]) for site in self.roster.sites]
-        folds = folds_of(self.plan, samples)
+        """The fold of each site."""
+        folds = folds_of(self.plan, [self.roster.samples[site] for site in self.roster.sites])
         return {} if folds is None else dict(zip(self.roster.sites, folds.tolist(), strict=True))
 
     def _checked(self, reply: Message, samples: Any) -> Arrays:

@@ -14,7 +14,7 @@ from tests.attacks.world import NAMES, Heard, World
 
 A = "site-000"
 COMMON = "the common model that came is not the one that all sites were told of"
-CLEAR = "this run's travellers and sums are hidden, and the order asks for them in the clear"
+OTHER_PLAN = "the plan is another than that of which this run's sites were told"
 TALLIES = [(SUMS_BEFORE, 0), (JUDGED, 6)]
 EVALUATE = "evaluate"
 
@@ -132,7 +132,7 @@ def test_nothing_is_told_in_the_clear_under_another_plan(world, kind):
     assert "error" in header
     assert sent == {}
     if kind == EVALUATE:
-        assert header["error"] == f"{A}: {CLEAR}"
+        assert header["error"] == f"{A}: {OTHER_PLAN}"
 
 
 def test_a_roll_call_that_asks_for_sums_in_the_clear_is_refused(world):

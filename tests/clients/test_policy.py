@@ -1,5 +1,8 @@
 """The policy refuses what is not allowed, in one line that says why and no number of the site's."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from clients.policy import Policy, load_policy
@@ -85,13 +88,19 @@ def test_a_spent_budget_stops_the_site(epsilon):
         ("least_sites = 0", "'least_sites'"),
         ('devices = ["gpu"]', "'devices.0': value error, a device is"),
         ("tasks = [", "not TOML"),
+        ("tasks = [\u201cmine\u201d]", "not TOML: .*write straight ones"),
+        ("least_sites = 3".encode("utf-16"), "not TOML: it is in UTF-16"),
         (None, "no policy file; without one this site allows nothing"),
+        (Path.mkdir, "cannot be read: Is a directory"),
+        (os.mkfifo, "cannot be read: it is a pipe"),
     ],
 )
 def test_a_policy_that_cannot_be_read_allows_nothing(tmp_path, text, line):
     path = tmp_path / "policy.toml"
-    if text is not None:
-        path.write_text(text)
+    if callable(text):
+        text(path)
+    elif text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
 
     with pytest.raises(PolicyError, match=line):
         load_policy(path)

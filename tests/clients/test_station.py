@@ -319,14 +319,14 @@ def test_a_cut_log_does_not_give_the_budget_back_and_stops_the_site_until_it_is_
 
 @pytest.mark.parametrize("at", ["the log", "the memory"])
 def test_a_full_disk_is_told_as_one_and_nothing_leaves(station, monkeypatch, at):
-    model = scaled(station)
+    scaffold = plan(name="SCAFFOLD")
+    model = scaled(station, scaffold)
 
     def full(handle):
         if at == "the log" or "safetensors" in os.readlink(f"/proc/self/fd/{handle}"):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    scaffold = plan(name="SCAFFOLD")
 
     words, leaving = station.answer("train", order(1, the_plan=scaffold) | {RUN: "r"}, model)
 

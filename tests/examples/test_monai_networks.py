@@ -21,7 +21,7 @@ def samples(count: int, shape: tuple[int, ...]) -> Samples:
 
 
 def test_a_cost_counts_what_a_network_has() -> None:
-    told = cost("cnn", {}, (1, 8, 8))
+    told = cost("cnn", {"norm": "batch"}, (1, 8, 8))
 
     assert (told.parameters, told.buffers) == (32 * 9 + 32 + 64 * 32 * 9 + 64 + 2 * 96 + 64 * 4 * 2 + 2, 6)
     assert told.step_s > 0

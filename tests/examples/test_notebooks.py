@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -117,7 +116,7 @@ def rows_of(html):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.skipif(not shutil.which("nginx", path="/usr/sbin:/usr/bin"), reason="the gate needs nginx")
+@pytest.mark.needs("nginx")
 def test_the_way_to_real_sites_ends_with_equal_bits(keeper, tmp_path_factory):
     import nbformat
 

@@ -103,7 +103,34 @@ def test_more_samples_than_there_are_is_said_with_both_numbers():
 def test_sites_of_one_class_are_noted_and_do_not_stop_the_run():
     federation = build_federation(plan(partition={"classes_per_site": 1}))
 
-    assert federation.notes == ("4 of 4 sites hold samples of one class only",)
+    assert federation.notes[0] == "4 of 4 sites hold samples of one class only"
+
+
+@pytest.mark.parametrize(
+    ("settings", "note"),
+    [
+        ({}, "20 of 427 training rows were used (samples_per_site = 5)"),
+        ({"test": 100}, "20 of 469 training rows were used (samples_per_site = 5)"),
+        ({"folds": 3}, "20 of 559 training rows were used (samples_per_site = 5)"),
+        ({"partition": {"sizes": [2, 3, 4, 5]}, "samples_per_site": None}, "14 of 427 training rows were used"),
+        ({"samples_per_site": None}, None),
+        ({"samples_per_site": None, "folds": 3}, None),
+        ({"samples_per_site": None, "sites": 1}, None),
+    ],
+    ids=str,
+)
+def test_rows_that_no_site_trains_on_are_noted(settings, note):
+    notes = build_federation(plan(**settings)).notes
+
+    assert [each for each in notes if "training rows" in each] == ([] if note is None else [note])
+
+
+def test_rows_that_natural_sites_leave_unused_are_noted():
+    whole, part = (federation_from_arrays(natural("mine", samples_per_site=n), arrays(12, 16)) for n in (None, 5))
+
+    rows = sum(map(len, whole.train))
+    assert not whole.notes
+    assert part.notes == (f"10 of {rows} training rows were used (samples_per_site = 5)",)
 
 
 def test_ten_thousand_sites_keep_the_order_of_their_numbers():

@@ -24,6 +24,7 @@ def plan_of(model: str, **tree) -> Plan:
         name="cost",
         task="images",
         model=model,
+        model_options={"norm": "batch"},
         rounds=4,
         recipe=Recipe(lr=0.005, batch=20, local_epochs=2),
         method=method("RepTreeFL", tree=tree),

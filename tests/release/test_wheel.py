@@ -49,7 +49,7 @@ def stranger(wheel, tmp_path_factory) -> Stranger:
 
 
 def known_to_git(*kinds: str) -> set[str]:
-    """The files of this tree that git tracks ("--cached"), or could ("--others"); who has no git skips the test."""
+    """The files of this tree that git tracks ("--cached"), or could ("--others"); a tree of no git skips the test."""
     found = subprocess.run(["git", "ls-files", "--exclude-standard", *kinds], cwd=ROOT, capture_output=True, text=True)
     if found.returncode or not (ROOT / ".git").exists():
         pytest.skip("this tree is no checkout of git")
@@ -103,12 +103,14 @@ def test_every_command_of_the_wheel_has_a_help(stranger):
     assert "Usage: fedsmall site check" in stranger.fedsmall("site", "check", "--help")
 
 
+@pytest.mark.needs("git")
 def test_the_wheel_holds_every_file_of_our_packages_and_of_the_scenarios_and_nothing_else(wheel):
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
 
     assert_holds_the_checkout(held, in_wheel)
 
 
+@pytest.mark.needs("git")
 def test_the_sdist_is_the_checkout(built):
     with tarfile.open(only(built, "fedsmall-*.tar.gz")) as sdist:
         held = {member.name.partition("/")[2] for member in sdist.getmembers() if member.isfile()}

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from pandas import DataFrame, Series, concat
 
 from fedsmall.errors import DataError, PlanError
 from sim import run
@@ -81,6 +82,9 @@ def test_the_model_is_the_reference_methods_with_its_first_seed(small_run):
         ({}, "takes a scenario or sites="),
         ({"scenario": "x.toml", "sites": SITES}, "one of the two"),
         ({"scenario": "absent.toml"}, "There is no scenario"),
+        ({"scenario": DataFrame({"a": [1]})}, "takes a scenario or sites="),
+        ({"task": {"csv": [DataFrame({"a": [1]})], "label": "a"}}, "a pandas table, or one for each site by its name"),
+        ({"task": {"npz": np.ones((9, 9))}}, "npz names a file or folder"),
         ({"sites": SITES, "methods": ["FedDD"]}, "There is no method 'FedDD'"),
         ({"sites": SITES, "roundz": 3}, "unknown key 'roundz'"),
         ({"sites": {"essen": (np.ones((4, 2)), np.arange(3) % 2)}}, "4 samples and 3 labels"),
@@ -91,6 +95,49 @@ def test_a_mistake_in_python_is_a_value_error(arguments, words):
         run(**arguments, progress=False)
 
     assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def hospitals() -> dict:
+    """Two sites whose columns have names, in two orders; one site has gaps."""
+    frames = {name: DataFrame(x, columns=["age", "dose", "marker"]) for name, (x, _) in shifted().items()}
+    frames["bonn"] = frames["bonn"][["marker", "dose", "age"]]
+    frames["kiel"].loc[0, "dose"] = np.nan
+    return {name: (frame, Series(SITES[name][1], name="ill")) for name, frame in frames.items()}
+
+
+def test_a_model_of_tables_predicts_the_very_tables_by_the_names_of_their_columns():
+    result = run(sites=hospitals(), methods=["FedAvg"], rounds=20, engine="inprocess", progress=False)
+    frame = hospitals()["kiel"][0]
+
+    predicted = result.predict(frame)
+
+    assert result.predictor().package.preparation.form.columns == ("marker", "dose", "age")
+    assert predicted.equals(result.predict(frame[["age", "marker", "dose"]]))
+    assert (predicted["class"].astype(int) == hospitals()["kiel"][1]).mean() > 0.7
+
+
+def test_one_table_runs_as_the_csv_of_a_task_in_keys_or_in_a_scenario_of_python():
+    table = concat([x.assign(ill=y, clinic=name) for name, (x, y) in hospitals().items()])
+    keys = {"task": {"csv": table, "label": "ill"}, "rounds": 2, "partition": {"natural": "clinic"}}
+    dealt = {**keys, "task": {**keys["task"], "drop": ["clinic"]}, "partition": "iid"}
+    apart = {"csv": {name: rows for name, rows in table.drop(columns="clinic").groupby(table.clinic)}, "label": "ill"}
+    quiet = {"methods": ["FedAvg"], "engine": "inprocess", "progress": False}
+
+    by_site = [run(keys, **quiet), run(**keys, **quiet), run(task=apart, rounds=2, **quiet)]
+
+    assert all(result.summary[0]["common"] == by_site[0].summary[0]["common"] for result in by_site)
+    assert run(**dealt, sites=4, **quiet).run.about["sites"] == 4
+    assert run({"task": "breast_cancer", "rounds": 1}, sites=3, **quiet).summary
+
+
+def test_a_number_that_is_predicted_unasked_is_said():
+    sites = {name: (x, x[:, 0] * 1.5) for name, (x, _) in SITES.items()}
+
+    result = run(sites=sites, methods=["FedAvg"], rounds=2, engine="inprocess", progress=False)
+
+    assert "Note: 'y' holds many numbers that are not whole, so the number itself is predicted" in str(result)
+    assert "so the number itself is predicted" in result._repr_html_()
 
 
 def test_a_figure_that_cannot_be_drawn_says_why():

@@ -27,7 +27,10 @@ SMALL_GRAPHS = ("task.subjects=16", "recipe.local_epochs=1")
 RESNET = ("model='cnn'",)
 OTHER_MODELS = {
     "resnet18": RESNET,
-    "resnet10_cropped": ("model='mlp'",),  # in replica trees, of which a site trains up to forty models
+    "resnet10_cropped": (
+        "model='mlp'",
+        "model_options={}",
+    ),  # in replica trees, of which a site trains up to forty models
     "g1": ("task.regions=40", "model_options.widths=[6, 40]"),
     "g2": ("task.regions=48", "model_options.widths=[6, 40, 48]"),
     "shared_part": (*(one for one in items()["reptreefl-table4"].quick if one.startswith(("task.regions", "model_"))),),

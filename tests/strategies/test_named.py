@@ -8,6 +8,7 @@ from flwr.app import ConfigRecord
 import strategies
 from clients.client_app import app
 from clients.site_data import give_federation
+from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe, Tree
@@ -20,6 +21,8 @@ from sim.engines.run import run_plan
 from strategies import SCAFFOLD, Averaging, DaisyChain, FedDC, FedDyn, FedNova, RadonMachine, RepTreeFL
 from strategies.records import to_arrays, to_record
 from tests import ROOT
+from tests.strategies.test_other_apps import Heard, template_app
+from tests.strategies.toy import weights
 
 CONTACTS = 3
 TREE = Tree(fanout=2)
@@ -110,4 +113,35 @@ def test_the_strategies_are_those_that_the_readme_names():
     section = re.search(r"^## In a Flower app of your own\n(.*?)^## ", readme, re.DOTALL | re.MULTILINE)[1]
     listed = re.findall(r"^\| `(\w+)\(", section, re.MULTILINE)
 
-    assert sorted(listed) == sorted(strategies.__all__)
+    assert sorted([*listed, "Tree"]) == sorted(strategies.__all__)
+    assert "`RepTreeFL(Tree(fanout=3))`" in section
+
+
+@pytest.mark.parametrize("strategy", [SCAFFOLD, FedNova, FedDyn, RepTreeFL, lambda: RepTreeFL(Tree(fold_at="server"))])
+@pytest.mark.parametrize("around", [lambda inner: inner, lambda inner: DaisyChain(inner, Schedule(aggregate_every=2))])
+def test_a_strategy_with_a_half_at_the_sites_starts_with_no_clients_that_lack_it(strategy, around):
+    grid = Heard(template_app(), 2)
+
+    with pytest.raises(PlanError, match=r"has a half at the sites, which fedsmall's own clients do") as refused:
+        around(strategy()).start(grid, weights(0.0), num_rounds=2)
+
+    assert "\n" not in str(refused.value)
+    assert grid.kinds == ()
+
+
+def test_nor_with_a_plan_of_another_method():
+    grid, plan = Heard(template_app(), 2), plan_of("FedAvg")
+
+    with pytest.raises(PlanError, match="FedDyn has a half at the sites"):
+        FedDyn().start(grid, weights(0.0), train_config=ConfigRecord({PLAN: plan.model_dump_json()}))
+
+    assert grid.kinds == ()
+
+
+def test_a_radon_machine_of_too_few_sites_is_refused_before_they_train():
+    grid = Heard(template_app(), 2)
+
+    with pytest.raises(PlanError, match=r"takes at least r = parameters \+ 2 = 3 models; this run has 2"):
+        RadonMachine().start(grid, weights(0.0), num_rounds=2)
+
+    assert grid.kinds == ()

@@ -7,6 +7,7 @@ import numpy as np
 from fedsmall.data.pictures import dicom, nifti
 from fedsmall.data.pictures.picture import EIGHT_BITS, Frames, Picture, Window, in_channels
 from fedsmall.errors import DataError
+from fedsmall.files import check_is_regular
 
 DICOM, NIFTI = (".dcm", ".dicom"), (".nii", ".nii.gz")
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", *DICOM, *NIFTI)
@@ -35,6 +36,7 @@ def read_pictures(
 
     Raises DataError, with the file's name, where it holds no image that can be read at its full depth.
     """
+    check_is_regular(path)
     try:
         return _read(path, colour, window, cut, frames, volume)
     except DataError as wrong:

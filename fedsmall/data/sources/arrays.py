@@ -1,26 +1,35 @@
-"""Arrays: .npz files of one's own or of MedMNIST, and arrays given in Python."""
+"""Arrays: .npz files, and what is given in Python, arrays or pandas tables."""
 
+import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
 
 from fedsmall.data.forms import Columns
-from fedsmall.data.outcomes import Amount, Findings
-from fedsmall.data.sources.files import as_classes, at_site, class_names, locate, needed_root, site_files
+from fedsmall.data.outcomes import DEFAULT_LOSS, LEAST_LABELS, ORDINAL, Amount, Findings, kind_of
+from fedsmall.data.sources.files import as_classes, at_site, check_order, class_names, locate, site_files
+from fedsmall.data.sources.outcome_columns import is_amount
 from fedsmall.data.sources.patient_column import patients_listed
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
+from fedsmall.files import check_is_regular
 from fedsmall.methods import nearest
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 UNREADABLE = (OSError, ValueError, EOFError, LookupError, TypeError, BadZipFile, zlib.error)
 PATIENT = "patient"
+TEST = "the common test set"  # its key beside the names of sites
+SAID = ("name", "loss", "classes", "label", "target", "targets")  # what a task says of arrays
+Given = dict[str, tuple[Any, ...]]  # (x, y), or (x, time, event), by site
 # x and y of the training samples, x and y of the test samples
 LAYOUTS = (("x", "y", "x_test", "y_test"), ("train_images", "train_labels", "test_images", "test_labels"))
 
@@ -48,9 +57,18 @@ def npz(
 def from_arrays(sites: Mapping[str, Sequence[np.ndarray]], classes: Sequence[object] | None = None) -> Pool:
     """A pool of (x, y) or (x, y, x_test, y_test) for each site."""
     labels = np.concatenate([_labels(array) for arrays in sites.values() for array in arrays[1::2]])
+    if classes is None and is_amount([labels]):
+        raise DataError(
+            "y holds many numbers that are not whole, so they are no classes. A number is predicted from a table, as "
+            "its target, or in Python; if each is a class, list them: classes = [...]"
+        )
     names = class_names(np.unique(labels), classes)
-    train = {name: make_part(arrays[0], arrays[1], names) for name, arrays in sites.items()}
-    test = {name: make_part(arrays[2], arrays[3], names) for name, arrays in sites.items() if len(arrays) > 2}
+    train, test = {}, {}
+    for name, arrays in sites.items():
+        with at_site(name):
+            train[name] = make_part(arrays[0], arrays[1], names)
+            if len(arrays) > 2:
+                test[name] = make_part(arrays[2], arrays[3], names)
     table = next(iter(train.values())).x.ndim == 2
     width = next(iter(train.values())).x.shape[1]
     features = tuple(f"x{index}" for index in range(width)) if table else ()
@@ -58,14 +76,133 @@ def from_arrays(sites: Mapping[str, Sequence[np.ndarray]], classes: Sequence[obj
     return Pool(train, names, test, feature_names=features, standardise=table, form=form)
 
 
+def given_samples(sites: Any, test: Any = None) -> Given:
+    """What Python gives for every site, in order of their names, and for the common test set, which is the last.
+
+    Raises PlanError for what is not (x, y) or (x, time, event), and where only some sites have tables.
+    """
+    if not isinstance(sites, Mapping) or not sites:
+        one = '; one table of all is task={"csv": table, "label": "outcome"}' if is_table(sites) else ""
+        got = "none" if isinstance(sites, Mapping) else type(sites).__name__
+        raise PlanError(f"sites is {{name: (x, y), ...}}, by the names of the sites; got {got}{one}")
+    given = {str(name): sites[name] for name in sorted(sites, key=str)} | ({} if test is None else {TEST: test})
+    for site, samples in given.items():
+        if not isinstance(samples, tuple | list) or len(samples) not in (2, 3):
+            whole = '; tables that hold the label are task={"csv": {name: table, ...}, "label": "outcome"}'
+            raise PlanError(
+                f"site {site!r}: expected (x, y), or (x, time, event) for survival; got {type(samples).__name__}"
+                f"{f' of {len(samples)}' if isinstance(samples, tuple | list) else whole if is_table(samples) else ''}"
+            )
+    first = next(iter(given))
+    for site, samples in given.items():
+        if len(samples) != len(given[first]) or is_table(samples[0]) != is_table(given[first][0]):
+            raise PlanError(
+                f"sites {first!r} and {site!r} differ in kind: give (x, y) at all or (x, time, event) at all, and "
+                "pandas tables at all or arrays at all (an array has no names by which columns could be found)"
+            )
+    return {site: tuple(samples) for site, samples in given.items()}
+
+
+def is_table(x: Any) -> bool:
+    """Whether something is a pandas table."""
+    pandas = sys.modules.get("pandas")  # who has a table has imported it
+    return pandas is not None and isinstance(x, pandas.DataFrame)
+
+
+def with_outcome(said: Mapping[str, Any], given: Given) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What a task says, and in it what is predicted: label, target, targets, or time and event; and notes.
+
+    Where it is not said, y of more than 20 different numbers that are not whole is a target, and any other a label; it
+    has the name of its pandas column, or is called "y".
+    """
+    outcomes = [samples[1:] for samples in given.values()]
+    kind = kind_of(said.get("loss", ""))
+    if len(outcomes[0]) == 2:
+        return {"time": _name(outcomes, 0, "time"), "event": _name(outcomes, 1, "event"), **said}, ()
+    if kind == "times":
+        raise PlanError("survival takes (x, time, event) of every site")
+    if kind == "labels" or "targets" in said:
+        return {"targets": (), **said}, ()
+    name = _name(outcomes, 0, "y")
+    if kind == "numbers" or "target" in said:
+        return {"target": name, **said}, ()
+    if {"loss", "classes", "label", "order"} & set(said) or not is_amount([y for (y,) in outcomes]):
+        return {"label": name, **said}, ()
+    return {"target": name, **said}, (
+        f"{name!r} holds many numbers that are not whole, so the number itself is predicted. If each is a class, say "
+        "so: classes = [...]",
+    )
+
+
+def _name(outcomes: Sequence[tuple[Any, ...]], place: int, default: str) -> str:
+    """What all sites call an outcome, where they have one name for it."""
+    names = {getattr(outcome[place], "name", None) for outcome in outcomes}
+    name = names.pop() if len(names) == 1 else None
+    return name if isinstance(name, str) and name else default
+
+
+def pool_of_arrays(said: Mapping[str, Any], given: Given) -> Pool:
+    """A pool of the arrays of each site; ``said`` is a task's table, with what is predicted."""
+    if odd := next((key for key in said if key not in SAID), None):
+        raise PlanError(f"arrays have no option {odd!r}. {nearest(odd, list(SAID))} Give tables to name columns")
+    if "targets" in said:
+        names = list(map(str, said["targets"]))
+        if len(names) < LEAST_LABELS:
+            raise PlanError('y of 0 and 1 is for several labels; name them: targets = ["edema", "effusion"]')
+        return pool_of_labels(given, names, DEFAULT_LOSS["findings"])
+    if "target" in said:
+        return pool_of_numbers(given, str(said["target"]), DEFAULT_LOSS["amount"])
+    pool = from_arrays({site: [_array(each) for each in pair] for site, pair in given.items()}, said.get("classes"))
+    if said.get("loss") == ORDINAL:
+        check_order(pool.class_names, "classes" in said)
+    return pool
+
+
+def _array(given: Any) -> np.ndarray:
+    try:
+        return np.asarray(given)
+    except ValueError as wrong:
+        raise DataError("samples are rows of one length, or images of one size") from wrong
+
+
+def tables_of(said: Mapping[str, Any], given: Given) -> dict[str, "DataFrame"]:
+    """The table of each site with what is predicted as further columns, of the names that a task's table says."""
+    import pandas
+
+    keys = [key for key in ("label", "target", "time", "event") if key in said]
+    names, tables = [str(name) for name in said.get("targets") or [said[key] for key in keys]], {}
+    for site, (x, *outcomes) in given.items():
+        with at_site(site):
+            if not is_table(x):
+                x = as_inputs(_array(x))
+                if x.ndim != 2:
+                    raise DataError(f"survival takes samples of shape (samples, features); these are {x.shape}")
+                x = pandas.DataFrame(x, columns=[f"x{place}" for place in range(x.shape[1])])
+            y = [column for outcome in outcomes for column in np.asarray(outcome).reshape(len(outcome), -1).T]
+            if len(y) != len(names) or any(len(column) != len(x) for column in y):
+                raise DataError(
+                    f"what is predicted has {len(y)} columns of {len(y[0])} rows; expected is {len(names)} "
+                    f"({', '.join(names)}) of {len(x)} rows, one for each sample"
+                )
+            if twice := [name for name in names if name in map(str, x.columns)]:
+                key = (keys or ["targets"])[names.index(twice[0]) if keys else 0]
+                raise DataError(
+                    f"{twice[0]!r} is a column of x, and the {key} has that name. Take it out of x, or give the other "
+                    f"a name: {key} = ... in the task"
+                )
+            tables[site] = x.reset_index(drop=True).assign(**dict(zip(names, y, strict=True)))
+    return tables
+
+
 def pool_of_numbers(sites: Mapping[str, Sequence[np.ndarray]], target: str, loss: str) -> Pool:
     """A pool of (x, y) for each site, whose y (samples,) are numbers to be predicted, called ``target``."""
     train = {}
     for name, (x, y) in sites.items():
-        numbers = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-        if numbers.shape[1] != 1 or not np.isfinite(numbers).all() or len(numbers) != len(x):
-            raise DataError(f"targets are one number for each of {len(x)} samples, none missing; got {np.shape(y)}")
-        train[str(name)] = Part(as_inputs(np.asarray(x)), numbers)
+        with at_site(name):
+            numbers = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+            if numbers.shape[1] != 1 or not np.isfinite(numbers).all() or len(numbers) != len(x):
+                raise DataError(f"targets are one number for each of {len(x)} samples, none missing; got {np.shape(y)}")
+            train[str(name)] = Part(as_inputs(np.asarray(x)), numbers)
     return replace(_tabled(train), loss=loss, outcome=Amount(name=target))
 
 
@@ -74,11 +211,12 @@ def pool_of_labels(sites: Mapping[str, Sequence[np.ndarray]], names: Sequence[st
     train = {}
     for name, (x, y) in sites.items():
         y = np.asarray(y, dtype=np.float64)
-        if y.shape != (len(x), len(names)) or not np.isin(y, (0, 1)).all():
-            raise DataError(
-                f"labels are 0 or 1, none missing, {len(names)} for each of {len(x)} samples; got {y.shape}"
-            )
-        train[str(name)] = Part(as_inputs(np.asarray(x)), y)
+        with at_site(name):
+            if y.shape != (len(x), len(names)) or not np.isin(y, (0, 1)).all():
+                raise DataError(
+                    f"labels are 0 or 1, none missing, {len(names)} for each of {len(x)} samples; got {y.shape}"
+                )
+            train[str(name)] = Part(as_inputs(np.asarray(x)), y)
     return replace(_tabled(train), loss=loss, outcome=Findings(names=tuple(names)))
 
 
@@ -104,6 +242,7 @@ def read_npz(path: Path) -> list[np.ndarray]:
 @contextmanager
 def opened_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     """The arrays of an .npz by their names; DataError where it is none, is damaged, or holds pickled objects."""
+    check_is_regular(path)
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             yield file
@@ -155,26 +294,3 @@ def as_inputs(x: np.ndarray) -> np.ndarray:
         )
     x = x.astype(np.float64)
     return x[:, None] if x.ndim == 3 else x
-
-
-def medmnist(root: Path | None, seed: int, flag: str) -> Pool:
-    """A 2D task of MedMNIST v2 by its flag, from ``flag``.npz under the data root, downloaded where it is not there."""
-    folder = needed_root(root, flag)
-    file = folder / f"{flag}.npz"
-    if not file.exists():
-        _download(flag, folder)
-    pool = from_arrays({NOWHERE: read_npz(file)})
-    return Pool(pool.train, pool.class_names, pool.test, keep_unused=True)
-
-
-def _download(flag: str, folder: Path) -> None:
-    import medmnist as library
-
-    info: dict[str, Any] = library.INFO
-    if flag not in info:
-        raise PlanError(f"MedMNIST has no {flag!r}. {nearest(flag, list(info))}")
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        getattr(library, info[flag]["python_class"])(split="train", root=str(folder), download=True)
-    except (OSError, RuntimeError) as wrong:
-        raise DataError(f"{flag}.npz is not under the data root and could not be downloaded; put it there") from wrong

@@ -70,7 +70,7 @@ def site_files(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
         if (other := alike.setdefault(site.casefold(), site)) in found:
             raise DataError(f"site {other!r} has two files, {found[other].name} and {path.name}; keep one of them")
         if not path.is_file():
-            raise DataError("it is no file that can be read, but a folder or a broken link", file=path.name)
+            raise DataError("it is no file that can be read, but a folder, a pipe or a broken link", file=path.name)
         found[site] = path
     if not found:
         raise DataError(f"the folder holds no file that ends in {' or '.join(suffixes)}")

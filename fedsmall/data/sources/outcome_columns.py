@@ -1,5 +1,6 @@
 """Columns of a table that hold what is predicted where it is no class: a number, a time until an event, labels."""
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -92,14 +93,25 @@ def _survival(time: str | None, event: str | None, cuts: Any, intervals: Any) ->
     return Survival(name=time, event=event, intervals=len(cuts), stated=tuple(map(float, cuts)))
 
 
-def label_notes(label: str | None, classes: Sequence[str]) -> list[str]:
-    """What should be known of a label whose classes look like numbers to be predicted."""
+def is_amount(outcomes: Sequence[Any]) -> bool:
+    """Whether y of all sites are numbers to be predicted: more than 20 of different values are not whole."""
+    arrays = [np.asarray(y).ravel() for y in outcomes]
+    return all(y.dtype.kind in "fiu" for y in arrays) and _fractions(np.unique(np.concatenate(arrays))) > MANY
+
+
+def _fractions(numbers: np.ndarray) -> int:
+    return int((np.isfinite(numbers) & (numbers != np.round(numbers))).sum())
+
+
+def check_label(label: str, classes: Sequence[str]) -> None:
+    """Raise DataError where a label's classes, which nobody listed, look like numbers to be predicted."""
     if len(classes) < MANY or not all(map(is_number, classes)):
-        return []
-    return [
-        f"Column {label!r} holds {len(classes)} different numbers, and each is a class here. To predict the number "
-        f"itself: target = {label!r} in place of label".replace("'", '"')
-    ]
+        return
+    target = json.dumps(label, ensure_ascii=False)
+    raise DataError(
+        f"column {label!r} holds {len(classes)} different numbers. To predict the number itself: target = {target} in "
+        f"place of label. If each is a class, list them: classes = [{', '.join(classes)}]"
+    )
 
 
 def read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] = ()) -> np.ndarray:

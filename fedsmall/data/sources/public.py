@@ -1,4 +1,4 @@
-"""Public data sets that are files under the data root: heart disease by hospital, SUSY, CIFAR-10 and MNIST."""
+"""Public data sets that are files under the data root: heart disease, SUSY, CIFAR-10, MNIST, MedMNIST."""
 
 import sys
 from pathlib import Path
@@ -13,6 +13,7 @@ from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.table_files import read_table
 from fedsmall.data.sources.tables import Schema
 from fedsmall.errors import DataError, PlanError
+from fedsmall.methods import nearest
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 HEART_COLUMNS = (
@@ -147,3 +148,26 @@ def import_torchvision() -> Any:
         _DECLARED.append(library)
         import torchvision.datasets
     return torchvision
+
+
+def medmnist(root: Path | None, seed: int, flag: str) -> Pool:
+    """A 2D task of MedMNIST v2 by its flag, from ``flag``.npz under the data root, downloaded where it is not there."""
+    folder = needed_root(root, flag)
+    file = folder / f"{flag}.npz"
+    if not file.exists():
+        _download(flag, folder)
+    pool = from_arrays({NOWHERE: read_npz(file)})
+    return Pool(pool.train, pool.class_names, pool.test, keep_unused=True)
+
+
+def _download(flag: str, folder: Path) -> None:
+    import medmnist as library
+
+    info: dict[str, Any] = library.INFO
+    if flag not in info:
+        raise PlanError(f"MedMNIST has no {flag!r}. {nearest(flag, list(info))}")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        getattr(library, info[flag]["python_class"])(split="train", root=str(folder), download=True)
+    except (OSError, RuntimeError) as wrong:
+        raise DataError(f"{flag}.npz is not under the data root and could not be downloaded; put it there") from wrong

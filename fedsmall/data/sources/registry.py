@@ -40,7 +40,7 @@ KINDS = {
     "csv": "fedsmall.data.sources.tables:csv",
     "images": "fedsmall.data.sources.images:images",
     "npz": "fedsmall.data.sources.arrays:npz",
-    "medmnist": "fedsmall.data.sources.arrays:medmnist",
+    "medmnist": "fedsmall.data.sources.public:medmnist",
     "susy": "fedsmall.data.sources.public:susy",
     "connectomes": "fedsmall.data.sources.connectomes:connectomes",
 }
@@ -78,7 +78,9 @@ def read_task(task: str | dict[str, Any]) -> Source:
     if kind == "source":
         return _checked(Source(str(value), kind, _function(str(value)), (), table))
     if not isinstance(value, str | Path) and kind in OWN_FILES:
-        raise PlanError(f'{kind} names a file or folder, as in {kind} = "data"; got {value!r}')
+        raise PlanError(
+            f'{kind} names a file or folder, as in {kind} = "data"; got {" ".join(repr(value).split())[:60]}'
+        )
     name = str(value) if kind == "medmnist" else kind
     return _checked(Source(name, kind, _function(KINDS[kind]), (value,), table))
 
@@ -124,12 +126,12 @@ def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...],
         _own_pool(source, root, seed, options)
         if source.kind == "source"
         else read_once(source.read, root, seed, values, options)
-        if source.kind in OWN_FILES
+        if source.kind in OWN_FILES and isinstance(values[0], str | Path)  # else they are tables in Python
         else source.read(root, seed, *values, **options)
     )
     pool = of_features(pool, groups) if groups else pool
     pool = pool if ranges is None else within_ranges(pool, ranges)
-    pool = pool if loss is None else _with_loss(pool, loss)
+    pool = pool if loss is None else with_loss(pool, loss)
     if divided and (kind := kind_of(pool.loss)) != "classes":
         raise PlanError(f"subgroups divide a page of classes, and this task predicts {kind}. Leave them out.")
     if pool.loss in ("logistic", "hinge") and len(pool.class_names) != 2:
@@ -139,7 +141,7 @@ def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...],
     return pool
 
 
-def _with_loss(pool: Pool, loss: str) -> Pool:
+def with_loss(pool: Pool, loss: str) -> Pool:
     """The pool with another loss for what it holds; PlanError for one that is of something else."""
     y = pool.train[min(pool.train)].y
     holds = "classes" if y.ndim == 1 and y.dtype.kind in "iub" else kind_of(pool.loss)

@@ -28,12 +28,20 @@ def read_parquet(path: Path) -> "DataFrame":
         frame = pandas.read_parquet(path)
     except (ArrowException, OSError, ValueError) as wrong:
         raise DataError("the file is not Parquet, or is damaged") from wrong
-    frame = frame.reset_index() if frame.index.names != [None] else frame.reset_index(drop=True)
+    return as_table(frame.reset_index() if frame.index.names != [None] else frame)
+
+
+def as_table(frame: "DataFrame") -> "DataFrame":
+    """A pandas table as those of files are: numbers (true is 1) as they are held, all else as text, names as text."""
+    frame = frame.reset_index(drop=True)
     frame.columns = [str(name) for name in frame.columns]
-    odd = [name for name, kind in frame.dtypes.items() if kind.kind not in "fiu"]
-    if len(set(frame.columns)) == frame.shape[1]:  # else the header is refused in any case
-        frame = frame.assign(**{name: [as_text(cell) for cell in frame[name]] for name in odd})
-    return frame
+    if len(set(frame.columns)) < frame.shape[1]:  # the header is refused in any case
+        return frame
+    nullable = [name for name, kind in frame.dtypes.items() if kind.kind in "fiub" and not isinstance(kind, np.dtype)]
+    frame = frame.astype(dict.fromkeys(nullable, "float64"))  # a missing value is NaN
+    odd = [name for name, kind in frame.dtypes.items() if kind.kind not in "fiub"]
+    cells = {name: frame[name].astype(object).where(frame[name].notna(), None) for name in odd}
+    return frame.assign(**{name: [as_text(cell) for cell in column] for name, column in cells.items()})
 
 
 def read_excel(path: Path, sheet: str | None) -> list[Row]:

@@ -3,10 +3,13 @@
 import codecs
 import csv
 import gzip
+import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +17,7 @@ import numpy as np
 
 from fedsmall.data.sources.sheets import EXCEL, OLD_EXCEL, PARQUET, read_excel, read_parquet
 from fedsmall.errors import DataError
+from fedsmall.files import check_is_regular
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -25,6 +29,7 @@ UNNAMED = "Unnamed: "
 UTF_32 = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
 FIXED_BLANKS = str.maketrans({"\xa0": " ", "\u202f": " "})  # as browsers and word processors write them
 LOCK = "~$"
+LISTED = 12  # columns in a line to be copied
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -40,6 +45,7 @@ def read_table(
     The same of a ``sheet`` of an Excel workbook; a Parquet file holds numbers, and names of its own. Raises DataError,
     with the file's name, where it is no table: other than text, empty, or with rows of several lengths.
     """
+    check_is_regular(path)
     try:
         if path.name.startswith(LOCK):
             raise DataError("it is what Excel leaves beside a file that is open, and no table; close Excel")
@@ -69,6 +75,37 @@ def check_header(frame: "DataFrame") -> None:
             f"the first line looks like a patient and not like a header: {len(numbers)} of its {len(names)} names are "
             "numbers. Put a line with the columns' names before it"
         )
+
+
+def common_columns(frames: Mapping[str, "DataFrame"], left_out: set[str]) -> list[str]:
+    """The columns of all sites in the order of the first, without those ``left_out``.
+
+    Raises DataError where they differ: it names a site that is not as most are, and the line that says what is meant.
+    """
+    columns = {site: [column for column in frame.columns if column not in left_out] for site, frame in frames.items()}
+    having = Counter(chain.from_iterable(columns.values()))
+    shared = [column for column in having if having[column] == len(frames)]
+    if len(shared) == len(having):
+        return shared
+    usual = {column for column, sites in having.items() if 2 * sites > len(frames)}
+    apart = {site: usual.symmetric_difference(held) for site, held in columns.items()}
+    site = max(apart, key=lambda site: len(apart[site]))
+    column = next(column for column in having if column in apart[site])
+    has = "has a column" if column in columns[site] else "has no column"
+    others = {name.lower(): name for name in having if name not in (column, *shared)}
+    near = get_close_matches(column.lower(), list(others), n=1)
+    alike = f" Is {others[near[0]]!r} the same?" if near else ""
+    line = f", or take those that all have: {_line(shared, [*having])}" if shared else ""
+    raise DataError(
+        f"site {site!r} {has} {column!r}, which is at {having[column]} of {len(frames)} sites.{alike} "
+        f"Give all sites the same columns{line}"
+    )
+
+
+def _line(shared: Sequence[str], known: Sequence[str]) -> str:
+    """The line of a scenario that takes only the ``shared`` columns of those that are ``known``."""
+    name, columns = ("features", shared) if len(shared) <= LISTED else ("drop", sorted({*known} - {*shared}))
+    return f"{name} = {json.dumps(list(columns), ensure_ascii=False)}"
 
 
 def _read(path: Path, separator: str | None, decimal: str, names: Sequence[str]) -> "DataFrame":

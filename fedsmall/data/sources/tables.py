@@ -1,4 +1,4 @@
-"""Tables in files of CSV, Parquet or Excel: one file, or a folder with one file for each site.
+"""Tables in files of CSV, Parquet or Excel, one file or one for each site in a folder, and pandas tables in Python.
 
 What cannot be used is said by column and count, never by value: a message may travel further than the data.
 """
@@ -18,10 +18,10 @@ from fedsmall.data.sources import sheets
 from fedsmall.data.sources.class_spelling import Classes, check_sites, check_spelling, lone_classes, read_classes
 from fedsmall.data.sources.column_notes import column_notes
 from fedsmall.data.sources.files import MOST_CLASSES, as_classes, at_site, class_names, locate, plain, site_files
-from fedsmall.data.sources.outcome_columns import asked_outcome, check_filled, in_order, label_notes, read_outcome
+from fedsmall.data.sources.outcome_columns import asked_outcome, check_filled, check_label, in_order, read_outcome
 from fedsmall.data.sources.patient_column import check_no_feature, patients_of
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
-from fedsmall.data.sources.table_files import check_header, read_table
+from fedsmall.data.sources.table_files import check_header, common_columns, read_table
 from fedsmall.data.sources.table_options import check_options
 from fedsmall.data.subgroups import of_table, read_subgroups
 from fedsmall.errors import DataError, PlanError
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 
 ENDINGS = (".csv", ".csv.gz", ".data", *sheets.ENDINGS)
 Categorical = Sequence[str] | Mapping[str, Sequence[object]]
+Tables = Mapping[str, "DataFrame"]
 
 
 def csv(
     root: Path | None,
     seed: int,
-    path: str,
+    path: "str | Tables",
     *,
     label: str | None = None,
     target: str | None = None,
@@ -60,6 +61,9 @@ def csv(
 ) -> Pool:
     """The table at ``path``, or one for each site where that is a folder.
 
+    In Python ``path`` is pandas tables by the names of their sites, one without a site under the empty name; a column
+    of pandas' type of categories is one of ``categorical`` there.
+
     ``label`` names the column of the classes, or ``target`` that of a number that is to be predicted (with ``order``
     that of a grade, whose names it lists from the lowest to the highest, as ``classes`` would), ``targets`` those of
     several labels of 0 and 1, or ``time`` and
@@ -74,39 +78,52 @@ def csv(
     ``subgroups`` are columns by which a report divides the patients (:mod:`fedsmall.data.subgroups`); they may be
     features, or not.
 
-    Raises DataError for a column that is not there or holds text, and for a row without a label or target.
+    Raises DataError for a column that is not there or holds text, for sites whose columns differ, where ``features``
+    does not say which are meant, and for a row without a label or target.
     """
     words = {"label": label, "patient": patient, "sheet": sheet}
     check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
     label, target, classes = in_order(label, target, classes, order)
     survival = {"time": time, "event": event, "cuts": cuts, "intervals": intervals}
     outcome = asked_outcome(label, target, targets, survival, classes)
-    found = locate(path, root)
-    frames = _frames(found, site_column, separator, decimal, sheet)
-    whose = patients_of(frames, patient, one_table=NOWHERE not in frames and not found.is_dir())
+    tables = _tables(path, root, separator, decimal, sheet)
+    split = site_column is not None and NOWHERE in tables
+    frames = _by_site(tables[NOWHERE], str(site_column)) if split else tables
+    whose = patients_of(frames, patient, one_table=split)
     check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
-    said: dict[str, Any] = {"features": features, "classes": classes, "categorical": categorical}
+    said: dict[str, Any] = {"features": features, "classes": classes, "categorical": _declared(path, categorical)}
     said |= {"drop": [*drop, *(column for column in (site_column, patient) if column)]}
     said |= {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
     schema = Schema.of(frames, outcome or str(label), **said)
     parts = _parts(frames, schema, whose, subgroups)
-    notes = (*_notes(frames, parts, schema, classes), *(label_notes(label, schema.classes) if order is None else ()))
-    pool = _pool(parts, schema, outcome, notes)
+    pool = _pool(parts, schema, outcome, _notes(frames, parts, schema, classes))
     return pool if order is None else replace(pool, loss=ORDINAL)
 
 
-def _frames(
-    found: Path, site_column: str | None, separator: str | None, decimal: str, sheet: str | None
+def _tables(
+    path: str | Tables, root: Path | None, separator: str | None, decimal: str, sheet: str | None
 ) -> dict[str, "DataFrame"]:
-    """The table of each site, or the one of all; each has a header and a row."""
-    files = site_files(found, ENDINGS) if found.is_dir() else {NOWHERE: found}
-    frames = {name: read_table(file, separator, decimal, sheet=sheet) for name, file in files.items()}
-    for name, frame in frames.items():
+    """The table of each site, or the one of all, in order of their names; each has a header and a row."""
+    if isinstance(path, Mapping):
+        tables = {name: sheets.as_table(path[name]) for name in sorted(path)}
+    else:
+        found = locate(path, root)
+        files = site_files(found, ENDINGS) if found.is_dir() else {NOWHERE: found}
+        tables = {name: read_table(file, separator, decimal, sheet=sheet) for name, file in files.items()}
+    for name, table in tables.items():
         with at_site(name):
-            check_header(frame)
-            if not len(frame):
+            check_header(table)
+            if not len(table):
                 raise DataError("there is no row under the header; a site needs at least one patient")
-    return _by_site(frames[NOWHERE], site_column) if site_column is not None and NOWHERE in frames else frames
+    return tables
+
+
+def _declared(path: str | Tables, categorical: Categorical) -> Categorical:
+    """The categories that are listed, and where tables come from Python the columns that pandas has as such."""
+    if not isinstance(path, Mapping) or isinstance(categorical, Mapping):
+        return categorical
+    kinds = [{str(name) for name, kind in zip(t, t.dtypes, strict=True) if kind == "category"} for t in path.values()]
+    return tuple(dict.fromkeys([*categorical, *sorted(set.intersection(*kinds))]))
 
 
 def _parts(
@@ -187,11 +204,13 @@ class Schema:
         """
         first = next(iter(frames.values()))
         wanted = (learns,) if isinstance(learns, str) else learns.columns
-        left_out = {*wanted, *drop}
-        chosen = tuple(features or (column for column in first.columns if column not in left_out))
         for name, frame in frames.items():
-            need(frame, wanted, "the label" if isinstance(learns, str) else "what is to be predicted")
-            need(frame, [*chosen, *categorical], f"a feature; site {name!r}" if name else "a feature")
+            with at_site(name):
+                need(frame, wanted, "the label" if isinstance(learns, str) else "what is to be predicted")
+        chosen = tuple(features or common_columns(frames, {*wanted, *drop}))
+        for name, frame in frames.items():
+            with at_site(name):
+                need(frame, [*chosen, *categorical], "a feature")
         if not chosen:
             raise DataError(f"the table has no column besides {' and '.join(wanted)}; there is nothing to learn from")
         for column in drop:
@@ -199,7 +218,7 @@ class Schema:
                 need(first, [column], "to be left out with drop")
         names, means = _classes(frames, learns, classes, reading) if isinstance(learns, str) else ((), {})
         fixed = isinstance(categorical, Mapping)
-        categories = {name: values for name, values in _categories(frames, categorical).items() if name in chosen}
+        categories = _categories(frames, categorical, chosen)
         form = Columns(columns=chosen, categories=categories, unlisted="none" if fixed else "refuse", **reading)
         return cls(learns, names, form, means)
 
@@ -221,6 +240,7 @@ def _classes(
     names = class_names(set().union(*labels.values()), given)
     if given is None:
         check_spelling(labels)
+        check_label(label, names)
     return names, means
 
 
@@ -230,13 +250,18 @@ def _labels(frame: "DataFrame", label: str, means: Mapping[str, str], markers: S
     return {means.get(word, word) for word in map(plain, there.unique())}
 
 
-def _categories(frames: Mapping[str, "DataFrame"], categorical: Categorical) -> dict[str, tuple[str, ...]]:
+def _categories(
+    frames: Mapping[str, "DataFrame"], categorical: Categorical, chosen: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """The values of those ``chosen`` columns that are categories."""
     if isinstance(categorical, Mapping):
-        return {column: tuple(plain(value) for value in values) for column, values in categorical.items()}
-    for column in categorical:
+        given = {column: values for column, values in categorical.items() if column in chosen}
+        return {column: tuple(plain(value) for value in values) for column, values in given.items()}
+    listed = [column for column in categorical if column in chosen]
+    for column in listed:
         if not 2 <= (found := len(set(map(plain, _present(frames, column))))) <= MOST_CLASSES:
             raise DataError(f"column {column!r} holds {found} different values, so it is no category; leave it out")
-    return {column: class_names(_present(frames, column), None) for column in categorical}
+    return {column: class_names(_present(frames, column), None) for column in listed}
 
 
 def _present(frames: Mapping[str, "DataFrame"], column: str) -> list[str]:

@@ -6,7 +6,7 @@ import typer
 
 from sim.cli.site import programs, runs
 
-app = typer.Typer(no_args_is_help=True, help="Run a hospital's side of a consortium.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a hospital's side of a consortium.")
 COMMANDS: dict[str, Callable[..., None]] = {  # as its help lists them
     "keygen": programs.keygen,
     "roll": programs.roll,

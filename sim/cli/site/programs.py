@@ -96,7 +96,7 @@ def pause(kit: Kit = HERE, home: Home = None) -> None:
     if not consent.pause(site.home):
         say(f"{site.card.site} is paused already")
         return
-    say(f"{site.card.site} is paused: it answers no order to train that comes from now on; what it trains now it ends.")
+    say(f"{site.card.site} is paused: it answers no order to train, and drops what it trains now.")
     say("The coordinator is told that the hospital has paused. `fedsmall site unpause` ends it.")
 
 

@@ -11,6 +11,8 @@ from sim.cli.site.kit import HERE, Home, Kit, RunName, policy_of, site_of
 from sim.cli.terminal import say
 from sim.consortium.site import Site
 
+OWNERS_ALONE = 0o600  # the mode of what has a line or a point for every patient
+
 
 def audit(
     run: Annotated[Path, typer.Argument(help="the folder of a finished run: sheet, scaling and model")],
@@ -83,7 +85,7 @@ def report(
     path = out or Path(f"{run}-at-{own.site}.html")
     if path.exists():
         raise ValueError(f"{path} is there already; it is not written over")
-    write(path, page(own).encode())
+    write(path, page(own).encode(), OWNERS_ALONE)
     say(f"{path}: {len(own.sent)} messages left {own.site} in {run}, {own.size} bytes of models and sums")
 
 
@@ -107,7 +109,7 @@ def predictions(
         raise PlanError(f"of {run!r} there are no predictions here: it is not over, or they are another site's")
     with _opened(kit):
         content = opened(file.read_bytes())
-    write(path, content)
+    write(path, content, OWNERS_ALONE)
     say(f"{path}: {len(content.splitlines()) - 1} patients. It is no medical device.")
 
 

@@ -7,7 +7,7 @@ regression or machine learning methods", BMJ 385:e078378. The items are abridged
 from typing import NamedTuple
 
 from sim.report.clinical.shown import Clinical, participants
-from sim.runs.folder import Run
+from sim.runs.folder import PACKAGES, Run
 
 
 class Item(NamedTuple):
@@ -68,7 +68,7 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
         Item("20b", "characteristics of participants", (counts + ": classes only") if counts else ""),
         Item("20c", "evaluation data beside development data", (counts + ": classes only") if counts else ""),
         Item("21", "numbers of participants and events in each analysis", counts),
-        Item("22", "the full model", "The run's folder, models/" if run.folder else ""),
+        Item("22", "the full model", _models(run)),
         Item("23a", "performance with confidence intervals, also of key subgroups", _with_groups(errors, groups)),
         Item("23b", "performance by cluster", by_site),
         Item("24", "results of updating", "Not done"),
@@ -76,6 +76,11 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
         Item("26", "limitations", "How to read this" + ("; sites were dealt from one table" if dealt else "")),
         Item("27a-c", "use of the model in care, and what is next", ""),
     ]
+
+
+def _models(run: Run) -> str:
+    there = [f"{name}/" for name in (PACKAGES, "models") if run.folder and (run.folder / name).is_dir()]
+    return f"The run's folder, {' and '.join(there)}" if there else ""
 
 
 def _with_groups(errors: str, groups: bool) -> str:

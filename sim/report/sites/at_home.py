@@ -1,5 +1,6 @@
 """What a run over real sites shows on its page: every figure is of patients who never left their hospital."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -171,11 +172,10 @@ def class_names_of(run: Run) -> tuple[str, ...]:
 
 
 def repeat(run: Run) -> str:
-    """The command that runs the same again."""
-    where = f"{run.folder.name if run.folder else 'RUN'}/scenario.toml"
-    if run.real:
-        return f"fedsmall start {where} --name ANOTHER"
-    return f"fedsmall run {where} --engine {run.about.get('engine')}"
+    """The command that runs the same again, or those of the runs that were put side by side."""
+    word, how = ("start", "--name ANOTHER") if run.real else ("run", f"--engine {run.about.get('engine')}")
+    files = [shlex.quote(f"{place}/scenario.toml") for place in run.about.get("places", [run.place])]
+    return "\n".join(f"fedsmall {word} {file} {how}" for file in files)
 
 
 def _home(site: str, told: Mapping[str, Any], judged: Mapping[str, Any]) -> Home:

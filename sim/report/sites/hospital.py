@@ -19,7 +19,8 @@ from clients.memory import RUNS, run_folder
 from clients.patients import spent_here
 from clients.policy import Policy
 from clients.site_log import SiteLog
-from clients.telling.run_end import Agreed, OwnEvaluation, agreed, own_evaluation
+from clients.site_request import Agreed, agreed
+from clients.telling.run_end import OwnEvaluation, own_evaluation
 from clients.upkeep.at_rest import keeping
 from fedsmall.audit_log import LogCheck
 from fedsmall.data.outcomes import ORDINAL, survival_of

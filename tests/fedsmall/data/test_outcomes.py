@@ -214,11 +214,21 @@ def test_sites_too_small_to_tell_a_sum_need_stated_intervals(tmp_path):
         build_federation(plan_of(tmp_path, time="months", event="died"))
 
 
-def test_a_label_that_is_a_number_of_many_values_proposes_a_target(folder):
-    notes = build_federation(plan_of(folder, label="age", drop=["months", "died"])).notes
+def test_a_label_that_is_a_number_of_many_values_is_refused_and_proposes_a_target(folder):
+    plan = plan_of(folder, label="age", drop=["months", "died"])
+    line = r"To predict the number itself: target = \"age\" in place of label\. If each is a class, .*: classes = \[2"
 
-    assert any('To predict the number itself: target = "age" in place of label' in note for note in notes)
+    with pytest.raises(DataError, match=line):
+        build_federation(plan)
     assert not build_federation(plan_of(folder, label="died")).notes
+
+
+def test_many_numbers_are_classes_where_they_are_listed(folder):
+    ages = sorted({int(age) for age in AGES})
+
+    federation = build_federation(plan_of(folder, label="age", drop=["months", "died"], classes=ages))
+
+    assert federation.task.class_names == tuple(map(str, ages))
 
 
 def test_a_label_of_hundreds_of_values_is_refused_and_proposes_a_target(tmp_path):

@@ -149,7 +149,7 @@ def test_a_folder_of_csvs_is_a_site_each_and_they_must_agree(tmp_path):
     assert federation.names == ("a", "b")
     assert np.array_equal(federation.train[0].x[:0], federation.train[1].x[:0])
     write(tmp_path, "c.csv", TABLE.replace("dose", "dosis", 1))
-    with pytest.raises(DataError, match=r"no column 'dose' .*site 'c'"):
+    with pytest.raises(DataError, match=r"site 'c' has no column 'dose', .* Is 'dosis' the same\?"):
         build_federation(plan(task))
 
 

@@ -104,3 +104,23 @@ def test_what_is_decided_is_a_corrected_p_below_five_percent():
         assert compared.decides(comparisons) == (compared.corrected_p(comparisons) < 0.05)
     assert compared.decides(1)
     assert not compared.decides(8)
+
+
+def test_an_error_that_explodes_on_seven_of_eight_seeds_is_worse():
+    exploded = [2e5, 3e6, 55.0, 4e7, 1e8, 6e5, 9e6, 2e7]
+    usual = [52.0, 55.0, 54.0, 57.0, 53.0, 56.0, 51.0, 58.0]
+
+    gap = paired(exploded, usual, test="t", scale="change")
+
+    assert gap.decides(4)
+    assert gap.difference.low > 100
+    assert not paired(exploded, usual, test="t").decides()
+
+
+def test_a_change_mirrors_as_a_ratio_does():
+    a, b = [1.0, 1.2, 0.9, 1.4], [0.5, 0.7, 0.6, 0.6]
+
+    one, other = (paired(*pair, test="t", scale="change").difference for pair in ((a, b), (b, a)))
+
+    assert 1 + one.mean == pytest.approx(stats.gmean(a) / stats.gmean(b))
+    assert [1 + one.low, 1 + one.high] == pytest.approx([1 / (1 + other.high), 1 / (1 + other.low)])

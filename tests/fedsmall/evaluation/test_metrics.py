@@ -5,9 +5,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 from sklearn import metrics as oracle
 
+from fedsmall.evaluation import held_out, out_of_fold
 from fedsmall.evaluation.metrics import evaluate, evaluate_many
 from fedsmall.federation import Task
 from fedsmall.tasks import CLASS_METRICS
@@ -158,3 +159,18 @@ def test_regression_is_judged_by_the_mean_absolute_error():
 def test_an_unknown_loss_is_named():
     with pytest.raises(ValueError, match="names 'quantile'"):
         evaluate(np.zeros((1, 2)), np.zeros(1, dtype=int), replace(TWO, loss="quantile"))
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_there_is_one_brier_score_and_it_is_scikit_learns(classes):
+    rng = np.random.default_rng(0)
+    outputs, y = rng.normal(size=(50, classes)), rng.integers(classes, size=50)
+    task = Task("t", (3,), classes, metrics=("brier",))
+
+    found = [
+        evaluate(outputs, y, task),
+        *(way.figures(way.told_of(outputs, y, task), task) for way in (out_of_fold, held_out)),
+    ]
+
+    shares = softmax(outputs, axis=1)
+    assert [each["brier"] for each in found] == pytest.approx([oracle.brier_score_loss(y, shares)] * 3)

@@ -1,3 +1,6 @@
+import json
+from inspect import signature
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +8,8 @@ from torch import nn
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
-from fedsmall.models.registry import build_model, initial_model
+from fedsmall.models.earlier import NORMED
+from fedsmall.models.registry import MODELS, build_model, initial_model
 from fedsmall.plan import Method, Plan
 from fedsmall.randomness import rng_for
 
@@ -72,17 +76,18 @@ def test_common_models_are_one_model_and_independent_ones_are_not():
 
 
 def test_initial_models_have_the_order_of_state_dict_and_the_dtype_of_the_plan():
-    wide = initial_model(plan(model="cnn", dtype="float64"), GREY, None)
-    narrow = initial_model(plan(model="cnn"), GREY, None)
+    batch = {"norm": "batch"}
+    wide = initial_model(plan(model="cnn", model_options=batch, dtype="float64"), GREY, None)
+    narrow = initial_model(plan(model="cnn", model_options=batch), GREY, None)
 
-    assert list(wide) == list(build_model("cnn", GREY, {}, rng_for(0, "t")).state_dict())
+    assert list(wide) == list(build_model("cnn", GREY, batch, rng_for(0, "t")).state_dict())
     assert wide["0.weight"].dtype == np.float64
     assert wide["1.num_batches_tracked"].dtype == np.int64
     assert np.array_equal(wide["0.weight"], narrow["0.weight"])
 
 
 def test_a_single_value_is_normalised_with_the_running_statistics_and_counted_nowhere():
-    model = build_model("resnet10", GREY, {}, rng_for(0, "t"))
+    model = build_model("resnet10", GREY, {"norm": "batch"}, rng_for(0, "t"))
     last = model.get_submodule("layer4.0.bn2")
     last.running_mean.fill_(3.0)
 
@@ -94,7 +99,7 @@ def test_a_single_value_is_normalised_with_the_running_statistics_and_counted_no
 
 
 def test_batch_normalisation_is_torchs_own_where_there_is_spread():
-    ours = build_model("cnn", GREY, {}, rng_for(0, "t"))[1]
+    ours = build_model("cnn", GREY, {"norm": "batch"}, rng_for(0, "t"))[1]
     theirs = nn.BatchNorm2d(32)
     x = torch.randn(1, 32, 2, 1, generator=torch.Generator().manual_seed(0))
 
@@ -114,10 +119,41 @@ def test_a_model_of_ones_own_is_built_by_its_name_and_stands_one_sample():
     assert parameters(model) == 30 * 5 + 5 + 10 + 12
 
 
-def test_group_norm_has_no_running_statistics():
-    state = build_model("resnet_small", GREY, {"norm": "group"}, rng_for(0, "t")).state_dict()
+@pytest.mark.parametrize("name", sorted(NORMED))
+def test_images_are_normalised_in_groups_which_have_no_running_statistics(name):
+    model = build_model(name, GREY, {}, rng_for(0, "t"))
 
-    assert not [name for name in state if "running" in name]
+    assert any(isinstance(module, nn.GroupNorm) for module in model.modules())
+    assert not [array for array in model.state_dict() if "running" in array]
+
+
+def test_every_model_that_has_a_norm_is_recorded_with_it():
+    takes = {name for name, builder in MODELS.items() if callable(builder) and "norm" in signature(builder).parameters}
+
+    assert takes <= NORMED < set(MODELS)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "read"),
+    [
+        ("resnet18", {"stem": "cifar"}, {"norm": "batch", "stem": "cifar"}),
+        ("fedsmall.small_maps:resnet10", {}, {"norm": "batch"}),
+        ("cnn", {"norm": "group"}, {"norm": "group"}),
+        ("mlp", {"hidden": [3]}, {"hidden": [3]}),
+        ("shared_part", {"sites": ["cnn", "g1"]}, {"sites": [{"norm": "batch", "name": "cnn"}, "g1"]}),
+    ],
+)
+def test_a_plan_that_was_kept_without_a_norm_is_of_the_release_whose_default_was_batch(model, options, read):
+    kept = json.loads(plan(model=model).model_dump_json()) | {"model_options": options}
+
+    assert Plan.model_validate_json(json.dumps(kept)).model_options == read
+
+
+def test_a_plan_made_today_names_its_norm_and_is_read_as_it_was_made():
+    made = plan(model="cnn")
+
+    assert made.model_options == {"norm": "group"}
+    assert Plan.model_validate_json(made.model_dump_json()) == made
 
 
 @pytest.mark.parametrize(
@@ -148,7 +184,9 @@ def test_resnet18_is_torchvisions_weight_for_weight():
     import_torchvision()
     from torchvision.models import resnet18
 
-    ours = build_model("resnet18", Task("imagenet", (3, 64, 64), 1000), {"stem": "imagenet"}, rng_for(0, "t")).eval()
+    ours = build_model(
+        "resnet18", Task("imagenet", (3, 64, 64), 1000), {"stem": "imagenet", "norm": "batch"}, rng_for(0, "t")
+    ).eval()
     theirs = resnet18(weights=None).eval()
     x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 

@@ -13,10 +13,11 @@ from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
-from fedsmall.privacy.accountant import epsilon_of, event_of, noise_for, protection_of
+from fedsmall.privacy.accountant import check_noise, epsilon_of, event_of, noise_for, protection_of
 from fedsmall.privacy.patient_level import Charge, steps_of, told_samples
+from fedsmall.tasks import build_federation
 from fedsmall.travel.journey import journey
-from fedsmall.validation import check_plan
+from fedsmall.validation import check_plan, check_run
 
 CHARGES = [Charge(0.07, 1.76, 200), Charge(0.3, 2.0, 50), Charge(0.01, 0.8, 1000), Charge(1.0, 20.0, 200)]
 PATIENTS = {"level": "patient", "clip": 1.0, "epsilon": 3.0, "lot": 16}
@@ -28,6 +29,7 @@ def plan_of(name="FedDC", recipe=None, privacy=PATIENTS, **settings):
         task="breast_cancer",
         rounds=settings.pop("rounds", 20),
         model=settings.pop("model", "mlp"),
+        model_options=settings.pop("model_options", {}),
         recipe=recipe or Recipe(),
         method=method(name, **{"aggregate_every": 5, "privacy": privacy} | settings),
     )
@@ -94,6 +96,40 @@ def test_sites_of_different_sizes_take_noise_of_their_own_for_one_epsilon():
     assert small.noise > large.noise
     for own in (small, large):
         assert epsilon_of([own.charge(20)], 1e-5) == pytest.approx(3, rel=2e-3)
+
+
+@pytest.mark.parametrize("noise", [1e-5, 0.05])
+def test_noise_whose_cost_is_out_of_reach_is_refused_before_a_site_trains(noise):
+    plan = Plan(
+        name="test",
+        task="breast_cancer",
+        model="linear",
+        rounds=20,
+        sites=3,
+        samples_per_site=20,
+        method=method("FedAvg", aggregate_every=5, privacy={"level": "patient", "clip": 1.0, "noise": noise, "lot": 8}),
+    )
+
+    with pytest.raises(PlanError, match=rf"noise = {noise:g} is too small for 20 steps .* 0\.11 is always enough"):
+        check_run(plan, build_federation(plan))
+
+
+def test_the_noise_that_is_always_enough_is_so_by_the_exact_curve_where_the_whole_site_trains():
+    """Balle & Wang 2018, theorem 8: delta at an epsilon of 1000, of one step with the noise that the refusal names."""
+    plan = plan_of(privacy={"level": "patient", "clip": 1.0, "noise": 0.02, "lot": 16}, rounds=1)
+    with pytest.raises(PlanError, match=r"too small for 1 steps .* 0\.025 is always enough"):
+        check_noise(plan, {0: 4}, 4)
+
+    a, b = (sign / (2 * 0.025) - 1000 * 0.025 for sign in (1, -1))
+    assert stats.norm.cdf(a) - np.exp(1000 + stats.norm.logcdf(b)) < 1e-5
+
+
+def test_noise_below_that_goes_where_lots_are_small():
+    plan = plan_of(privacy={"level": "patient", "clip": 1.0, "noise": 0.6, "lot": 16}, rounds=2000)
+
+    check_noise(plan, {0: 800}, 4)
+    with pytest.raises(PlanError, match="too small for 2000 steps"):
+        check_noise(plan, {0: 800, 1: 20}, 4)
 
 
 def test_a_lot_larger_than_the_site_is_the_whole_site_and_still_what_sums_are_divided_by():
@@ -165,8 +201,11 @@ TABLE, IMAGES = Task("table", (6,), 2), Task("images", (1, 8, 8), 2)
         (plan_of(weighted=True), "keeps back"),
         (plan_of("RepTreeFL"), "Replica trees do not go with"),
         (plan_of("SCAFFOLD", scaffold_option=1), "takes option 2"),
-        (plan_of(model="cnn"), "GroupNorm|norm = .group"),
+        (plan_of(model="cnn", model_options={"norm": "batch"}), "GroupNorm|norm = .group"),
         (plan_of("Standalone", recipe=Recipe(local_epochs=1)), "set local_steps"),
+        (plan_of(recipe=Recipe(class_weights="balanced")), "does not cover exact counts of classes"),
+        (plan_of("Central", recipe=Recipe(class_weights="balanced")), "does not cover exact counts of classes"),
+        (plan_of(privacy=PATIENTS | {"epsilon": 1e6}), "promises patients nothing; give 1,000 at most"),
     ],
 )
 def test_a_plan_that_would_break_its_promise_is_refused(plan, told):

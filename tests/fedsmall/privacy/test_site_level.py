@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import optimize, stats
+from scipy import integrate, optimize, stats
 
 from fedsmall.errors import PlanError
 from fedsmall.parts import Privacy, Recipe, Tree
@@ -160,15 +160,36 @@ def test_exact_curve_of_the_oracle_is_right_at_a_published_point():
     assert exact_epsilon(3.7306, 1e-5, 1) == pytest.approx(1.0, abs=1e-3)
 
 
-def test_subsampled_epsilon_is_within_the_published_moments_accountant():
-    # Abadi et al. 2016, section 3.2: q = .01, sigma = 4, 10,000 steps, delta = 1e-5: epsilon 1.26 by moments.
-    found = epsilon(4.0, 1e-5, 10_000, fraction=0.01)
+def drawn_epsilon(noise, delta, fraction):
+    """The epsilon of one contact for which a fixed number of sites is drawn, by integrating over what is seen.
 
-    assert 0.9 < found <= 1.26
+    The site moves the sum by its clip or not at all; where it is not drawn, one that moves it the other way is.
+    """
+    seen = np.linspace(-16 * noise, 16 * noise, 200_001)
+    elsewhere, trained, idle = (stats.norm.pdf(seen, mean, noise) for mean in (-1, 1, 0))
+    pair = [(1 - fraction) * elsewhere + fraction * other for other in (trained, idle)]
+
+    def excess(eps):
+        return max(integrate.trapezoid(np.maximum(p - np.exp(eps) * q, 0), seen) for p, q in (pair, pair[::-1])) - delta
+
+    return optimize.brentq(excess, 0, 50)
 
 
-def test_sampling_fewer_sites_costs_less_and_more_contacts_cost_more():
-    assert epsilon(1.0, 1e-5, 50, 0.1) < epsilon(1.0, 1e-5, 50, 0.5) < epsilon(1.0, 1e-5, 50)
+def test_drawn_epsilon_of_the_oracle_is_the_exact_curve_where_all_are_drawn():
+    assert drawn_epsilon(2.0, 1e-5, 1.0) == pytest.approx(exact_epsilon(2.0, 1e-5, 1), abs=1e-3)
+
+
+@pytest.mark.parametrize(("drawn", "sites", "noise"), [(1, 10, 2.0), (1, 5, 1.0), (5, 50, 4.0), (1, 100, 1.0)])
+def test_a_budget_below_what_a_drawn_contact_truly_costs_is_refused(drawn, sites, noise):
+    true = drawn_epsilon(noise, 1e-5, drawn / sites)
+
+    with pytest.raises(PlanError, match="more than the budget"):
+        check_private(private_plan(fraction=drawn / sites, noise=noise, budget=0.99 * true), contacts=1)
+
+    assert Ledger(Privacy(clip=1, noise=noise), releases=1).spent >= true
+
+
+def test_more_contacts_cost_more():
     assert epsilon(1.0, 1e-5, 10) < epsilon(1.0, 1e-5, 11)
 
 
@@ -202,11 +223,10 @@ def test_ledger_goes_on_where_a_run_resumes():
     assert resumed.report() == whole.report()
 
 
-def test_report_tells_the_server_apart_from_readers_of_the_model():
-    report = Ledger(Privacy(clip=1, noise=1.0), fraction=0.2, releases=20).report()
+def test_a_report_says_what_was_spent_at_which_delta():
+    report = Ledger(Privacy(clip=1, noise=1.0), releases=20).report()
 
-    assert report["epsilon"] < report["epsilon_to_server"]
-    assert (report["delta"], report["releases"]) == (1e-5, 20)
+    assert report == {"epsilon": epsilon(1.0, 1e-5, 20), "delta": 1e-5, "releases": 20}
 
 
 @settings(max_examples=20)

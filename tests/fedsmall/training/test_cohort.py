@@ -77,7 +77,7 @@ def test_the_stacked_products_are_the_loop(recipe: dict[str, Any], rule: str) ->
 OUTCOMES = {
     "mlp": ("mlp", {"hidden": [5], "dropout": 0.2}, (6,)),
     "vmap": ("mlp", {"hidden": [5]}, (6,)),
-    "conv": ("cnn", {}, (1, 8, 8)),
+    "conv": ("cnn", {"norm": "batch"}, (1, 8, 8)),
 }
 
 
@@ -176,9 +176,9 @@ def test_a_path_that_does_not_fit_says_which_layer_is_in_the_way() -> None:
 @pytest.mark.parametrize(
     ("model", "options"),
     [
-        ("cnn", {}),
+        ("cnn", {"norm": "batch"}),
         ("cnn", {"norm": "group", "dropout": 0.3}),
-        ("resnet_small", {"blocks": 1}),
+        ("resnet_small", {"norm": "batch", "blocks": 1}),
         ("resnet_small", {"norm": "group", "blocks": 1}),
     ],
 )

@@ -119,6 +119,15 @@ def test_one_sided_sampling_keeps_the_largest_and_weighs_the_others():
     assert factors.sum() == 100
 
 
+@pytest.mark.parametrize(("rows", "share"), [(13, {}), (14, {}), (47, {"top": 0.11, "other": 0.07})])
+def test_one_sided_sampling_counts_for_all_rows_where_their_number_is_rounded_too(rows, share):
+    g = np.arange(float(rows))[:, None]
+
+    _, factors = drawn(g, Goss(**share), np.random.default_rng(0))
+
+    assert factors.sum() == pytest.approx(rows)
+
+
 def test_one_sided_sampling_of_all_rows_is_refused():
     with pytest.raises(ValueError, match=r"fewer than all rows: top \+ other is 1, not below 1"):
         Goss(top=0.5, other=0.5)

@@ -1,20 +1,26 @@
+import html
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 import torch
 
 from fedsmall.theory import advise
-from sim.cli.app import COMMANDS, main
+from manual.commands import walk
+from sim.cli.app import COMMANDS, LazyCommand, main
 from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write
 
+METHOD = '[[method]]\nname = "FedDC"\n'
 FAST = SMALL.replace("seeds = [0, 1]", "seeds = [0]").replace("rounds = 6", "rounds = 3")
 
 
@@ -45,6 +51,30 @@ def test_a_run_without_out_gets_a_folder_of_its_own_each_time(fedsmall, tmp_path
     fedsmall("run", path, "--set", "rounds=1", "--engine", "inprocess")
 
     assert sorted(folder.name for folder in (tmp_path / "runs").iterdir()) == ["small", "small-2"]
+
+
+def commands_on(page: Path) -> list[list[str]]:
+    """The commands that a page shows, as words."""
+    shown = re.findall(r"<(code|pre)>(.*?)</\1>", page.read_text(), re.DOTALL)
+    lines = [line for _, text in shown for line in html.unescape(text).splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith("fedsmall ")]
+
+
+def test_every_command_that_a_report_shows_can_be_run(fedsmall, tmp_path):
+    path = write(tmp_path, table(tmp_path, GOOD_ROWS).read_text().partition("[[method]]")[0] + METHOD)
+    for name in ("NEW.csv", "new-patients.csv"):
+        (tmp_path / name).write_text("a,b\n1,2\n")
+    assert fedsmall("run", path, "--set", "rounds=1", "--engine", "inprocess", "--out", "my studies/first")[0] == 0
+    assert fedsmall("compare", "my studies/first", "--out", "both")[0] == 0
+
+    found = commands_on(tmp_path / "my studies/first/report.html")
+    ends = [fedsmall(*words[1:])[0] for words in found]
+
+    assert ([words[1] for words in found], ends) == (["predict", "predict", "run"], [0, 0, 0])
+    assert commands_on(tmp_path / "both/report.html") == found[-1:]
+    again = commands_on(tmp_path / "runs/small/report.html")
+    assert [words[2] for words in again] == [words[2].replace("my studies/first", "runs/small") for words in found]
+    assert "load(&#34;my studies/first/packages/" in (tmp_path / "my studies/first/report.html").read_text()
 
 
 def test_a_report_is_made_again_and_runs_are_compared(fedsmall, small_run, tmp_path):
@@ -405,19 +435,38 @@ def test_help_is_there_at_once_without_the_heavy_libraries():
     assert "demo" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "meaning"),
-    [
-        (("run",), "a .toml file, or a name"),
-        (("site", "report"), "the run's name"),
-        (("predict",), "a table, a folder"),
-    ],
-)
-def test_help_says_what_an_argument_is(fedsmall, words, meaning):
-    code, said, _ = fedsmall(*words, "--help")
+def test_help_says_once_what_every_argument_and_option_of_every_command_is(fedsmall, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "600")  # nothing is broken into lines
+    every = [found for name, entry in COMMANDS.items() for found in walk(name, LazyCommand(name, entry).real())]
 
-    assert code == 0
-    assert meaning in said
+    for path, command in every:
+        code, said, _ = fedsmall(*path.split(), "--help")
+
+        assert code == 0
+        assert "\\" not in said, path
+        assert "completion" not in said, path
+        assert said.count("rguments") == any(isinstance(each, click.Argument) for each in command.params), path
+        assert all(each.help for each in command.params), path
+        told = "\n\n".join([command.help, *(each.help for each in command.params)]).split("\n\n")
+        assert [part for part in told if " ".join(part.split()) not in " ".join(said.split())] == [], path
+
+
+def test_the_shell_completes_commands_and_options(fedsmall, monkeypatch):
+    code, said, _ = fedsmall("--help")
+    assert (code, "--install-completion" in said) == (0, True)
+
+    for words, found in (
+        ("fedsmall re", "report"),
+        ("fedsmall site key", "keygen"),
+        ("fedsmall run --wor", "--workers"),
+    ):
+        monkeypatch.setenv("_FEDSMALL_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+        assert found in fedsmall()[1].split()
+    monkeypatch.setenv("COMP_WORDS", "fedsmall no-such-command --x")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert fedsmall() == (0, "\n", "")
 
 
 def test_every_command_of_the_table_can_be_asked_for_help(fedsmall):

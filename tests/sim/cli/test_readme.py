@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -109,7 +108,7 @@ def took_part(here, run):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif(not shutil.which("nginx", path="/usr/sbin:/usr/bin"), reason="the gate needs nginx")
+@pytest.mark.needs("nginx")
 def test_three_hospitals_on_one_machine_come_to_a_first_contact_in_five_minutes_and_a_fourth_joins(
     tmp_path_factory,
 ):

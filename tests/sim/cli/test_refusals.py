@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+
+from sim.runs.scenario import read
 
 MINE = """
 import numpy as np
@@ -89,13 +92,22 @@ CASES: dict[str, tuple[str, str]] = {
     "a link to itself": (hospitals("loop"), r"there is no file or folder 'loop' here"),
     "a link to itself among the sites": (
         hospitals("links"),
-        r"d\.csv: it is no file that can be read, but a folder or",
+        r"d\.csv: it is no file that can be read, but a folder, a pipe or",
     ),
     "a path of 400 letters": (of("npz", "n" * 400), r"there is no file or folder 'n{60}\.\.\.n{50}' here"),
     "a path with a zero": (of("npz", "a\\u0000b"), r"there is no file or folder 'a\\x00b' here"),
     "a name of 400 letters": (
         f'{TABLE}name = "{"n" * 400}"\n',
         r"s\.toml: name: 400 letters, and a run's folder has this",
+    ),
+    "a pipe as a table": (of("csv", "pipe.csv", ', label = "ill"'), r"pipe\.csv: it is a pipe, a socket or a device"),
+    "a pipe as arrays": (of("npz", "pipe.npz"), r"pipe\.npz: it is a pipe, a socket or a device"),
+    "a pipe among images": (of("images", "pipes"), r"p\.png: it is a pipe, a socket or a device"),
+    "a path of Windows": (of("csv", "C:\\data\\t.csv"), r"s\.toml is not TOML: .* write a path with / in place of \\"),
+    "a path that begins as a letter by its number does": (of("csv", "C:\\Users\\t.csv"), r"write a path with / in"),
+    "the quotes of a word processor": (
+        "model = \u201clinear\u201d\n",
+        r"s\.toml is not TOML: .*; it has the quotes \u201c \u201d of a word processor: write straight ones, \" or '$",
     ),
     "a model that raises": (
         own_model("raises"),
@@ -162,10 +174,14 @@ def world(fedsmall: Any, tmp_path: Path, monkeypatch: Any) -> Run:
         else:
             (tmp_path / folder / "d.csv").write_text("x,y,ill\n" + last)
     os.symlink("loop", tmp_path / "loop")
+    for pipe in ("pipe.csv", "pipe.npz", "pipes/ill/p.png"):
+        (tmp_path / pipe).parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(tmp_path / pipe)
     for name in ("ill", "well"):
         (tmp_path / "scans" / name).mkdir(parents=True)
         for index in range(8):
             Image.fromarray(np.full((30, 30), 9 * index, np.uint8)).save(tmp_path / "scans" / name / f"{index}.png")
+    shutil.copytree(tmp_path / "scans" / "well", tmp_path / "pipes" / "well")
     np.savez(tmp_path / "whole.npz", x=np.zeros((40, 3)), y=np.arange(40) % 2)
     whole = (tmp_path / "whole.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
@@ -190,6 +206,40 @@ def test_what_cannot_be_run_is_one_line(case: str, world: Run, tmp_path: Path) -
     assert re.search(line, complained.strip()), complained
     assert str(tmp_path) not in complained
     assert not (tmp_path / "runs").exists()
+
+
+ENCODED: dict[str, tuple[str, str]] = {
+    "UTF-16": ("utf-16", r"^fedsmall: s\.toml is not TOML: it is in UTF-16, as PowerShell .*; save it in UTF-8$"),
+    "UTF-16 without its mark": ("utf-16-le", "it is in UTF-16"),
+    "another": ("cp1252", r"^fedsmall: s\.toml is not TOML: line 2 holds a letter that is not in UTF-8; save the file"),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("encoding", ENCODED)
+def test_a_scenario_in_another_encoding_is_one_line(encoding: str, fedsmall: Any, tmp_path: Path) -> None:
+    name, line = ENCODED[encoding]
+    (tmp_path / "s.toml").write_bytes(f'# a scenario\nname = "K\u00f6ln"\n{TABLE}'.encode(name))
+
+    code, _, complained = fedsmall("run", "s.toml")
+
+    assert (code, complained.count("\n")) == (2, 1)
+    assert re.search(line, complained.strip()), complained
+
+
+def test_a_scenario_that_is_a_pipe_is_one_line(fedsmall: Any, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "s.toml")
+
+    assert fedsmall("run", "s.toml")[::2] == (
+        2,
+        "fedsmall: s.toml: it is a pipe, a socket or a device, and no regular file; save it as a file\n",
+    )
+
+
+def test_a_scenario_may_begin_with_the_mark_of_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(f'name = "K\u00f6ln"\n{TABLE}', encoding="utf-8-sig")
+
+    assert read(tmp_path / "s.toml")["name"] == "K\u00f6ln"
 
 
 @pytest.mark.parametrize("case", GOOD)

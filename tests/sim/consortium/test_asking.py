@@ -105,6 +105,22 @@ def test_sums_that_a_plan_has_no_use_for_are_refused_and_nothing_is_told_or_reme
     assert [e["event"] for e in SiteLog(desk.site("essen").home, "essen").entries()] == ["refused"]
 
 
+@pytest.mark.parametrize("odd", ["bonn", "essen"])
+def test_the_site_that_lacks_a_column_of_the_others_is_named_with_the_column(desk, odd):
+    rows = [line.split(",") for line in desk.data[odd].read_text().splitlines()]
+    lacking = rows[0][0]
+    desk.data[odd].write_text("\n".join(",".join(row[1:]) for row in rows) + "\n")
+    others = "essen" if odd == "bonn" else "bonn"
+
+    with pytest.raises(PlanError) as refused:
+        desk.run("r", plan_of())
+
+    assert str(refused.value).startswith(
+        f'Sites differ in their task: \'{others}\' has {{"feature_names": ["{lacking}"], '
+    )
+    assert f"'{odd}' has {{\"feature_names\": [], " in str(refused.value)
+
+
 def test_a_site_of_another_version_that_tells_no_sums_ends_the_run_in_a_line(desk, monkeypatch):
     answer = Desk.answer
 

@@ -186,6 +186,7 @@ def test_the_command_has_the_sites_asked_and_the_hospital_gets_a_table(grown, mo
             main(line)
         ends.append((ended.value.code, capsys.readouterr()))
 
+    assert (tmp_path / "said.csv").stat().st_mode & 0o777 == 0o600  # it has a line for every patient
     assert read(tmp_path / "said.csv") == read(predictions(grown, "outcome-predictions-1"))
     assert [code for code, _ in ends] == [0, 2, 2]
     assert "said.csv: 6 patients" in ends[0][1].out

@@ -2,7 +2,6 @@
 
 import base64
 import http.client
-import shutil
 import socket
 import ssl
 import threading
@@ -20,7 +19,7 @@ from sim.consortium import flower_cli, gate, keys, members, server, supervisor
 from sim.consortium.supervisor import Program
 from tests.sim.consortium.test_proxy import Gate
 
-pytestmark = pytest.mark.skipif(not shutil.which("nginx", path="/usr/sbin:/usr/bin"), reason="the gate needs nginx")
+pytestmark = pytest.mark.needs("nginx")
 CALLS = 24  # more than any limit on strangers lets through at once
 MANY = {"member": (1000, 100), "stranger": (1000, 100), "strangers": (1000, 100)}
 

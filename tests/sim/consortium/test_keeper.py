@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from fedsmall.audit_log import AuditLog
+from fedsmall.errors import PlanError
 from sim.consortium import keeper, keys, members, runs, server
 
 
@@ -33,6 +34,35 @@ def test_only_runs_that_were_under_way_are_taken_up_again(folder):
     run_of(folder, "failed", launched, left=("flower.json", "failure.json"))
 
     assert keeper.interrupted(folder) == ["resumed", "under-way"]
+
+
+def test_a_run_that_is_stopped_while_the_server_is_down_goes_on_no_more(folder):
+    run_of(folder, "long", "prepared", runs.LAUNCHED, left=("flower.json", "sheet.json"))
+    (folder / "runs" / "long" / "sheet.json").write_text('{"run": "long"}')
+
+    runs.stop(folder, "long", print)
+
+    assert keeper.interrupted(folder) == []
+    with pytest.raises(PlanError, match="'long' does not run now"):
+        runs.stop(folder, "long", print)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_server_that_was_started_again_takes_up_what_was_under_way_once(folder, monkeypatch, durable):
+    """Without a SuperLink, which is stood for: it is there, and knows its sites."""
+    run_of(folder, "long", runs.LAUNCHED)
+    run_of(folder, "stopped", runs.LAUNCHED, runs.STOPPED)
+    run_of(folder, "failed", runs.LAUNCHED, left=("flower.json", "failure.json"))
+    monkeypatch.setattr(server, "is_up", lambda _: True)
+    monkeypatch.setattr(server, "register", lambda *_: None)
+    resumed = []
+    monkeypatch.setattr(runs, "resume", lambda _, run, *more: resumed.append(run))
+    server.note(folder, server.state(folder) | {server.STARTED: True})  # as `server up` does at its end
+
+    keeper.look(folder, durable)
+    keeper.look(folder, durable)
+
+    assert resumed == ["long"]
 
 
 def test_an_expiry_and_another_superlink_are_seen(folder, tmp_path):

@@ -210,8 +210,12 @@ def test_a_proxy_that_is_not_there_and_one_that_opens_tls_are_told(
         dialling.check_server(ADDRESS, site.kit / "ca.crt")
 
 
-def test_the_programs_of_a_site_take_the_proxy_and_those_on_one_machine_do_not(site, consortium, proxied, monkeypatch):
+def test_the_programs_of_a_site_take_the_proxy_and_those_on_one_machine_do_not(
+    site, consortium, proxied, tmp_path, monkeypatch
+):
     monkeypatch.setenv("no_proxy", "intern.example")
+    (tmp_path / "nginx").touch(mode=0o755)  # listed here, never started
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     assert not any("no_proxy" in program.environment for program in programs(site, None))
     station, supernode, superexec = classic_programs(site, None, 9094)

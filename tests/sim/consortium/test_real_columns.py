@@ -1,7 +1,6 @@
 """Split columns between real processes on the loopback: TLS, node authentication and the gate on. A minute, so slow."""
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,7 @@ name = "SecureBoostPlus"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(not shutil.which("nginx", path="/usr/sbin:/usr/bin"), reason="the gate needs nginx"),
+    pytest.mark.needs("nginx"),
 ]
 
 

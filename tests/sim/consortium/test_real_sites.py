@@ -49,7 +49,7 @@ PATIENCE = {"round_deadline_s": 300.0, "start_deadline_s": 300.0}
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(3600),
-    pytest.mark.skipif(not shutil.which("nginx", path="/usr/sbin:/usr/bin"), reason="the gate needs nginx"),
+    pytest.mark.needs("nginx"),
 ]
 
 
@@ -526,6 +526,23 @@ def test_a_superlink_that_was_killed_with_all_its_memory_costs_a_resume_by_itsel
     os.kill(supervisor.pids(server.process_folder(loopback.folder))["superlink"], signal.SIGKILL)
     loopback.finish("forgotten", number)
 
+    assert len(runs.numbers(home)) == 2
+    assert same(load_file(home / "model.safetensors"), in_process(loopback, plan))
+
+
+def test_a_run_goes_on_by_itself_when_its_server_was_stopped_and_started_again_and_to_the_same_bits(loopback, capsys):
+    plan = plan_of(rounds=40, **{"method.0.aggregate_every": 20, "evaluate_every": 40})
+    number = loopback.start("reboot", plan, **PATIENCE)
+    home = loopback.home("reboot")
+    assert flower_cli.wait_until(lambda: (home / "journal" / "000003.json").exists(), 600)
+
+    assert fedsmall("server", "down", "--folder", loopback.folder) == 0
+    assert not (home / "failure.json").exists()
+    assert fedsmall("server", "up", "--detach", "--folder", loopback.folder) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "goes on by itself" in line]
+    loopback.finish("reboot", number)
+
+    assert told == ["The run 'reboot' was under way and goes on by itself; `fedsmall stop reboot` ends it."]
     assert len(runs.numbers(home)) == 2
     assert same(load_file(home / "model.safetensors"), in_process(loopback, plan))
 

@@ -1,7 +1,6 @@
 """A sealed run over five real sites: its bits, what the server's disk holds, and what the hospitals' logs say."""
 
 import json
-import shutil
 
 import pytest
 from safetensors.numpy import load_file
@@ -19,7 +18,7 @@ POLICY = "least_sites = 3\nleast_blur = 0\nmost_read = 1000\nsealed = true\nsecu
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(not shutil.which("nginx", path="/usr/sbin:/usr/bin"), reason="the gate needs nginx"),
+    pytest.mark.needs("nginx"),
 ]
 
 

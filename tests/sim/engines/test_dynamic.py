@@ -37,7 +37,7 @@ def dynamic(divergence: float | None, every: int = 1, settings: dict[str, Any] |
         ({"weighted": True}, {"partition": {"sizes": "skewed"}}),
         ({}, {"recipe": RESET}),
         ({}, {"recipe": STAY, "dtype": "float32"}),
-        ({}, {"task": "digits", "model": "cnn", "model_options": {}, "rounds": 3, "sites": 3}),
+        ({}, {"task": "digits", "model": "cnn", "model_options": {"norm": "batch"}, "rounds": 3, "sites": 3}),
         ({}, {"sites": 1}),
     ],
 )
@@ -163,7 +163,7 @@ CASES = {
     "weighted": dynamic(BETWEEN, settings={"weighted": True}, partition={"sizes": "skewed"}, rounds=12),
     "moments that stay": dynamic(BETWEEN, recipe=STAY, rounds=12, evaluate_every=2),
     "moments that start afresh": dynamic(BETWEEN, recipe=RESET, rounds=12),
-    "running statistics": dynamic(0.5, task="digits", model="cnn", model_options={}, rounds=3, sites=3),
+    "running statistics": dynamic(0.5, task="digits", model="cnn", model_options={"norm": "batch"}, rounds=3, sites=3),
     "a seed of its own for who is asked": dynamic(BETWEEN, rounds=12, route_seed=7),
 }
 

@@ -18,14 +18,21 @@ from fedsmall.travel.dynamic.words import BALANCE, FORGOT, REFERENCE, WITHIN
 from fedsmall.wire import ANSWER_BYTES, COMMON, METRICS, MODEL, ROUND, STEPS, Arrays
 from sim.engines.local_grid import failure
 from sim.engines.run import run_plan
-from strategies.build import strategy_for
 from strategies.records import array_records, size_in_bytes
 from strategies.server.journal import FileJournal
-from strategies.server.run_loop import Outcome, RunLoop
+from strategies.server.run_loop import Outcome
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_dynamic import ALWAYS, BETWEEN, NEVER, STAY, dynamic
-from tests.sim.engines.test_one_algorithm import assert_alike, assert_equal_bits, batched, federation_of, loop_of, table
+from tests.sim.engines.test_one_algorithm import (
+    ByMessages,
+    assert_alike,
+    assert_equal_bits,
+    batched,
+    federation_of,
+    loop_of,
+    table,
+)
 from tests.sim.engines.test_routes import conduct
 
 ROUNDLY = dynamic(BETWEEN, rounds=8, dtype="float32")
@@ -38,7 +45,7 @@ def asks(order: Message) -> bool:
     return order.metadata.message_type == f"query.{BALANCE}"
 
 
-def tampered(plan: Plan, change: Callable[[RunLoop, Message, Answer], Message | None], **more: Any) -> Outcome:
+def tampered(plan: Plan, change: Callable[[ByMessages, Message, Answer], Message | None], **more: Any) -> Outcome:
     """A run of which every message but the roll call goes through ``change``."""
     loop = loop_of(plan, **more)
     honest = loop.grid._answer
@@ -54,14 +61,14 @@ def at(order: Message, t: int) -> bool:
     return order.content.config_records["config"][ROUND] == t
 
 
-def first(loop: RunLoop, order: Message) -> bool:
-    return loop.strategy.roster.nodes["site-001"] == order.metadata.dst_node_id
+def first(loop: ByMessages, order: Message) -> bool:
+    return loop.sites.roster.nodes["site-001"] == order.metadata.dst_node_id
 
 
 def test_the_bytes_that_are_counted_are_those_of_the_arrays_in_all_messages() -> None:
     weighed = []
 
-    def weigh(loop: RunLoop, order: Message, honest: Answer) -> Message:
+    def weigh(loop: ByMessages, order: Message, honest: Answer) -> Message:
         reply = honest(order)
         assert size_in_bytes(array_records(reply.content)) <= order.content.config_records["config"][ANSWER_BYTES]
         weighed.extend(size_in_bytes(array_records(message.content)) for message in (order, reply))
@@ -110,7 +117,7 @@ def test_a_run_that_is_taken_up_again_goes_on_to_the_same_bits(plan: Plan, tmp_p
 
     grid.agree_on_scaling(plan)
     for _ in range(30):
-        loop = RunLoop(strategy_for(plan), grid, plan, lambda site: initial_model(plan, task, site), in_pieces=False)
+        loop = ByMessages(plan, grid, lambda site: initial_model(plan, task, site), in_pieces=False)
         loop.journal, loop.stop = FileJournal(tmp_path / "journal"), lambda: True
         part = loop.run()
         if not part.stopped:
@@ -123,7 +130,7 @@ def test_a_run_that_is_taken_up_again_goes_on_to_the_same_bits(plan: Plan, tmp_p
 def test_a_site_that_has_forgotten_says_so_and_is_sent_the_last_model_that_all_had() -> None:
     came = {}
 
-    def forget(loop: RunLoop, order: Message, honest: Answer) -> Message:
+    def forget(loop: ByMessages, order: Message, honest: Answer) -> Message:
         if first(loop, order) and not asks(order):
             if at(order, 4):
                 loop.grid._contexts[order.metadata.dst_node_id].state.pop(RECORD)
@@ -140,7 +147,7 @@ def test_a_site_that_has_forgotten_says_so_and_is_sent_the_last_model_that_all_h
 
 @pytest.mark.parametrize("bound", [ALWAYS, BETWEEN, NEVER])
 def test_a_silent_site_is_passed_over_and_comes_back(bound: float) -> None:
-    def silent(loop: RunLoop, order: Message, honest: Answer) -> Message:
+    def silent(loop: ByMessages, order: Message, honest: Answer) -> Message:
         return failure(order, "gone") if first(loop, order) and at(order, 4) else honest(order)
 
     outcome = tampered(dynamic(bound, 2), silent)
@@ -154,7 +161,7 @@ def test_a_silent_site_is_passed_over_and_comes_back(bound: float) -> None:
 def test_a_site_that_is_asked_and_does_not_answer_takes_no_part() -> None:
     asked = []
 
-    def silent(loop: RunLoop, order: Message, honest: Answer) -> Message:
+    def silent(loop: ByMessages, order: Message, honest: Answer) -> Message:
         asked.append(asks(order))
         return failure(order, "no") if asks(order) else honest(order)
 
@@ -190,7 +197,7 @@ def spoil(reply: Message, how: str) -> None:
     ["a word and a model", "two words", "neither", "no metrics", "another model", "something beside", "another word"],
 )
 def test_what_is_neither_a_model_nor_a_word_is_set_aside(how: str) -> None:
-    def lie(loop: RunLoop, order: Message, honest: Answer) -> Message:
+    def lie(loop: ByMessages, order: Message, honest: Answer) -> Message:
         reply = honest(order)
         if first(loop, order) and at(order, 2):
             spoil(reply, how)
@@ -266,7 +273,7 @@ def test_a_site_checks_what_leaves_against_what_its_receiver_knows(monkeypatch) 
 
 
 def test_a_site_that_keeps_to_another_model_says_that_it_forgot() -> None:
-    def other(loop: RunLoop, order: Message, honest: Answer) -> Message:
+    def other(loop: ByMessages, order: Message, honest: Answer) -> Message:
         if first(loop, order) and at(order, 6):
             order.content.config_records["config"] = ConfigRecord(
                 {**order.content.config_records["config"], REFERENCE: 4}
@@ -281,7 +288,7 @@ def test_a_site_that_keeps_to_another_model_says_that_it_forgot() -> None:
 def test_orders_name_the_round_of_the_last_model_that_all_had() -> None:
     named = {}
 
-    def look(loop: RunLoop, order: Message, honest: Answer) -> Message:
+    def look(loop: ByMessages, order: Message, honest: Answer) -> Message:
         if not asks(order):
             config = order.content.config_records["config"]
             named[config[ROUND]] = config[REFERENCE]
@@ -295,15 +302,6 @@ def test_orders_name_the_round_of_the_last_model_that_all_had() -> None:
         last = t if whole else last
     assert named == wanted
     assert len(set(named.values())) > 1
-
-
-def test_a_journal_keeps_the_violations_and_the_reference() -> None:
-    chain, other = strategy_for(ROUNDLY), strategy_for(ROUNDLY)
-    chain.coordinator.violations, chain.reference = 3, 7
-
-    other.take_up(json.loads(json.dumps(chain.beside())))
-
-    assert (other.coordinator.violations, other.reference) == (3, 7)
 
 
 @ON_RAY

@@ -197,7 +197,7 @@ def test_sites_judge_the_members_together_as_the_simulation_does() -> None:
     federation = federation_of(plan)
     held_out = tuple(replace(federation.test) for _ in federation.names)
     loop = loop_of(plan, replace(federation, held_out=held_out))
-    loop.evaluator = SiteEvaluator(Judges(loop.strategy, loop.grid, plan))
+    loop.evaluator = SiteEvaluator(Judges(loop.roster, loop.grid, plan))
 
     told = loop.run().evaluations[-1].common
     whole = batched(plan, federation).evaluations[-1].common

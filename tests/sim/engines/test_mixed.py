@@ -1,4 +1,5 @@
-"""Hospitals with models of their own run like any others: from a scenario, on every engine, and at real sites."""
+"""Hospitals with models of their own run like any others: from functools import partial
+from a scenario, on every engine, and at real sites."""
 
 import html
 import json
@@ -23,12 +24,13 @@ from sim.engines.local_grid import LocalGrid
 from sim.engines.run import run_plan
 from sim.evidence.search import search
 from sim.runs.scenario import build, load
-from strategies.build import strategy_for
+from strategies.roster import Roster
 from strategies.server.remote import evaluator_for, task_from_roll
-from strategies.server.run_loop import Outcome, RunLoop
+from strategies.server.run_loop import Outcome
 from tests import ROOT
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations
+from tests.sim.engines.test_one_algorithm import ByMessages
 
 SMALL, LARGE = {"name": "g1", "widths": [4, 6]}, {"name": "g2", "widths": [4, 6, 8]}
 OPTIONS = {"sites": [SMALL, SMALL, LARGE, LARGE], "shared": ["conv1", "norm1", "conv2", "norm2"]}
@@ -58,11 +60,13 @@ def federation():
 
 def conduct(plan: Plan, grid: LocalGrid) -> Outcome:
     """As over real sites: task and shapes come from the roll call, and the sites judge."""
-    strategy = strategy_for(plan)
-    task = task_from_roll(strategy.roster, grid, plan)
-    check_plan(plan, task, len(strategy.sites))
-    judges = evaluator_for(strategy, grid, plan)
-    return RunLoop(strategy, grid, plan, lambda site: initial_model(plan, task, site), judges, in_pieces=False).run()
+    roster = Roster()
+    task = task_from_roll(roster, grid, plan)
+    check_plan(plan, task, len(roster.sites))
+    judges = evaluator_for(roster, grid, plan)
+    return ByMessages(
+        plan, grid, lambda site: initial_model(plan, task, site), judges, in_pieces=False, roster=roster
+    ).run()
 
 
 def same(one, other) -> bool:

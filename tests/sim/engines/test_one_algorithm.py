@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +27,7 @@ from sim.engines.cohort import run_cohort
 from sim.engines.evaluation import CentralEvaluator
 from sim.engines.inprocess import InProcessGrid
 from strategies.grid_trainer import GridTrainer
+from strategies.roster import Roster
 from strategies.server.journal import FileJournal
 from strategies.server.run_loop import Outcome, run_rounds
 
@@ -104,11 +105,12 @@ class ByMessages:
     stop: Any = None
     journal: Any = None
     in_pieces: bool = True
+    roster: Roster = field(default_factory=Roster)
 
     @cached_property
     def sites(self) -> GridTrainer:
         """The sites, which have answered the roll call."""
-        return GridTrainer(self.plan, self.grid)
+        return GridTrainer(self.plan, self.grid, roster=self.roster)
 
     def run(self) -> Outcome:
         return run_rounds(
@@ -206,7 +208,12 @@ CASES = {
     "blur over some": plan_of(settings={**SETTINGS["FedDC"], **BLUR, "fraction": 0.6}),
     "blur of 0": plan_of(settings={**SETTINGS["FedDC"], "privacy": Privacy(blur=0.0)}, recipe=ADAM, evaluate_every=2),
     "blur of running statistics": plan_of(
-        task="digits", model="cnn", model_options={}, rounds=3, sites=3, settings={**SETTINGS["FedDC"], **BLUR}
+        task="digits",
+        model="cnn",
+        model_options={"norm": "batch"},
+        rounds=3,
+        sites=3,
+        settings={**SETTINGS["FedDC"], **BLUR},
     ),
     "weighted": plan_of(settings={**SETTINGS["FedDC"], "weighted": True}),
     "trees folded at the server": plan_of("RepTreeFL", {"aggregate_every": 2, "tree": Tree(fold_at="server")}),

@@ -13,11 +13,11 @@ from fedsmall.parts import EarlyStop, Recipe
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from sim.engines.run import run_plan
-from strategies.build import strategy_for
+from strategies.roster import Roster
 from strategies.server.remote import evaluator_for, task_from_roll
-from strategies.server.run_loop import RunLoop
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations
+from tests.sim.engines.test_one_algorithm import ByMessages
 
 FEATURES = ("a", "b", "c", "d")
 KINDS = {"numbers": "linear", "times": "proportional", "grades": "proportional", "labels": "linear"}
@@ -202,11 +202,13 @@ def test_patients_are_protected_one_by_one(kind):
 
 def over_real_sites(plan: Plan, federation: Federation, folder, monkeypatch):
     grid = Stations(folder, federation.names, monkeypatch)
-    strategy = strategy_for(plan)
-    task = task_from_roll(strategy.roster, grid, plan)
+    roster = Roster()
+    task = task_from_roll(roster, grid, plan)
     grid.agree_on_scaling(plan)
-    judges = evaluator_for(strategy, grid, plan)
-    return RunLoop(strategy, grid, plan, lambda site: initial_model(plan, task, site), judges, in_pieces=False).run()
+    judges = evaluator_for(roster, grid, plan)
+    return ByMessages(
+        plan, grid, lambda site: initial_model(plan, task, site), judges, in_pieces=False, roster=roster
+    ).run()
 
 
 @pytest.mark.parametrize("kind", KINDS)

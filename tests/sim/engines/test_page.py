@@ -149,7 +149,14 @@ SETTINGS = {
     "a secure sum": {"settings": {"privacy": {"secure": True}}},
     "a server step of half the size": {"settings": {"server_options": {"lr": 0.5, "p": 0.2}}, "recipe": STEPS},
     "dropout": {"model_options": {"hidden": [6], "dropout": 0.3}, "recipe": STEPS},
-    "batch norm": {"task": "digits", "model": "cnn", "model_options": {}, "recipe": STEPS, "rounds": 3, "sites": 2},
+    "batch norm": {
+        "task": "digits",
+        "model": "cnn",
+        "model_options": {"norm": "batch"},
+        "recipe": STEPS,
+        "rounds": 3,
+        "sites": 2,
+    },
 }
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.serverapp.strategy import FedAvg
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Samples
@@ -16,9 +17,8 @@ from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.validation import check_plan
 from sim.engines.cohort import run_cohort
 from sim.engines.run import run_plan
-from strategies.build import strategy_for
+from strategies.daisy_chain import DaisyChain
 from strategies.server.journal import FileJournal
-from strategies.server.state import restore, state_of
 from tests.sim.engines.test_one_algorithm import (
     ADAM,
     BLUR,
@@ -155,16 +155,15 @@ def test_a_run_in_phases_that_is_stopped_and_resumed_is_the_run_in_one_go(tmp_pa
     assert_equal_bits(whole.model, part.model)
 
 
-def test_who_is_largest_stays_settled_when_sites_say_otherwise_after_a_restart() -> None:
+def test_who_is_largest_stays_settled_when_sites_say_otherwise_after_a_restart(tmp_path) -> None:
     plan = phased()
-    loop = loop_of(plan, uneven(plan), stop=lambda: True)
-    loop.run()
-    again = strategy_for(plan)
-    again.samples = dict.fromkeys(loop.strategy.samples, 99)
+    loop_of(plan, uneven(plan), journal=FileJournal(tmp_path), stop=lambda: True).run()
+    again = loop_of(plan, uneven(plan), journal=FileJournal(tmp_path), stop=lambda: True)
+    again.sites.roster.samples = dict.fromkeys(again.sites.names, 99)
 
-    restore(again, *state_of(loop.strategy))
+    again.run()
 
-    assert tuple(again.samples.values()) == SIZES
+    assert again.sites.samples == SIZES
 
 
 @pytest.mark.parametrize(
@@ -214,4 +213,4 @@ def test_who_could_be_read_is_counted_through_all_phases() -> None:
 
 def test_flowers_own_loop_refuses_phases() -> None:
     with pytest.raises(PlanError, match="run a plan"):
-        strategy_for(phased()).start(None, None)
+        DaisyChain(FedAvg(), method=phased().method).start(None, None)

@@ -86,7 +86,12 @@ CASES: dict[str, Plan] = {
         settings={**CHAIN, "wire": "top10%", "tree": Tree(travel="trees", drop=0.2)}, recipe=ADAM
     ),
     "a tenth, running statistics": plan_of(
-        task="digits", model="cnn", model_options={}, rounds=3, sites=3, settings={**CHAIN, "wire": "top10%"}
+        task="digits",
+        model="cnn",
+        model_options={"norm": "batch"},
+        rounds=3,
+        sites=3,
+        settings={**CHAIN, "wire": "top10%"},
     ),
     "a tenth, patients": plan_of(settings={**CHAIN, **PATIENTS, "wire": "top10%"}, recipe=SGD),
     "a tenth, one model": plan_of("TravellingModel", {"wire": "top10%"}, rounds=13),
@@ -94,7 +99,12 @@ CASES: dict[str, Plan] = {
         settings={**CHAIN, "wire": "top10%", "fraction": 0.6, "privacy": Privacy(blur=1.0)}
     ),
     "running statistics": plan_of(
-        task="digits", model="cnn", model_options={}, rounds=3, sites=3, settings={**CHAIN, "wire": "int4"}
+        task="digits",
+        model="cnn",
+        model_options={"norm": "batch"},
+        rounds=3,
+        sites=3,
+        settings={**CHAIN, "wire": "int4"},
     ),
 }
 

@@ -25,13 +25,21 @@ from sim.engines.evaluation import CentralEvaluator
 from sim.engines.inprocess import InProcessGrid
 from sim.engines.local_grid import LocalGrid
 from sim.engines.run import run_plan
-from strategies.build import strategy_for
+from strategies.roster import Roster
 from strategies.server.journal import FileJournal
 from strategies.server.remote import evaluator_for, task_from_roll
-from strategies.server.run_loop import Outcome, RunLoop
+from strategies.server.run_loop import Outcome
 from strategies.server.validation import AskSites, validated
 from tests.sim.engines.stations import Stations
-from tests.sim.engines.test_one_algorithm import ADAM, MOMENTUM, assert_alike, assert_equal_bits, federation_of, plan_of
+from tests.sim.engines.test_one_algorithm import (
+    ADAM,
+    MOMENTUM,
+    ByMessages,
+    assert_alike,
+    assert_equal_bits,
+    federation_of,
+    plan_of,
+)
 
 ROUTES: dict[str, Any] = {"validate": {"routes": 3}}
 NOW_AND_THEN = {"permute_every": 1, "aggregate_every": 3, **ROUTES}
@@ -96,7 +104,7 @@ def with_labels_turned(federation: Federation, sites: np.ndarray) -> Federation:
     return replace(federation, train=tuple(turned))
 
 
-def models_of_routes(plan: Plan, federation: Federation, loop: Callable[..., RunLoop] | None = None) -> list[Any]:
+def models_of_routes(plan: Plan, federation: Federation, loop: Callable[..., ByMessages] | None = None) -> list[Any]:
     """What is judged of each route at the end."""
     last: list[Any] = []
 
@@ -141,10 +149,10 @@ def killed_at_every_contact(plan: Plan, federation: Federation, see: Any, folder
             return
 
 
-def loop_on(plan: Plan, federation: Federation, grid: LocalGrid, evaluator: Any, **more: Any) -> RunLoop:
+def loop_on(plan: Plan, federation: Federation, grid: LocalGrid, evaluator: Any, **more: Any) -> ByMessages:
     give_federation(plan, federation)
     initial = lambda site: initial_model(plan, federation.task, site)  # noqa: E731
-    return RunLoop(strategy_for(plan), grid, plan, initial, evaluator, **more)
+    return ByMessages(plan, grid, initial, evaluator, **more)
 
 
 def leaks(plan: Plan, loop: Any = None) -> set[tuple[int, int]]:
@@ -242,11 +250,11 @@ def test_a_run_that_is_resumed_expects_the_same(tmp_path) -> None:
     )  # fmt: skip
     federation = federation_of(plan)
 
-    def loop(**more: Any) -> RunLoop:
+    def loop(**more: Any) -> ByMessages:
         grid = InProcessGrid(app, len(federation.names))
         made = loop_on(plan, federation, grid, None, **more)
         trainer = cohort_for(plan, federation.task, federation.names, federation.train)
-        ask = AskSites(made.strategy, grid, plan, federation.task)
+        ask = AskSites(made.roster, grid, plan, federation.task)
         made.evaluator = validated(CentralEvaluator(plan, federation, trainer), ask, plan, federation.task)
         return made
 
@@ -287,11 +295,13 @@ def test_patience_ends_a_run_that_gets_worse_and_keeps_the_best_model() -> None:
 
 
 def conduct(plan: Plan, grid: Stations) -> Outcome:
-    strategy = strategy_for(plan)
-    task = task_from_roll(strategy.roster, grid, plan)
+    roster = Roster()
+    task = task_from_roll(roster, grid, plan)
     grid.agree_on_scaling(plan)
-    evaluator = validated(evaluator_for(strategy, grid, plan), AskSites(strategy, grid, plan, task), plan, task)
-    return RunLoop(strategy, grid, plan, lambda site: initial_model(plan, task, site), evaluator, in_pieces=False).run()
+    evaluator = validated(evaluator_for(roster, grid, plan), AskSites(roster, grid, plan, task), plan, task)
+    return ByMessages(
+        plan, grid, lambda site: initial_model(plan, task, site), evaluator, in_pieces=False, roster=roster
+    ).run()
 
 
 def real(**changes: Any) -> Plan:

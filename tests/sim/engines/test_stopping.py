@@ -22,14 +22,22 @@ from sim.engines.evaluation import CentralEvaluator
 from sim.engines.inprocess import InProcessGrid
 from sim.engines.record import RunRecord
 from sim.engines.run import run_plan
-from strategies.build import strategy_for
+from strategies.roster import Roster
 from strategies.server.journal import FileJournal
 from strategies.server.remote import Judges, evaluator_for, task_from_roll
-from strategies.server.run_loop import Outcome, RunLoop
+from strategies.server.run_loop import Outcome
 from strategies.server.validation import AskSites, validated
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations
-from tests.sim.engines.test_one_algorithm import ADAM, BLUR, assert_alike, assert_equal_bits, federation_of, plan_of
+from tests.sim.engines.test_one_algorithm import (
+    ADAM,
+    BLUR,
+    ByMessages,
+    assert_alike,
+    assert_equal_bits,
+    federation_of,
+    plan_of,
+)
 from tests.sim.engines.test_routes import initial_model, loop_on
 
 STOP = EarlyStop(patience=2, hold_out=0.25)
@@ -148,11 +156,11 @@ def test_a_run_that_is_resumed_ends_at_the_same_round_with_the_same_bits(tmp_pat
     plan = CASES["FedDC, not evaluated when it averages"]
     federation = federation_of(plan)
 
-    def loop(**more: Any) -> RunLoop:
+    def loop(**more: Any) -> ByMessages:
         grid = InProcessGrid(app, len(federation.names))
         made = loop_on(plan, federation, grid, None, **more)
         trainer = cohort_for(plan, federation.task, federation.names, federation.train)
-        ask = AskSites(made.strategy, grid, plan, federation.task)
+        ask = AskSites(made.roster, grid, plan, federation.task)
         made.evaluator = validated(CentralEvaluator(plan, federation, trainer), ask, plan, federation.task)
         return made
 
@@ -179,13 +187,15 @@ def real(**changes: Any) -> Plan:
 
 
 def conduct(plan: Plan, grid: Stations) -> Outcome:
-    strategy = strategy_for(plan)
-    task = task_from_roll(strategy.roster, grid, plan)
+    roster = Roster()
+    task = task_from_roll(roster, grid, plan)
     grid.agree_on_scaling(plan)
-    evaluator = validated(evaluator_for(strategy, grid, plan), AskSites(strategy, grid, plan, task), plan, task)
-    loop = RunLoop(strategy, grid, plan, lambda site: initial_model(plan, task, site), evaluator, in_pieces=False)
+    evaluator = validated(evaluator_for(roster, grid, plan), AskSites(roster, grid, plan, task), plan, task)
+    loop = ByMessages(
+        plan, grid, lambda site: initial_model(plan, task, site), evaluator, in_pieces=False, roster=roster
+    )
     outcome = loop.run()
-    Judges(strategy, grid, plan).let_keep(outcome.chosen or outcome.rounds, outcome.model)
+    Judges(roster, grid, plan).let_keep(outcome.chosen or outcome.rounds, outcome.model)
     return outcome
 
 

@@ -12,11 +12,11 @@ from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from sim.engines.run import run_plan
-from strategies.build import strategy_for
+from strategies.roster import Roster
 from strategies.server.remote import evaluator_for, task_from_roll
-from strategies.server.run_loop import RunLoop
 from tests.fedsmall.data.pictures.test_volumes import folder
 from tests.sim.engines.stations import Stations
+from tests.sim.engines.test_one_algorithm import ByMessages
 
 NAMES = ("bonn", "essen", "ulm")
 
@@ -59,11 +59,11 @@ def test_real_sites_programs_give_the_bits_of_a_simulation(plan: Plan, tmp_path:
     simulated = run_plan(plan, build_federation(plan), "inprocess")
     data = {name: tmp_path / "scans" / name for name in NAMES}
 
-    grid, strategy = Stations(tmp_path, NAMES, monkeypatch, data=data), strategy_for(plan)
-    task = task_from_roll(strategy.roster, grid, plan)
-    judges = evaluator_for(strategy, grid, plan)
+    grid, roster = Stations(tmp_path, NAMES, monkeypatch, data=data), Roster()
+    task = task_from_roll(roster, grid, plan)
+    judges = evaluator_for(roster, grid, plan)
     start = lambda site: initial_model(plan, task, site)  # noqa: E731
-    real = RunLoop(strategy, grid, plan, start, judges, in_pieces=False).run()
+    real = ByMessages(plan, grid, start, judges, in_pieces=False, roster=roster).run()
 
     assert not real.events
     assert simulated.model is not None

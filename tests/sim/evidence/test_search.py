@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.tasks import build_federation
-from sim.evidence.search import FOLDS, REGRET, Try, choose, inner, load, save, search, spaced_rates, with_rates
-from sim.evidence.search_by_routes import by_routes, judged_by
+from sim.evidence.search import FOLDS, REGRET, Try, choose, inner, load, save, search, signed, spaced_rates, with_rates
+from sim.evidence.search_by_routes import by_routes, judged_by, measure_of, unit_of
 from sim.runs.scenario import build
 
 
@@ -214,12 +215,12 @@ def test_a_search_by_folds_judges_on_left_out_sites_what_travels_by_routes_too()
 def test_a_search_is_by_folds_or_by_routes():
     with pytest.raises(PlanError, match="judges by folds or by routes, not by 'luck'"):
         search(build(BY_ROUTES), (0.1,), by="luck")
-    with pytest.raises(PlanError, match=r"Nothing out of fold has a metric 'acuracy'\. Did you mean 'accuracy'"):
+    with pytest.raises(PlanError, match=r"there is no 'acuracy' for this task\. Did you mean 'accuracy'"):
         search(build(BY_ROUTES | {"rounds": 2}), (0.1,), by="routes", metric="acuracy")
 
 
 @pytest.mark.parametrize(
-    ("metric", "said"), [("mae", "a low mae is a good one"), ("accurracy", "Did you mean 'accuracy'")]
+    ("metric", "said"), [("mae", "there is no 'mae' for this task"), ("accurracy", "Did you mean 'accuracy'")]
 )
 def test_a_metric_that_no_rate_can_be_chosen_by_is_refused(metric, said):
     keys = {"name": "s", "task": "breast_cancer", "sites": 4, "samples_per_site": 4, "rounds": 1, "seeds": [0]}
@@ -227,6 +228,64 @@ def test_a_metric_that_no_rate_can_be_chosen_by_is_refused(metric, said):
 
     with pytest.raises(PlanError, match=said):
         search(scenario, (0.1,), metric=metric)
+
+
+SMALL = {"name": "s", "sites": 4, "samples_per_site": 12, "rounds": 10, "seeds": [0], "method": [{"name": "FedAvg"}]}
+
+
+@pytest.mark.parametrize(
+    ("keys", "metric", "measure"),
+    [
+        ({"task": "diabetes"}, None, "mae"),
+        ({"task": "diabetes"}, "r2", "r2"),
+        ({"task": "diabetes_grades"}, None, "kappa"),
+        ({"task": "breast_cancer"}, "loss", "loss"),
+    ],
+)
+def test_a_search_takes_the_rate_that_is_best_by_the_measure_asked_for_or_the_scenarios_or_the_tasks(
+    keys, metric, measure
+):
+    scenario = build(SMALL | keys | {"model": "linear"})
+
+    found = search(scenario, (1e-6, 0.1), metric=metric, most_seeds=1)
+
+    assert measure_of(scenario, None, metric) == measure
+    choice = choose(found, measure)["FedAvg"]
+    assert choice.lr == 0.1
+    assert all((one.score <= 0) == (measure in LOWER_IS_BETTER) for one in found if one.lr == 0.1)
+    worth = {rate: score.mean for rate, score in choice.scores.items()}
+    assert worth[0.1] == (min if measure in LOWER_IS_BETTER else max)(worth.values())
+
+
+def test_an_error_counts_in_the_outcomes_own_unit_and_one_that_is_no_number_is_among_the_worst():
+    federation = build_federation(build(SMALL | {"task": "diabetes"}).plan(0, 1000))
+    unit = unit_of("mae", federation)
+
+    assert 40 < unit < 120  # the spread of the disease's progression
+    assert signed(60.0, "mae", unit) == -60
+    assert signed(np.nan, "mae", unit) == signed(1e30, "mae", unit) == pytest.approx(-20 * unit)
+    assert signed(np.nan, "r2", 1.0) < signed(-3.0, "r2", 1.0) == -3
+    assert signed(np.nan, "kappa", 1.0) < signed(-0.5, "kappa", 1.0)
+    assert signed(np.nan, "accuracy", 1.0) == 0
+
+
+def test_a_search_by_routes_is_by_the_loss_unless_the_scenario_or_somebody_names_another():
+    scenario = build(BY_ROUTES)
+
+    assert measure_of(scenario, "routes") == "loss"
+    assert measure_of(build(BY_ROUTES | {"metric": "auc"}), "routes") == "auc"
+    assert measure_of(build(BY_ROUTES | {"metric": "brier"}), "folds") == "brier"
+    assert measure_of(build(BY_ROUTES | {"metric": "auc"}), "folds", "accuracy") == "accuracy"
+    assert measure_of(scenario, "folds") == "auc"  # of unequal classes
+
+
+def test_no_score_is_told_in_an_interval_that_leaves_what_the_measure_can_be():
+    shares = choose(tries({0.1: [0.95, 1.0, 1.0]}), "accuracy")["FedDC"].scores[0.1]
+    losses = choose(tries({0.1: [-0.01, -0.2, -0.3]}), "loss")["FedDC"].scores[0.1]
+
+    assert 0 <= shares.low < shares.mean < shares.high <= 1
+    assert 0 <= losses.low < losses.mean < losses.high
+    assert losses.mean == pytest.approx(0.17)
 
 
 def test_trees_have_no_rate_that_a_search_could_find():

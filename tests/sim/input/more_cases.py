@@ -27,6 +27,10 @@ from tests.sim.input.cases import (
     table,
 )
 
+MORE = rows(line="{age},{dose},1,{ill}", head="age,dose,more,ill")
+LESS = rows(line="{age},{ill}", head="age,ill")
+BOTH = r", which is at 1 of 3 sites\. .* features = \[\"age\", \"dose\"\]"
+AGE = r", which is at 2 of 3 sites\. .* features = \[\"age\"\]"
 BY_COLUMN = 'task = {csv = "t.csv", label = "ill"}\npartition = {natural = "clinic"}\n'
 CLINICS = rows(line="{age},{dose},{ill},c{row}", head="age,dose,ill,clinic")
 for row in range(24):
@@ -41,16 +45,31 @@ HOSPITALS = {
     "a hospital in its own order": hospitals(
         {"graz.csv": rows(line="{ill},{age},{dose}", head="ill,age,dose")}, samples=72
     ),
-    "a hospital with a column more": hospitals(
-        {"graz.csv": rows(line="{age},{dose},1,{ill}", head="age,dose,more,ill")}, samples=72
+    "a hospital with a column more": hospitals({"graz.csv": MORE}, line=f"site 'graz' has a column 'more'{BOTH}"),
+    "the first hospital with a column more": hospitals(
+        {"bonn.csv": MORE}, line=f"site 'bonn' has a column 'more'{BOTH}"
     ),
-    "a hospital with a column less": hospitals(
-        {"graz.csv": rows(line="{age},{ill}", head="age,ill")}, line=r"no column 'dose' \(a feature; site 'graz'\)"
+    "a hospital with a column more, which is left out": hospitals(
+        {"graz.csv": MORE}, SITES.replace('"ill"', '"ill", drop = ["more"]'), samples=72
+    ),
+    "a hospital with a column less": hospitals({"graz.csv": LESS}, line=f"site 'graz' has no column 'dose'{AGE}"),
+    "the first hospital with a column less": hospitals(
+        {"bonn.csv": LESS}, line=f"site 'bonn' has no column 'dose'{AGE}"
+    ),
+    "a hospital with a column less than features": hospitals(
+        {"graz.csv": LESS},
+        SITES.replace('"ill"', '"ill", features = ["age", "dose"]'),
+        line=r"site 'graz': there is no column 'dose' \(a feature\)",
+    ),
+    "one hospital of two with a column more": Case(
+        {"h/bonn.csv": MORE, "h/essen.csv": GOOD}, SITES, line="site 'bonn' has a column 'more', which is at 1 of 2"
     ),
     "a hospital with a column in another spelling": hospitals(
-        {"graz.csv": GOOD.replace("dose", "Dose")}, line="site 'graz'"
+        {"graz.csv": GOOD.replace("dose", "Dose")}, line=r"site 'graz' has no column 'dose'.* Is 'Dose' the same\?"
     ),
-    "a hospital without the label": hospitals({"graz.csv": GOOD.replace("ill", "krank")}, line="no column 'ill'"),
+    "a hospital without the label": hospitals(
+        {"graz.csv": GOOD.replace("ill", "krank")}, line="site 'graz': there is no column 'ill'"
+    ),
     "a hospital with a header only": hospitals({"graz.csv": HEAD + "\n"}, line="site 'graz': there is no row under"),
     "a hospital with an empty file": hospitals(
         {"graz.csv": ""}, line=r"graz\.csv: the file is not a table: it is empty"

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ from tests import ROOT
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(not shutil.which("nginx", path="/usr/sbin:/usr/bin"), reason="the gate needs nginx"),
+    pytest.mark.needs("nginx"),
 ]
 PAGE = (ROOT / "docs" / "howto" / "two-servers.md").read_text(encoding="utf-8")
 REGIONS = {"north": ("bonn", "essen", "ulm"), "south": ("aachen", "trier")}

@@ -69,6 +69,17 @@ def test_what_went_up_is_sent_and_what_comes_down_is_kept_once(levels, handover)
     assert np.array_equal(read(handover.down(4)).arrays["w"], MODEL["w"])
 
 
+@pytest.mark.parametrize(("t", "rounds"), [(8, 5), (8, 8), (7, 4), (10**9, 4)])
+def test_nothing_comes_down_of_a_round_in_which_regions_do_not_meet(levels, handover, t, rounds):
+    put(handover.up(8), {"t": 8, "weight": 3.0}, MODEL)
+
+    said, arrays = levels.ask("north", "train", PLAN, DOWN, round=t, rounds=rounds)
+
+    assert "the plan has" in said["error"]
+    assert not arrays
+    assert not handover.last_down()
+
+
 CASES = {
     "another seed": (lambda: PLAN.model_copy(update={"seed": 3}), {}, "seed is 0 and 3"),
     "another period": (lambda: plan_of(REGIONS, every=2), {}, "method.regions.average_every is 4 and 2"),

@@ -9,7 +9,8 @@ from sklearn.metrics import confusion_matrix, roc_auc_score
 from clients.memory import run_folder
 from clients.policy import Policy
 from clients.site_log import SiteLog
-from clients.telling.run_end import agreed, own_evaluation
+from clients.site_request import agreed
+from clients.telling.run_end import own_evaluation
 from fedsmall.errors import PolicyError
 from sim.cli.app import main
 from sim.report.html import page as run_page
@@ -101,6 +102,7 @@ def test_the_command_writes_one_page_and_never_over_another(folder, capsys, tmp_
     assert code == 0
     assert told.startswith("trial-at-essen.html: 8 messages left essen in trial")
     assert (tmp_path / "trial-at-essen.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "trial-at-essen.html").stat().st_mode & 0o777 == 0o600  # it has a point for every patient
     code, _, error = report(capsys, folder, "trial")
     assert (code, "is there already" in error) == (2, True)
 

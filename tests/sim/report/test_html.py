@@ -1,6 +1,7 @@
 import re
 import tomllib
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,6 +60,14 @@ def test_the_report_is_one_well_formed_file_that_fetches_nothing(html):
     assert not re.search(r'(src|href)="(?!#|data:text/csv)', html.replace('xlink:href="#', ""))
     assert "@import" not in html
     assert "<script" not in html
+
+
+def test_the_page_names_folders_that_are_there_and_says_how_many_rows_were_used(small_run, html):
+    (named,) = re.findall(r"The run's folder, ([^<]*)", unescape(html))
+
+    assert [(small_run.folder / name).is_dir() for name in named.split(" and ")] == [True]
+    assert "20 of 427 training rows were used (samples_per_site = 4)" in html
+    assert "training on the same 20 patients pooled gives" in html
 
 
 def test_a_report_of_one_seed_is_well_formed_too(small_run):
@@ -175,12 +184,13 @@ def test_events_are_listed_by_site(small_run):
     assert "no answer in time" in html
 
 
-def test_names_of_files_are_not_in_a_report(tmp_path):
+def test_names_of_files_are_not_in_a_report(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "patients-of-ward-7.csv").write_text("a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(40)))
     text = SMALL.replace('"breast_cancer"', '{csv = "patients-of-ward-7.csv", label = "y"}').replace("[0, 1]", "[0]")
-    run = execute(load(write(tmp_path, text)), tmp_path / "run", engine="inprocess")
+    run = execute(load(write(tmp_path, text)), Path("run"), engine="inprocess")
 
-    html = write_report(tmp_path / "run", [run], "own").read_text()
+    html = write_report(Path("run"), [run], "own").read_text()
 
     assert "ward-7" not in html
     assert str(tmp_path) not in html

@@ -121,6 +121,15 @@ def test_a_folder_without_a_run_is_named(tmp_path):
         read(tmp_path)
 
 
+def test_a_run_whose_summary_is_empty_is_one_line(small_run, tmp_path):
+    for name in ("run.json", "plans.json", "rounds.json", "scenario.toml"):
+        (tmp_path / name).write_bytes((small_run.folder / name).read_bytes())
+    (tmp_path / "summary.json").write_text("[]")
+
+    with pytest.raises(PlanError, match=r"is damaged: summary\.json has 0 plans and rounds\.json 10\. Take"):
+        read(tmp_path)
+
+
 def test_folds_have_models_of_their_own(tmp_path):
     path = write_scenario(
         tmp_path, SMALL.replace("seeds = [0, 1]", "seeds = [0]\nfolds = 2").replace("rounds = 6", "rounds = 2")

@@ -1,7 +1,9 @@
 """A saved model says of raw rows, in another process, what the run's own said of its test samples."""
 
 import csv
+import hashlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +186,23 @@ def test_raw_images_get_what_the_run_said_of_them(scans, here, tmp_path):
     assert [row["image"] for row in rows] == [f"{place:02d}.png" for place in range(len(picked))]
     assert np.abs(said(rows) - told["probabilities"][essen]).max() < 1e-6
     assert (said(rows)[:, 1] > 0.5).any()
+
+
+def test_a_run_over_images_that_was_kept_without_a_norm_predicts_with_batches_as_it_was_trained(scans, here, tmp_path):
+    run = execute(load(scans.folder / "scenario.toml", ["model_options.norm='batch'"]), tmp_path / "run")
+    package = run.folder / "packages" / stem(run.done[0])
+    rows = here(run.folder, scans.folder.parent / "scans/essen/ring")
+    for kept in (run.folder / "plans.json", package / "package.json"):
+        kept.write_text(re.sub(r'"norm": ?"batch"', "", kept.read_text()))
+    listed = (package / "SHA256SUMS").read_text()
+    digest = hashlib.sha256((package / "package.json").read_bytes()).hexdigest()
+    (package / "SHA256SUMS").write_text(re.sub(r"\w+(?=  package.json)", digest, listed))
+
+    again = here(run.folder, scans.folder.parent / "scans/essen/ring")
+
+    assert again == rows
+    assert read(run.folder).plans == run.plans
+    assert scans.plans[0].model_options == {"norm": "group"}
 
 
 def test_arrays_from_python_are_predicted_as_they_were_judged(tmp_path):
@@ -444,7 +463,7 @@ def test_a_report_and_a_comparison_of_packaged_runs_are_made_from_their_folders(
         assert (code, complained) == (0, "")
         assert "FedDC" in shown
     page = (clinic.folder / "report.html").read_text()
-    assert "fedsmall predict run NEW.csv" in page
+    assert f"fedsmall predict {clinic.folder} NEW.csv" in page
     assert "is the positive class" in page
 
 

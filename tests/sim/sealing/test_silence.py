@@ -10,11 +10,9 @@ from clients.site_data import give_federation
 from fedsmall.models.registry import initial_model
 from fedsmall.wire import CONFIG, ROUND
 from sim.engines.inprocess import InProcessGrid
-from strategies.build import strategy_for
 from strategies.sealing.chain import SealedChain
 from strategies.server.retrying_grid import RetryingGrid
-from strategies.server.run_loop import RunLoop
-from tests.sim.engines.test_one_algorithm import assert_equal_bits, federation_of
+from tests.sim.engines.test_one_algorithm import ByMessages, assert_equal_bits, federation_of
 from tests.sim.sealing.federation import Federation, drawn, plan_of, run
 
 pytestmark = pytest.mark.slow
@@ -49,9 +47,7 @@ def in_a_simulation(plan, seed):
     give_federation(plan, federation)
     grid = Silent(app, len(federation.names))
     grid.seed = seed
-    return RunLoop(
-        strategy_for(plan), grid, plan, lambda site: initial_model(plan, federation.task, site), in_pieces=False
-    ).run()
+    return ByMessages(plan, grid, lambda site: initial_model(plan, federation.task, site), in_pieces=False).run()
 
 
 def away(seed, sites):

@@ -12,10 +12,9 @@ from fedsmall.models.registry import initial_model
 from fedsmall.wire import OUT_OF_FOLD
 from sim.engines.inprocess import InProcessGrid
 from sim.engines.run import run_plan
-from strategies.build import strategy_for
-from strategies.server.run_loop import RunLoop
+from strategies.roster import Roster
 from strategies.server.validation import AskSites, validated
-from tests.sim.engines.test_one_algorithm import federation_of, plan_of
+from tests.sim.engines.test_one_algorithm import ByMessages, federation_of, plan_of
 
 PLAN = plan_of("FedAvg", {"aggregate_every": 1, "validate": {"routes": 2}}, rounds=2)
 
@@ -37,11 +36,11 @@ class Lying(InProcessGrid):
 def outcome_of(lie: Any) -> Any:
     federation = federation_of(PLAN)
     give_federation(PLAN, federation)
-    strategy, grid = strategy_for(PLAN), Lying(app, 5)
+    roster, grid = Roster(), Lying(app, 5)
     grid.lie = lie
-    evaluator = validated(lambda moment: None, AskSites(strategy, grid, PLAN, federation.task), PLAN, federation.task)
+    evaluator = validated(lambda moment: None, AskSites(roster, grid, PLAN, federation.task), PLAN, federation.task)
     initial = lambda site: initial_model(PLAN, federation.task, site)  # noqa: E731
-    return RunLoop(strategy, grid, PLAN, initial, evaluator).run()
+    return ByMessages(PLAN, grid, initial, evaluator, roster=roster).run()
 
 
 LIES = {
