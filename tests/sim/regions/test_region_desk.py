@@ -57,11 +57,11 @@ def test_a_paused_region_sends_no_model(levels, handover):
 
 
 def test_what_went_up_is_sent_and_what_comes_down_is_kept_once(levels, handover):
-    put(handover.up(8), {"t": 8, "weight": 3.0}, MODEL)
+    put(handover.up(6), {"t": 6, "weight": 3.0}, MODEL)
 
-    said, arrays = levels.ask("north", "train", PLAN, DOWN, round=8, rounds=4)
-    again = levels.ask("north", "train", PLAN, DOWN, round=8, rounds=4)
-    other = levels.ask("north", "train", PLAN, {"arrays/w": np.zeros(3)}, round=8, rounds=4)
+    said, arrays = levels.ask("north", "train", PLAN, DOWN, round=6, rounds=2)
+    again = levels.ask("north", "train", PLAN, DOWN, round=6, rounds=2)
+    other = levels.ask("north", "train", PLAN, {"arrays/w": np.zeros(3)}, round=6, rounds=2)
 
     assert said["metrics"] == {"num-examples": 3.0, "steps": 1}
     assert arrays.keys() == DOWN.keys() == again[1].keys()
@@ -69,9 +69,9 @@ def test_what_went_up_is_sent_and_what_comes_down_is_kept_once(levels, handover)
     assert np.array_equal(read(handover.down(4)).arrays["w"], MODEL["w"])
 
 
-@pytest.mark.parametrize(("t", "rounds"), [(8, 5), (8, 8), (7, 4), (10**9, 4)])
+@pytest.mark.parametrize(("t", "rounds"), [(6, 3), (6, 6), (5, 2), (10**9, 2)])
 def test_nothing_comes_down_of_a_round_in_which_regions_do_not_meet(levels, handover, t, rounds):
-    put(handover.up(8), {"t": 8, "weight": 3.0}, MODEL)
+    put(handover.up(6), {"t": 6, "weight": 3.0}, MODEL)
 
     said, arrays = levels.ask("north", "train", PLAN, DOWN, round=t, rounds=rounds)
 
