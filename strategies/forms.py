@@ -263,7 +263,7 @@ class KeptModels(Form):
         if HAS_NO_MODEL in metrics:
             return Fault(FORGOT, "it had no model to go on with; it is sent the last that all had")
         if UNSOUND in metrics:
-            return Fault("set aside", "by itself: its update is too large or not finite")
+            return Fault("set aside", "by itself: its update is too large or not finite", stays=True)
         if MODEL in content:
             self._here.add(row)
             write_row(exchange.stack, row, array_records(content))

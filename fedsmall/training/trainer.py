@@ -103,10 +103,13 @@ FORGOT = "forgot"  # the site has no model to go on with, and is sent the last g
 
 
 class Fault(NamedTuple):
-    """What became of a site's work that cannot be used: a ``kind`` of event, and the ``reason``."""
+    """What became of a site's work that cannot be used: a ``kind`` of event, and the ``reason``. ``stays``: the site
+    goes on with the model that it was sent.
+    """
 
     kind: str
     reason: str
+    stays: bool = False
 
 
 class Messages(NamedTuple):

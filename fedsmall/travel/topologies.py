@@ -33,11 +33,11 @@ class Topology(ABC):
     def average(self, moment: Moment) -> Iterator[Moment]:
         """The moment of an aggregation; after it, models are what it has made of them."""
 
-    def state(self) -> dict[str, Any]:
-        """What must be kept beside the models to go on after a restart, as a record for JSON."""
-        return {}
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """What must be kept beside the models to go on after a restart, as arrays by name and a record for JSON."""
+        return {}, {}
 
-    def restore(self, words: Mapping[str, Any]) -> None:  # noqa: B027 (most have nothing to take up)
+    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:  # noqa: B027 (most have nothing to take up)
         """Take up what :meth:`state` gave."""
 
 

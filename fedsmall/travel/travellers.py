@@ -119,9 +119,11 @@ class Travellers:
         self._outbox.known.answered(contact.t, dict(zip(names, self.common.tolist(), strict=True)), used)
         between = crossed * sum(self._sizes_of_one)
         self.at, self._before, self._memory = at, contact, trained.memory
-        events = [event(contact.t, names[row], *lost[row]) for row in sorted(lost, key=lambda row: names[row])]
+        told = sorted((names[row], fault) for row, fault in lost.items())
+        events = [event(contact.t, site, fault.kind, fault.reason) for site, fault in told]
         events += [event(contact.t, *note) for note in trained.notes]
         events += self._set_aside(received, lost, reasons, contact, legs[-1].arrived)
+        self.trained[[row for row, fault in lost.items() if fault.stays]] = True
         if forgotten := [row for row, fault in lost.items() if fault.kind == FORGOT]:
             self._restart(np.array(forgotten))
         self._examples[good] = trained.examples[good]

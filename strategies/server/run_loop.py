@@ -202,7 +202,7 @@ class KeptRun:
         sets, outcome, travellers = parts(arrays), self.outcome, self.topology.travellers
         travellers.trainer.restore(sets.get("trainer", {}), meta["trainer"])
         travellers.restore(sets["travellers"], meta["travellers"], self.contacts[done - 1])
-        self.topology.restore(meta["topology"])
+        self.topology.restore(sets.get("topology", {}), meta["topology"])
         for name in COUNTED:
             setattr(outcome, name, meta[name])
         outcome.evaluations = [Evaluation(**saved) for saved in meta["evaluations"]]
@@ -223,10 +223,10 @@ class KeptRun:
         beside, words = travellers.trainer.state()
         meta = {name: getattr(outcome, name) for name in COUNTED}
         meta |= {"travellers": numbers, "trainer": words, "has_model": outcome.model is not None}
-        meta["topology"] = self.topology.state()
+        between, meta["topology"] = self.topology.state()
         meta |= {"evaluations": [vars(evaluation) for evaluation in outcome.evaluations]}
         chosen = outcome.model if outcome.chosen and outcome.model else {}
-        sets = join(travellers=arrays, trainer=beside, chosen=chosen)
+        sets = join(travellers=arrays, trainer=beside, topology=between, chosen=chosen)
         lasting = self.contacts[done - 1].action is Action.AGGREGATE
         self.journal.save(done, sets, meta, lasting=lasting)
 

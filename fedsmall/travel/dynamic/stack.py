@@ -30,6 +30,7 @@ class DynamicAverages(Topology):
         assert plan.method.divergence is not None
         self.commons = travellers.commons
         self._coordinator = Coordinator(plan.method.divergence, plan.travel_seed)
+        self._pending: tuple[Sequence[str], Arrays] = (), {}  # a mean, and the sites that are about to become it
         self._bytes = 0  # of models that were asked for
         self._to_send = len(travellers.names)  # sites that get a model with the next order: the first goes to all
 
@@ -44,6 +45,8 @@ class DynamicAverages(Topology):
         events, mean = self._made(t, taken.whole, of_sites(travellers.updates(), taken.sites))
         if taken.whole:
             travellers.publish()
+        elif mean is not None:
+            self._pending = taken.sites, mean
         yield moment._replace(
             common=self.commons.result(),
             commons=tuple(self.commons.models) if taken.whole else (),
@@ -56,14 +59,18 @@ class DynamicAverages(Topology):
             travellers.become_common()
         elif mean is not None:
             self._become(taken.sites, mean)
+        self._pending = (), {}
 
-    def state(self) -> dict[str, Any]:
-        """What must be kept beside the models to go on after a restart."""
-        return {"violations": self._coordinator.violations}
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """The violations, and a mean that its sites have not become yet."""
+        sites, mean = self._pending
+        return mean, {"violations": self._coordinator.violations, "sites": list(sites), "to_send": self._to_send}
 
-    def restore(self, words: Mapping[str, Any]) -> None:
+    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:
         """Take up what :meth:`state` gave."""
-        self._coordinator.violations = int(words["violations"])
+        self._coordinator.violations, self._to_send = int(words["violations"]), int(words["to_send"])
+        if words["sites"]:
+            self._become(words["sites"], arrays)
 
     def _beyond(self, came: Updates, reference: Arrays) -> dict[str, bool]:
         """Whose model is beyond the bound; sites elsewhere say so by sending it."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from clients.hospital import HospitalClient
 from clients.memory import RECORD
@@ -275,9 +275,8 @@ def test_a_site_checks_what_leaves_against_what_its_receiver_knows(monkeypatch) 
 def test_a_site_that_keeps_to_another_model_says_that_it_forgot() -> None:
     def other(loop: ByMessages, order: Message, honest: Answer) -> Message:
         if first(loop, order) and at(order, 6):
-            order.content.config_records["config"] = ConfigRecord(
-                {**order.content.config_records["config"], REFERENCE: 4}
-            )
+            config = ConfigRecord({**order.content.config_records["config"], REFERENCE: 4})
+            order.content = RecordDict({**order.content, "config": config})  # others share what was there
         return honest(order)
 
     outcome = tampered(dynamic(NEVER, 2), other)
