@@ -10,7 +10,7 @@ from clients.site_data import give_federation
 from fedsmall.models.registry import initial_model
 from fedsmall.wire import CONFIG, ROUND
 from sim.engines.inprocess import InProcessGrid
-from strategies.sealing.chain import SealedChain
+from strategies.sealing.form import SealedModels
 from strategies.server.retrying_grid import RetryingGrid
 from tests.sim.engines.test_one_algorithm import ByMessages, assert_equal_bits, federation_of
 from tests.sim.sealing.federation import Federation, drawn, plan_of, run
@@ -62,8 +62,8 @@ def away(seed, sites):
 @pytest.mark.parametrize("secure", [True, False])
 def test_who_is_silent_costs_no_bit_and_no_traveller(tmp_path, monkeypatch, seed, secure):
     seen = []
-    passed_on = SealedChain._pass_on
-    monkeypatch.setattr(SealedChain, "_pass_on", lambda *a: (passed_on(*a), seen.append(dict(a[0].slots)))[0])
+    accept = SealedModels.accept
+    monkeypatch.setattr(SealedModels, "accept", lambda *a: (accept(*a), seen.append(list(a[0]._letters.values())))[0])
     federation = Federation(tmp_path, 5, monkeypatch, change=away(seed, 5))
 
     outcome = run(
@@ -72,8 +72,8 @@ def test_who_is_silent_costs_no_bit_and_no_traveller(tmp_path, monkeypatch, seed
 
     assert any("readdress" in order.metadata.message_type for _, order, _ in federation.passed)
     assert {each["kind"] for each in outcome.events} == {"silent"}
-    assert all(sorted(slots) == list(federation.names) for slots in seen)
-    letters = [[bytes(s.model["letter"].data) for s in slots.values() if "letter" in s.model] for slots in seen]
+    letters = [[bytes(held.model["letter"].data) for held in lying if held.model is not None] for lying in seen]
+    assert max(map(len, letters)) == 5
     assert all(len(set(each)) == len(each) for each in letters)
     assert_equal_bits(outcome.model, in_a_simulation(drawn(federation), seed).model)
 
