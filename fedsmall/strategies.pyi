@@ -7,3 +7,4 @@ from strategies import FedDyn as FedDyn
 from strategies import FedNova as FedNova
 from strategies import RadonMachine as RadonMachine
 from strategies import RepTreeFL as RepTreeFL
+from strategies import Tree as Tree

@@ -101,7 +101,7 @@ def test_the_page_shows_them_and_says_what_it_cannot_show(home):
     assert "There is no central test set." in text
     assert "144 patients of 3 hospitals" in text
     assert "What this cannot show" in text
-    assert "fedsmall start trial/scenario.toml --name ANOTHER" in text
+    assert f"fedsmall start {home}/scenario.toml --name ANOTHER" in text
     assert "holds no predictions of classes" not in text
 
 

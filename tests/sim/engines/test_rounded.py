@@ -111,7 +111,8 @@ CASES: dict[str, Plan] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_rounded_travellers_are_the_same_on_a_stack_and_with_messages(case: str) -> None:
-    assert_alike(batched(CASES[case]), loop_of(CASES[case]).run())
+    # a convolution adds in another order on a stack, and what is rounded to half of a step differs by a little
+    assert_alike(batched(CASES[case]), loop_of(CASES[case]).run(), atol=1e-8)
 
 
 @pytest.mark.slow
