@@ -34,7 +34,8 @@ class DaisyChain(Strategy):
     argument does, how many models travel and by which route.
 
     The sites are those that are connected when the run starts. One that is silent, or whose reply fails its check,
-    loses nothing: the model that it was sent goes on at the next communication round. After a run ``events`` says so.
+    loses nothing: the model that it was sent goes on at the next communication round. After a run ``sites`` are their
+    names, and ``events`` what did not go as it should.
 
     Departs from Algorithm 1 as printed: where both are due, aggregation wins, for with d = 1 it would never come.
     """
@@ -61,7 +62,7 @@ class DaisyChain(Strategy):
         self.schedule: AbstractSchedule = schedule or Schedule(permute_every=1, aggregate_every=10)
         asked = {"fraction": fraction, "weighted": weighted, "gate": float(gate)}
         self.method: Method = (method or Method(name="DaisyChain")).model_copy(update=asked)
-        self.seed, self.events = seed, list[Event]()
+        self.seed, self.sites, self.events = seed, list[str](), list[Event]()
 
     def start(
         self,
@@ -86,7 +87,7 @@ class DaisyChain(Strategy):
         self.events = []
         if evaluate_fn and (found := evaluate_fn(0, initial_arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = found
-        for server_round, moment, contents in self._moments(grid, initial_arrays, num_rounds, timeout, train):
+        for server_round, moment, contents in self.walk(grid, initial_arrays, num_rounds, timeout, train):
             if (metrics := train_metrics_of(self.strategy, contents)) is not None:
                 result.train_metrics_clientapp[server_round] = metrics
             if moment.common is not None:
@@ -130,10 +131,12 @@ class DaisyChain(Strategy):
         """The wrapped strategy's."""
         self.strategy.summary()
 
-    def _moments(
+    def walk(
         self, grid: Grid, initial: ArrayRecord, num_rounds: int, timeout: float, config: ConfigRecord
     ) -> Iterator[tuple[int, Moment, list[RecordDict]]]:
-        """Algorithm 1 over the sites: Flower's round, what is there after it, and what the sites said."""
+        """Algorithm 1 over the sites of a grid: for each communication round Flower's number of it, what is there after
+        it, and what the sites that trained have said.
+        """
         first, told = to_arrays(initial), plan_for(self.combiner, config)
         contacts = list(islice(self.schedule.contacts(None), num_rounds))
         contacts[-1] = contacts[-1]._replace(action=Action.AGGREGATE)
@@ -143,6 +146,7 @@ class DaisyChain(Strategy):
         trainer = GridTrainer(plan, grid, timeout_s=timeout, words=config, count=count_key(self.strategy))
         if told is None:
             check_enough(self.combiner, self.method.averaged(len(trainer.names)), first)
+        self.sites = list(trainer.names)
         topology = topology_for(plan, trainer, lambda site: first, self.combiner)
         commons = topology.travellers.commons
 

@@ -5,7 +5,7 @@ the same unless weights are given. Buffers are averaged and integers carried out
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -62,32 +62,6 @@ class FlowerCombiner(Combiner):
     def bookmark(self) -> Callable[[], None]:
         """As :meth:`Combiner.bookmark`; what the strategy had not yet begun to remember goes, too."""
         return partial(vars(self.strategy).update, dict(vars(self.strategy)))
-
-    def state(self) -> tuple[Arrays, dict[str, float]]:
-        """What the strategy remembers between rounds: its attributes that are arrays by name, and its numbers."""
-        arrays: Arrays = {}
-        numbers: dict[str, float] = {}
-        for attribute, value in vars(self.strategy).items():
-            if isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):
-                arrays |= {f"{attribute}/{name}": array for name, array in value.items()}
-            elif isinstance(value, ArrayRecord):
-                arrays |= {f"{attribute}/{name}": array for name, array in to_arrays(value).items()}
-            elif isinstance(value, int | float) and not isinstance(value, bool):
-                numbers[attribute] = value
-        return arrays, numbers
-
-    def restore(self, arrays: Arrays, numbers: Mapping[str, float]) -> None:
-        """Take up what :meth:`state` gave."""
-        read: dict[str, Arrays] = {}
-        for key, array in arrays.items():
-            attribute, name = key.split("/", 1)
-            read.setdefault(attribute, {})[name] = array
-        for attribute, value in read.items():
-            is_record = isinstance(getattr(self.strategy, attribute, None), ArrayRecord)
-            setattr(self.strategy, attribute, to_record(value) if is_record else value)
-        for attribute, number in numbers.items():
-            kind = int if isinstance(getattr(self.strategy, attribute, 0.0), int) else float
-            setattr(self.strategy, attribute, kind(number))
 
 
 def count_key(strategy: Strategy) -> str:

@@ -53,8 +53,8 @@ class GridTrainer(Trainer):
     have answered already, else the roll is called. ``form`` is how models travel, where the plan alone does not say so.
     A site that is silent, or whose reply fails its check, loses nothing: its row is as it was.
 
-    Clients of another make are sent ``words`` in place of a plan, and tell their samples under the name ``count``;
-    ``contents`` has what each said last.
+    In somebody's own Flower app sites are sent its ``words`` in place of a plan, and tell their samples under the name
+    ``count``; ``contents`` has what each said last.
     """
 
     path, reason, device = "remote", "sites train their models themselves", torch.device("cpu")
@@ -75,7 +75,7 @@ class GridTrainer(Trainer):
         self.plan, self.grid, self.timeout_s, self.roster = plan, grid, timeout_s, roster or Roster()
         self.words = {PLAN: (told or plan).model_dump_json(exclude_defaults=True)} if words is None else dict(words)
         self._told, self._count = plan if words is None else plan_in(words), count
-        self.contents: dict[str, RecordDict] = {}
+        self._is_app, self.contents = words is not None, dict[str, RecordDict]()
         self._meet()
         self.names = tuple(self.roster.sites)
         for site in self.names:
@@ -194,8 +194,10 @@ class GridTrainer(Trainer):
                 contents[row] = reply.content
             else:
                 lost[row] = fault
-        if PLAN not in self.words:
+        if self._is_app:
             self.contents = {site: reply.content for site, reply in good.items()}
+            for content in self.contents.values() if self._count != EXAMPLES else ():
+                del content.metric_records[METRICS][EXAMPLES]  # it was ours
         return contents
 
     def _trained(

@@ -12,6 +12,7 @@ from fedsmall.travel.commons import Event, event
 from fedsmall.wire import CONFIG
 
 POLL_S = 0.05
+QUIET_S = 1.0  # without a newcomer all are there
 
 
 @dataclass
@@ -103,14 +104,14 @@ def await_sites(grid: Grid, count: int, timeout_s: float = 60.0) -> None:
         time.sleep(POLL_S)
 
 
-def await_all(grid: Grid, quiet_s: float = 1.0, timeout_s: float = 60.0) -> int:
-    """How many nodes are connected, once there is one and for ``quiet_s`` seconds no other has come.
+def await_all(grid: Grid, timeout_s: float = 60.0) -> int:
+    """How many nodes are connected, once there is one and for :data:`QUIET_S` seconds no other has come.
 
     Raises PlanError where there is none in time.
     """
     await_sites(grid, 1, timeout_s)
     there, since = 0, time.monotonic()
-    while time.monotonic() - since < quiet_s:
+    while time.monotonic() - since < QUIET_S:
         before, there = there, len(list(grid.get_node_ids()))
         since = since if there == before else time.monotonic()
         time.sleep(POLL_S)

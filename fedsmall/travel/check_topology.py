@@ -16,13 +16,13 @@ RULES = ("proximal", "scaffold", "feddyn", "fednova", "page", "fedfa")
 
 
 def check_served(plan: Plan) -> None:
-    """Raise PlanError where a plan has no server, or several: real sites, and engines that send messages, have one."""
+    """Raise PlanError where a plan has no server, or several: real sites have one."""
     method = plan.method
     said = 'topology = "server"' if method.topology is not None else "regions = 1"
     if method.topology is not None or method.region_count > 1:
         raise PlanError(
-            f'{method.label!r} is simulated by the engine "cohort" alone; every other engine, and real sites, have one '
-            f"server. Take {said}{APART if method.topology is None else ''}."
+            f"{method.label!r} can be simulated; real sites have one server. "
+            f"Take {said}{APART if method.topology is None else ''}."
         )
 
 

@@ -263,12 +263,6 @@ def handed_on(seed: int, t: int, here: Sequence[str], there: Sequence[str]) -> d
     return {source: targets[place] for source, place in zip(sources, drawn, strict=True)}
 
 
-def next_in(sites: Sequence[str], here: Sequence[str]) -> dict[str, str]:
-    """Where the models at ``here`` go that go round all ``sites`` in the order of their names."""
-    names = sorted(sites)
-    return {site: names[(names.index(site) + 1) % len(names)] for site in here}
-
-
 def spaced(sites: Sequence[Site], models: int) -> list[Site]:
     """Where models set out that go round all sites one after the other: as far from each other as can be."""
     return [sites[k * len(sites) // models] for k in range(models)]

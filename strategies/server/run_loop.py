@@ -1,9 +1,7 @@
 """A run, moment by moment: what Flower's own loop does, and what a long run needs besides.
 
-:func:`follow` lets an evaluator see the models where the scenario asks for it, keeps a journal, reports progress and
-stops when told; it does not know where moments come from. :class:`RunLoop` makes them with a strategy over a grid, by
-the same two hooks as ``Strategy.start``; the batched engine's come from
-:func:`fedsmall.travel.daisy_chain.daisy_chain`.
+:func:`run_rounds` runs a plan over the sites of any trainer. :func:`follow` lets an evaluator see the models where the
+scenario asks for it, keeps a journal, reports progress and stops when told; it does not know where moments come from.
 """
 
 import time
@@ -22,8 +20,6 @@ from fedsmall.travel.moments import Moment, Watcher, watching
 from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
 from fedsmall.travel.topologies import Topology, United
 from fedsmall.wire import Arrays, join, parts
-
-CHOSEN = "chosen/"  # in a journal: the model that is the best by now
 
 
 @dataclass(frozen=True)

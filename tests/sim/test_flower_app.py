@@ -155,8 +155,10 @@ class OneByOne(InProcessGrid):
         return list(super().get_node_ids())[: self.asked // 2]
 
 
-def test_all_that_connect_one_after_the_other_are_taken():
-    assert await_all(OneByOne(client_app, 4), quiet_s=0.3) == 4
+def test_all_that_connect_one_after_the_other_are_taken(monkeypatch):
+    monkeypatch.setattr("strategies.roster.QUIET_S", 0.3)
+
+    assert await_all(OneByOne(client_app, 4)) == 4
 
 
 def test_nobody_there_is_told():

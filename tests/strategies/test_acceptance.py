@@ -8,8 +8,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
 from fedsmall.wire import BLURRED, EXAMPLES, METRICS, MODEL, STEPS
 from strategies.acceptance import accepted
-from strategies.checks import Limits
-from strategies.slots import Slot
+from strategies.checks import Limits, check_reply
 
 LIMITS = Limits(metrics=frozenset((EXAMPLES, STEPS, BLURRED)))
 
@@ -23,9 +22,11 @@ def reply(site: str, **metrics: Any) -> Any:
 def taken(*replies: Any) -> tuple[list[str], list[tuple[str, str, str]]]:
     sites = [r.metadata.reply_to_message_id for r in replies]
     orders: Any = [(SimpleNamespace(metadata=SimpleNamespace(message_id=site)), site) for site in sites]
-    sent = {site: Slot(ArrayRecord({"w": Array(np.zeros(2))})) for site in sites}
     notes: list[tuple[str, str, str]] = []
-    good, _ = accepted(orders, replies, sent, lambda *told: notes.append(told), lambda site: LIMITS)
+    expected = {"w": ((2,), "float64")}
+    good, _ = accepted(
+        orders, replies, lambda *told: notes.append(told), lambda site, told: check_reply(told, expected, LIMITS)
+    )
     return list(good), notes
 
 

@@ -6,12 +6,11 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 
 from fedsmall.errors import ReplyError
-from fedsmall.travel.schedule import Action, Schedule, permutation
+from fedsmall.travel.schedule import Schedule, permutation
 from fedsmall.wire import CARRIED, METRICS, MODEL
 from sim.engines.inprocess import InProcessGrid
 from strategies import Averaging, DaisyChain, FedDC
-from strategies.server.state import restore, state_of
-from tests.strategies.toy import ASKED, append_digit, half_way, toy_grid, walk, weights
+from tests.strategies.toy import append_digit, half_way, moments_of, toy_grid, trained_in, walk, weights
 
 
 def final(strategy, grid, arrays, rounds):
@@ -26,14 +25,11 @@ def test_a_model_visits_the_sites_that_the_named_permutation_names():
     sites = ["site-0", "site-1", "site-2"]
     paths = {site: "" for site in sites}
 
-    for contact, _ in walk(chain, grid, weights(0.0), rounds=6):
-        if contact.action is not Action.PERMUTE:
-            break
+    for moment in moments_of(chain, grid, weights(0.0), rounds=6):
         visited = {site: paths[site] + str(int(site[-1]) + 1) for site in sites}
-        route = permutation(7, contact.t, sites)
+        assert {site: str(int(w[0])) for site, w in trained_in(moment).items()} == visited
+        route = permutation(7, moment.contact.t, sites)
         paths = {route[site]: visited[site] for site in sites}
-        held = {site: str(int(chain.slots[site].model["w"].numpy()[0])) for site in sites}
-        assert held == paths
 
 
 @pytest.mark.parametrize("sites", [1, 2, 3])
@@ -119,12 +115,15 @@ def test_a_server_optimizer_moves_parameters_and_never_running_statistics():
 
 def test_fedprox_mu_reaches_the_sites():
     chain = DaisyChain(FedProx(proximal_mu=0.3), Schedule(1, 2))
-    grid = toy_grid(2)
-    chain.plan_contacts(2)
+    grid, orders = toy_grid(2), []
+    ask = grid.send_and_receive
+    grid.send_and_receive = lambda messages, **more: ask([orders.append(order) or order for order in messages], **more)
 
-    orders = list(chain.configure_train(1, weights(0.0), ASKED, grid))
+    final(chain, grid, weights(0.0), 2)
 
-    assert all(order.content["config"]["proximal-mu"] == 0.3 for order in orders)
+    told = [order.content["config"] for order in orders if order.metadata.message_type == "train"]
+    assert [config["proximal-mu"] for config in told] == [0.3] * 4
+    assert [config["server-round"] for config in told] == [1, 1, 2, 2]
 
 
 def test_flowers_own_start_runs_a_chain_and_ends_with_an_aggregation():
@@ -199,15 +198,14 @@ def test_a_bad_reply_is_set_aside_with_its_site_and_no_traveller_is_lost(kind):
     chain = FedDC(permute_every=1, aggregate_every=None, seed=0, gate=False)  # models of digits grow tenfold a round
     grid = toy_grid(3, append_digit, spoil_with(kind))
 
-    model = None
-    for contact, aggregated in walk(chain, grid, weights(0.0), rounds=4):
-        model = aggregated
-        lengths = sorted(len(str(int(slot.model["w"].numpy()[0]))) for slot in chain.slots.values())
-        if contact.action is Action.PERMUTE:
-            # the traveller whose reply was bad has one visit less than the others, and all are still there
-            assert lengths == ([contact.t] * 3 if contact.t < 2 else [contact.t - 1, contact.t, contact.t])
+    moments, visits = [], []
+    for moment in moments_of(chain, grid, weights(0.0), rounds=4):
+        moments.append(moment)
+        visits.append(sorted(len(str(int(w[0]))) for w in trained_in(moment).values()))
 
-    assert np.isfinite(model["w"].numpy()).all()
+    # the model whose reply was bad has one visit less than the others, and all are still there
+    assert visits == [[1, 1, 1], [2, 2], [2, 3, 3], [3, 4, 4]]
+    assert np.isfinite(moments[-1].common["w"]).all()
     assert [(e["t"], e["site"], e["kind"]) for e in chain.events] == [(2, "site-1", "set aside")]
     assert "\n" not in chain.events[0]["reason"]
 
@@ -254,49 +252,19 @@ def test_the_same_share_of_sites_is_drawn_whatever_the_global_generator_does():
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002
         chain = DaisyChain(Averaging(), Schedule(aggregate_every=1), fraction=0.4, seed=5)
-        drawn.append([chain.journey.participants(t, [f"site-{k}" for k in range(10)]) for t in range(1, 6)])
+        drawn.append([moment.sites for moment in moments_of(chain, toy_grid(10), weights(0.0), 5)])
 
     assert drawn[0] == drawn[1]
     assert all(len(present) == 4 for present in drawn[0])
-    assert len({tuple(present) for present in drawn[0]}) > 1
-
-
-@pytest.mark.parametrize("inner", [Averaging, FedAdam])
-@pytest.mark.parametrize("stopped_after", [1, 3, 4, 6])
-def test_a_chain_restored_from_its_state_goes_on_to_the_same_bits(inner, stopped_after):
-    start, rounds = weights(0.3, -0.2), 9
-    whole = final(DaisyChain(inner(), Schedule(1, 4), seed=2), toy_grid(3), start, rounds)
-
-    first = DaisyChain(inner(), Schedule(1, 4), seed=2)
-    for contact, _ in walk(first, toy_grid(3), start, rounds):
-        if contact.t == stopped_after:
-            break
-    arrays, meta = state_of(first)
-    second = DaisyChain(inner(), Schedule(1, 4), seed=2)
-    grid = toy_grid(3)
-    second.meet(grid, start, ASKED)
-    restore(second, arrays, meta)
-    second.plan_contacts(rounds)
-    for number in range(stopped_after + 1, rounds + 1):
-        orders = list(second.configure_train(number, second.common, ASKED, grid))
-        aggregated, _ = second.aggregate_train(number, grid.send_and_receive(orders))
-
-    np.testing.assert_array_equal(aggregated["w"].numpy(), whole["w"])
+    assert len(set(drawn[0])) > 1
 
 
 def test_only_what_travels_is_counted_in_bytes():
     chain = FedDC(permute_every=1, aggregate_every=None)
-    list(walk(chain, toy_grid(3), weights(0.0, 0.0), rounds=5))
-    looking = FedDC(permute_every=None, aggregate_every=None)
-    looking.plan_contacts(5, evaluate_every=1)
-    start = weights(0.0, 0.0)
-    grid = toy_grid(3)
-    for number in range(1, 6):
-        orders = list(looking.configure_train(number, start, ASKED, grid))
-        looking.aggregate_train(number, grid.send_and_receive(orders))
 
-    assert chain.bytes_sent == 5 * 3 * 2 * 16  # contacts x sites x both ways x two float64
-    assert looking.bytes_sent == 3 * 16 + 3 * 16  # out at the start, back at the end
+    moments = moments_of(chain, toy_grid(3), weights(0.0, 0.0), rounds=5)
+
+    assert sum(moment.bytes_sent for moment in moments) == 5 * 3 * 2 * 16  # rounds x sites x both ways x two float64
 
 
 def test_a_wrapped_strategy_says_nothing_of_replies_that_it_never_saw(caplog):
@@ -380,20 +348,3 @@ def test_an_aggregate_that_is_absurd_is_refused_and_all_keep_the_last_common_mod
     assert all("all keep the last common model" in e["reason"] for e in refused)
     assert all(np.abs(model).max() < 5 for model in models)
     np.testing.assert_array_equal(models[refused[0]["t"] - 1], models[refused[0]["t"] - 2])
-
-
-def test_who_trained_a_traveller_is_in_the_journal_and_states_of_before_open_without_it():
-    chain = FedDC(1, None)
-    for contact, _ in walk(chain, toy_grid(3), weights(1.0), 4):
-        if contact.t == 2:
-            break
-    arrays, meta = state_of(chain)
-    old = {**meta, "slots": {site: slot[:4] for site, slot in meta["slots"].items()}}
-
-    again, older = FedDC(1, None), FedDC(1, None)
-    restore(again, arrays, meta)
-    restore(older, arrays, old)
-
-    assert {site: slot.by for site, slot in again.slots.items()} == {s: slot.by for s, slot in chain.slots.items()}
-    assert set(chain.slots) == {slot.by for slot in chain.slots.values()}
-    assert {slot.by for slot in older.slots.values()} == {""}

@@ -38,10 +38,12 @@ class Heard(InProcessGrid):
     """A grid that remembers what kinds of messages were sent."""
 
     kinds: tuple[str, ...] = ()
+    configs: tuple[ConfigRecord, ...] = ()
 
     def send_and_receive(self, messages, *, timeout=None):
         orders = list(messages)
         self.kinds = (*self.kinds, *(order.metadata.message_type for order in orders))
+        self.configs = (*self.configs, *(order.content["config"] for order in orders))
         return super().send_and_receive(orders)
 
 
@@ -137,13 +139,13 @@ def test_the_roll_is_called_where_there_is_a_plan_and_the_evaluation_knows_the_p
 
 
 def test_an_evaluation_carries_the_plan_and_the_round_but_nothing_of_ours_to_other_apps():
-    ours, theirs = (DaisyChain(FedAvg(), Schedule(aggregate_every=2)) for _ in range(2))
     sent = {}
-    for name, chain, config in (("ours", ours, {PLAN: "a plan"}), ("theirs", theirs, {})):
-        chain.plan_contacts(2)
-        list(chain.configure_train(1, weights(0.0), ConfigRecord(config), grid := toy_grid(2)))
-        orders = chain.configure_evaluate(1, weights(0.0), ConfigRecord(), grid)
-        sent[name] = dict(next(iter(orders)).content["config"])
+    for name, config in (("ours", {PLAN: "a plan"}), ("theirs", {})):
+        grid = Heard(toy_grid(2).app, 2)
+        DaisyChain(FedAvg(), Schedule(aggregate_every=2)).start(
+            grid, weights(0.0), num_rounds=1, train_config=ConfigRecord(config)
+        )
+        sent[name] = dict(grid.configs[-1])
 
     assert sent == {
         "ours": {PLAN: "a plan", "round": 2, "server-round": 1},

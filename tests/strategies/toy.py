@@ -8,6 +8,7 @@ from flwr.clientapp import ClientApp
 
 from fedsmall.wire import CONFIG, METRICS, MODEL, PLAN
 from sim.engines.inprocess import InProcessGrid
+from strategies.records import to_record
 
 ASKED = ConfigRecord({PLAN: "a plan of which these sites know nothing"})  # so that they are asked for their names
 Change = Callable[[str, np.ndarray, int], np.ndarray]
@@ -71,10 +72,19 @@ def weights(*values: float, dtype: str = "float64") -> ArrayRecord:
     return ArrayRecord({"w": Array(np.array(values, dtype=dtype))})
 
 
+def moments_of(strategy, grid, arrays: ArrayRecord, rounds: int, config: ConfigRecord | None = None):
+    """What is there after each communication round of a run of so many local rounds."""
+    contacts = len(list(strategy.schedule.contacts(rounds)))
+    for _, moment, _ in strategy.walk(grid, arrays, contacts, 3600.0, config or ASKED):
+        yield moment
+
+
 def walk(strategy, grid, arrays: ArrayRecord, rounds: int, config: ConfigRecord | None = None):
-    """All contacts of a run, as Flower's own loop takes them; yields (contact, aggregated record or None)."""
-    for number, contact in enumerate(strategy.plan_contacts(rounds), 1):
-        orders = list(strategy.configure_train(number, arrays, config or ASKED, grid))
-        aggregated, _ = strategy.aggregate_train(number, grid.send_and_receive(orders))
-        arrays = aggregated or arrays
-        yield contact, aggregated
+    """All communication rounds of a run; yields (contact, aggregated record or None)."""
+    for moment in moments_of(strategy, grid, arrays, rounds, config):
+        yield moment.contact, None if moment.common is None else to_record(moment.common)
+
+
+def trained_in(moment) -> dict[str, np.ndarray]:
+    """The weights that every site has trained, by site."""
+    return dict(zip(moment.sites, moment.models()["w"], strict=True))

@@ -21,9 +21,6 @@ from fedsmall.validation import check_plan
 from sim.consortium import runs
 from sim.engines.cohort import run_cohort
 from sim.engines.run import run_plan
-from sim.runs.execute import execute
-from sim.runs.scenario import load
-from sim.runs.shipped import scenarios
 
 MOMENTUM = Recipe(lr=0.05, momentum=0.5)
 UNEVEN = {"partition": {"sizes": [4, 8, 12, 6, 10, 5]}, "samples_per_site": None}
@@ -233,25 +230,30 @@ def test_a_topology_that_is_none_is_refused(said: Any, line: str) -> None:
         plan_of(topology=said)
 
 
-@pytest.mark.parametrize("way", [{"topology": "ring"}, {"regions": 2}])
-@pytest.mark.parametrize("engine", ["inprocess", "ray"])
-def test_other_engines_have_one_server(engine: str, way: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "way",
+    [{"topology": "gossip"}, {"topology": LOSSY}, {"topology": "ring"}, {"regions": 2}],
+    ids=["gossip", "lossy and late", "ring", "regions"],
+)
+def test_without_one_server_a_stack_and_messages_agree(way: dict[str, Any]) -> None:
     plan = plan_of(**way)
-    with pytest.raises(PlanError, match='simulated by the engine "cohort" alone'):
-        run_plan(plan, build_federation(plan), engine)
+    federation = build_federation(plan)
 
+    one, other = (run_plan(plan, federation, engine) for engine in ("cohort", "inprocess"))
 
-def test_a_scenario_for_another_engine_is_refused_before_anything_is_written(tmp_path) -> None:
-    scenario = load(scenarios()["no_server"], ("rounds=2", "sites=3"))
-
-    with pytest.raises(PlanError, match='Take topology = "server"'):
-        execute(scenario, tmp_path / "out", engine="inprocess")
-    assert not any(tmp_path.iterdir())
+    for name, array in one.model.items():
+        np.testing.assert_allclose(array, other.model[name], rtol=0, atol=1e-12)
+    assert (one.bytes_sent, one.bytes_between, one.client_updates) == (
+        other.bytes_sent,
+        other.bytes_between,
+        other.client_updates,
+    )
+    assert one.events == other.events
 
 
 def test_real_sites_refuse_before_anything_is_made(tmp_path) -> None:
     for way in ({"topology": "gossip"}, {"regions": 2}):
-        with pytest.raises(PlanError, match="real sites, have one server"):
+        with pytest.raises(PlanError, match="real sites have one server"):
             runs.prepare(tmp_path, "r", plan_of(**way, privacy=Privacy(blur=1.0)), ("a", "b"))
     assert not any(tmp_path.iterdir())
 

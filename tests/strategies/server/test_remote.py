@@ -13,10 +13,10 @@ from fedsmall.travel.moments import Moment
 from fedsmall.travel.schedule import Action, Contact
 from fedsmall.wire import HELD_OUT, METRICS
 from sim.engines.inprocess import InProcessGrid
-from strategies import FedDC
+from strategies.roster import Roster
 from strategies.server.asking import _sums, agreed_scaling
 from strategies.server.remote import Judges, SiteEvaluator
-from tests.strategies.toy import ASKED, toy_grid, weights
+from tests.strategies.toy import ASKED, toy_grid
 
 PLAN = Plan(name="p", task="t", method=Method(name="FedDC"))
 
@@ -49,26 +49,26 @@ class SpoilingGrid(InProcessGrid):
     ],
 )
 def test_an_evaluation_that_is_no_number_is_set_aside_with_its_site(spoilt):
-    chain = FedDC(1, 2)
+    roster = Roster()
     grid = SpoilingGrid(toy_grid(3).app, 3)
     grid.spoilt = RecordDict({METRICS: MetricRecord(spoilt)})
-    chain.meet(grid, weights(0.0), ASKED)
+    roster.call(grid, dict(ASKED))
 
-    judged = SiteEvaluator(Judges(chain, grid, PLAN))(moment({"w": np.array([2.0])}))
+    judged = SiteEvaluator(Judges(roster, grid, PLAN))(moment({"w": np.array([2.0])}))
 
     assert judged.common == {"mean": 2.0}
     assert sorted(judged.extra["held_out"]) == ["site-1", "site-2"]
-    assert [(e["t"], e["site"], e["kind"]) for e in chain.events] == [(4, "site-0", "set aside")]
+    assert [(e["t"], e["site"], e["kind"]) for e in roster.events] == [(4, "site-0", "set aside")]
 
 
 @pytest.mark.parametrize("spoilt", [RecordDict(), RecordDict({METRICS: ConfigRecord({"num-examples": ""})})])
 def test_an_answer_without_an_evaluation_is_left_out(spoilt):
-    chain = FedDC(1, 2)
+    roster = Roster()
     grid = SpoilingGrid(toy_grid(3).app, 3)
     grid.spoilt = spoilt
-    chain.meet(grid, weights(0.0), ASKED)
+    roster.call(grid, dict(ASKED))
 
-    judged = SiteEvaluator(Judges(chain, grid, PLAN))(moment({"w": np.array([2.0])}))
+    judged = SiteEvaluator(Judges(roster, grid, PLAN))(moment({"w": np.array([2.0])}))
 
     assert sorted(judged.extra["held_out"]) == ["site-1", "site-2"]
 
@@ -88,11 +88,11 @@ def told_by(change=None, **metrics):
 
 def judged_with(answer):
     """What the server makes of three sites' answers, of which the first is this one, and of whom it has events."""
-    chain = FedDC(1, 2)
+    roster = Roster()
     grid = SpoilingGrid(toy_grid(3).app, 3)
     grid.spoilt = answer
-    chain.meet(grid, weights(0.0), ASKED)
-    return SiteEvaluator(Judges(chain, grid, PLAN, TASK))(moment({"w": np.array([2.0])})), chain.events
+    roster.call(grid, dict(ASKED))
+    return SiteEvaluator(Judges(roster, grid, PLAN, TASK))(moment({"w": np.array([2.0])})), roster.events
 
 
 def test_sums_are_kept_as_they_were_told_and_charges_are_no_metrics():
@@ -160,11 +160,11 @@ def test_sums_that_cannot_be_used_name_their_site(content, line):
 
 
 def test_sites_with_different_features_are_told_apart_before_anything_is_scaled(tmp_path):
-    chain = FedDC(1, 2)
-    chain.roster.answers = {"bonn": {"scaled": True}, "essen": {"scaled": True}}
+    roster = Roster()
+    roster.answers = {"bonn": {"scaled": True}, "essen": {"scaled": True}}
     told = {"bonn": sums([5.0, 6.0]), "essen": sums([5.0])}
 
     with pytest.raises(PlanError, match="number of features: bonn has 2, essen has 1"):
-        agreed_scaling(chain, tmp_path, told)
+        agreed_scaling(roster, tmp_path, told)
 
     assert not (tmp_path / "scaling.json").exists()
