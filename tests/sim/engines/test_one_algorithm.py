@@ -13,7 +13,7 @@ import pytest
 from clients.client_app import app
 from clients.site_data import give_federation
 from fedsmall.boosting.slots import with_forest
-from fedsmall.errors import ReplyError
+from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.methods import METHODS, method
 from fedsmall.models.registry import initial_model
@@ -459,3 +459,11 @@ def test_a_state_whose_travellers_have_outgrown_the_common_model_is_not_journall
 
     assert journal.contacts() == [4, 8, 9]  # after an aggregation that was refused all have the last common model
     assert {event["kind"] for event in outcome.events} == {"refused"}
+
+
+def test_a_journal_of_an_earlier_release_is_refused_in_one_line(tmp_path) -> None:
+    plan, journal = plan_of(), FileJournal(tmp_path)
+    journal.save(2, {"record/0/w": np.zeros(2)}, {"slots": {}, "common": 0})
+
+    with pytest.raises(PlanError, match="written by an earlier release of fedsmall. Go on with that release"):
+        loop_of(plan, journal=journal).run()
