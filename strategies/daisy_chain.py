@@ -1,5 +1,6 @@
 """Federated daisy-chaining around any Flower strategy (Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1)."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NoReturn
@@ -22,6 +23,8 @@ from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, own_con
 from strategies.grid_trainer import GridTrainer
 from strategies.records import to_arrays, to_record
 from strategies.roster import await_all, await_sites
+
+LOG = logging.getLogger("flwr")
 
 
 class DaisyChain(Strategy):
@@ -85,16 +88,17 @@ class DaisyChain(Strategy):
             raise PlanError("several models come out of groups and snapshots, and Flower's loop takes one; run a plan")
         train, judge, result = train_config or ConfigRecord(), evaluate_config or ConfigRecord(), Result()
         self.events = []
+        self.summary()
         if evaluate_fn and (found := evaluate_fn(0, initial_arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = found
         for server_round, moment, contents in self.walk(grid, initial_arrays, num_rounds, timeout, train):
+            LOG.info("[ROUND %s/%s] %s of %s sites", server_round, num_rounds, len(moment.sites), len(self.sites))
             if (metrics := train_metrics_of(self.strategy, contents)) is not None:
                 result.train_metrics_clientapp[server_round] = metrics
             if moment.common is not None:
                 result.arrays = to_record(moment.common)
-                own = (
-                    {PLAN: train[PLAN], ROUND: moment.contact.t} if PLAN in train else {}
-                )  # what our own clients judge
+                # our own clients know by these what they judge
+                own = {PLAN: train[PLAN], ROUND: moment.contact.t} if PLAN in train else {}
                 config = ConfigRecord({**own, **judge})
                 told = self._evaluate(server_round, result.arrays, config, grid, timeout)
                 if told is not None:

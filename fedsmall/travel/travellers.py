@@ -99,7 +99,7 @@ class Travellers:
             closes, route = contact.action is Action.AGGREGATE, route_at(self.plan, contact.t)
             legs.append(Leg(at, contact.t, contact.rounds, arrived, closes, route, contact.travels))
             before = contact
-        received, names = self._kept(), [self.names[site] for site in at]
+        received = self._kept()
         trained = self._train(legs, received, order_rule)
         good, grown = self._judged(received)
         good[list(trained.lost)] = False
@@ -115,11 +115,13 @@ class Travellers:
             reasons |= self._too_large(received(), np.flatnonzero(good))
         good[list(reasons)] = False
         sent = self._bytes(stretch, order_rule, trained, at, good)
-        used = [names[row] for row in np.flatnonzero(good)]
-        self._outbox.known.answered(contact.t, dict(zip(names, self.common.tolist(), strict=True)), used)
+        if self._outbox.known.models:
+            names = [self.names[site] for site in at]
+            orders = dict(zip(names, self.common.tolist(), strict=True))
+            self._outbox.known.answered(contact.t, orders, [names[row] for row in np.flatnonzero(good)])
         between = crossed * sum(self._sizes_of_one)
         self.at, self._before, self._memory = at, contact, trained.memory
-        told = sorted((names[row], fault) for row, fault in lost.items())
+        told = sorted((self.names[at[row]], fault) for row, fault in lost.items())
         events = [event(contact.t, site, fault.kind, fault.reason) for site, fault in told]
         events += [event(contact.t, *note) for note in trained.notes]
         events += self._set_aside(received, lost, reasons, contact, legs[-1].arrived)
@@ -264,12 +266,13 @@ class Travellers:
         rows = np.argsort(self.at)
         rows = rows[(self._counted() & (self.group == group))[rows]]
         assert self._before is not None
-        summed = self.trainer.sum_up(self._before.t, group, [self.names[site] for site in self.at[rows]])
+        names = tuple(self.names[site] for site in self.at[rows])
+        summed = self.trainer.sum_up(self._before.t, group, names)
         if summed is not None:
             weights = summed.examples if self.plan.method.weighted else None
             return Updates(summed.sites, {}, weights, summed.steps, sites_in_all=len(self.names), total=summed.total)
         return Updates(
-            sites=tuple(self.names[site] for site in self.at[rows]),
+            sites=names,
             stack=self._outbox.owed(Rows(self.stack.state).arrays(rows.tolist()), group),
             weights=self._examples[rows] if self.plan.method.weighted else None,
             steps=self._steps[rows],

@@ -465,5 +465,5 @@ def test_a_journal_of_an_earlier_release_is_refused_in_one_line(tmp_path) -> Non
     plan, journal = plan_of(), FileJournal(tmp_path)
     journal.save(2, {"record/0/w": np.zeros(2)}, {"slots": {}, "common": 0})
 
-    with pytest.raises(PlanError, match="written by an earlier release of fedsmall. Go on with that release"):
+    with pytest.raises(PlanError, match=r"written by an earlier release of fedsmall\. Go on with that release"):
         loop_of(plan, journal=journal).run()
