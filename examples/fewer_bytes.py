@@ -25,8 +25,6 @@ from fedsmall.evaluation.statistics import paired
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.inprocess import InProcessGrid
-from fedsmall.sim.evidence.run import DOCS
-from fedsmall.sim.evidence.tables import fill
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import Scenario, build
 from fedsmall.strategies.grid_trainer import GridTrainer
@@ -34,6 +32,8 @@ from fedsmall.strategies.records import array_records
 from fedsmall.strategies.server.packed_grid import pack
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.tasks import build_federation
+from research.evidence.items import DOCS
+from research.evidence.tables import fill
 
 KEPT = DOCS / "evidence" / "fewer-bytes.json"
 FIGURE = DOCS / "evidence" / "fewer-bytes.svg"

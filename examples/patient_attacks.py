@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from examples.patient_privacy import EPSILONS, KEPT, METHODS, SETS, Cell, label_of, scenario_of
 from fedsmall.sim.audit.attack import audit
 from fedsmall.sim.audit.world import world_of
-from fedsmall.sim.evidence.run import DOCS
-from fedsmall.sim.evidence.search import with_rates
-from fedsmall.sim.evidence.tables import fill
 from fedsmall.sim.runs.files import read_json, write_json
+from fedsmall.sim.tuning.search import with_rates
+from research.evidence.items import DOCS
+from research.evidence.tables import fill
 
 ATTACKED = DOCS / "evidence" / "patient-attacks.json"
 RUNS = {"PneumoniaMNIST, 20 x 50": 8}  # federations; 32 of every other set

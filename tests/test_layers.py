@@ -5,7 +5,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import packages_distributions
@@ -15,15 +15,17 @@ import pytest
 
 from tests import ROOT
 
-MAY_IMPORT = {  # fedsmall <- strategies, clients <- sim, and which of Flower and Ray each may know
+MAY_IMPORT = {  # fedsmall <- strategies, clients <- sim <- research, and which of Flower and Ray each may know
     "fedsmall": set(),
     "strategies": {"fedsmall", "flwr"},
     "clients": {"fedsmall", "flwr"},
     "sim": {"fedsmall", "strategies", "clients", "flwr", "ray"},
+    "research": {"fedsmall", "strategies", "clients", "sim", "flwr", "ray"},  # in no wheel, and nobody may know it
 }
+PRODUCT = [package for package in MAY_IMPORT if package != "research"]
 GUARDED = {*MAY_IMPORT, "flwr", "ray"}
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-FULL = 18  # modules in a folder, its __init__ not counted
+FULL = 25  # modules in a folder, its __init__ not counted
 
 
 def modules(top: Path, package: str) -> dict[str, Path]:
@@ -66,16 +68,43 @@ def wrong_arrows(top: Path) -> list[str]:
 
 def circle(top: Path) -> list[str]:
     """Modules that import each other in a circle, by imports at their heads or in functions; empty where none do."""
-    ours = {module: path for package in MAY_IMPORT for module, path in modules(top, package).items()}
-    arrows = {
-        module: {known for name in imported(path) if (known := _module_of(name, ours)) and known != module}
-        for module, path in ours.items()
-    }
     try:
-        TopologicalSorter(arrows).prepare()
+        TopologicalSorter(arrows(top, [*MAY_IMPORT])).prepare()
     except CycleError as error:
         return list(error.args[1])
     return []
+
+
+def arrows(top: Path, packages: Sequence[str]) -> dict[str, set[str]]:
+    """Which modules of some packages each of them imports, at its head or in a function."""
+    ours = {module: path for package in packages for module, path in modules(top, package).items()}
+    return {
+        module: {known for name in imported(path) if (known := _module_of(name, ours)) and known != module}
+        for module, path in ours.items()
+    }
+
+
+def rooms_on_a_circle(top: Path) -> set[str]:
+    """The rooms of the product (folders two deep at most) that import each other, straight or by way of others."""
+    rooms = {module: _room(top, path) for package in PRODUCT for module, path in modules(top, package).items()}
+    reached: dict[str, set[str]] = {room: set() for room in rooms.values()}
+    for module, known in arrows(top, PRODUCT).items():
+        reached[rooms[module]] |= {rooms[one] for one in known} - {rooms[module]}
+    for via in reached:  # Warshall's
+        for found in reached.values():
+            found |= reached[via] if via in found else set()
+    return {room for room, found in reached.items() if room in found}
+
+
+def _room(top: Path, path: Path) -> str:
+    return "/".join(path.relative_to(top).parent.parts[:2])
+
+
+def size_of(top: Path) -> dict[str, int]:
+    """How large the product is, and how tangled: lines, modules, and rooms on a circle."""
+    files = [path for package in PRODUCT for path in modules(top, package).values()]
+    lines = sum(len(path.read_text().splitlines()) for path in files)
+    return {"lines": lines, "modules": len(files), "rooms on a circle": len(rooms_on_a_circle(top))}
 
 
 def _module_of(name: str, ours: dict[str, Path]) -> str | None:
@@ -115,14 +144,16 @@ def project() -> dict:
 
 @pytest.fixture
 def house(tmp_path):
-    """Build a small house of our four packages with one module changed."""
+    """Build a small house of our packages with one module changed."""
 
     def build(**texts: str) -> Path:
         for package in MAY_IMPORT:
             (tmp_path / package).mkdir()
             (tmp_path / package / "__init__.py").touch()
         for name, text in texts.items():
-            (tmp_path / name.replace("__", "/")).with_suffix(".py").write_text(text)
+            file = (tmp_path / name.replace("__", "/")).with_suffix(".py")
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
         return tmp_path
 
     return build
@@ -143,6 +174,8 @@ def test_imports_run_one_way():
         ("clients__policy", "import strategies.build as build"),
         ("clients__policy", "import ray"),
         ("strategies__feddc", "from sim import run"),
+        ("sim__tune", "def late():\n    from research.evidence import items"),
+        ("clients__policy", "import research.bench"),
     ],
 )
 def test_an_arrow_against_the_stream_is_seen(house, module, text):
@@ -167,6 +200,33 @@ def test_a_full_folder_is_seen(house):
     top = house(**{f"sim__m{number}": "" for number in range(FULL + 1)})
 
     assert full_folders(top) == {"sim": FULL + 1}
+
+
+MOST = {
+    "lines": 52_722,
+    "modules": 480,
+    "rooms on a circle": 27,
+}  # may only fall
+
+
+def test_the_house_grows_no_more():
+    found = size_of(ROOT)
+
+    assert {what: count for what, count in found.items() if count > MOST[what]} == {}
+
+
+def test_what_grows_is_seen(house):
+    tangled = {"a__m": "from sim.b import m", "b__m": "from sim.c import m", "c__m": "def f():\n    import sim.a.m"}
+    top = house(**{f"sim__{name}": text for name, text in tangled.items()}, sim__alone="import sim.a.m")
+
+    assert size_of(top) == {"lines": 5, "modules": len(PRODUCT) + 4, "rooms on a circle": 3}
+    assert rooms_on_a_circle(top) == {"sim/a", "sim/b", "sim/c"}
+
+
+def test_what_is_in_no_wheel_is_named_by_the_table_of_commands_alone():
+    files = [path for package in PRODUCT for path in modules(ROOT, package).values()]
+
+    assert [path.name for path in files if re.search(r"""["']research\b""", path.read_text())] == ["commands.py"]
 
 
 def unpickling(path: Path) -> list[str]:

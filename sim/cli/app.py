@@ -7,16 +7,15 @@ import errno
 import sys
 import traceback
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import click
 import typer
 
-from sim.cli.commands import COMMANDS, Entry
+from sim.cli.commands import COMMANDS, REPOSITORY, Entry
 from sim.cli.whole_help import with_whole_help
 
-OURS = ("fedsmall", "strategies", "clients", "sim")
+OURS = ("fedsmall", "strategies", "clients", "sim", REPOSITORY)
 INTERRUPTED = 130
 
 
@@ -50,7 +49,7 @@ class Commands(typer.core.TyperGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of the table."""
-        return [name for name, entry in COMMANDS.items() if find_spec(entry.place.partition(":")[0], __package__)]
+        return [name for name, entry in COMMANDS.items() if entry.is_here()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, not imported yet."""
@@ -62,6 +61,11 @@ class Commands(typer.core.TyperGroup):
         if args and not ctx.resilient_parsing and not args[0].startswith("-") and args[0] not in known:
             from fedsmall.methods import nearest
 
+            if args[0] in COMMANDS:
+                raise click.UsageError(
+                    f"`fedsmall {args[0]}` comes with the repository, not with the wheel: git clone the repository and "
+                    "`pip install -e .` there"
+                )
             raise click.UsageError(f"There is no command {args[0]!r}. {nearest(args[0], known)}")
         return super().resolve_command(ctx, args)
 

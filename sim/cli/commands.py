@@ -1,16 +1,35 @@
 """The commands of ``fedsmall``: where each is, and one line on what it does; none is imported before it is called."""
 
-from typing import NamedTuple
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from fedsmall.imports.finder import is_ours
 
 
 class Entry(NamedTuple):
-    """A command: ``place`` is ".module:name" of a function in this folder, or of a Typer app for a group."""
+    """A command: ``place`` is ".module:name" of a function in this folder, or of a Typer app for a group.
+
+    What is in :data:`REPOSITORY` has its place in full.
+    """
 
     place: str
     help: str
     panel: str
 
+    @property
+    def module(self) -> str:
+        """The module of the command."""
+        return self.place.partition(":")[0]
 
+    def is_here(self) -> bool:
+        """Whether the command can be called: some come with the repository and not with the wheel."""
+        if self.module.startswith(f"{REPOSITORY}."):
+            return is_ours(REPOSITORY)
+        return find_spec(self.module, __package__) is not None
+
+
+REPOSITORY = "research"  # the folder of what is in no wheel
 RUN, STUDY, LIVE = "Run and compare", "Evidence and speed", "A consortium of real sites"
 
 COMMANDS: dict[str, Entry] = {
@@ -28,9 +47,13 @@ COMMANDS: dict[str, Entry] = {
     "audit": Entry(
         ".audit:audit", "What each party can learn of a patient: the methods of a scenario, attacked.", STUDY
     ),
-    "bench": Entry(".bench:bench", "Measure the engines against each other and against other frameworks.", STUDY),
+    "bench": Entry(
+        "research.bench.command:bench", "Measure the engines against each other and against other frameworks.", STUDY
+    ),
     "tune": Entry(".tune:tune", "Choose learning rates on the training sites alone.", STUDY),
-    "reproduce": Entry(".reproduce:reproduce", "The papers' tables and figures, measured beside published.", STUDY),
+    "reproduce": Entry(
+        "research.evidence.command:reproduce", "The papers' tables and figures, measured beside published.", STUDY
+    ),
     "consortium": Entry(".consortium:app", "Make a consortium, admit and revoke sites.", LIVE),
     "server": Entry(".server:app", "The coordinator's server: up, down, status.", LIVE),
     "site": Entry(".site.app:app", "A hospital's side: keygen, check, up, down, log.", LIVE),
@@ -43,3 +66,8 @@ COMMANDS: dict[str, Entry] = {
     ),
     "logs": Entry(".deploy:logs", "The orders and answers of a run over real sites.", LIVE),
 }
+
+
+def from_repository(module: str) -> Any:
+    """A module of :data:`REPOSITORY`; None where the wheel alone is installed. Nothing else of ours asks for one."""
+    return import_module(f"{REPOSITORY}.{module}") if is_ours(REPOSITORY) else None

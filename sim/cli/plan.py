@@ -176,7 +176,7 @@ def _columns(*names: str) -> Table:
 
 
 def _figure(advice: Advice, folder: Path) -> Path:
-    from sim.evidence.figures import save
+    from sim.report.figures import save
     from sim.report.sweep import sweep
     from sim.runs.files import check_free
 

@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsmall.errors import PlanError
+from sim.cli.commands import from_repository
 from sim.cli.options import DATA_ROOT, DEVICE, ENGINE, SET
 
 if TYPE_CHECKING:
-    from sim.evidence.grid import Grid
-    from sim.evidence.search import RateChoice, Try
     from sim.runs.scenario import Scenario
+    from sim.tuning.grid import Grid
+    from sim.tuning.search import RateChoice, Try
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -63,14 +64,14 @@ def tune(
     of methods are chosen with it, by what models are worth and not by what they cost to send. For an item of `fedsmall
     reproduce` the search is kept beside its scenario and used when the item is run.
     """
-    from sim.evidence.grid import grid, settings_in
-    from sim.evidence.items import SEARCHES, items
-    from sim.evidence.search import save, spaced_rates
-    from sim.evidence.search_by_routes import measure_of
     from sim.runs.scenario import load
     from sim.runs.shipped import find
+    from sim.tuning.by_routes import measure_of
+    from sim.tuning.grid import grid, settings_in
+    from sim.tuning.search import save, spaced_rates
 
-    item = items().get(scenario)
+    kept = from_repository("evidence.items")
+    item = kept.items().get(scenario) if kept else None
     _check_item(item is not None, write=write, tries_of=tries_of)
     plain = item.scenarios("quick") if item else {"": load(find(Path(scenario)), setting or [])}
     whole = grid(plain[""], settings_in(tries_of)) if tries_of else None
@@ -81,9 +82,10 @@ def tune(
     options = {"by": by, "engine": engine, "device": device, "data_root": data_root, "most_seeds": seeds}
     metric = measure_of(plain[""], by, metric or (item.metric if item else None), data_root)
     tries = {variant: _searched(variant, one, tried, metric, **options) for variant, one in asked.items()}
-    path = out or (SEARCHES / f"{item.name}.csv" if item else Path(f"tune-{Path(scenario).stem}.csv"))
+    path = out or (item.kept_search if item else Path(f"tune-{Path(scenario).stem}.csv"))
     save(path, tries)
-    _draw(tries, asked, metric, path, item.name if item else None, beside=item is None or out is not None)
+    folder = item.figures if item and out is None else path.parent
+    _draw(tries, asked, metric, folder, item.name if item else path.stem)
     _tell(path, write, asked, tries, whole)
 
 
@@ -98,7 +100,7 @@ def _check_item(of_item: bool, write: Path | None, tries_of: list[str] | None) -
 
 def _searched(variant: str, scenario: "Scenario", tried: Sequence[float], metric: str, **options: Any) -> "list[Try]":
     """All runs of one variant's search, with a line for each seed and a table at the end."""
-    from sim.evidence.search import choose, search
+    from sim.tuning.search import choose, search
 
     def report(seed: int, so_far: "list[Try]") -> None:
         worst = max(choice.regret for choice in choose(so_far).values())
@@ -134,9 +136,9 @@ def _show_taken(whole: "Grid", tries: "list[Try]") -> None:
 
 def _write(path: Path, scenario: "Scenario", tries: "list[Try]", whole: "Grid | None" = None) -> None:
     """Write the scenario with the chosen rates and settings."""
-    from sim.evidence.search import choose, with_rates
     from sim.runs.files import write
     from sim.runs.scenario import as_toml
+    from sim.tuning.search import choose, with_rates
 
     rates_of = {label: choice.lr for label, choice in choose(tries).items()}
     write(path, as_toml(whole.with_taken(tries) if whole else with_rates(scenario, rates_of)))
@@ -147,18 +149,16 @@ def _draw(
     tries: "dict[str, list[Try]]",
     asked: "Mapping[str, Scenario]",
     metric: str,
-    path: Path,
-    item: str | None,
-    beside: bool,
+    folder: Path,
+    searched: str,
 ) -> None:
-    """A figure for every variant: ``beside`` the search, or among those of the docs."""
-    from sim.evidence.figures import save, sensitivity
-    from sim.evidence.run import DOCS
-    from sim.evidence.search import choose
+    """A figure in ``folder`` for every variant of what is ``searched``."""
+    from sim.report.figures import save
+    from sim.tuning.figure import sensitivity
+    from sim.tuning.search import choose
 
-    folder = path.parent if beside else DOCS / "evidence"
     for variant, some in tries.items():
-        name = f"lr-{item or path.stem}{'-' + variant if variant else ''}.svg"
+        name = f"lr-{searched}{'-' + variant if variant else ''}.svg"
         save(sensitivity(choose(some, metric), [plan.method for plan in asked[variant].plans()], metric), folder / name)
 
 

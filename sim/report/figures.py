@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -46,10 +47,16 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "fedsmall",
 }
 
+WHITE = {"figure.facecolor": "white", "axes.facecolor": "white"}  # of a file that stands by itself
 LARGE: dict[Any, Any] = {"font.size": 11, "axes.labelsize": 11}  # of figures that a telephone shows small
 SMALL = (4.1, 3.9)  # inches, of figures of which several stand side by side
 
 Points = list[tuple[float, list[float]]]  # x, and the values of all seeds there
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure so that equal numbers give equal files."""
+    figure.savefig(path, bbox_inches="tight", dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def overview(run: Run) -> Figure:

@@ -5,7 +5,7 @@ import pytest
 
 from examples.boosted_trees import BASELINE, GROUPS, KEPT, SEEDS, SETS, STUMPS, Cell, scenario_of, table
 from fedsmall.evaluation.statistics import paired
-from sim.evidence.run import DOCS
+from research.evidence.items import DOCS
 from sim.runs.files import read_json
 
 CELLS = [Cell(**cell) for cell in read_json(KEPT)]

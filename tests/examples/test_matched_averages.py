@@ -3,7 +3,7 @@
 import numpy as np
 
 from examples.matched_averages import EVERY, KEPT, METHODS, SEEDS, SETS, STARTS, table
-from sim.evidence.run import DOCS
+from research.evidence.items import DOCS
 from sim.runs.files import read_json
 
 FOUND = read_json(KEPT)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from examples.no_server import KEPT, Row, measure, table
-from sim.evidence.run import DOCS
+from research.evidence.items import DOCS
 from sim.runs.files import read_json
 from sim.runs.scenario import load
 from sim.runs.shipped import scenarios

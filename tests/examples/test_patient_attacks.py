@@ -3,7 +3,7 @@
 from examples import patient_attacks, patient_privacy
 from examples.patient_attacks import ATTACKED, PARTIES, Attack, attack, table
 from examples.patient_privacy import EPSILONS, METHODS, SETS, Cell
-from sim.evidence.run import DOCS
+from research.evidence.items import DOCS
 from sim.runs.files import read_json
 
 

@@ -27,7 +27,7 @@ from examples.travelling_groups_sets import MLP
 from fedsmall.evaluation.ensembles import answer
 from fedsmall.evaluation.out_of_fold import figures, together, told_of
 from fedsmall.tasks import build_federation
-from sim.evidence.run import DOCS
+from research.evidence.items import DOCS
 from sim.runs.files import read_json
 
 SMALL = {"task": "breast_cancer", "model": "mlp", "model_options": {"hidden": [4]}, "sites": 20, "samples_per_site": 8}

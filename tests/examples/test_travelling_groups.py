@@ -11,7 +11,7 @@ from examples import travelling_groups
 from examples.travelling_groups import judged, kept, main, measure
 from examples.travelling_groups_sets import CNN, METHODS, METRICS, MLP, RIVALS
 from examples.travelling_groups_tables import against_rivals, of, tables, wins
-from sim.evidence.run import DOCS
+from research.evidence.items import DOCS
 from sim.runs.files import read_json
 
 OF_SIX = {"sites": 6, "samples_per_site": 8}

@@ -1,6 +1,7 @@
 """A wheel that works from an empty folder with the checkout gone, and an sdist that is the checkout."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -93,6 +94,21 @@ def test_what_is_checked_is_the_wheel_and_not_what_lies_elsewhere(stranger):
 def test_another_version_than_the_stated_one_is_named(stranger):
     with pytest.raises(SystemExit, match=f"says 'fedsmall {VERSION}'; pyproject.toml says 9.9"):
         check_installed(stranger, "9.9")
+
+
+def test_a_command_that_comes_with_the_repository_says_so_in_one_line_and_no_help_names_it(stranger):
+    for words in (("bench",), ("reproduce", "list")):
+        with pytest.raises(
+            SystemExit, match=rf"ended with 2:\nfedsmall: `fedsmall {words[0]}` comes with the reposit.*\n$"
+        ):
+            stranger.fedsmall(*words)
+
+    assert not re.search(r"\b(bench|reproduce)\b", stranger.fedsmall("--help"))
+
+
+def test_a_search_in_a_wheel_knows_scenarios_and_no_items_of_the_papers(stranger):
+    with pytest.raises(SystemExit, match="ended with 2:\nfedsmall: There is no scenario fig4"):
+        stranger.fedsmall("tune", "fig4")
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ import re
 import pytest
 
 from sim.cli.app import main
-from sim.evidence.search import FOLDS, choose, load
 from sim.runs.scenario import load as load_scenario
+from sim.tuning.search import FOLDS, choose, load
 
 SCENARIO = """
 name = "small"

@@ -22,8 +22,8 @@ from sim.api import run
 from sim.engines.inprocess import InProcessGrid
 from sim.engines.local_grid import LocalGrid
 from sim.engines.run import run_plan
-from sim.evidence.search import search
 from sim.runs.scenario import build, load
+from sim.tuning.search import search
 from strategies.roster import Roster
 from strategies.server.remote import evaluator_for, task_from_roll
 from strategies.server.run_loop import Outcome

@@ -1,0 +1,1 @@
+"""The papers' tables and figures, the study, and benchmarks: with the repository, and in no wheel."""

@@ -1,0 +1,141 @@
+"""Other frameworks' simulators for ``fedsmall bench``, where they are installed: see the README.
+
+They train one site after the other and know one common model, so they are held against the engines on what all of them
+can do: FedAvg that averages after every round.
+"""
+
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsmall.data.sources.public import import_torchvision
+from fedsmall.federation import Federation
+from fedsmall.models.registry import build_model, initial_model
+from fedsmall.plan import Plan
+from fedsmall.randomness import rng_for
+from research.bench.timing import Clock, Timing
+
+
+def by_fedlab(plan: Plan, federation: Federation, device: str) -> Timing:
+    """FedLab's serial trainer and synchronous server, as its standalone pipeline drives them."""
+    with _imports():
+        import_torchvision()  # FedLab wants it, and beside a CPU build of torch it does not load by itself
+        from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
+        from fedlab.contrib.algorithm.basic_server import SyncServerHandler
+
+    model, silent = _module(plan, federation), logging.Logger("silent", logging.CRITICAL)
+    trainer = SGDSerialClientTrainer(model, len(federation.names), logger=silent)
+    trainer.setup_dataset(_Loaders(federation))
+    trainer.setup_optim(epochs=1, batch_size=max(map(len, federation.train)), lr=plan.recipe.lr)
+    handler = SyncServerHandler(model, plan.rounds, 1.0, logger=silent)
+    handler.num_clients = len(federation.names)
+    clock = Clock(device)
+    while not handler.if_stop:
+        trainer.local_process(handler.downlink_package, handler.sample_clients())
+        for sent in trainer.uplink_package:
+            handler.load(sent)
+    return Timing(*clock.read(), {name: t.numpy() for name, t in handler.model.state_dict().items()})
+
+
+@contextmanager
+def _imports() -> Iterator[None]:
+    """However a framework's import fails (a package of its own is missing, or too new), it cannot be had here."""
+    try:
+        yield
+    except Exception as error:
+        raise ImportError(str(error)) from error
+
+
+class _Loaders:
+    """The sites' samples as FedLab asks for them."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._sets = [torch.utils.data.TensorDataset(*pair) for pair in _samples(federation)]
+
+    def get_dataloader(self, site: int, batch_size: int) -> Any:
+        """The samples of one site, in batches and in their order."""
+        return torch.utils.data.DataLoader(self._sets[site], batch_size)
+
+
+def by_pfl(plan: Plan, federation: Federation, device: str) -> Timing:
+    """pfl-research's simulated backend in one process, evaluating nothing."""
+    with _quiet():
+        return _by_pfl(plan, federation, device)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what is printed and logged from the terminal; pfl sets up the root logger when it is imported."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    try:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
+
+
+def _by_pfl(plan: Plan, federation: Federation, device: str) -> Timing:
+    with _imports():
+        from pfl.aggregate.simulate import SimulatedBackend
+        from pfl.algorithm.base import NNAlgorithmParams
+        from pfl.algorithm.federated_averaging import FederatedAveraging
+        from pfl.data.dataset import Dataset
+        from pfl.data.federated_dataset import FederatedDataset
+        from pfl.data.sampling import get_user_sampler
+        from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+        from pfl.model.pytorch import PyTorchModel
+
+    samples = _samples(federation)
+    sites = list(range(len(samples)))
+    data = FederatedDataset(
+        lambda site: Dataset(list(samples[site]), user_id=str(site)), get_user_sampler("minimize_reuse", sites)
+    )
+    module = _WithLoss(_module(plan, federation))
+    model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
+    asked = NNAlgorithmParams(
+        central_num_iterations=plan.rounds,
+        evaluation_frequency=plan.rounds + 1,
+        train_cohort_size=len(sites),
+        val_cohort_size=0,
+    )
+    local = NNTrainHyperParams(local_num_epochs=1, local_learning_rate=plan.recipe.lr, local_batch_size=None)
+    backend = SimulatedBackend(training_data=data, val_data=data)
+    clock = Clock(device)
+    FederatedAveraging().run(asked, backend, model, local, NNEvalHyperParams(local_batch_size=None))
+    return Timing(*clock.read(), {name: t.detach().numpy() for name, t in module.network.state_dict().items()})
+
+
+class _WithLoss(nn.Module):
+    """A network with the two methods that pfl calls."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def loss(self, x: Tensor, y: Tensor, **_: Any) -> Tensor:
+        """The mean cross entropy."""
+        return nn.functional.cross_entropy(self.network(x), y)
+
+    def metrics(self, x: Tensor, y: Tensor, **_: Any) -> dict[str, Any]:
+        """Nothing is evaluated."""
+        return {}
+
+
+def _module(plan: Plan, federation: Federation) -> nn.Module:
+    module = build_model(plan.model, federation.task, plan.model_options, rng_for(0, "bench"))
+    module.load_state_dict({n: torch.from_numpy(a.copy()) for n, a in initial_model(plan, federation.task).items()})
+    return module
+
+
+def _samples(federation: Federation) -> list[tuple[Tensor, Tensor]]:
+    return [
+        (torch.from_numpy(np.ascontiguousarray(samples.x)), torch.from_numpy(samples.y)) for samples in federation.train
+    ]

@@ -1,1 +1,0 @@
-"""The papers' tables and figures, the study, and the search for learning rates."""

@@ -1,0 +1,1 @@
+"""The search for learning rates and other settings, on training sites alone."""

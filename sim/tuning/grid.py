@@ -1,0 +1,98 @@
+"""`fedsmall tune --try`: other settings of methods than the learning rate, each searched with all rates.
+
+A method whose table has the key stands in the search once for each of its values (of several keys, for each of their
+combinations), under a label of its own; the rest of the search knows nothing of it. What is taken is the setting that
+scores best with its own best rate, and of those that are not shown to be worse the one that was named first: so name
+the cheap ones first, long periods before short ones.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from fedsmall.errors import PlanError
+from sim.runs.scenario import Scenario, build
+from sim.tuning.search import Try, best_row, choose
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A ``scenario`` in which every setting is a method of its own; ``of`` says whose and which, by its label.
+
+    ``plain`` is the scenario that was asked about.
+    """
+
+    plain: Scenario
+    scenario: Scenario
+    of: dict[str, tuple[str, Settings]]
+
+    def taken(self, tries: Sequence[Try]) -> dict[str, tuple[Settings, float]]:
+        """The settings and the rate that are taken for each method, by its label."""
+        choices, found = choose(tries), {}
+        for method in dict.fromkeys(label for label, _ in self.of.values()):
+            mine = [label for label, (whose, _) in self.of.items() if whose == method]
+            scores = [[t.score for t in tries if (t.label, t.lr) == (label, choices[label].lr)] for label in mine]
+            best = mine[best_row(np.array(scores))]
+            found[method] = (self.of[best][1], choices[best].lr)
+        return found
+
+    def with_taken(self, tries: Sequence[Try]) -> Scenario:
+        """The scenario that was asked about, with what is taken."""
+        table, taken = _table(self.plain), self.taken(tries)
+        for index, entry in enumerate(table["method"]):
+            settings, lr = taken[_label(self.plain, index)]
+            table["method"][index] = {**entry, **settings, "recipe": {**entry.get("recipe", {}), "lr": lr}}
+        return build(table)
+
+
+def grid(scenario: Scenario, tried: Mapping[str, Sequence[Any]]) -> Grid:
+    """Every method of a scenario with every value of the keys that its own table has.
+
+    Raises PlanError for a key that no method's table has, and where a value is none of its key's.
+    """
+    table, of = _table(scenario), {}
+    entries: list[Settings] = []
+    for index, entry in enumerate(table["method"]):
+        keys, label = [key for key in tried if key in entry], _label(scenario, index)
+        for values in product(*(tried[key] for key in keys)):
+            settings = dict(zip(keys, values, strict=True))
+            named = ", ".join([label, *(f"{key} = {value}" for key, value in settings.items())])
+            entries.append({**entry, **settings, "label": named})
+            of[named] = (label, settings)
+    if unknown := [key for key in tried if not any(key in entry for entry in table["method"])]:
+        raise PlanError(f"--try {unknown[0]}: no method of the scenario sets it, so none is tried with other values")
+    return Grid(scenario, build({**table, "method": entries}), of)
+
+
+def settings_in(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """What ``--try`` was given, as in "aggregate_every=50,10": the values to try, by key. PlanError for other texts."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        key, _, values = text.partition("=")
+        if not (key.isidentifier() and values):
+            raise PlanError(f"--try takes a key of a method and its values, as in aggregate_every=50,10; got {text!r}")
+        found[key] = tuple(dict.fromkeys(map(_number, values.split(","))))
+    return found
+
+
+def _number(word: str) -> float | int | str:
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return word.strip()
+
+
+def _table(scenario: Scenario) -> dict[str, Any]:
+    table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
+    return {**table, "method": [dict(entry) for entry in table["method"]]}
+
+
+def _label(scenario: Scenario, index: int) -> str:
+    return scenario.plan(index, scenario.seeds[0]).method.label

@@ -1,0 +1,287 @@
+"""`fedsmall tune`: one learning rate for every method, chosen on training sites only, with the search written down.
+
+The sites are cut into folds; the models of some sites are judged on the samples of the others (with few sites: on a
+share of every site's own samples). Or models travel by routes (:mod:`fedsmall.travel.routes`): then no site is left
+out, every method is judged on all sites by models that never saw them, and how long to train is chosen as well. Test
+samples are never looked at. Every method gets the same rates, seeds and folds.
+Seeds are added until no method's choice is in doubt: until a choice made on resampled runs would lose less than
+``REGRET`` on average. A noisy choice of the learning rate makes false differences between methods, larger than any true
+one, so this is where the seeds are spent.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsmall.errors import PlanError, ReplyError
+from fedsmall.evaluation.intervals import Interval, interval
+from fedsmall.evaluation.metrics import LOWER_IS_BETTER
+from fedsmall.federation import Federation, Samples
+from fedsmall.methods import nearest
+from fedsmall.models.own_models import has_own_models
+from fedsmall.plan import Plan
+from fedsmall.randomness import rng_for
+from fedsmall.tasks import build_federation
+from fedsmall.training.device import check_device
+from sim.engines.run import DEFAULT_ENGINE, run_plan
+from sim.report.tables import scale_of
+from sim.runs.files import write_csv
+from sim.runs.scenario import Scenario, assign, build
+from sim.tuning.by_routes import FIRST_SEED, ROUTES, by_routes, judged_by, measure_of, to_its_end, unit_of
+from strategies.server.run_loop import Evaluation
+
+FOLDS = 4
+WORST = 20.0  # a loss above it, or that is no number, counts as this; of numbers, so many times their spread
+REGRET = 0.005
+
+
+@dataclass(frozen=True)
+class Try:
+    """One run of a search: a method (its label) with a learning rate, trained and judged on training sites.
+
+    ``rounds`` is when it was best, where it was judged on the way.
+    """
+
+    label: str
+    lr: float
+    seed: int
+    fold: int
+    score: float
+    rounds: int = 0
+
+
+@dataclass(frozen=True)
+class RateChoice:
+    """The rate chosen for a method; ``regret`` is what a choice on resampled runs would lose on average.
+
+    ``rounds`` is the median of the rounds after which its runs were best, 0 where they were judged at their end.
+    """
+
+    label: str
+    lr: float
+    regret: float
+    scores: dict[float, Interval]
+    rounds: int = 0
+
+    @property
+    def at_the_edge(self) -> bool:
+        """Whether the best rate is the smallest or largest that was tried, so that a better one may lie beyond."""
+        return self.lr in (min(self.scores), max(self.scores)) and len(self.scores) > 1
+
+
+def spaced_rates(low: float, high: float, count: int, seed: int | None = None) -> tuple[float, ...]:
+    """Learning rates from ``low`` to ``high``, evenly spaced in their logarithm; with a ``seed``, drawn at random."""
+    if not 0 < low <= high:
+        raise PlanError(f"learning rates go from a positive one to a larger one; got {low:g} to {high:g}")
+    if seed is None:
+        rates = np.geomspace(low, high, count)
+    else:
+        rates = np.exp(np.sort(rng_for(seed, "rates").uniform(np.log(low), np.log(high), count)))
+    return tuple(float(f"{rate:.3g}") for rate in rates)
+
+
+def search(
+    scenario: Scenario,
+    rates: Sequence[float],
+    *,
+    metric: str | None = None,
+    by: str | None = None,
+    engine: str | None = None,
+    device: str | None = None,
+    data_root: Path | None = None,
+    least_seeds: int = 2,
+    most_seeds: int = 6,
+    on_seed: Any = None,
+) -> list[Try]:
+    """All tries of a search over ``rates`` for every method of the scenario, seed by seed until the choices are stable.
+
+    There are ``least_seeds`` of them at least. ``by`` is how methods are judged, as :func:`judged_by` has it, and
+    ``metric`` by what; else as :func:`measure_of` has it. It is the common model's, or the mean over the sites; scores
+    of a loss or an error have a minus before them.
+    ``on_seed(seed, tries)`` is called after each seed.
+    """
+    by = judged_by(scenario, by)
+    if not rates:
+        raise PlanError("a search needs learning rates to try, as in --rates 0.01,0.03,0.1")
+    if has_own_models(scenario.plan(0, scenario.seeds[0])):
+        raise PlanError("a search judges sites on common samples, and these have models of their own; set recipe.lr")
+    for plan in (scenario.plan(index, scenario.seeds[0]) for index in range(len(scenario.method))):
+        if plan.method.boosting is not None:
+            raise PlanError(
+                f"a search tries recipe.lr, which trees ({plan.method.label}) do not have; leave them out, and set "
+                "learning_rate in their boosting"
+            )
+    device, metric = device or scenario.device, metric or measure_of(scenario, by, data_root=data_root)
+    scenario = scenario.model_copy(update={"metric": metric})  # so that runs reckon it
+    check_device(device, scenario.dtype)
+    judge = partial(_best, by=by, metric=metric, engine=engine or DEFAULT_ENGINE, device=device)
+    tries: list[Try] = []
+    for seed in range(FIRST_SEED, FIRST_SEED + most_seeds):
+        for fold, plan, federation in _plans(scenario, seed, data_root, by):
+            for lr in rates:
+                rated = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
+                tries.append(Try(plan.method.label, lr, seed, fold, *judge(rated, federation)))
+        if on_seed is not None:
+            on_seed(seed, tries)
+        stable = REGRET * unit_of(metric, federation)
+        if seed + 1 >= FIRST_SEED + least_seeds and all(one.regret < stable for one in choose(tries).values()):
+            break
+    return tries
+
+
+def choose(tries: Sequence[Try], metric: str | None = None) -> dict[str, RateChoice]:
+    """The rate of each method: the best mean score, ties to the smaller rate.
+
+    A smaller rate ties with the best one when its paired shortfall is within one standard error of zero. Where the
+    ``metric`` is known, scores are told as it is, without a minus, in intervals that do not leave what it can be.
+    """
+    labels = dict.fromkeys(t.label for t in tries)
+    return {label: _choice(label, [t for t in tries if t.label == label], metric) for label in labels}
+
+
+def inner(federation: Federation, fold: int, folds: int, rng: np.random.Generator) -> Federation:
+    """The federation on which a search trains, its test samples drawn from the training samples alone.
+
+    With at least two sites a fold, whole sites are left out; else every site keeps back its share of samples.
+    """
+    sites = len(federation.names)
+    if sites >= 2 * folds:
+        left = set(np.array_split(rng.permutation(sites), folds)[fold].tolist())
+        kept = [k for k in range(sites) if k not in left]
+        train = tuple(federation.train[k] for k in kept)
+        return _judged_on(federation, kept, train, [federation.train[k] for k in sorted(left)])
+    halves = [_split(samples, fold, folds, rng) for samples in federation.train]
+    return _judged_on(federation, range(sites), tuple(a for a, _ in halves), [b for _, b in halves])
+
+
+def save(path: Path, tries: Mapping[str, Sequence[Try]]) -> None:
+    """Write the tries of a search, by variant, as CSV."""
+    rows = [{"variant": variant} | asdict(one) for variant, some in tries.items() for one in some]
+    write_csv(
+        path,
+        ["variant", *(field.name for field in fields(Try))],
+        [row | {"lr": f"{row['lr']:g}", "score": f"{row['score']:.6f}"} for row in rows],
+    )
+
+
+def load(path: Path) -> dict[str, list[Try]]:
+    """The tries in a file that :func:`save` wrote, by variant."""
+    tries: dict[str, list[Try]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            numbers = (float(row["lr"]), int(row["seed"]), int(row["fold"]), float(row["score"]))
+            made = Try(row["label"], *numbers, int(row.get("rounds") or 0))
+            tries.setdefault(row["variant"], []).append(made)
+    return tries
+
+
+def with_rates(scenario: Scenario, rates: Mapping[str, float]) -> Scenario:
+    """The scenario with each method's own learning rate, by label; methods that are not named keep theirs."""
+    table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
+    table["method"] = [dict(entry) for entry in table["method"]]
+    for index in range(len(table["method"])):
+        label = scenario.plan(index, scenario.seeds[0]).method.label
+        if label in rates:
+            table = assign(table, f"method.{index}.recipe.lr={rates[label]!r}")
+    return build(table)
+
+
+def _plans(scenario: Scenario, seed: int, data_root: Path | None, by: str) -> Iterator[tuple[int, Plan, Federation]]:
+    """Every method's plan with every fold of one seed's federation; by routes, where it can travel so, with all."""
+    plans = [to_its_end(scenario.plan(index, seed)) for index in range(len(scenario.method))]
+    federation = build_federation(plans[0], data_root)
+    routed = [by_routes(plan, federation) if by == ROUTES else None for plan in plans]
+    for plan in filter(None, routed):
+        yield 0, plan, federation
+    for fold in range(FOLDS):
+        part = inner(federation, fold, FOLDS, rng_for(seed, "inner folds"))
+        for plan, other in zip(plans, routed, strict=True):
+            if other is None:
+                yield fold, plan.model_copy(update={"evaluate_every": None, "sites": len(part.names)}), part
+
+
+def _best(plan: Plan, federation: Federation, by: str, metric: str, engine: str, device: str) -> tuple[float, int]:
+    """The best score of a plan and its round; at its end, where it does not travel by routes.
+
+    Where no model stays finite the rate is too large, and the search goes on.
+    """
+    unit = unit_of(metric, federation)
+    try:
+        evaluations = run_plan(plan, federation, engine, options={"device": device}).evaluations
+    except ReplyError:
+        return signed(np.nan, metric, unit), 0
+    if by != ROUTES or plan.method.validation is None:
+        return signed(_score(evaluations[-1], metric), metric, unit), 0
+    found = {each.t: each.validation["metrics"] for each in evaluations if each.validation}
+    known = list(next(iter(found.values()), {}))
+    if metric not in known:
+        raise PlanError(f"Nothing out of fold has a metric {metric!r}. {nearest(metric, known) if known else ''}")
+    scores = {t: signed(metrics[metric]["value"], metric, unit) for t, metrics in found.items() if metric in metrics}
+    best = max(scores, key=lambda t: (scores[t], -t))
+    return scores[best], best
+
+
+def signed(score: float, metric: str, unit: float) -> float:
+    """A score of which more is better, and finite: a run that diverges is among the worst."""
+    least = -WORST * unit if metric in (*LOWER_IS_BETTER, "r2") else {"kappa": -1.0}.get(metric, 0.0)
+    score = -score if metric in LOWER_IS_BETTER else score
+    return max(score, least) if np.isfinite(score) else least
+
+
+def _score(last: Evaluation, metric: str) -> float:
+    known = last.common if last.common is not None else [name.removesuffix("_mean") for name in last.sites]
+    if metric not in known:
+        raise PlanError(f"This task has no metric {metric!r}. {nearest(metric, list(known))}")
+    score = last.common[metric] if last.common is not None else last.sites[f"{metric}_mean"]
+    return float(score)
+
+
+def _choice(label: str, tries: Sequence[Try], metric: str | None) -> RateChoice:
+    rates = sorted({t.lr for t in tries})
+    table = np.array([[t.score for t in tries if t.lr == rate] for rate in rates])  # (rates, runs)
+    told, scale = -table if metric in LOWER_IS_BETTER else table, scale_of(metric) if metric else "plain"
+    scores = {rate: interval(row, scale=scale) for rate, row in zip(rates, told, strict=True)}
+    lr = rates[best_row(table)]
+    rounds = int(np.median([t.rounds for t in tries if t.lr == lr]))
+    return RateChoice(label, lr, _regret(table), scores, rounds)
+
+
+def best_row(table: np.ndarray) -> int:
+    """The row to take, of (rows, runs): the first that is not shown to be worse than the best, by a standard error."""
+    best = int(np.argmax(table.mean(axis=1)))
+    shortfall = table[best] - table[: best + 1]  # (those before the best and it, runs)
+    runs = table.shape[1]
+    error = shortfall.std(axis=1, ddof=1) / np.sqrt(runs) if runs > 1 else np.zeros(len(shortfall))
+    return int(np.flatnonzero(shortfall.mean(axis=1) <= error)[0])
+
+
+def _regret(table: np.ndarray, draws: int = 200) -> float:
+    """What choices on resampled runs lose against the best mean of all runs, on average."""
+    rng = np.random.default_rng(0)  # the regret of given runs is one number
+    means = table.mean(axis=1)
+    runs = table.shape[1]
+    if runs < 2:
+        return float("inf")
+    picked = [best_row(table[:, rng.integers(0, runs, runs)]) for _ in range(draws)]
+    return max(float(means.max() - np.mean(means[picked])), 0.0)
+
+
+def _judged_on(
+    federation: Federation, kept: Sequence[int], train: tuple[Samples, ...], left: Sequence[Samples]
+) -> Federation:
+    test = Samples(np.concatenate([s.x for s in left]), np.concatenate([s.y for s in left]))
+    names = tuple(federation.names[k] for k in kept)
+    return replace(federation, names=names, train=train, test=test, held_out=(None,) * len(names), extra=())
+
+
+def _split(samples: Samples, fold: int, folds: int, rng: np.random.Generator) -> tuple[Samples, Samples]:
+    """A site's samples without the fold's share, and that share; a site of one sample keeps it."""
+    parts = np.array_split(rng.permutation(len(samples)), folds)
+    left = parts[fold] if len(samples) > 1 else np.arange(0)
+    kept = np.setdiff1d(np.arange(len(samples)), left)
+    return Samples(samples.x[kept], samples.y[kept]), Samples(samples.x[left], samples.y[left])
