@@ -18,7 +18,7 @@ BOOSTS = (  # what a search shows first, by the beginnings of places; 1 for the 
     ("tutorials/", 1.5),
     ("evidence", 0.5),
     ("findings", 0.5),
-    ("architecture", 0.5),
+    ("decisions", 0.5),
     ("project/changes", 0.2),
 )
 NOTEBOOKS = "Notebooks"  # the section of the nav that every notebook of examples/notebooks stands in

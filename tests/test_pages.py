@@ -56,9 +56,38 @@ def test_every_file_that_a_page_names_is_there(page):
     assert [str(path) for path in sorted(files_named(page) - MADE) if not path.exists()] == []
 
 
+def names_missing(page: str) -> list[str]:
+    """The dotted names of our modules, and of what is in them, that a page has as a span of code and nothing bears."""
+    names = re.findall(
+        r"`(?:fedsmall\.(?=(?:strategies|clients|sim)\b))?((?:fedsmall|strategies|clients|sim)\.[\w.]+)`",
+        (ROOT / page).read_text(encoding="utf-8"),
+    )
+    return [name for name in names if not _is_there(name.split("."))]
+
+
+def _is_there(parts: list[str]) -> bool:
+    place, inside = ROOT / parts[0], parts[1:]
+    while inside and (place / inside[0]).is_dir():
+        place, inside = place / inside[0], inside[1:]
+    if inside and (place / f"{inside[0]}.py").is_file():
+        module, inside = place / f"{inside[0]}.py", inside[1:]
+    else:
+        module = place / "__init__.py"
+    return all(re.search(rf"\b{name}\b", module.read_text(encoding="utf-8")) for name in inside)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_every_name_of_a_module_that_a_page_has_is_there(page):
+    assert names_missing(page) == []
+
+
 @pytest.mark.parametrize("page", [*PAGES, *MACHINES])
 def test_every_target_that_a_page_calls_is_in_the_makefile(page):
     assert targets_called(page) <= targets()
+
+
+def test_the_architecture_is_read_in_ten_minutes():
+    assert len((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split()) <= 2000
 
 
 def test_the_readers_of_pages_see_what_they_should():
