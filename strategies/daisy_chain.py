@@ -94,6 +94,7 @@ class DaisyChain(Strategy):
         for server_round, moment, contents in self.walk(grid, initial_arrays, num_rounds, timeout, train):
             LOG.info("[ROUND %s/%s] %s of %s sites", server_round, num_rounds, len(moment.sites), len(self.sites))
             if (metrics := train_metrics_of(self.strategy, contents)) is not None:
+                LOG.info("\t└──> Aggregated MetricRecord: %s", metrics)
                 result.train_metrics_clientapp[server_round] = metrics
             if moment.common is not None:
                 result.arrays = to_record(moment.common)
@@ -102,6 +103,7 @@ class DaisyChain(Strategy):
                 config = ConfigRecord({**own, **judge})
                 told = self._evaluate(server_round, result.arrays, config, grid, timeout)
                 if told is not None:
+                    LOG.info("\t└──> Aggregated MetricRecord: %s", told)
                     result.evaluate_metrics_clientapp[server_round] = told
             if evaluate_fn and (found := evaluate_fn(server_round, result.arrays or initial_arrays)) is not None:
                 result.evaluate_metrics_serverapp[server_round] = found

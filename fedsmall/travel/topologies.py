@@ -20,7 +20,12 @@ United = Callable[[int, Arrays, float], Arrays]
 
 
 class Topology(ABC):
-    """Moves the models of ``travellers``; Algorithm 1 (:mod:`fedsmall.travel.daisy_chain`) does not know how."""
+    """Moves the models of ``travellers``; Algorithm 1 (:mod:`fedsmall.travel.daisy_chain`) does not know how.
+
+    It ``has_places`` where the plan alone says where every model goes next.
+    """
+
+    has_places = True
 
     def __init__(self, plan: Plan, travellers: Travellers) -> None:
         self.plan, self.travellers = plan, travellers

@@ -222,6 +222,18 @@ class Travellers:
             return True
         return bool((sizes_of(self.stack)[0] <= largest(self._largest())).all())
 
+    def places(self, following: Contact | None) -> dict[str, tuple[int, str, bool]]:
+        """Which model is at each site for the ``following`` contact: its number among different ones, the site that
+        trained it last (nobody: ""), and whether it is the global model.
+        """
+        assert self._before is not None
+        at = self.at if following is None else self.move(self.at, self._before, following)
+        is_global = self.common if self.refused is None else np.ones(len(at), dtype=bool)
+        number = np.where(is_global, self.group, len(self.commons) + np.arange(len(at)))
+        by = ["" if flag or site < 0 else self.names[site] for site, flag in zip(self._by, is_global, strict=True)]
+        told = zip(at.tolist(), number.tolist(), by, is_global.tolist(), strict=True)
+        return {self.names[site]: (model, name, flag) for site, model, name, flag in sorted(told)}
+
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """What must be kept to go on after the last contact, as arrays by name and a record for JSON."""
         models = {} if self.refused is not None else Rows(self.stack.state).arrays()  # else all become the global model
@@ -381,6 +393,7 @@ class Travellers:
             why = reasons | {row: fault.reason for row, fault in lost.items()}
             named = sorted((self.names[self.at[row]], reason) for row, reason in why.items())
             told = "; ".join(f"{site}: {reason}" for site, reason in named)
+            told = told if self.trainer.is_remote else next(iter(why.values()))
             raise ReplyError(f"No site gave a model that may be used at round {contact.t}: {told[:1000]}")
         self.common[good], self.trained[good] = False, True
         events = self._put_back(received(), reasons, contact.t, arrived) if reasons else []

@@ -22,7 +22,7 @@ UNKNOWN = "was not asked yet"
 
 
 class Sitting(NamedTuple):
-    """A traveller in a site's slot: its number among different models, and who trained it last (nobody: "")."""
+    """A model at a site: its number among different models, and who trained it last (nobody: "")."""
 
     site: str
     model: int
@@ -180,9 +180,7 @@ def budget_of(plan: Plan, contacts: int) -> str:
 
 def _map(plan: Plan, contact: int, meta: dict[str, Any]) -> Map:
     about = contacts_of(plan)[contact - 1]
-    sitting = [
-        Sitting(site, slot[0], slot[4] if len(slot) > 4 else "", slot[2]) for site, slot in meta["slots"].items()
-    ]
+    sitting = [Sitting(site, *held) for site, held in meta.get("places", {}).items()]
     return Map(contact, about.t, str(about.action), tuple(sorted(sitting)))
 
 

@@ -220,6 +220,8 @@ class KeptRun:
         meta = {name: getattr(outcome, name) for name in COUNTED}
         meta |= {"travellers": numbers, "trainer": words, "has_model": outcome.model is not None}
         between, meta["topology"] = self.topology.state()
+        if self.topology.has_places:  # for people who look at the run
+            meta["places"] = travellers.places(self.contacts[done] if done < len(self.contacts) else None)
         meta |= {"evaluations": [vars(evaluation) for evaluation in outcome.evaluations]}
         chosen = outcome.model if outcome.chosen and outcome.model else {}
         sets = join(travellers=arrays, trainer=beside, topology=between, chosen=chosen)

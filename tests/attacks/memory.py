@@ -8,6 +8,7 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedsmall.aggregation.sums import SCALE
 from fedsmall.wire import Arrays
@@ -21,7 +22,7 @@ def at_work(grid: Any) -> Iterator[bytes]:
     frame: FrameType | None = sys._getframe(1)
     roots: list[Any] = []
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("strategies."):
+        if frame.f_globals.get("__name__", "").startswith(("strategies.", "fedsmall.")):
             roots += frame.f_locals.values()
         frame = frame.f_back
     return reachable(roots, frozenset({id(grid)}))
@@ -51,6 +52,8 @@ def as_bytes(one: Any) -> Iterator[bytes]:
         yield one.encode("utf-8", "surrogatepass")
     elif isinstance(one, np.ndarray) and one.dtype != object:
         yield one.tobytes()
+    elif isinstance(one, torch.Tensor):
+        yield one.detach().numpy().tobytes()
     elif isinstance(one, list | tuple) and one and all(type(number) is float for number in one):
         yield np.array(one, np.float32).tobytes()
 

@@ -16,8 +16,9 @@ from fedsmall.data.raw_site import RawSite
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import read_from_stack
 from fedsmall.wire import Arrays
+from strategies.forms import Form, OpenModels
 from strategies.records import to_arrays
-from strategies.sealing.chain import SealedChain
+from strategies.sealing.form import SealedModels
 from tests.attacks import memory
 from tests.attacks.world import Trained, watch
 from tests.sim.sealing.federation import BOTH, Federation, plan_of, run
@@ -74,8 +75,9 @@ def runs(tmp_path_factory):
             watch(patch, [], trained)
             told = watch_sums(patch)
             federation = Watched(tmp_path_factory.mktemp("held"), sites, patch)
-            for step in ("_take", "_updates", "_aggregate"):
-                patch.setattr(SealedChain, step, looked_at(getattr(SealedChain, step), federation))
+            for step in ("write", "sum_up", "publish"):
+                patch.setattr(SealedModels, step, looked_at(getattr(SealedModels, step), federation))
+            patch.setattr(OpenModels, "write", looked_at(OpenModels.write, federation))
             outcome = run(federation, plan)
         federation.look(outcome, [message for passed in federation.passed for message in passed[1:]])
         averages = {each.t for each in trained if each.t in rounds_after_averages(plan)}
@@ -115,7 +117,7 @@ def records_of(message: Message) -> list[Arrays]:
 def looked_at(step: Any, federation: Watched) -> Any:
     """A step of the server's, which is looked at while it is under way, and when it is done."""
 
-    def then_look(self: SealedChain, *args: Any) -> Any:
+    def then_look(self: Form, *args: Any) -> Any:
         made = step(self, *args)
         federation.look(made)
         return made

@@ -28,6 +28,8 @@ from fedsmall.wire import Arrays
 class Peers(Topology):
     """The sites of ``travellers``, which send each other what others send a server."""
 
+    has_places = False
+
     def __init__(self, plan: Plan, travellers: Travellers) -> None:
         super().__init__(plan, travellers)
         assert plan.method.topology is not None

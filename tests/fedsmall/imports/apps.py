@@ -19,7 +19,7 @@ from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import build
 from fedsmall.strategies import DaisyChain, FedDC
 from fedsmall.strategies.daisy_chain import DaisyChain as again
-from fedsmall.strategies.slots import Report
+from fedsmall.strategies.roster import Roster
 
 if __name__ == "__main__":
     method = [{{"name": "FedDC"}}]
@@ -29,7 +29,7 @@ if __name__ == "__main__":
         "theirs": [{said}],
         "modules": [one.__module__ for one in (run, HospitalClient, Result, DaisyChain)],
         "same": again is DaisyChain and isinstance(FedDC(), DaisyChain),
-        "pickled": pickle.loads(pickle.dumps(Report(1.0, 2.0))) == Report(1.0, 2.0),
+        "pickled": pickle.loads(pickle.dumps(Roster())) == Roster(),
         "seeds": [one.plan.seed for one in plans],
     }}
     print(json.dumps(told))

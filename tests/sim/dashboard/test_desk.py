@@ -33,7 +33,7 @@ def test_a_map_is_what_the_journal_holds(folder, run):
     assert [shown.t for shown in run.maps] == [10, 11, 12]
     assert run.maps[-1].contact == contact
     assert {sitting.site: sitting.model for sitting in run.maps[-1].sitting} == {
-        site: slot[0] for site, slot in meta["slots"].items()
+        site: number for site, (number, _, _) in meta["places"].items()
     }
     assert all(sitting.common for sitting in run.maps[-1].sitting)
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.ensembles import answer, members_of
 from fedsmall.evaluation.metrics import evaluate
@@ -17,7 +16,6 @@ from fedsmall.plan import Plan
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import contacts_of
-from fedsmall.travel.travellers import Travellers
 from fedsmall.travel.visitors import Visitors, last_visits
 from fedsmall.validation import check_plan
 from sim.engines.run import run_plan
@@ -64,9 +62,7 @@ def by_hand(plan: Plan, federation: Federation) -> dict[str, list[dict[str, np.n
     trainer = cohort_for(plan, federation.task, federation.names, federation.train)
     left: dict[str, list[dict[str, np.ndarray]]] = defaultdict(list)
     walk = daisy_chain(
-        topology_for(
-            plan, Travellers(plan, trainer, combiner_for(plan), lambda site: initial_model(plan, federation.task, site))
-        ),
+        topology_for(plan, trainer, lambda site: initial_model(plan, federation.task, site)),
         contacts_of(plan),
         lambda contact: True,
     )

@@ -86,7 +86,7 @@ def test_the_way_over_real_sites_is_that_of_their_journal(tmp_path, monkeypatch)
     for contact in (2, 3):
         here, there = told.stops[contact - 1].at, told.stops[contact].at
         trained_by = {told.names[to]: told.names[site] for site, to in zip(here, there, strict=True)}
-        assert {site: slot[4] for site, slot in cards[contact]["slots"].items()} == trained_by
+        assert {site: by for site, (_, by, _) in cards[contact]["places"].items()} == trained_by
     assert told.names == ("bonn", "essen", "ulm")
     assert sum(told.samples) == sum(site["samples"] for site in read(home).done[0].row["real"]["sites"].values())
 
