@@ -223,11 +223,12 @@ class Travellers:
         return bool((sizes_of(self.stack)[0] <= largest(self._largest())).all())
 
     def places(self, following: Contact | None) -> dict[str, tuple[int, str, bool]]:
-        """Which model is at each site for the ``following`` contact: its number among different ones, the site that
-        trained it last (nobody: ""), and whether it is the global model.
+        """Which model is at each site for the ``following`` contact of the same phase: its number among different ones,
+        the site that trained it last (nobody: ""), and whether it is the global model.
         """
         assert self._before is not None
-        at = self.at if following is None else self.move(self.at, self._before, following)
+        goes_on = following is not None and following.phase == self._before.phase
+        at = self.move(self.at, self._before, following) if goes_on and following is not None else self.at
         is_global = self.common if self.refused is None else np.ones(len(at), dtype=bool)
         number = np.where(is_global, self.group, len(self.commons) + np.arange(len(at)))
         by = ["" if flag or site < 0 else self.names[site] for site, flag in zip(self._by, is_global, strict=True)]
