@@ -167,7 +167,9 @@ class Commons:
 
     def restore(self, arrays: Mapping[str, np.ndarray], numbers: Mapping[str, Any]) -> None:
         """Take up what :meth:`state` gave."""
+        names = list(self.models[0])
         self.turn, sets = int(numbers["turn"]), parts(arrays)
+        sets |= {part: {name: held[name] for name in names} for part, held in sets.items() if held.keys() == set(names)}
         for group, combiner in self._others():
             combiner.restore(sets.get(f"combiner.{group}", {}), numbers["combiners"][group - 1])
         self._stack = {}

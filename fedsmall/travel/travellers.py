@@ -260,14 +260,16 @@ class Travellers:
     def restore(self, arrays: Arrays, numbers: Mapping[str, Any], before: Contact) -> None:
         """Take up what :meth:`state` gave after the contact ``before``."""
         kept, commons = parts(arrays), self.commons
-        commons.models[0] = kept["common"]
+        names = list(commons.models[0])  # a journal has an order of its own
+        commons.models[0] = {name: kept["common"][name] for name in names}
         commons.restore(kept.get("commons", {}), numbers["groups"])
         commons.combiner.restore(kept.get("combiner", {}), numbers["combiner"])
         self._outbox.restore(commons.models, kept.get("parcels", {}), numbers["parcels"])
         for name, array in kept["of_each"].items():
             setattr(self, name, np.array(array))
         models = kept.get("model") or {name: array[self.group] for name, array in commons.stack().items()}
-        self.stack = self.trainer.stack_of(tensors_of(models), tensors_of(kept.get("beside", {})))
+        own = {name: models[name] for name in names}
+        self.stack = self.trainer.stack_of(tensors_of(own), tensors_of(kept.get("beside", {})))
         self._sizes_of_one = bytes_on_the_way(self.plan, self.stack)
         self._before, self._phase, self._rule = before, before.phase, kept.get("rule", {})
         if numbers["refused"] is not None:
