@@ -16,7 +16,7 @@ from fedsmall.codec.differences import difference
 from fedsmall.codec.parcels import Parcel, pack
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
-from fedsmall.training.stack import Rows, Stack, Tensors, leaving
+from fedsmall.training.stack import Rows, Stack, leaving
 from fedsmall.training.trainer import FORGOT, Fault, Leg, Signals, Summed
 from fedsmall.travel.dynamic.words import BALANCE, KNOWN, REFERENCE, UNSOUND
 from fedsmall.travel.dynamic.words import FORGOT as HAS_NO_MODEL
@@ -64,7 +64,8 @@ class Exchange:
     @cached_property
     def expected(self) -> Signature:
         """Names, shapes and dtypes of a model."""
-        return signature_of_rows(self.stack.state)
+        state = self.stack.state.items()
+        return {name: (tuple(rows.shape[1:]), str(rows.dtype).removeprefix("torch.")) for name, rows in state}
 
     @cached_property
     def bytes_of_model(self) -> int:
@@ -320,11 +321,6 @@ def write_row(stack: Stack, row: int, records: Mapping[str, ArrayRecord]) -> Non
         stack.optimizer[name][row] = came
     for name in stack.optimizer.keys() - carried.keys():
         stack.optimizer[name][row] = 0
-
-
-def signature_of_rows(state: Tensors) -> Signature:
-    """Names, shapes and dtypes of one model of a stack."""
-    return {name: (tuple(rows.shape[1:]), str(rows.dtype).removeprefix("torch.")) for name, rows in state.items()}
 
 
 def arrays_of(records: Records) -> Arrays:

@@ -59,9 +59,7 @@ class Server(Topology):
         else:
             commons.go_on_with(means)
             travellers.refused = set()
-        travellers.publish()
-        yield made(moment._replace(events=moment.events + told), travellers)
-        travellers.become_common()
+        yield from become_global(travellers, moment, told)
 
 
 @final
@@ -74,10 +72,7 @@ class Regions(Topology):
         travellers.group = regions_of(self.plan, len(travellers.names))[travellers.at]
         travellers.refused, told = commons.aggregate(travellers.updates, moment.contact.t, travellers.gate)
         between = commons.unite(travellers.shares()) if meet(self.plan, moment.contact) else 0
-        between += moment.bytes_between
-        travellers.publish()
-        yield made(moment._replace(events=moment.events + told, bytes_between=between), travellers)
-        travellers.become_common()
+        yield from become_global(travellers, moment, told, between)
 
 
 @final
@@ -102,9 +97,7 @@ class Region(Topology):
             one = self._united(t, own, weight)
             _check_like(own, one)
             commons.go_on_with({name: one[name][None] for name in own})
-        travellers.publish()
-        yield made(moment._replace(events=moment.events + told), travellers)
-        travellers.become_common()
+        yield from become_global(travellers, moment, told)
 
     def _move(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
         if before.action is not Action.PERMUTE:
@@ -121,8 +114,15 @@ def _check_like(own: Arrays, one: Arrays) -> None:
         raise PlanError("the united model has other arrays than this region's")
 
 
-def made(moment: Moment, travellers: Travellers) -> Moment:
-    """The moment with what its aggregation has made."""
+def become_global(travellers: Travellers, moment: Moment, told: Sequence[Event], between: int = 0) -> Iterator[Moment]:
+    """The moment with what its aggregation, of which events ``told``, has made; after it all models are that."""
+    travellers.publish()
     commons = travellers.commons
-    common = commons.result() if commons.agreed else None
-    return moment._replace(common=common, commons=tuple(commons.models), of_routes=commons.of_routes)
+    yield moment._replace(
+        common=commons.result() if commons.agreed else None,
+        commons=tuple(commons.models),
+        of_routes=commons.of_routes,
+        events=[*moment.events, *told],
+        bytes_between=moment.bytes_between + between,
+    )
+    travellers.become_common()

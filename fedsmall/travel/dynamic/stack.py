@@ -36,13 +36,14 @@ class DynamicAverages(Topology):
 
     def average(self, moment: Moment) -> Iterator[Moment]:
         """The moment of an average that is due; after it, what took part has become its mean."""
-        t, travellers, came = moment.contact.t, self.travellers, self.travellers.updates()
+        t, travellers = moment.contact.t, self.travellers
+        self._came = came = travellers.updates()  # as far as models are here
         reference, sites = self.commons.models[0], len(travellers.names)
         self._bytes = 0
         taken = self._coordinator.settle(
             t, reference, self._beyond(came, reference), self._fetch, sites, last=t >= self.plan.rounds
         )
-        events, mean = self._made(t, taken.whole, of_sites(travellers.updates(), taken.sites))
+        events, mean = self._made(t, taken.whole, of_sites(self._came, taken.sites))
         if taken.whole:
             travellers.publish()
         elif mean is not None:
@@ -85,7 +86,9 @@ class DynamicAverages(Topology):
         """The models of some sites, as they are on the stack or sent now."""
         there, sent = self.travellers.fetch(sites)
         self._bytes += sent
-        updates = of_sites(self.travellers.updates(), sorted(there))
+        if sent:  # models are here that were not
+            self._came = self.travellers.updates()
+        updates = of_sites(self._came, sorted(there))
         weights = np.ones(len(there)) if updates.weights is None else updates.weights
         return {
             site: Weighed({name: array[row] for name, array in updates.stack.items()}, float(weights[row]))
