@@ -46,10 +46,6 @@ def leaves_a_site(run: Run) -> list[str]:
     parts += [*left_out(run), *_rounded(federated)]
     if any(plan.method.rule == "scaffold" for plan in federated):
         parts.append("Under SCAFFOLD its control variate goes with it, which doubles what is sent.")
-    if any(plan.method.rule == "fedfa" for plan in federated):
-        parts.append("Under FedFa the accuracy of the common model on its training samples goes with it.")
-    if any(plan.method.rule == "page" for plan in federated):
-        parts.append("Under FedPAGE every other contact tells a gradient, as a step down it, not a trained model.")
     if any(plan.method.validation for plan in federated):
         parts.append("Where models travel by routes it tells sums and binned counts over its samples at evaluations.")
     if run.real:
