@@ -14,12 +14,12 @@ from examples.matching import MatchedMean
 from examples.own_method import accuracies
 from fedsmall.aggregation.combiners import Combiner
 from fedsmall.evaluation.intervals import interval
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.runs.scenario import build
 from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
-from research.evidence.items import DOCS
-from research.evidence.tables import fill
 
 KEPT = DOCS / "evidence" / "matched-averages.json"
 SEEDS, EVERY, ROUNDS = 10, 20, 100

@@ -11,8 +11,8 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.sim.runs.files import read_json
 from fedsmall.wire import Arrays
-from sim.runs.files import read_json
 
 TASK = Task("table", (4,), 3)
 PLAN = Plan(name="t", task="t", model_options={"hidden": [8, 6]}, method=method("FedAvg"))

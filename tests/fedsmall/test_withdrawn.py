@@ -5,8 +5,8 @@ import pytest
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Method
+from fedsmall.sim.runs.scenario import build
 from fedsmall.withdrawn import INSTEAD
-from sim.runs.scenario import build
 
 GIVEN = {
     "FedTM": {"name": "FedTM"},
