@@ -17,9 +17,10 @@ from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import Architecture
 from fedsmall.tasks import TABLES, build_federation, federation_from_arrays
+from sim.report.facts import stop_sentences
 from sim.report.sentences import sentences
-from sim.report.stopping import stop_sentences
-from sim.report.tables import reference_of, table
+from sim.report.tables import table
+from sim.runs.chosen import reference_of
 from sim.runs.execute import execute
 from sim.runs.federations import Build
 from sim.runs.folder import PlanRun, Run

@@ -62,8 +62,9 @@ def audit(
 
 def _into_report(run: Path) -> Path:
     """Make the report of a run anew, which shows the audit that now lies in its folder."""
+    from sim.audit.page import part_of
     from sim.report.html import write_report
     from sim.runs.folder import read_all
 
     runs = read_all(run)
-    return write_report(run, runs, runs[0].scenario.name)
+    return write_report(run, runs, runs[0].scenario.name, parts=[part_of])

@@ -14,7 +14,7 @@ from sim.cli.terminal import say
 from sim.columns.real import prepare_columns, told_lines
 from sim.columns.scenario import is_of_columns, load_columns
 from sim.consortium import flower_cli, members, runs, server, waiting
-from sim.report.unseen import expectation
+from sim.report.facts import expectation
 from sim.runs import scenario, shipped
 
 Run = Annotated[str, typer.Argument(help="the run's name")]

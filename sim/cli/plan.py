@@ -20,8 +20,8 @@ from fedsmall.theory import (
     advise_radon,
 )
 from fedsmall.theory.hidden import NUMBER, SEAL
+from sim.report.sentences import amount
 from sim.report.terminal import terminal
-from sim.report.traffic import amount
 
 console = terminal()
 

@@ -14,7 +14,7 @@ from sim.columns.page import HEADS, TEMPLATES
 from sim.columns.scenario import METHODS, SAVES_TIME, Columns, Task, as_toml
 from sim.consortium.records.run_log import run_log
 from sim.report.css import style_sheet
-from sim.report.traffic import amount
+from sim.report.sentences import amount
 from sim.runs.files import write, write_json
 
 Told = Mapping[str, Any]

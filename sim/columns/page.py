@@ -13,7 +13,7 @@ from sim.columns.execute import Done, World
 from sim.columns.learnt import Facts, Learnt, learnt
 from sim.columns.scenario import METHODS
 from sim.report.css import style_sheet
-from sim.report.traffic import amount
+from sim.report.sentences import amount
 from sim.runs.files import write
 
 HEADS = {

@@ -5,8 +5,8 @@ import pytest
 from fedsmall.methods import method
 from fedsmall.privacy.handed_on import hands_on
 from fedsmall.travel.schedule import contacts_of
+from sim.report.facts import dynamic_sentences, leaves_a_site
 from sim.report.figures import _bytes
-from sim.report.traffic import leaves_a_site, left_out
 from sim.runs.execute import execute
 from sim.runs.folder import read
 from sim.runs.scenario import build
@@ -38,7 +38,7 @@ def run(tmp_path_factory):
 def test_the_sentence_counts_averages_by_kind_over_all_runs(run):
     rows = [one.row["averages"] for one in run.done if one.label == "dynamic"]
 
-    (sentence,) = left_out(run)
+    (sentence,) = dynamic_sentences(run)
 
     out, some, of_all = (sum(row[kind] for row in rows) for kind in ("left_out", "partial", "whole"))
     assert out > 0

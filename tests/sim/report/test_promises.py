@@ -8,9 +8,8 @@ from rich.console import Console
 
 from fedsmall.privacy.accountant import epsilon_of, protection_of
 from fedsmall.tasks import build_federation
-from sim.report.promises import promises
+from sim.report.facts import leaves_a_site, promises
 from sim.report.terminal import print_run
-from sim.report.traffic import leaves_a_site
 from sim.runs.execute import execute
 from sim.runs.scenario import build
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sim.report.stopping import stop_sentences
+from sim.report.facts import stop_sentences
 from sim.runs.execute import execute
 from sim.runs.folder import read
 from sim.runs.scenario import build

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from fedsmall.methods import method
-from sim.report.sentences import sentences
+from sim.report.facts import leaves_a_site
+from sim.report.sentences import amount, sentences
 from sim.report.style import LOOKS, SPARE, in_order, looks
-from sim.report.tables import by_label, reference_of, table
-from sim.report.traffic import amount, leaves_a_site
+from sim.report.tables import by_label, table
+from sim.runs.chosen import reference_of
 from sim.runs.folder import PlanRun, Run
 from sim.runs.scenario import build
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from sim.report.traffic import amount, leaves_a_site
+from sim.report.facts import leaves_a_site
+from sim.report.sentences import amount
 from sim.runs.execute import execute
 from sim.runs.scenario import build
 
