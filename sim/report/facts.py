@@ -15,9 +15,9 @@ from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss
-from sim.report.sentences import amount, named, plural
-from sim.report.tables import AREAS, by_label, primary
-from sim.runs.folder import PlanRun, Run
+from fedsmall.sim.report.sentences import amount, named, plural
+from fedsmall.sim.report.tables import AREAS, by_label, primary
+from fedsmall.sim.runs.folder import PlanRun, Run
 
 Row = Mapping[str, Any]
 

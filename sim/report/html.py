@@ -15,15 +15,15 @@ from fedsmall.evaluation.clinical import precision_recall, roc
 from fedsmall.evaluation.intervals import interval
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from sim.report import figures
-from sim.report.cards import model_card
-from sim.report.chain import chain
-from sim.report.clinical import figures as clinical_figures
-from sim.report.clinical.shown import Clinical, class_names, clinical, participants
-from sim.report.clinical.subgroups import FLOOR, subgroups
-from sim.report.clinical.tripod import tripod
-from sim.report.css import style_sheet
-from sim.report.facts import (
+from fedsmall.sim.report import figures
+from fedsmall.sim.report.cards import model_card
+from fedsmall.sim.report.chain import chain
+from fedsmall.sim.report.clinical import figures as clinical_figures
+from fedsmall.sim.report.clinical.shown import Clinical, class_names, clinical, participants
+from fedsmall.sim.report.clinical.subgroups import FLOOR, subgroups
+from fedsmall.sim.report.clinical.tripod import tripod
+from fedsmall.sim.report.css import style_sheet
+from fedsmall.sim.report.facts import (
     BLIND,
     READER_HEADS,
     blind,
@@ -36,18 +36,18 @@ from sim.report.facts import (
     unseen_rows,
     unseen_sentences,
 )
-from sim.report.outcomes.grades import graded_half
-from sim.report.outcomes.half import Shown, asked, outcome_half
-from sim.report.sentences import amount, named, p_of, sentences, short, value, with_interval
-from sim.report.sites.at_home import at_home, real_sentences, repeat
-from sim.report.sites.figures import drawings
-from sim.report.style import Style
-from sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
-from sim.report.travels.picture import travel_picture
-from sim.report.travels.seen import travels
-from sim.runs.files import as_csv, write
-from sim.runs.folder import PlanRun, Run, engine_of
-from sim.runs.scenario import FILES
+from fedsmall.sim.report.outcomes.grades import graded_half
+from fedsmall.sim.report.outcomes.half import Shown, asked, outcome_half
+from fedsmall.sim.report.sentences import amount, named, p_of, sentences, short, value, with_interval
+from fedsmall.sim.report.sites.at_home import at_home, real_sentences, repeat
+from fedsmall.sim.report.sites.figures import drawings
+from fedsmall.sim.report.style import Style
+from fedsmall.sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
+from fedsmall.sim.report.travels.picture import travel_picture
+from fedsmall.sim.report.travels.seen import travels
+from fedsmall.sim.runs.files import as_csv, write
+from fedsmall.sim.runs.folder import PlanRun, Run, engine_of
+from fedsmall.sim.runs.scenario import FILES
 
 MANY_SITES = 12
 

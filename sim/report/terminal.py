@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table as Grid
 
-from sim.report.facts import (
+from fedsmall.sim.report.facts import (
     dynamic_sentences,
     ensemble_sentences,
     promises,
@@ -12,10 +12,10 @@ from sim.report.facts import (
     uncovered,
     unseen_sentences,
 )
-from sim.report.sentences import amount, named, sentences, short, with_interval
-from sim.report.sites.at_home import real_sentences
-from sim.report.tables import Table, by_label, table
-from sim.runs.folder import Run
+from fedsmall.sim.report.sentences import amount, named, sentences, short, with_interval
+from fedsmall.sim.report.sites.at_home import real_sentences
+from fedsmall.sim.report.tables import Table, by_label, table
+from fedsmall.sim.runs.folder import Run
 
 SAID = (  # behind a table, in this order
     sentences,

@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 
 from fedsmall.privacy.accountant import epsilon_of, protection_of
+from fedsmall.sim.report.facts import leaves_a_site, promises
+from fedsmall.sim.report.terminal import print_run
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.scenario import build
 from fedsmall.tasks import build_federation
-from sim.report.facts import leaves_a_site, promises
-from sim.report.terminal import print_run
-from sim.runs.execute import execute
-from sim.runs.scenario import build
 
 METHODS = [
     {"name": "FedAvg", "label": "open", "aggregate_every": 2},

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from fedsmall.methods import method
-from sim.report.facts import leaves_a_site
-from sim.report.sentences import amount, sentences
-from sim.report.style import LOOKS, SPARE, in_order, looks
-from sim.report.tables import by_label, table
-from sim.runs.chosen import reference_of
-from sim.runs.folder import PlanRun, Run
-from sim.runs.scenario import build
+from fedsmall.sim.report.facts import leaves_a_site
+from fedsmall.sim.report.sentences import amount, sentences
+from fedsmall.sim.report.style import LOOKS, SPARE, in_order, looks
+from fedsmall.sim.report.tables import by_label, table
+from fedsmall.sim.runs.chosen import reference_of
+from fedsmall.sim.runs.folder import PlanRun, Run
+from fedsmall.sim.runs.scenario import build
 
 METHODS = [
     {"name": "Standalone"},

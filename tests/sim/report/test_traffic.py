@@ -2,10 +2,10 @@
 
 import pytest
 
-from sim.report.facts import leaves_a_site
-from sim.report.sentences import amount
-from sim.runs.execute import execute
-from sim.runs.scenario import build
+from fedsmall.sim.report.facts import leaves_a_site
+from fedsmall.sim.report.sentences import amount
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.scenario import build
 
 GOSSIP = {"name": "FedDC", "label": "by gossip", "aggregate_every": 2, "topology": "gossip"}
 REGIONS = {"name": "FedDC", "label": "in regions", "aggregate_every": 2, "regions": {"number": 2, "average_every": 2}}
