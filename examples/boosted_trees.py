@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from examples.kept import measured
-from fedsmall.evaluation.intervals import Interval, interval
-from fedsmall.evaluation.statistics import holm, paired
+from fedsmall.evaluation.statistics import Interval, holm, interval, paired
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import Scenario, build
 from fedsmall.sim.tuning.search import choose, search, with_rates

@@ -10,7 +10,7 @@ twentieth, one learning rate.
 import sys
 from typing import Any
 
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.runs.scenario import build

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.runs.scenario import Scenario, load

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from examples.kept import measured
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import Scenario, build
 from fedsmall.sim.tuning.search import choose, search, with_rates

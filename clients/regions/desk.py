@@ -24,7 +24,7 @@ from clients.socket_frames import serve
 from clients.telling.logged import LoggedAnswers
 from clients.upkeep.caps import Pace
 from fedsmall import __version__
-from fedsmall.data.class_weights import BALANCED
+from fedsmall.data.raw_site import BALANCED
 from fedsmall.ends import KEY_FILE
 from fedsmall.errors import PlanError
 from fedsmall.files import one_line

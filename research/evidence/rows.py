@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.evaluation.intervals import interval
 from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.statistics import interval
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import false_discovery_control
 
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from research.evidence.study import FULL, IMAGES, PERIOD, Cell, CellOutcome, cells, read
 from sim.report.figures import STYLE, WHITE, save
 

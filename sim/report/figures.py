@@ -13,8 +13,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
-from fedsmall.evaluation.intervals import Scale, interval
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
+from fedsmall.evaluation.statistics import Scale, interval
 from fedsmall.travel.schedule import contacts_of
 from sim.report.sentences import named
 from sim.report.style import Style, looks

@@ -4,8 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedsmall.evaluation.intervals import Interval
-from fedsmall.evaluation.statistics import paired
+from fedsmall.evaluation.statistics import Interval, paired
 from fedsmall.tasks import build_federation
 from research.evidence.figures import FIGURES
 from research.evidence.items import Item, Vary, items

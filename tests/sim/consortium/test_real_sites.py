@@ -30,7 +30,7 @@ from clients.telling.run_end import own_evaluation
 from examples import endurance
 from examples.loopback import LoopbackConsortium, free_ports
 from fedsmall.audit_log import AuditLog, verify
-from fedsmall.data.held_out import hold_out
+from fedsmall.data.splits import hold_out
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
