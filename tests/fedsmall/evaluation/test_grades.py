@@ -6,7 +6,7 @@ import torch
 from scipy.special import expit, softmax
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, recall_score, roc_auc_score
 
-from fedsmall.evaluation import grades as in_numpy
+from fedsmall.evaluation import outputs as in_numpy
 from fedsmall.evaluation.held_out import figures, told_of
 from fedsmall.evaluation.metrics import (
     default_metric,
@@ -20,7 +20,7 @@ from fedsmall.evaluation.metrics import (
 from fedsmall.evaluation.outputs import answer, by_class, probabilities, spread
 from fedsmall.evaluation.trivial import constant
 from fedsmall.federation import Task
-from fedsmall.models import grades as in_torch
+from fedsmall.models import outputs as in_torch
 from fedsmall.models.outputs import Ensemble
 
 RNG = np.random.default_rng(2)
