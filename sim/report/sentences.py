@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedsmall.evaluation.statistics import ENOUGH, Comparison, Interval
-from sim.report.tables import AREAS, Table, TableRow, between, by_label, table
-from sim.runs.folder import PlanRun, Run
+from fedsmall.sim.report.tables import AREAS, Table, TableRow, between, by_label, table
+from fedsmall.sim.runs.folder import PlanRun, Run
 
 NAMES = {
     "auc": "ROC-AUC",

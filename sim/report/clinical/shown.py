@@ -13,8 +13,8 @@ import numpy as np
 from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.clinical import SENSITIVITY, STATISTICS, VALUES, AtThreshold, Estimate, at_threshold, auc
 from fedsmall.evaluation.statistics import Interval, interval
-from sim.report.tables import by_label, table
-from sim.runs.folder import PlanRun, Run
+from fedsmall.sim.report.tables import by_label, table
+from fedsmall.sim.runs.folder import PlanRun, Run
 
 MOST_CLASSES = 12
 MOST_SITES = 40
