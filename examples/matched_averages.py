@@ -13,7 +13,7 @@ from typing import Any
 from examples.matching import MatchedMean
 from examples.own_method import accuracies
 from fedsmall.aggregation.combiners import Combiner
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.files import read_json, write_json
