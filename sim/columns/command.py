@@ -76,7 +76,7 @@ def predict(
     names in its policy (predict_from). What the forest says lies with the party that has the labels.
     """
     from fedsmall.errors import PlanError
-    from fedsmall.vertical.sheet import COLUMN_SHEET
+    from fedsmall.vertical.plan import COLUMN_SHEET
     from sim.columns.saved import predict as predicted
     from sim.columns.scenario import METHODS, load_columns
     from sim.runs.files import csv_text, write

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsmall.audit_log import AuditLog
-from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnPlan, ColumnSheet
+from fedsmall.vertical.plan import COLUMN_SHEET, ColumnPlan, ColumnSheet
 from sim.columns.learnt import Facts, Learnt, learnt, learnt_predicting
 from sim.columns.page import HEADS, TEMPLATES
 from sim.columns.scenario import METHODS, SAVES_TIME, Columns, Task, as_toml

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsmall.evaluation.intervals import interval
-from fedsmall.vertical.forest import with_splits
+from fedsmall.vertical.boosting import with_splits
 from sim.columns.execute import Done, World
 from sim.columns.learnt import Facts, Learnt, learnt
 from sim.columns.scenario import METHODS

@@ -8,7 +8,7 @@ from typing import Any
 from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
 from fedsmall.files import write
-from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnPlan, ColumnSheet, ForestOf
+from fedsmall.vertical.plan import COLUMN_SHEET, ColumnPlan, ColumnSheet, ForestOf
 from sim.columns.finished import learnt_of
 from sim.columns.page import lines
 from sim.columns.scenario import METHODS, Columns

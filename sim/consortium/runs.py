@@ -21,7 +21,7 @@ from fedsmall.run_sheet import RunSheet
 from fedsmall.sealing.words import needs_letters
 from fedsmall.training.distillation import check_at_hand
 from fedsmall.travel.check_topology import check_apart, check_served
-from fedsmall.vertical.sheet import COLUMN_SHEET
+from fedsmall.vertical.plan import COLUMN_SHEET
 from sim.consortium import flower_cli, members, server
 from sim.consortium.bundles import SOURCE
 from sim.consortium.waiting import waits

@@ -7,7 +7,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedsmall.vertical.sheet import COLUMN_SHEET
+from fedsmall.vertical.plan import COLUMN_SHEET
 from strategies.server.deployment import serve
 
 app = ServerApp()

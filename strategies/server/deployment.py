@@ -33,7 +33,7 @@ from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN_NAME, RunSheet
 from fedsmall.travel.routes import among
 from fedsmall.validation import check_plan
-from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnSheet
+from fedsmall.vertical.plan import COLUMN_SHEET, ColumnSheet
 from strategies.columns.conduct import JOURNAL, conduct_columns
 from strategies.grid_trainer import GridTrainer
 from strategies.regions.above import HandDown

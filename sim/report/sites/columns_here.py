@@ -8,7 +8,7 @@ from clients.columns.desk import PART, WORTH
 from clients.columns.notebook import Notebook
 from clients.columns.say import described
 from clients.upkeep.at_rest import opened
-from fedsmall.vertical.sheet import ColumnPlan
+from fedsmall.vertical.plan import ColumnPlan
 
 
 class OwnColumns(NamedTuple):

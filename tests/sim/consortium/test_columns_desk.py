@@ -13,7 +13,7 @@ from clients.memory import RUNS, run_folder
 from clients.policy import load_policy
 from fedsmall.audit_log import verify
 from fedsmall.errors import PlanError
-from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnSheet
+from fedsmall.vertical.plan import COLUMN_SHEET, ColumnSheet
 from sim.cli.app import main
 from sim.columns.execute import execute, world_of
 from sim.columns.real import prepare_columns, told_lines

@@ -14,8 +14,8 @@ from clients.memory import RUNS, run_folder
 from fedsmall.errors import DataError, PlanError, ReplyError
 from fedsmall.vertical.active import ActiveParty
 from fedsmall.vertical.messages import Message as Said
-from fedsmall.vertical.party import Table
-from fedsmall.vertical.passive import PassiveParty
+from fedsmall.vertical.party import PassiveParty
+from fedsmall.vertical.tables import Table
 from sim.cli.app import main
 from sim.columns.real import prepare_prediction, told_lines
 from sim.columns.saved import file_of, predict
