@@ -10,6 +10,7 @@ import numpy as np
 
 from fedsmall.errors import DataError
 from fedsmall.randomness import rng_for
+from fedsmall.sim.columns.scenario import METHODS, Columns, PlanOfColumns
 from fedsmall.vertical.active import ActiveParty
 from fedsmall.vertical.boosting import Split, Tree
 from fedsmall.vertical.conducting import check_common, match_parties
@@ -17,7 +18,6 @@ from fedsmall.vertical.joined import fit_joined
 from fedsmall.vertical.messages import Post, hold_talk
 from fedsmall.vertical.party import Party, PassiveParty
 from fedsmall.vertical.tables import read_party_table, read_target
-from sim.columns.scenario import METHODS, Columns, PlanOfColumns
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from fedsmall.errors import DataError, PlanError
+from fedsmall.sim.columns.execute import Done, World
+from fedsmall.sim.columns.scenario import Columns
+from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.vertical.active import ActiveParty
 from fedsmall.vertical.conducting import match_parties
 from fedsmall.vertical.messages import Post, hold_talk
 from fedsmall.vertical.party import Party, PassiveParty
 from fedsmall.vertical.tables import read_party_table
-from sim.columns.execute import Done, World
-from sim.columns.scenario import Columns
-from sim.runs.files import read_json, write_json
 
 PARTIES = "parties"
 
