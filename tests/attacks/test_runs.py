@@ -19,7 +19,7 @@ from fedsmall.strategies.sealing.asking import HelpError
 from fedsmall.wire import COMMON, CONFIG, MODEL, ROUND, ROUNDS, Arrays
 from tests.attacks.test_letters import flipped, line
 from tests.attacks.world import MOMENTUM, Heard
-from tests.sim.engines.test_one_algorithm import assert_equal_bits
+from tests.sim.engines.harness import assert_equal_bits
 from tests.sim.sealing.federation import Federation, drawn, plan_of, run, simulated
 
 CHAIN = {"permute_every": 1, "aggregate_every": 2}

@@ -13,7 +13,7 @@ from fedsmall.sim.runs.scenario import build
 from fedsmall.stopping import best_round, check_stop, kept_back, looks, loss_of, ran_dry
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_run, check_told
-from tests.sim.engines.test_one_algorithm import plan_of
+from tests.sim.engines.harness import plan_of
 
 STOP = EarlyStop(patience=2, hold_out=0.25)
 

@@ -21,7 +21,7 @@ from fedsmall.research.bench.timing import Measured, Timing, peak_bytes
 from fedsmall.research.bench.workloads import WORKLOADS, Workload, small_mlps
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from tests.fedsmall.training.second_device import second_device
-from tests.sim.engines.test_one_algorithm import assert_equal_bits
+from tests.sim.engines.harness import assert_equal_bits
 
 PLAIN = ("cohort", "bare loop", "vmap", "modules")
 

@@ -14,8 +14,8 @@ from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from tests.fedsmall.training.test_augmentation import image_plan
 from tests.sim.engines import test_groups, test_outcomes
+from tests.sim.engines.harness import CASES, SETTINGS, federation_of, plan_for, plan_of
 from tests.sim.engines.test_mixed import OPTIONS, TASK
-from tests.sim.engines.test_one_algorithm import CASES, SETTINGS, federation_of, plan_for, plan_of
 
 OWN_CODE = ("FedDC", "FedProx", "SCAFFOLD", "FedNova", "FedDyn", "FedDC+Radon", "RepTreeFL", "FedDC+Trees", "Central")
 OUTCOMES = tuple(test_outcomes.KINDS)

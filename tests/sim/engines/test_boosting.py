@@ -18,8 +18,8 @@ from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
 from fedsmall.travel.routes import among
 from tests import ROOT
+from tests.sim.engines.harness import assert_equal_bits, federation_of, plan_of
 from tests.sim.engines.stations import Stations
-from tests.sim.engines.test_one_algorithm import assert_equal_bits, federation_of, plan_of
 from tests.sim.engines.test_stopping import conduct
 
 pytest.importorskip("xgboost")

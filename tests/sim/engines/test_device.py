@@ -19,8 +19,7 @@ from fedsmall.training.cohort import Cohort
 from fedsmall.training.trees import cohort_for
 from tests.fedsmall.training.second_device import second_device
 from tests.sim.engines.devices import RUNS, WITHIN, run_on
-from tests.sim.engines.on_ray import ON_RAY
-from tests.sim.engines.test_one_algorithm import (
+from tests.sim.engines.harness import (
     ADAM,
     assert_alike,
     assert_equal_bits,
@@ -29,6 +28,7 @@ from tests.sim.engines.test_one_algorithm import (
     loop_of,
     plan_of,
 )
+from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.test_workers import InTurn
 
 

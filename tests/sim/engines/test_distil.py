@@ -22,7 +22,7 @@ from fedsmall.tasks import build_federation
 from fedsmall.training.distillation import check_at_hand, distillation, perturbed, soft_answers
 from fedsmall.training.gradients import LOSSES
 from fedsmall.training.trees import cohort_for
-from tests.sim.engines.test_one_algorithm import federation_of, plan_of
+from tests.sim.engines.harness import federation_of, plan_of
 
 GROUPS: dict[str, Any] = {"groups": 2, "distil": 30}
 

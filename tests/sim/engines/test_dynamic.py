@@ -1,7 +1,5 @@
 """Dynamic averages in a run: what they are at either end of the bound, what they cost, and what is refused."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -11,23 +9,14 @@ from fedsmall.parts import Recipe
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_plan
-from tests.sim.engines.test_one_algorithm import (
+from tests.sim.engines.harness import (
     RESET,
-    assert_alike,
     assert_equal_bits,
     batched,
-    loop_of,
     plan_of,
     table,
 )
-
-NEVER, ALWAYS = 1e300, 1e-300
-BETWEEN = 0.02
-STAY = Recipe(lr=0.05, momentum=0.5, optimizer_state="stay")
-
-
-def dynamic(divergence: float | None, every: int = 1, settings: dict[str, Any] | None = None, **changes: Any):
-    return plan_of("FedAvg", {"aggregate_every": every, "divergence": divergence, **(settings or {})}, **changes)
+from tests.sim.engines.plans import ALWAYS, BETWEEN, NEVER, STAY, dynamic
 
 
 @pytest.mark.parametrize(
@@ -71,17 +60,6 @@ def test_between_the_two_averages_are_left_out_partial_and_whole_and_bytes_are_t
         "partial",
         "whole",
     }
-
-
-@pytest.mark.parametrize("recipe", [Recipe(lr=0.05), STAY, RESET])
-def test_an_evaluation_changes_no_number(recipe):
-    seldom, often = (dynamic(0.08, 3, rounds=12, recipe=recipe, evaluate_every=every) for every in (None, 1))
-
-    one, other = batched(seldom), batched(often)
-
-    assert_equal_bits(one.model, other.model)
-    assert (one.bytes_sent, one.averaged) == (other.bytes_sent, other.averaged)
-    assert len(other.evaluations) == 12
 
 
 def test_the_common_model_is_the_last_that_all_had():
@@ -148,25 +126,3 @@ def test_what_has_no_meaning_beside_models_that_stay_is_refused_in_one_line(word
 def test_a_bound_is_a_number_above_nothing(bound):
     with pytest.raises(PlanError, match="divergence"):
         method("FedAvg", divergence=bound)
-
-
-CASES = {
-    "looked at every round": dynamic(BETWEEN, rounds=24),
-    "looked at every third round": dynamic(0.08, 3, rounds=24),
-    "judged in between": dynamic(0.08, 3, rounds=12, evaluate_every=1),
-    "no distance allowed": dynamic(ALWAYS, 2),
-    "every distance allowed": dynamic(NEVER, 2),
-    "weighted": dynamic(BETWEEN, settings={"weighted": True}, partition={"sizes": "skewed"}, rounds=12),
-    "moments that stay": dynamic(BETWEEN, recipe=STAY, rounds=12, evaluate_every=2),
-    "moments that start afresh": dynamic(BETWEEN, recipe=RESET, rounds=12),
-    "running statistics": dynamic(0.5, task="digits", model="cnn", model_options={"norm": "batch"}, rounds=3, sites=3),
-    "a seed of its own for who is asked": dynamic(BETWEEN, rounds=12, route_seed=7),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_stack_and_messages_agree_on(case):
-    one, other = batched(CASES[case]), loop_of(CASES[case]).run()
-
-    assert_alike(one, other)
-    assert one.averaged == other.averaged

@@ -21,10 +21,7 @@ from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.travel.dynamic.words import BALANCE, FORGOT, REFERENCE, WITHIN
 from fedsmall.wire import ANSWER_BYTES, COMMON, METRICS, MODEL, ROUND, STEPS, Arrays
-from tests.sim.engines.on_ray import ON_RAY
-from tests.sim.engines.stations import Stations
-from tests.sim.engines.test_dynamic import ALWAYS, BETWEEN, NEVER, STAY, dynamic
-from tests.sim.engines.test_one_algorithm import (
+from tests.sim.engines.harness import (
     ByMessages,
     assert_alike,
     assert_equal_bits,
@@ -33,6 +30,9 @@ from tests.sim.engines.test_one_algorithm import (
     loop_of,
     table,
 )
+from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.stations import Stations
+from tests.sim.engines.test_dynamic import ALWAYS, BETWEEN, NEVER, STAY, dynamic
 from tests.sim.engines.test_routes import conduct
 
 ROUNDLY = dynamic(BETWEEN, rounds=8, dtype="float32")

@@ -10,70 +10,22 @@ from scipy.special import softmax
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 
 from fedsmall.federation import Federation
-from fedsmall.parts import Tree
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.routes import among, folds_of_samples
+from fedsmall.travel.routes import folds_of_samples
+from tests.sim.engines.harness import assert_equal_bits, federation_of, plan_of
+from tests.sim.engines.plans import BY_FOLDS as CASES
+from tests.sim.engines.plans import of_samples
 from tests.sim.engines.stations import Stations
-from tests.sim.engines.test_one_algorithm import ADAM, MOMENTUM, assert_equal_bits, federation_of, plan_of
 from tests.sim.engines.test_routes import (
     all_but_own,
-    assert_equal_bits_but_rounding,
     conduct,
-    flat,
     in_process,
     killed_at_every_contact,
     models_of_routes,
     often_silent,
 )
-
-EPOCHS = plan_of().recipe.model_copy(update={"lr": 0.05, "batch": 3, "local_epochs": 1})
-
-
-def of_samples(routes: int, sites: int, name: str = "FedAvg", settings: dict[str, Any] | None = None, **more: Any):
-    given = {"aggregate_every": 1, "validate": {"routes": routes}, **(settings or {})}
-    asked = plan_of(name, given, **({"sites": sites, "rounds": 12} | more))
-    return among(asked, sites)
-
-
-CASES: dict[str, Plan] = {
-    "one site": of_samples(5, 1),
-    "two sites that hand on": of_samples(3, 2, "FedDC", {"permute_every": 1, "aggregate_every": 3}, evaluate_every=2),
-    "three sites": of_samples(4, 3, recipe=EPOCHS),
-    "more folds than samples": of_samples(11, 3, samples_per_site=3),
-    "moments that travel": of_samples(3, 2, "FedDC", {"permute_every": 1, "aggregate_every": 2}, recipe=ADAM),
-    "momentum": of_samples(3, 1, recipe=MOMENTUM),
-    "weighed by samples": of_samples(3, 2, settings={"weighted": True}, recipe=EPOCHS, samples_per_site=7),
-    "some of the sites": of_samples(4, 3, settings={"fraction": 0.6}),
-    "two groups a route": of_samples(3, 2, "TravellingGroups", {"groups": 6}),
-    "snapshots of moving averages": of_samples(5, 2, settings={"snapshots": 2, "ema": 0.5}),
-    "server momentum": of_samples(3, 2, settings={"server": "momentum"}),
-    "trees": of_samples(3, 2, "RepTreeFL", {"tree": Tree(drop=0.2, fanout=(2, 3))}),
-    "starting apart": of_samples(3, 2, initial_models="independent"),
-    "at random rounds": of_samples(3, 2, settings={"random_schedule": True, "aggregate_every": 2}, rounds=20),
-    "more sites than folds, as asked": of_samples(2, 3, settings={"validate": {"routes": 2, "by_samples": True}}),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_stack_and_messages_agree_on(case: str) -> None:
-    plan = CASES[case]
-    federation = federation_of(plan)
-
-    one, other = (run_plan(plan, federation, engine) for engine in ("cohort", "inprocess"))
-
-    assert_equal_bits_but_rounding(one.model, other.model)
-    assert (one.contacts, one.bytes_sent, one.events) == (other.contacts, other.bytes_sent, other.events)
-    for mine, theirs in zip(one.evaluations, other.evaluations, strict=True):
-        assert flat(judged(mine)) == pytest.approx(flat(judged(theirs)), abs=1e-8)
-    last = one.evaluations[-1].validation
-    assert (last["samples"], last["folds"]) == (sum(map(len, federation.train)), "patients")
-
-
-def judged(evaluation: Any) -> dict[str, Any]:
-    return {name: value for name, value in evaluation.validation.items() if name != "folds"}
-
 
 # Nothing of a fold's samples is in the models of its route: change them, and not a bit of those models changes.
 

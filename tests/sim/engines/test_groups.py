@@ -9,10 +9,9 @@ import pytest
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.parts import Recipe, Tree
+from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.remote import Judges, SiteEvaluator
 from fedsmall.tasks import build_federation
 from fedsmall.training.batches import Batches
@@ -20,12 +19,9 @@ from fedsmall.training.trees import cohort_for
 from fedsmall.travel.commons import Commons
 from fedsmall.travel.journey import journey
 from fedsmall.validation import check_plan
-from tests.sim.engines.on_ray import ON_RAY
-from tests.sim.engines.test_one_algorithm import (
+from tests.sim.engines.harness import (
     ADAM,
     MOMENTUM,
-    PRIVATE,
-    RESET,
     assert_alike,
     assert_equal_bits,
     batched,
@@ -34,45 +30,8 @@ from tests.sim.engines.test_one_algorithm import (
     plan_of,
     table,
 )
-
-TEN: dict[str, Any] = {"sites": 10}
-GROUPS: dict[str, Any] = {"permute_every": 1, "aggregate_every": 3, "groups": 3}
-
-
-def groups_of(name: str = "TravellingGroups", settings: dict[str, Any] | None = None, **changes: Any) -> Plan:
-    return plan_of(name, {"groups": 3} if settings is None else settings, **(TEN | changes))
-
-
-CASES = {
-    "averages at every contact": groups_of(),
-    "averages now and then": groups_of(settings=GROUPS, evaluate_every=2),
-    "moments": groups_of(settings=GROUPS, recipe=MOMENTUM),
-    "Adam": groups_of(recipe=ADAM, evaluate_every=4),
-    "moments that start afresh": groups_of(recipe=RESET),
-    "server momentum": groups_of(settings={"groups": 2, "server": "momentum"}),
-    "clip and noise": groups_of(settings={**GROUPS, **PRIVATE}),
-    "trees": groups_of(settings={**GROUPS, "tree": Tree(travel="trees", drop=0.2)}, recipe=ADAM),
-    "some of the sites": groups_of(settings={**GROUPS, "fraction": 0.6}, recipe=ADAM, evaluate_every=4),
-    "starting apart": groups_of(initial_models="independent"),
-    "medians": groups_of(settings={**GROUPS, "groups": 2, "aggregator": "median"}),
-    "six models in three groups": groups_of(settings={**GROUPS, "models": 6}),
-    "each": plan_of("TravellingEnsemble", {"permute_every": 1, "groups": "each"}, recipe=MOMENTUM),
-    "each of three": plan_of("TravellingEnsemble", {"permute_every": 1, "groups": "each", "models": 3}),
-    "one model": plan_of("TravellingModel", {}, recipe=MOMENTUM, evaluate_every=4),
-    "one model at random": plan_of("TravellingModel", {"route": "random"}, recipe=ADAM),
-    "three models round": plan_of("FedDC", {"aggregate_every": 4, "models": 3, "route": "cyclic"}, recipe=ADAM),
-    "all round": plan_of("FedDC", {"aggregate_every": 4, "route": "cyclic"}),
-    "moving average": plan_of("FedAvg", {"ema": 0.7}),
-    "snapshots": plan_of("FedAvg", {"snapshots": 3, "aggregate_every": 2}, evaluate_every=2),
-    "snapshots of averages of groups": groups_of(settings={"groups": 2, "snapshots": 2, "ema": 0.5}),
-    "one site": plan_of("TravellingGroups", {"groups": 1}, sites=1),
-    "two sites": plan_of("TravellingGroups", {"groups": 2}, sites=2),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_stack_and_messages_agree_on(case: str) -> None:
-    assert_alike(batched(CASES[case]), loop_of(CASES[case]).run())
+from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.plans import groups_of
 
 
 @pytest.mark.parametrize("name", ["FedDC", "FedAvg"])
@@ -185,29 +144,6 @@ def test_sites_judge_the_members_together_as_the_simulation_does() -> None:
 
     assert told["accuracy"] == pytest.approx(whole["accuracy"], abs=1e-12)
     assert told["loss"] == pytest.approx(whole["loss"], abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("TravellingGroups", {"groups": 3, "ema": 0.8, "snapshots": 2}),
-        ("TravellingModel", {"route": "random"}),
-        ("FedAvg", {"ema": 0.8}),
-    ],
-)
-def test_a_run_of_groups_that_is_stopped_and_resumed_is_the_run_in_one_go(
-    tmp_path, name: str, settings: dict[str, Any]
-) -> None:
-    plan = plan_of(name, settings, rounds=6, evaluate_every=2)
-    whole = loop_of(plan).run()
-
-    for _ in range(10):
-        part = loop_of(plan, journal=FileJournal(tmp_path), stop=lambda: True).run()
-        if not part.stopped:
-            break
-
-    assert_alike(whole, part, atol=0)
-    assert_equal_bits(whole.model, part.model)
 
 
 def test_moving_averages_and_snapshots_are_of_the_common_models() -> None:

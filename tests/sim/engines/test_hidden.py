@@ -9,18 +9,15 @@ import pytest
 from fedsmall.aggregation.combiners import Summed, combiner_for
 from fedsmall.errors import ReplyError
 from fedsmall.methods import METHODS
-from fedsmall.parts import Privacy, Recipe, Tree
+from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.travel.journey import journey
 from fedsmall.travel.travellers import Travellers
-from tests.sim.engines.on_ray import ON_RAY
-from tests.sim.engines.test_one_algorithm import (
-    ADAM,
+from tests.sim.engines.harness import (
     BLUR,
     MOMENTUM,
-    RESET,
     SETTINGS,
     assert_alike,
     assert_equal_bits,
@@ -30,38 +27,14 @@ from tests.sim.engines.test_one_algorithm import (
     plan_of,
     table,
 )
+from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.plans import BOTH, SEALED, SECURE
 
-SEALED: dict[str, Any] = {"privacy": Privacy(sealed=True)}
-SECURE: dict[str, Any] = {"privacy": Privacy(secure=True)}
-BOTH: dict[str, Any] = {"privacy": Privacy(sealed=True, secure=True)}
 CHAIN = SETTINGS["FedDC"]
 SUMMED = (
     *("FedAvg", "FedProx", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi", "FedNova", "SCAFFOLD", "FedDyn"),
     *("DaisyChain", "FedDC", "RepTreeFL"),
 )
-
-CASES = {
-    "sealed": plan_of(settings={**CHAIN, **SEALED}, evaluate_every=2),
-    "sealed, with moments": plan_of(settings={**CHAIN, **SEALED}, recipe=ADAM),
-    "sealed trees": plan_of(settings={**CHAIN, **SEALED, "tree": Tree(travel="trees", drop=0.2)}, recipe=ADAM),
-    "sums": plan_of(settings={**CHAIN, **SECURE}, evaluate_every=2),
-    "both": plan_of(settings={**CHAIN, **BOTH}, recipe=RESET),
-    "weighted sums": plan_of(settings={**CHAIN, **BOTH, "weighted": True}),
-    "sums over some": plan_of("SCAFFOLD", {"aggregate_every": 2, "fraction": 0.6, **SECURE}),
-    "sums of blurred models": plan_of(
-        settings={**CHAIN, "privacy": Privacy(blur=1.0, sealed=True, secure=True)}, evaluate_every=2
-    ),
-    "sums under patient-level privacy": plan_of(
-        settings={**CHAIN, "privacy": Privacy(level="patient", clip=0.5, epsilon=3.0, lot=4, secure=True)}
-    ),
-    "sums of groups": plan_of("TravellingGroups", {"groups": 2, **BOTH}, sites=7),
-    "routes from a seed of their own": plan_of(settings={**CHAIN, **SEALED}, route_seed=11),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_stack_and_messages_agree_on(case: str) -> None:
-    assert_alike(batched(CASES[case]), loop_of(CASES[case]).run())
 
 
 @pytest.mark.parametrize("name", SUMMED)

@@ -28,9 +28,9 @@ from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_plan, check_run
 from tests import ROOT
+from tests.sim.engines.harness import ByMessages
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations
-from tests.sim.engines.test_one_algorithm import ByMessages
 
 SMALL, LARGE = {"name": "g1", "widths": [4, 6]}, {"name": "g2", "widths": [4, 6, 8]}
 OPTIONS = {"sites": [SMALL, SMALL, LARGE, LARGE], "shared": ["conv1", "norm1", "conv2", "norm2"]}

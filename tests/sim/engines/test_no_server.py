@@ -135,16 +135,6 @@ def test_one_model_goes_round_a_ring_without_a_server(loss: float) -> None:
     assert (len(met) == 19) == (loss == 0)
 
 
-def test_a_look_between_contacts_changes_no_number() -> None:
-    plans = [plan_of(plan={"evaluate_every": every}, permute_every=2, topology=LOSSY) for every in (None, 1)]
-    unseen, seen = (run_plan(plan, build_federation(plan), "cohort") for plan in plans)
-
-    assert len(seen.evaluations) > 2 * len(unseen.evaluations)
-    assert seen.bytes_sent == unseen.bytes_sent
-    for name, array in unseen.model.items():
-        assert np.array_equal(array, seen.model[name])
-
-
 def test_an_average_is_of_all_that_were_trained_since_the_last_wherever_they_are(monkeypatch) -> None:
     trained: set[int] = set()
     late, waiting = [], []
@@ -227,27 +217,6 @@ def test_an_early_stop_and_moments_that_stay_are_refused_too() -> None:
 def test_a_topology_that_is_none_is_refused(said: Any, line: str) -> None:
     with pytest.raises(PlanError, match=line):
         plan_of(topology=said)
-
-
-@pytest.mark.parametrize(
-    "way",
-    [{"topology": "gossip"}, {"topology": LOSSY}, {"topology": "ring"}, {"regions": 2}],
-    ids=["gossip", "lossy and late", "ring", "regions"],
-)
-def test_without_one_server_a_stack_and_messages_agree(way: dict[str, Any]) -> None:
-    plan = plan_of(**way)
-    federation = build_federation(plan)
-
-    one, other = (run_plan(plan, federation, engine) for engine in ("cohort", "inprocess"))
-
-    for name, array in one.model.items():
-        np.testing.assert_allclose(array, other.model[name], rtol=0, atol=1e-12)
-    assert (one.bytes_sent, one.bytes_between, one.client_updates) == (
-        other.bytes_sent,
-        other.bytes_between,
-        other.client_updates,
-    )
-    assert one.events == other.events
 
 
 def test_real_sites_refuse_before_anything_is_made(tmp_path) -> None:

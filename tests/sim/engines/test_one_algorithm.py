@@ -1,274 +1,37 @@
-"""Algorithm 1 on a stack and Algorithm 1 with messages are one algorithm, whatever it is asked to do."""
-
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
-from types import SimpleNamespace
+"""What a run of Algorithm 1 does in single cases, on a stack and with messages."""
 from typing import Any
-
 import numpy as np
 import pytest
-
-from fedsmall.boosting.slots import with_forest
-from fedsmall.clients.client_app import app
-from fedsmall.clients.site_data import give_federation
 from fedsmall.errors import PlanError, ReplyError
-from fedsmall.federation import Federation, Samples, Task
-from fedsmall.methods import METHODS, method
 from fedsmall.models.registry import initial_model
-from fedsmall.parts import Privacy, Recipe, Tree
-from fedsmall.plan import Plan
-from fedsmall.sim.engines.cohort import run_cohort
-from fedsmall.sim.engines.evaluation import CentralEvaluator
-from fedsmall.sim.engines.inprocess import InProcessGrid
-from fedsmall.strategies.grid_trainer import GridTrainer
-from fedsmall.strategies.roster import Roster
+from fedsmall.parts import Recipe
 from fedsmall.strategies.server.journal import FileJournal
-from fedsmall.strategies.server.run_loop import Outcome, run_rounds
-from fedsmall.tasks import build_federation
-from fedsmall.training.trees import cohort_for
+from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.travel.journey import journey
 from fedsmall.wire import EXAMPLES, METRICS, STEPS
 
-ADAM = Recipe(optimizer="adam", lr=0.01, batch=2, local_epochs=1)
-MOMENTUM = Recipe(lr=0.05, momentum=0.5)
-RESET = ADAM.model_copy(update={"optimizer_state": "reset"})
-PRIVATE = {"privacy": Privacy(clip=0.1, noise=2.0)}
-PATIENTS = {"privacy": Privacy(level="patient", clip=0.5, epsilon=3.0, lot=4)}
-SGD = Recipe(lr=0.05, local_steps=2)
-BLUR = {"privacy": Privacy(blur=1.0)}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "FedDC": {"permute_every": 1, "aggregate_every": 4},
-    "FedAvg": {"aggregate_every": 1},
-    "FedProx": {"aggregate_every": 3, "proximal_mu": 0.5},
-}
+from collections import Counter
+from types import SimpleNamespace
 
-
-def plan_of(name: str = "FedDC", settings: dict[str, Any] | None = None, **changes: Any) -> Plan:
-    settings = SETTINGS.get(name, {}) if settings is None else settings
-    defaults = {
-        "name": "test",
-        "task": "breast_cancer",
-        "sites": 5,
-        "samples_per_site": 8,
-        "rounds": 9,
-        "dtype": "float64",
-        "model_options": {"hidden": [6]},
-        "method": method(name, **settings),
-        "recipe": Recipe(**METHODS[name].recipe | {"lr": 0.05}),
-    }
-    plan = Plan(**(defaults | changes))
-    return with_forest(plan, plan.sites or 1)
-
-
-def federation_of(plan: Plan) -> Federation:
-    if isinstance(plan.task, dict):
-        return table(plan)
-    federation = build_federation(plan)
-    return federation.pooled() if plan.method.family == "central" else federation
-
-
-def table(plan: Plan, sites: int = 7, wild: tuple[int, ...] = (), scale: float = 1.7e308) -> Federation:
-    """A table of three columns; at wild sites its numbers are so large that no model stays finite, or of that scale."""
-    rng = np.random.default_rng(0)
-    samples = []
-    for number in range(sites):
-        x, y = rng.standard_normal((8, 3)), np.arange(8) % 2
-        samples.append(Samples(np.sign(x) * scale if number in wild else x, y))
-    hinge = isinstance(plan.task, dict)
-    task = Task("table", (3,), 2, "hinge" if hinge else "cross_entropy", ("accuracy", "loss"))
-    names = tuple(f"site-{number}" for number in range(sites))
-    return Federation(task, names, tuple(samples), Samples(rng.standard_normal((10, 3)), np.arange(10) % 2))
-
-
-def batched(plan: Plan, federation: Federation | None = None) -> Outcome:
-    federation = federation or federation_of(plan)
-    trainer = cohort_for(plan, federation.task, federation.names, federation.train)
-    return run_cohort(
-        plan,
-        trainer,
-        lambda site: initial_model(plan, federation.task, site),
-        CentralEvaluator(plan, federation, trainer),
-    )
-
-
-@dataclass
-class ByMessages:
-    """A run over a grid, of which anything may be changed before it begins."""
-
-    plan: Plan
-    grid: Any
-    initial: Callable[[str | None], Any]
-    evaluator: Any = None
-    progress: Any = None
-    stop: Any = None
-    journal: Any = None
-    in_pieces: bool = True
-    roster: Roster = field(default_factory=Roster)
-
-    @cached_property
-    def sites(self) -> GridTrainer:
-        """The sites, which have answered the roll call."""
-        return GridTrainer(self.plan, self.grid, roster=self.roster)
-
-    def run(self) -> Outcome:
-        return run_rounds(
-            self.plan,
-            self.sites,
-            self.initial,
-            evaluator=self.evaluator,
-            progress=self.progress,
-            stop=self.stop,
-            journal=self.journal,
-            in_pieces=self.in_pieces,
-        )
-
-
-def loop_of(plan: Plan, federation: Federation | None = None, **more: Any) -> ByMessages:
-    federation = federation or federation_of(plan)
-    trainer = cohort_for(plan, federation.task, federation.names, federation.train)
-    give_federation(plan, federation)
-    return ByMessages(
-        plan,
-        InProcessGrid(app, len(federation.names)),
-        lambda site: initial_model(plan, federation.task, site),
-        CentralEvaluator(plan, federation, trainer),
-        **more,
-    )
-
-
-def assert_alike(one: Outcome, other: Outcome, atol: float = 1e-9) -> None:
-    assert (one.model is None) == (other.model is None)
-    for name, array in (one.model or {}).items():
-        np.testing.assert_allclose(array, other.model[name], rtol=0, atol=atol)
-    for counted in ("contacts", "rounds", "bytes_sent", "client_updates", "privacy"):
-        assert getattr(one, counted) == getattr(other, counted), counted
-    assert [(e["t"], e["site"], e["kind"]) for e in one.events] == [
-        (e["t"], e["site"], e["kind"]) for e in other.events
-    ]
-    assert len(one.evaluations) == len(other.evaluations)
-    for mine, theirs in zip(one.evaluations, other.evaluations, strict=True):
-        assert (mine.t, mine.sites.get("names")) == (theirs.t, theirs.sites.get("names"))
-        assert mine.sites.get("loss_mean") == pytest.approx(theirs.sites.get("loss_mean"), abs=1e-8)
-        assert (mine.common or {}) == pytest.approx(theirs.common or {}, abs=1e-8)
-
-
-def assert_equal_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
-    assert one.keys() == other.keys()
-    for name, array in one.items():
-        assert array.tobytes() == other[name].tobytes(), name
-
-
-def plan_for(name: str, settings: dict[str, Any] | None = None, **changes: Any) -> Plan:
-    """A plan that the method can run; a Radon point needs more sites than a model has parameters, in general position:
-    two outputs of a softmax are not, and one of a hinge is.
-    """
-    if "Radon" in name:
-        few = {"task": {"name": "table"}, "sites": None, "samples_per_site": None, "initial_models": "independent"}
-        changes |= {**few, "model": "linear", "model_options": {}}
-    return plan_of(name, settings, **changes)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_is_the_same_on_a_stack_and_with_messages(name: str) -> None:
-    plan = plan_for(name, evaluate_every=4)
-
-    assert_alike(batched(plan), loop_of(plan).run())
-
-
-CASES = {
-    "moments that travel": plan_of(recipe=ADAM),
-    "moments that start afresh": plan_of(recipe=RESET, evaluate_every=2),
-    "FedAvg with moments": plan_of("FedAvg", recipe=ADAM),
-    "proximal, afresh": plan_of("FedProx", recipe=RESET),
-    "independent starts": plan_of(initial_models="independent"),
-    "a random schedule": plan_of(settings={"permute_every": 2, "aggregate_every": 4, "random_schedule": True}),
-    "clip and noise": plan_of(settings={**SETTINGS["FedDC"], **PRIVATE}, evaluate_every=2),
-    "some of the sites": plan_of(settings={**SETTINGS["FedDC"], "fraction": 0.6}, evaluate_every=3),
-    "some of the sites, moments": plan_of(settings={**SETTINGS["FedDC"], "fraction": 0.4}, recipe=ADAM),
-    "some, starting apart": plan_of(settings={**SETTINGS["FedDC"], "fraction": 0.4}, initial_models="independent"),
-    "FedAvg over some": plan_of("FedAvg", {"aggregate_every": 2, "fraction": 0.6}, evaluate_every=3),
-    "SCAFFOLD over some": plan_of("SCAFFOLD", {"aggregate_every": 2, "fraction": 0.6}),
-    "some, in private": plan_of(settings={**SETTINGS["FedDC"], **PRIVATE, "fraction": 0.6}),
-    "patients": plan_of(settings={**SETTINGS["FedDC"], **PATIENTS}, recipe=SGD, evaluate_every=2),
-    "patients, moments that travel": plan_of(
-        settings={**SETTINGS["FedDC"], **PATIENTS}, recipe=Recipe(optimizer="adam", lr=0.01)
-    ),
-    "patients, some of the sites": plan_of(
-        settings={**SETTINGS["FedDC"], **PATIENTS, "fraction": 0.6}, recipe=MOMENTUM, evaluate_every=2
-    ),
-    "patients, proximal": plan_of("FedProx", {**SETTINGS["FedProx"], **PATIENTS}, recipe=SGD),
-    "patients, SCAFFOLD": plan_of("SCAFFOLD", {"aggregate_every": 2, **PATIENTS}, recipe=SGD),
-    "patients, moments that stay": plan_of(
-        "FedAvg", {"aggregate_every": 2, **PATIENTS}, recipe=Recipe(momentum=0.5, optimizer_state="stay")
-    ),
-    "patients at large": plan_of("Central", PATIENTS),
-    "blur": plan_of(settings={**SETTINGS["FedDC"], **BLUR}, evaluate_every=2),
-    "blur over some": plan_of(settings={**SETTINGS["FedDC"], **BLUR, "fraction": 0.6}),
-    "blur of 0": plan_of(settings={**SETTINGS["FedDC"], "privacy": Privacy(blur=0.0)}, recipe=ADAM, evaluate_every=2),
-    "blur of running statistics": plan_of(
-        task="digits",
-        model="cnn",
-        model_options={"norm": "batch"},
-        rounds=3,
-        sites=3,
-        settings={**SETTINGS["FedDC"], **BLUR},
-    ),
-    "weighted": plan_of(settings={**SETTINGS["FedDC"], "weighted": True}),
-    "trees folded at the server": plan_of("RepTreeFL", {"aggregate_every": 2, "tree": Tree(fold_at="server")}),
-    "trees that travel": plan_of(
-        settings={**SETTINGS["FedDC"], "tree": Tree(travel="trees", drop=0.2)}, recipe=ADAM, evaluate_every=2
-    ),
-    "trees that travel, afresh": plan_of(
-        settings={**SETTINGS["FedDC"], "tree": Tree(travel="trees", drop=0.2)}, recipe=RESET
-    ),
-    "a tree in a chain": plan_of(settings={**SETTINGS["FedDC"], "tree": Tree(fanout=2, depth=2)}, recipe=ADAM),
-    "one site": plan_of(sites=1),
-    "two sites": plan_of(sites=2),
-    "medians": plan_of(settings={**SETTINGS["FedDC"], "aggregator": "median"}),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_stack_and_messages_agree_on(case: str) -> None:
-    assert_alike(batched(CASES[case]), loop_of(CASES[case]).run())
-
-
-@pytest.mark.parametrize("state", ["travel", "reset"])
-@pytest.mark.parametrize("name", METHODS)
-def test_an_evaluation_changes_no_number(name: str, state: str) -> None:
-    recipe = Recipe(**METHODS[name].recipe | {"lr": 0.05, "optimizer_state": state})
-    if name != "SCAFFOLD" and (state == "reset" or name != "FedNova"):
-        recipe = recipe.model_copy(update={"momentum": 0.5})
-    settings = SETTINGS.get(name, {"aggregate_every": 4})
-    seldom, often = (plan_for(name, settings, recipe=recipe, rounds=7, evaluate_every=every) for every in (None, 1))
-
-    one, other = batched(seldom), batched(often)
-
-    assert_equal_bits(one.model or {}, other.model or {})
-    assert (one.contacts, one.bytes_sent, one.client_updates) == (
-        other.contacts,
-        other.bytes_sent,
-        other.client_updates,
-    )
-    assert one.evaluations[-1].sites == other.evaluations[-1].sites
+from tests.sim.engines.harness import (
+    ADAM,
+    MOMENTUM,
+    PRIVATE,
+    SETTINGS,
+    assert_alike,
+    assert_equal_bits,
+    batched,
+    federation_of,
+    loop_of,
+    plan_of,
+    table,
+)
 
 
 def test_who_trains_alone_releases_nothing() -> None:
     outcome = batched(plan_of("Standalone", PRIVATE, evaluate_every=3))
 
     assert (outcome.contacts, outcome.privacy["releases"], outcome.bytes_sent) == (0, 0, 0)
-
-
-def test_an_evaluation_changes_no_number_under_patient_level_privacy() -> None:
-    settings = {"permute_every": 3, "aggregate_every": 6, **PATIENTS}
-    seldom, often = (plan_of(settings=settings, evaluate_every=every) for every in (None, 1))
-
-    one, other = batched(seldom), batched(often)
-
-    assert_equal_bits(one.model or {}, other.model or {})
-    assert len(other.evaluations) == 9
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.6])
@@ -384,29 +147,6 @@ def test_a_run_in_which_no_model_is_finite_ends_and_says_so() -> None:
         batched(plan, federation)
     with pytest.raises(ReplyError, match="No site gave a model that may be used at round 1"):
         loop_of(plan, federation).run()
-
-
-def test_the_same_seed_gives_the_same_bits() -> None:
-    plan = plan_of(recipe=ADAM, dtype="float32")
-
-    assert_equal_bits(batched(plan).model, batched(plan).model)
-
-
-@pytest.mark.parametrize("fraction", [1.0, 0.4])
-def test_a_run_that_is_stopped_at_every_contact_and_resumed_is_the_run_in_one_go(tmp_path, fraction: float) -> None:
-    settings = {**SETTINGS["FedDC"], **PRIVATE, "fraction": fraction}
-    plan = plan_of(settings=settings, rounds=7, evaluate_every=2)
-    whole = loop_of(plan).run()
-
-    for _ in range(20):
-        part = loop_of(plan, journal=FileJournal(tmp_path), stop=lambda: True).run()
-        if not part.stopped:
-            break
-
-    assert_equal_bits(whole.model, part.model)
-    assert part.privacy == whole.privacy
-    for counted in ("contacts", "rounds", "bytes_sent", "client_updates", "events", "evaluations"):
-        assert getattr(part, counted) == getattr(whole, counted), counted
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.6, 0.2])

@@ -15,9 +15,9 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.remote import evaluator_for, task_from_roll
 from fedsmall.tasks import build_federation
+from tests.sim.engines.harness import ByMessages
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations
-from tests.sim.engines.test_one_algorithm import ByMessages
 
 FEATURES = ("a", "b", "c", "d")
 KINDS = {"numbers": "linear", "times": "proportional", "grades": "proportional", "labels": "linear"}

@@ -14,27 +14,18 @@ from fedsmall.codec.differences import GAPS, VALUES
 from fedsmall.codec.known import Known
 from fedsmall.codec.parcels import pack
 from fedsmall.errors import PlanError
-from fedsmall.frames import header_and_block, joined
 from fedsmall.models.registry import initial_model
-from fedsmall.parts import Privacy, Tree
+from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.records import array_records, to_arrays, to_record
-from fedsmall.strategies.server import packed_grid
-from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.departing import Door
 from fedsmall.validation import check_run
 from fedsmall.wire import CARRIED, MODEL, Traveller, join
-from tests.sim.engines.stations import Stations
-from tests.sim.engines.test_one_algorithm import (
-    ADAM,
-    MOMENTUM,
-    PATIENTS,
-    RESET,
-    SETTINGS,
-    SGD,
+from tests.sim.engines.harness import (
+    Weighed,
     assert_alike,
     assert_equal_bits,
     batched,
@@ -43,69 +34,10 @@ from tests.sim.engines.test_one_algorithm import (
     plan_of,
     table,
 )
+from tests.sim.engines.plans import CHAIN
+from tests.sim.engines.plans import ROUNDED as CASES
+from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_routes import conduct
-
-CHAIN = SETTINGS["FedDC"]
-CASES: dict[str, Plan] = {
-    "FedDC, half": plan_of(settings={**CHAIN, "wire": "half"}, evaluate_every=3),
-    "FedDC, 8 bits": plan_of(settings={**CHAIN, "wire": "int8"}, evaluate_every=3),
-    "FedAvg": plan_of("FedAvg", {"aggregate_every": 2, "wire": "int8"}, evaluate_every=1),
-    "momentum travels": plan_of(settings={**CHAIN, "wire": "int8"}, recipe=MOMENTUM),
-    "Adam travels": plan_of(settings={**CHAIN, "wire": "int8"}, recipe=ADAM),
-    "afresh": plan_of(settings={**CHAIN, "wire": "int8"}, recipe=RESET),
-    "some of the sites": plan_of(settings={**CHAIN, "wire": "int8", "fraction": 0.6}, evaluate_every=3),
-    "starting apart": plan_of(settings={**CHAIN, "wire": "int8"}, initial_models="independent"),
-    "groups": plan_of("TravellingGroups", {"aggregate_every": 2, "groups": 2, "wire": "int8"}),
-    "SCAFFOLD": plan_of("SCAFFOLD", {"aggregate_every": 2, "wire": "int8"}),
-    "proximal": plan_of("FedProx", {**SETTINGS["FedProx"], "wire": "int8"}),
-    "a server's momentum": plan_of("FedAvgM", {"aggregate_every": 2, "wire": "int8"}),
-    "medians": plan_of(settings={**CHAIN, "wire": "int8", "aggregator": "median"}),
-    "blur": plan_of(settings={**CHAIN, "wire": "int8", "privacy": Privacy(blur=1.0)}),
-    "clip and noise": plan_of(settings={**CHAIN, "wire": "int8", "privacy": Privacy(clip=0.1, noise=2.0)}),
-    "trees that travel": plan_of(
-        settings={**CHAIN, "wire": "int8", "tree": Tree(travel="trees", drop=0.2)}, recipe=ADAM
-    ),
-    "FedDC, a tenth": plan_of(settings={**CHAIN, "wire": "top10%"}, evaluate_every=3),
-    "FedAvg, a tenth": plan_of("FedAvg", {"aggregate_every": 2, "wire": "top10%"}, evaluate_every=1),
-    "a third, Adam travels": plan_of(settings={**CHAIN, "wire": "top30%"}, recipe=ADAM),
-    "a tenth, some of the sites": plan_of(settings={**CHAIN, "wire": "top10%", "fraction": 0.6}, evaluate_every=3),
-    "a tenth, SCAFFOLD": plan_of("SCAFFOLD", {"aggregate_every": 2, "wire": "top10%"}),
-    "a tenth, proximal": plan_of("FedProx", {**SETTINGS["FedProx"], "wire": "top10%"}),
-    "a tenth, a server's momentum": plan_of("FedAvgM", {"aggregate_every": 2, "wire": "top10%"}),
-    "a tenth, clip and noise": plan_of(
-        settings={**CHAIN, "wire": "top10%", "privacy": Privacy(clip=0.1, noise=2.0)}, evaluate_every=1
-    ),
-    "a tenth, trees that travel": plan_of(
-        settings={**CHAIN, "wire": "top10%", "tree": Tree(travel="trees", drop=0.2)}, recipe=ADAM
-    ),
-    "a tenth, running statistics": plan_of(
-        task="digits",
-        model="cnn",
-        model_options={"norm": "batch"},
-        rounds=3,
-        sites=3,
-        settings={**CHAIN, "wire": "top10%"},
-    ),
-    "a tenth, patients": plan_of(settings={**CHAIN, **PATIENTS, "wire": "top10%"}, recipe=SGD),
-    "a tenth, one model": plan_of("TravellingModel", {"wire": "top10%"}, rounds=13),
-    "a tenth, blur over some": plan_of(
-        settings={**CHAIN, "wire": "top10%", "fraction": 0.6, "privacy": Privacy(blur=1.0)}
-    ),
-    "running statistics": plan_of(
-        task="digits",
-        model="cnn",
-        model_options={"norm": "batch"},
-        rounds=3,
-        sites=3,
-        settings={**CHAIN, "wire": "int8"},
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_rounded_travellers_are_the_same_on_a_stack_and_with_messages(case: str) -> None:
-    # a convolution adds in another order on a stack, and what is rounded to half of a step differs by a little
-    assert_alike(batched(CASES[case]), loop_of(CASES[case]).run(), atol=1e-8)
 
 
 @pytest.mark.slow
@@ -122,45 +54,6 @@ def test_real_sites_have_the_bits_of_a_simulation(case: str, tmp_path, monkeypat
     assert not real.events
     assert_equal_bits(real.model or {}, simulated.model)
     assert real.bytes_sent == simulated.bytes_sent == batched(plan, federation).bytes_sent
-
-
-class Weighed(InProcessGrid):
-    """Weighs what is in every message that goes through: all arrays of its frame, the header of the block apart."""
-
-    def __init__(self, sites: int) -> None:
-        super().__init__(app, sites)
-        self.arrays = self.frames = 0
-
-    def send_and_receive(self, messages: Iterable[Message], **more: Any) -> list[Message]:
-        orders = list(messages)
-        for order in orders:
-            self._weigh(order.content)
-        replies = list(super().send_and_receive(orders, **more))
-        for reply in replies:
-            self._weigh(reply.content)
-        return replies
-
-    def _weigh(self, content: RecordDict) -> None:
-        if not array_records(content):
-            return  # the roll call
-        packed, size = packed_grid.pack(content)
-        _, block = header_and_block(joined(packed.config_records.values()))
-        self.frames += size
-        self.arrays += len(block) - 8 - int.from_bytes(block[:8], "little")  # safetensors: a length, JSON, numbers
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [*CASES, "in full"])
-def test_the_bytes_that_are_counted_are_those_of_the_arrays_in_the_frames(case: str) -> None:
-    plan = (CASES | {"in full": plan_of()})[case].model_copy(update={"evaluate_every": None})
-    loop = loop_of(plan)
-    loop.grid = Weighed(len(federation_of(plan).names))
-
-    counted = loop.run().bytes_sent
-
-    padded = loop.grid.arrays - counted  # safetensors fills up what is not a whole number of words
-    assert 0 <= padded < 0.02 * loop.grid.arrays
-    assert batched(plan).bytes_sent == counted
 
 
 def test_eight_bits_are_a_quarter_of_the_bytes() -> None:
@@ -198,29 +91,6 @@ def test_a_model_that_hops_is_rounded_once_for_each_training(monkeypatch) -> Non
     assert sent[2] == came[1]
     assert len(set(sent[4])) == 1  # an average is one for all
     assert sent[4] != came[3]
-
-
-@pytest.mark.parametrize("case", ["FedDC, 8 bits", "Adam travels", "groups", "some of the sites"])
-def test_a_run_that_is_taken_up_again_goes_on_to_the_same_bits(case: str, tmp_path) -> None:
-    plan = CASES[case]
-    whole = loop_of(plan).run()
-
-    for _ in range(30):
-        part = loop_of(plan, journal=FileJournal(tmp_path), stop=lambda: True).run()
-        if not part.stopped:
-            break
-
-    assert_equal_bits(whole.model or {}, part.model or {})
-    assert whole.bytes_sent == part.bytes_sent
-
-
-@pytest.mark.parametrize("wire", ["half", "int8"])
-def test_an_evaluation_changes_no_number(wire: str) -> None:
-    settings = {"permute_every": 3, "aggregate_every": 6, "wire": wire}
-    one, other = (batched(plan_of(settings=settings, recipe=ADAM, evaluate_every=every)) for every in (None, 1))
-
-    assert_equal_bits(one.model or {}, other.model or {})
-    assert one.bytes_sent == other.bytes_sent
 
 
 @pytest.mark.parametrize("wire", ["half", "int8"])
@@ -421,21 +291,6 @@ def test_a_tenth_of_the_changes_is_a_small_part_of_the_bytes() -> None:
     for name, settings, most in (("FedAvg", average, 0.16), ("FedDC", chain, 0.30)):
         whole, tenth = (batched(plan_of(name, {**settings, "wire": wire}, **big)) for wire in ("full", "top10%"))
         assert tenth.bytes_sent < most * whole.bytes_sent
-
-
-def test_a_run_in_changes_that_is_taken_up_again_goes_on_to_the_same_bits(tmp_path) -> None:
-    plan = CASES["FedDC, a tenth"]
-    whole, grid = loop_of(plan).run(), loop_of(plan).grid
-
-    for _ in range(30):
-        loop = loop_of(plan, journal=FileJournal(tmp_path), stop=lambda: True)
-        loop.grid = grid  # the sites are there all the time
-        part = loop.run()
-        if not part.stopped:
-            break
-
-    assert_equal_bits(whole.model or {}, part.model or {})
-    assert whole.bytes_sent == part.bytes_sent
 
 
 def test_a_model_in_changes_that_is_not_finite_is_set_aside_where_it_arose() -> None:

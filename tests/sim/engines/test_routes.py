@@ -15,7 +15,7 @@ from fedsmall.clients.client_app import app
 from fedsmall.clients.site_data import give_federation
 from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
-from fedsmall.parts import EarlyStop, Recipe, Tree
+from fedsmall.parts import EarlyStop, Recipe
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, SITES
 from fedsmall.sim.engines.evaluation import CentralEvaluator
@@ -30,58 +30,20 @@ from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.routes import folds_of
 from fedsmall.wire import PLAN
-from tests.sim.engines.stations import Stations
-from tests.sim.engines.test_one_algorithm import (
-    ADAM,
-    MOMENTUM,
+from tests.sim.engines.harness import (
     ByMessages,
+    OftenSilent,
     assert_alike,
     assert_equal_bits,
     federation_of,
-    plan_of,
 )
-
-ROUTES: dict[str, Any] = {"validate": {"routes": 3}}
-NOW_AND_THEN = {"permute_every": 1, "aggregate_every": 3, **ROUTES}
-
-
-def routes_of(name: str = "FedAvg", settings: dict[str, Any] | None = None, **changes: Any) -> Plan:
-    given = {"aggregate_every": 1, **ROUTES} if settings is None else settings
-    return plan_of(name, given, **({"sites": 10} | changes))
-
-
-CASES = {
-    "averages at every contact": routes_of(),
-    "averages now and then": routes_of("FedDC", NOW_AND_THEN, evaluate_every=2),
-    "two groups a route": routes_of("TravellingGroups", {"groups": 6, **ROUTES}, recipe=ADAM),
-    "each": routes_of("TravellingEnsemble", {"permute_every": 1, "groups": "each", **ROUTES}, recipe=MOMENTUM),
-    "some of the sites": routes_of(settings={**NOW_AND_THEN, "fraction": 0.6}, evaluate_every=4),
-    "few models": routes_of(settings={**NOW_AND_THEN, "models": 4}, recipe=ADAM),
-    "two routes of seven sites": routes_of(settings={"aggregate_every": 1, "validate": {"routes": 2}}, sites=7),
-    "a route for each site": routes_of(settings={"aggregate_every": 1, "validate": {"routes": 4}}, sites=4),
-    "snapshots of moving averages": routes_of(settings={"aggregate_every": 1, "snapshots": 2, "ema": 0.5, **ROUTES}),
-    "server momentum": routes_of(settings={"aggregate_every": 1, "server": "momentum", **ROUTES}),
-    "trees": routes_of("RepTreeFL", {"tree": Tree(drop=0.2), **ROUTES}),
-    "starting apart": routes_of(initial_models="independent"),
-    "patience": routes_of(evaluate_every=1, stop=EarlyStop(patience=1)),
-}
+from tests.sim.engines.plans import BY_ROUTES as CASES
+from tests.sim.engines.plans import NOW_AND_THEN, ROUTES, routes_of
+from tests.sim.engines.stations import Stations
 
 
 def evaluated(plan: Plan, engine: str, federation: Federation | None = None) -> Any:
     return run_plan(plan, federation or federation_of(plan), engine)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_stack_and_messages_agree_on(case: str) -> None:
-    plan = CASES[case]
-
-    one, other = (evaluated(plan, engine) for engine in ("cohort", "inprocess"))
-
-    assert_equal_bits_but_rounding(one.model, other.model)
-    assert (one.rounds, one.chosen, one.contacts) == (other.rounds, other.chosen, other.contacts)
-    for mine, theirs in zip(one.evaluations, other.evaluations, strict=True):
-        assert flat(mine.validation) == pytest.approx(flat(theirs.validation), abs=1e-8)
-    assert one.evaluations[-1].validation["samples"] == 8 * plan.sites
 
 
 def assert_equal_bits_but_rounding(one: Any, other: Any) -> None:
@@ -123,19 +85,6 @@ def models_of_routes(plan: Plan, federation: Federation, loop: Callable[..., ByM
 
 def in_process(plan: Plan, federation: Federation, see: Any) -> Outcome:
     return loop_on(plan, federation, InProcessGrid(app, len(federation.names)), see).run()
-
-
-class OftenSilent(InProcessGrid):
-    """A third of the sites, drawn anew, do not answer an order to train."""
-
-    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
-        orders = list(messages)
-        if any(order.metadata.message_type != "train" for order in orders):
-            return super().send_and_receive(orders, timeout=timeout)
-        self.asked = getattr(self, "asked", 0) + 1
-        hears = np.random.default_rng(self.asked).random(len(orders)) > 1 / 3
-        hears[self.asked % len(orders)] |= not hears.any()  # where nobody answers a run ends
-        return super().send_and_receive([o for o, there in zip(orders, hears, strict=True) if there], timeout=timeout)
 
 
 def often_silent(plan: Plan, federation: Federation, see: Any) -> Outcome:

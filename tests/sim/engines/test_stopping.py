@@ -12,7 +12,6 @@ from fedsmall.clients.client_app import app
 from fedsmall.clients.kept import kept
 from fedsmall.federation import Federation, Samples
 from fedsmall.package.record import COMMON
-from fedsmall.parts import EarlyStop, Recipe
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, SITES
 from fedsmall.sim.engines.evaluation import CentralEvaluator
@@ -27,27 +26,17 @@ from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import PLAN
-from tests.sim.engines.on_ray import ON_RAY
-from tests.sim.engines.stations import Stations
-from tests.sim.engines.test_one_algorithm import (
-    ADAM,
-    BLUR,
+from tests.sim.engines.harness import (
     ByMessages,
     assert_alike,
     assert_equal_bits,
     federation_of,
-    plan_of,
 )
+from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.plans import STOPPING as CASES
+from tests.sim.engines.plans import WILD, patient
+from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_routes import initial_model, loop_on
-
-STOP = EarlyStop(patience=2, hold_out=0.25)
-WILD = Recipe(lr=2.0)  # so that losses rise again soon
-
-
-def patient(name: str = "FedAvg", settings: dict[str, Any] | None = None, **changes: Any) -> Plan:
-    given = {"aggregate_every": 1} if settings is None else settings
-    defaults = {"evaluate_every": 3, "stop": STOP, "rounds": 40, "recipe": WILD, "samples_per_site": 12}
-    return plan_of(name, given, **(defaults | changes))
 
 
 def with_noisy_labels(federation: Federation) -> Federation:
@@ -57,47 +46,9 @@ def with_noisy_labels(federation: Federation) -> Federation:
     return replace(federation, train=tuple(train))
 
 
-def assert_equal_but_rounding(one: Any, other: Any) -> None:
-    assert one.keys() == other.keys()
-    for name, array in one.items():
-        np.testing.assert_allclose(array, other[name], rtol=1e-10, atol=1e-10)
-
-
-CASES = {
-    "averages at every contact": patient(),
-    "FedDC, not evaluated when it averages": patient("FedDC", {"permute_every": 1, "aggregate_every": 4}),
-    "under blur, where contacts are not cut": patient(
-        "FedDC", {"permute_every": 1, "aggregate_every": 2, **BLUR}, evaluate_every=5
-    ),
-    "groups": patient("TravellingGroups", {"groups": 2}, recipe=ADAM, rounds=12),
-    "snapshots": patient(settings={"aggregate_every": 1, "snapshots": 2}),
-    "each alone": patient("Standalone", {}),
-    "all pooled": patient("Central", {}),
-}
-
-
 def ran(plan: Plan, engine: str, federation: Federation | None = None) -> RunRecord:
     data = federation if federation is not None else with_noisy_labels(build_federation(plan))
     return run_plan(plan, data, engine, own_models=True)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_stack_and_messages_end_at_one_round_with_one_model(case: str) -> None:
-    plan = CASES[case]
-
-    one, other = (ran(plan, engine) for engine in ("cohort", "inprocess"))
-
-    assert one.rounds == one.evaluations[-1].t
-    assert (one.rounds, one.chosen, one.contacts) == (other.rounds, other.chosen, other.contacts)
-    assert one.chosen > 0
-    assert not one.stopped
-    for mine, theirs in zip(one.evaluations, other.evaluations, strict=True):
-        assert mine.stop == pytest.approx(theirs.stop, abs=1e-9)
-    if one.model is not None:
-        assert_equal_but_rounding(one.model, other.model)
-    assert one.own.keys() == other.own.keys()
-    for site, model in one.own.items():
-        assert_equal_but_rounding(model, other.own[site])
 
 
 @pytest.mark.parametrize("case", ["averages at every contact", "each alone", "all pooled"])

@@ -19,7 +19,7 @@ from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.travel.visitors import Visitors, last_visits
 from fedsmall.validation import check_plan
-from tests.sim.engines.test_one_algorithm import (
+from tests.sim.engines.harness import (
     ADAM,
     BLUR,
     MOMENTUM,

@@ -15,8 +15,8 @@ from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.remote import evaluator_for, task_from_roll
 from fedsmall.tasks import build_federation
 from tests.fedsmall.data.pictures.test_volumes import folder
+from tests.sim.engines.harness import ByMessages
 from tests.sim.engines.stations import Stations
-from tests.sim.engines.test_one_algorithm import ByMessages
 
 NAMES = ("bonn", "essen", "ulm")
 

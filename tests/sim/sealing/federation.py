@@ -24,8 +24,8 @@ from fedsmall.strategies.server.deployment import conduct
 from fedsmall.strategies.server.retrying_grid import RetryingGrid
 from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.wire import CONFIG, PLAN
+from tests.sim.engines.harness import federation_of
 from tests.sim.engines.stations import Stations
-from tests.sim.engines.test_one_algorithm import federation_of
 
 BOTH: dict[str, Any] = {"sealed": True, "secure": True}
 Change = Callable[[str, Message], Message | None]

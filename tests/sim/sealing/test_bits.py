@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sim.engines.test_one_algorithm import assert_equal_bits
+from tests.sim.engines.harness import assert_equal_bits
 from tests.sim.sealing.federation import BOTH, Federation, plan_of, run, simulated
 from tests.sim.sealing.test_bad_models import gone_wild
 

@@ -18,7 +18,7 @@ from fedsmall.sim.report.sites.at_home import at_home
 from fedsmall.sim.runs.folder import read as read_run
 from fedsmall.strategies.server.deployment import write_outcome
 from fedsmall.wire import CONFIG, VALIDATE
-from tests.sim.engines.test_one_algorithm import assert_equal_bits, federation_of
+from tests.sim.engines.harness import assert_equal_bits, federation_of
 from tests.sim.sealing.federation import (
     BOTH,
     TABLES,

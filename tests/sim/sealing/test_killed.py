@@ -8,7 +8,7 @@ from fedsmall.sealing.words import OF
 from fedsmall.strategies.sealing.pending import FILE
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.wire import CONFIG, ROUND
-from tests.sim.engines.test_one_algorithm import assert_equal_bits
+from tests.sim.engines.harness import assert_equal_bits
 from tests.sim.sealing.federation import Federation, plan_of, run, simulated
 
 pytestmark = pytest.mark.slow

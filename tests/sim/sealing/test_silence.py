@@ -12,7 +12,7 @@ from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.strategies.sealing.form import SealedModels
 from fedsmall.strategies.server.retrying_grid import RetryingGrid
 from fedsmall.wire import CONFIG, ROUND
-from tests.sim.engines.test_one_algorithm import ByMessages, assert_equal_bits, federation_of
+from tests.sim.engines.harness import ByMessages, assert_equal_bits, federation_of
 from tests.sim.sealing.federation import Federation, drawn, plan_of, run
 
 pytestmark = pytest.mark.slow

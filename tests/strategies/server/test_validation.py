@@ -14,7 +14,7 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.wire import OUT_OF_FOLD
-from tests.sim.engines.test_one_algorithm import ByMessages, federation_of, plan_of
+from tests.sim.engines.harness import ByMessages, federation_of, plan_of
 
 PLAN = plan_of("FedAvg", {"aggregate_every": 1, "validate": {"routes": 2}}, rounds=2)
 

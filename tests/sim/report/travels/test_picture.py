@@ -20,7 +20,7 @@ from fedsmall.travel.schedule import Action
 from tests import ROOT
 from tests.sim.consortium.real_run import plan_of as real_plan
 from tests.sim.consortium.real_run import real_run
-from tests.sim.engines.test_one_algorithm import plan_of
+from tests.sim.engines.harness import plan_of
 
 CHAIN = {"permute_every": 1, "aggregate_every": 4}
 MIDDLE = "middle"

@@ -16,7 +16,7 @@ from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import Action, contacts_of
 from tests.sim.consortium.real_run import plan_of as real_plan
 from tests.sim.consortium.real_run import real_run
-from tests.sim.engines.test_one_algorithm import federation_of, plan_of
+from tests.sim.engines.harness import federation_of, plan_of
 
 CASES = {
     "a chain": plan_of("FedDC", {"permute_every": 1, "aggregate_every": 4}, rounds=7),

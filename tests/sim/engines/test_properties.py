@@ -1,0 +1,139 @@
+"""What holds for every plan: one table of plans (:mod:`tests.sim.engines.plans`), and six properties of a run.
+
+Quick tests take plans that cover the table: for the first property every pair of features that any plan has (a row of
+:data:`fedsmall.features.FEATURES` is a feature), for the others every feature. All other plans are slow tests.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsmall.clients.client_app import app
+from fedsmall.features import FEATURES
+from fedsmall.plan import Plan
+from fedsmall.sim.engines.run import run_plan
+from tests.sim.engines.harness import (
+    OftenSilent,
+    Weighed,
+    assert_equal_bits,
+    batched,
+    federation_of,
+    loop_of,
+    run_in_pieces,
+)
+from tests.sim.engines.plans import PLANS
+
+COUNTED = ("contacts", "rounds", "bytes_sent", "client_updates", "privacy", "events")
+SERVED = {name: plan for name, plan in PLANS.items() if plan.method.family == "federated"}
+OF_ONE_SERVER = {
+    name: plan
+    for name, plan in SERVED.items()
+    if not plan.method.topology and plan.method.region_count == 1 and not plan.method.validation and not plan.stop
+}
+
+
+def features_of(plan: Plan) -> set[str]:
+    return {feature.name for feature in FEATURES if feature.is_on(plan)} | {str(plan.model), str(plan.method.fraction < 1)}
+
+
+def covering(plans: dict[str, Plan], count: int) -> list[Any]:
+    """All plans as parameters: a cover of every ``count`` features that a plan has together is quick, the rest slow."""
+    found = {name: set(combinations(sorted(features_of(plan)), count)) for name, plan in plans.items()}
+    left, quick = set().union(*found.values()), set()
+    while left:
+        best = max(found, key=lambda name: len(found[name] & left) / (3 if plans[name].task == "digits" else 1))
+        quick.add(best)
+        left -= found[best]
+    return [pytest.param(plan, id=name, marks=() if name in quick else pytest.mark.slow) for name, plan in plans.items()]
+
+
+def numbers_of(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested tables, by their places."""
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            yield from numbers_of(value, f"{key}/{name}")
+    elif isinstance(tree, (list, tuple)):
+        for number, value in enumerate(tree):
+            yield from numbers_of(value, f"{key}/{number}")
+    elif tree is not None:
+        yield key, tree
+
+
+@pytest.mark.parametrize("plan", covering(PLANS, 2))
+def test_messages_give_what_a_stack_gives(plan: Plan) -> None:
+    federation = federation_of(plan)
+
+    stack, messages = (run_plan(plan, federation, engine) for engine in ("cohort", "inprocess"))
+
+    for counted in (*COUNTED, "chosen", "averaged", "bytes_between"):
+        assert getattr(stack, counted) == getattr(messages, counted), counted
+    assert (stack.model is None) == (messages.model is None)
+    for name, array in (stack.model or {}).items():  # a convolution adds in another order on a stack
+        np.testing.assert_allclose(array, messages.model[name], rtol=1e-10, atol=1e-8)
+    for judged, other in zip(stack.evaluations, messages.evaluations, strict=True):
+        assert dict(numbers_of(asdict(judged))) == pytest.approx(dict(numbers_of(asdict(other))), abs=1e-7)
+
+
+@pytest.mark.parametrize("plan", covering(OF_ONE_SERVER, 1))
+def test_a_run_that_is_stopped_at_every_contact_and_resumed_is_the_run_in_one_go(plan: Plan, tmp_path: Path) -> None:
+    whole = loop_of(plan).run()
+
+    pieces = run_in_pieces(plan, tmp_path)
+
+    assert_equal_bits(whole.model or {}, pieces.model or {})
+    for counted in (*COUNTED, "evaluations", "averaged"):
+        assert getattr(pieces, counted) == getattr(whole, counted), counted
+
+
+@pytest.mark.parametrize("plan", covering({name: plan for name, plan in PLANS.items() if not plan.stop}, 1))
+def test_an_evaluation_changes_no_number(plan: Plan) -> None:
+    seldom, often = (
+        batched(plan.model_copy(update={"evaluate_every": every, "rounds": min(plan.rounds, 9)})) for every in (None, 1)
+    )
+
+    assert_equal_bits(seldom.model or {}, often.model or {})
+    for counted in ("contacts", "bytes_sent", "client_updates", "privacy", "averaged"):
+        assert getattr(seldom, counted) == getattr(often, counted), counted
+    assert len(often.evaluations) == min(plan.rounds, 9)
+
+
+@pytest.mark.parametrize("plan", covering(PLANS, 1))
+def test_the_same_seed_gives_the_same_bits(plan: Plan) -> None:
+    single = plan.model_copy(update={"dtype": "float32"})
+
+    one, other = batched(single), batched(single)
+
+    assert_equal_bits(one.model or {}, other.model or {})
+    assert one.evaluations == other.evaluations
+
+
+@pytest.mark.parametrize("plan", covering(OF_ONE_SERVER, 1))
+def test_the_bytes_that_are_counted_are_those_of_the_arrays_in_the_messages(plan: Plan) -> None:
+    plan = plan.model_copy(update={"evaluate_every": None})
+    loop = loop_of(plan)
+    loop.grid = Weighed(len(federation_of(plan).names))
+
+    counted = loop.run().bytes_sent
+
+    padded = loop.grid.arrays - counted  # safetensors fills up what is not a whole number of words
+    assert 0 <= padded < 0.02 * loop.grid.arrays
+    assert batched(plan).bytes_sent == counted
+
+
+@pytest.mark.parametrize("plan", covering(OF_ONE_SERVER, 1))
+def test_where_sites_are_silent_nothing_is_lost_and_each_silence_is_an_event(plan: Plan) -> None:
+    loop, sound = loop_of(plan), batched(plan)
+    loop.grid = grid = OftenSilent(app, len(federation_of(plan).names))
+
+    outcome = loop.run()
+
+    assert all(np.isfinite(array).all() for array in (outcome.model or {}).values())
+    assert (outcome.contacts, outcome.rounds) == (sound.contacts, sound.rounds)
+    assert 0 < outcome.client_updates < sound.client_updates
+    assert len(outcome.events) == grid.silences > 0
+    assert {event["kind"] for event in outcome.events} == {"silent"}
