@@ -1,7 +1,12 @@
 """What a run of Algorithm 1 does in single cases, on a stack and with messages."""
+
+from collections import Counter
+from types import SimpleNamespace
 from typing import Any
+
 import numpy as np
 import pytest
+
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
@@ -9,10 +14,6 @@ from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.travel.journey import journey
 from fedsmall.wire import EXAMPLES, METRICS, STEPS
-
-from collections import Counter
-from types import SimpleNamespace
-
 from tests.sim.engines.harness import (
     ADAM,
     MOMENTUM,

@@ -4,7 +4,7 @@ Quick tests take plans that cover the table: for the first property every pair o
 :data:`fedsmall.features.FEATURES` is a feature), for the others every feature. All other plans are slow tests.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
@@ -38,7 +38,10 @@ OF_ONE_SERVER = {
 
 
 def features_of(plan: Plan) -> set[str]:
-    return {feature.name for feature in FEATURES if feature.is_on(plan)} | {str(plan.model), str(plan.method.fraction < 1)}
+    return {feature.name for feature in FEATURES if feature.is_on(plan)} | {
+        str(plan.model),
+        str(plan.method.fraction < 1),
+    }
 
 
 def covering(plans: dict[str, Plan], count: int) -> list[Any]:
@@ -49,7 +52,9 @@ def covering(plans: dict[str, Plan], count: int) -> list[Any]:
         best = max(found, key=lambda name: len(found[name] & left) / (3 if plans[name].task == "digits" else 1))
         quick.add(best)
         left -= found[best]
-    return [pytest.param(plan, id=name, marks=() if name in quick else pytest.mark.slow) for name, plan in plans.items()]
+    return [
+        pytest.param(plan, id=name, marks=() if name in quick else pytest.mark.slow) for name, plan in plans.items()
+    ]
 
 
 def numbers_of(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -112,7 +117,8 @@ def test_the_same_seed_gives_the_same_bits(plan: Plan) -> None:
     assert one.evaluations == other.evaluations
 
 
-@pytest.mark.parametrize("plan", covering(OF_ONE_SERVER, 1))
+# Dynamic averages count what sites say in words too (tests/sim/engines/test_dynamic_messages.py).
+@pytest.mark.parametrize("plan", covering({name: p for name, p in OF_ONE_SERVER.items() if not p.method.divergence}, 1))
 def test_the_bytes_that_are_counted_are_those_of_the_arrays_in_the_messages(plan: Plan) -> None:
     plan = plan.model_copy(update={"evaluate_every": None})
     loop = loop_of(plan)
@@ -125,7 +131,12 @@ def test_the_bytes_that_are_counted_are_those_of_the_arrays_in_the_messages(plan
     assert batched(plan).bytes_sent == counted
 
 
-@pytest.mark.parametrize("plan", covering(OF_ONE_SERVER, 1))
+def can_be_silent(plan: Plan) -> bool:
+    """Whether a run goes on without some sites: a Radon point and a secure sum need as many models as they need."""
+    return plan.method.aggregator != "radon" and not (plan.method.hidden and plan.method.privacy.secure)
+
+
+@pytest.mark.parametrize("plan", covering({name: p for name, p in OF_ONE_SERVER.items() if can_be_silent(p)}, 1))
 def test_where_sites_are_silent_nothing_is_lost_and_each_silence_is_an_event(plan: Plan) -> None:
     loop, sound = loop_of(plan), batched(plan)
     loop.grid = grid = OftenSilent(app, len(federation_of(plan).names))
@@ -134,6 +145,6 @@ def test_where_sites_are_silent_nothing_is_lost_and_each_silence_is_an_event(pla
 
     assert all(np.isfinite(array).all() for array in (outcome.model or {}).values())
     assert (outcome.contacts, outcome.rounds) == (sound.contacts, sound.rounds)
-    assert 0 < outcome.client_updates < sound.client_updates
-    assert len(outcome.events) == grid.silences > 0
+    assert len(outcome.events) == grid.silences
+    assert grid.silences > 0 or plan.method.models == 1  # where nobody answers a run ends
     assert {event["kind"] for event in outcome.events} == {"silent"}
