@@ -32,10 +32,10 @@ def kind_of(loss: str) -> Kind:
 
 
 class Amount(Frozen):
-    """A number for each sample, called ``name``, brought to mean 0 and spread 1 for training.
+    """A number for each sample, brought to mean 0 and spread 1 for training.
 
-    ``stated`` are the public ends of its range, where a scenario says them; else the sites agree on its mean and its
-    standard deviation, which are then ``unit``.
+    ``stated`` are the public ends of its range; without them the sites agree on ``unit``, its mean and standard
+    deviation.
     """
 
     kind: Literal["amount"] = "amount"
@@ -93,15 +93,11 @@ class Amount(Frozen):
 class Survival(Frozen):
     """The time until an event, or until nobody looked any more: columns ``name`` and ``event`` (1: it happened).
 
-    Time is cut into intervals, and a model gives the log-odds that the event happens in each, for those whom it has not
-    happened to before (a discrete hazard). ``stated`` are the ends of the intervals, where a scenario says them; else
-    the sites agree on the mean and the standard deviation of the times, and so many ``intervals`` of equal length reach
-    to two standard deviations above the mean, in two digits: nobody tells the longest time, which is a patient's.
-
-    Cox's partial likelihood compares a patient with all who are at risk at that moment, at other sites too, so it is no
-    sum over sites; this likelihood is a sum over patients. Source: Gensheimer and Narasimhan 2019, "A scalable
-    discrete-time survival model for neural networks"; Kvamme and Borgan 2021, "Continuous and discrete-time survival
-    prediction with neural networks" (the logistic hazard).
+    A model gives the log-odds that the event happens in each interval of time, for those whom it has not happened to
+    before (a discrete hazard). ``stated`` are the ends of the intervals; without them as many ``intervals`` of equal
+    length reach to two standard deviations above the mean on which the sites agree, in two digits: nobody tells the
+    longest time. Unlike Cox's partial likelihood this one is a sum over patients, and so over sites. Source: Gensheimer
+    and Narasimhan 2019; Kvamme and Borgan 2021 (the logistic hazard).
     """
 
     kind: Literal["survival"] = "survival"
@@ -153,9 +149,9 @@ class Survival(Frozen):
     def targets(self, y: np.ndarray) -> np.ndarray:
         """What a model is trained on and judged by, (samples, 4), of times and events, (samples, 2).
 
-        How many intervals somebody is known to have come through, whether the event then happened in the next, and the
-        time and the event as they were read. Who is lost within an interval counts in those before it alone; an event
-        after the last interval is one that has not happened yet.
+        How many intervals somebody came through, whether the event happened in the next, the time and the event as
+        read. Who is lost within an interval counts in those before it alone; an event after the last interval has not
+        happened yet.
         """
         cuts, time = np.array(self.cuts), y[:, 0]
         event = (y[:, 1] > 0) & (time <= cuts[-1])

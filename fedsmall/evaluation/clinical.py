@@ -95,10 +95,9 @@ def precision_recall(p: np.ndarray, positive: np.ndarray) -> Curve:
 
 
 def auc(p: np.ndarray, positive: np.ndarray) -> Estimate:
-    """The area under the ROC curve with DeLong's standard error, its interval on the scale of the logit.
+    """The area under the ROC curve with DeLong's standard error (1988), its interval on the scale of the logit.
 
-    Where the two classes are wholly told apart that error is zero; then the interval is Wilson's, for as many samples
-    as the smaller class has. NaN where one class is missing. Source: DeLong et al. 1988.
+    Of classes wholly told apart it is Wilson's, of as many samples as the smaller has. NaN where one class is missing.
     """
     good, bad = p[positive], p[~positive]
     if not len(good) or not len(bad):
@@ -188,10 +187,7 @@ def mean_error(predicted: np.ndarray, true: np.ndarray) -> float:
 
 
 def calibration_slope(predicted: np.ndarray, true: np.ndarray) -> float:
-    """The slope of what was true over what was predicted: 1 where predictions spread as they should, NaN if equal.
-
-    Source: Van Calster et al. 2019, "Calibration: the Achilles heel of predictive analytics", for numbers.
-    """
+    """The slope of truth over prediction, NaN where all are equal (Van Calster et al. 2019)."""
     around = predicted - predicted.mean()
     spread = float((around**2).sum())
     return float((around * true).sum() / spread) if spread > 1e-12 * float((predicted**2).sum()) else float("nan")
@@ -210,10 +206,7 @@ Statistic = Callable[..., float]
 
 
 def resampled(statistic: Statistic, *arrays: np.ndarray, draws: int = DRAWS) -> Estimate:
-    """A statistic of ``arrays``, which share their first axis, with its percentile interval over resamples of that.
-
-    Resamples for which the statistic is not defined (NaN) are left out; where it is for none, there is no interval.
-    """
+    """A statistic of ``arrays``, which share their first axis, with its percentile interval over resamples of that."""
     rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
     samples = len(arrays[0])
     found = []
@@ -249,11 +242,7 @@ def chosen_threshold(plan: Plan, found: Mapping[str, float]) -> tuple[float, str
 
 
 def best_threshold(p: np.ndarray, positive: np.ndarray) -> float:
-    """The threshold with the largest sensitivity + specificity - 1, in the middle of the gap; the lowest of several.
-
-    ``p`` (samples,) are probabilities of the positive class, ``positive`` (samples,) says who was so.
-    Source: Youden 1950, "Index for rating diagnostic tests".
-    """
+    """The threshold with the largest sensitivity + specificity - 1 (Youden 1950), mid-gap; the lowest of several."""
     values, hits, false = counts_from_above(p, positive)
     gains = hits / max(hits[-1], 1) - false / max(false[-1], 1)
     best = np.flatnonzero(gains >= gains.max() - 1e-12)[-1]
@@ -276,6 +265,5 @@ def counts_from_above(p: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _middle(values: np.ndarray, place: int) -> float:
-    """Halfway between a value and the next lower one, or zero."""
     below = values[place + 1] if place + 1 < len(values) else 0.0
     return float((values[place] + below) / 2)

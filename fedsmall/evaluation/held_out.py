@@ -49,12 +49,7 @@ def figures(sums: Mapping[str, np.ndarray], task: Task) -> dict[str, float]:
 
 
 def judged_at_home(told: Mapping[str, Arrays], task: Task) -> dict[str, Any]:
-    """What a page needs of the sums that sites ``told``, as JSON holds it: of each site, and of all "together".
-
-    Of a site "count", "metrics", the matrix "called", "auc_error", of two classes "auc" with its ends, and of labels
-    "each" of them; of all besides, for each row of scores, the ROC curve at the edges of bins, "confidence", and
-    "over_sites", the metrics with the interval over hospitals of :func:`fedsmall.evaluation.unseen.over_hospitals`.
-    """
+    """What a page needs of the sums that sites ``told``, as JSON holds it: of each site, and of all "together"."""
     whole = together(told[site] for site in sorted(told))
     curves = [[points.tolist() for points in roc_points(whole, row)] for row in range(len(whole.get("scores", ())))]
     of_all = _shown(whole, task) | {"sites": len(told), "roc": curves}
@@ -89,10 +84,7 @@ def area(sums: Mapping[str, np.ndarray]) -> Estimate:
 
 
 def roc_points(sums: Mapping[str, np.ndarray], label: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """False positive rate and sensitivity at the edges of the bins of scores, from nobody to everybody: (points,) each.
-
-    ``label`` is the row of "scores": 0 for class 1 of two. NaN where one kind of sample is missing.
-    """
+    """False positive rate and sensitivity at the edges of the bins of a row of "scores", from nobody on."""
     outside, inside = sums["scores"][label][:, ::-1]  # from high scores to low
     with np.errstate(invalid="ignore", divide="ignore"):
         rates = [np.append(0.0, np.cumsum(counts) / counts.sum()) for counts in (outside, inside)]

@@ -25,11 +25,10 @@ CONFIDENCES = 10  # bins of the probability of the class that is named
 def shapes_of(task: Task) -> dict[str, tuple[int, ...]]:
     """What a site tells under this task, by name, and its shape.
 
-    "count" and the sums "loss", "correct" and "brier" are numbers, and so are, of numbers, "absolute" and "squared"
-    (errors in the unit that the site knows); "scores" counts samples (classes, outside or of the
-    class, bins of their score), of class 1 alone where there are two; "confidence" has for each bin of confidence how
-    many samples, the sum of their confidences, and how many of them are right: (3, bins). Of labels "whole" counts
-    samples of which all are right, and "tally" is that of :mod:`fedsmall.evaluation.metrics`.
+    "count" and the sums "loss", "correct", "brier", "absolute" and "squared" (errors of numbers); "scores" counts
+    (classes, outside or of the class, bins of score), of class 1 alone of two; "confidence" has by bin how many
+    samples, the sum of their confidences, and how many are right; of labels "whole" and "tally"
+    (:func:`fedsmall.evaluation.metrics.tally`).
     """
     told: dict[str, tuple[int, ...]] = {"count": (), "loss": ()}
     if task.kind == "numbers":
@@ -44,10 +43,7 @@ def shapes_of(task: Task) -> dict[str, tuple[int, ...]]:
 
 
 def told_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
-    """The sums over samples with targets ``y`` for which a model gives ``outputs``, (samples, outputs): float64.
-
-    A model that gives no number knows nothing: its outputs count as zeros there, and none as larger than a million.
-    """
+    """The sums, float64, over samples with targets ``y`` for which a model gives ``outputs``, (samples, outputs)."""
     outputs = bounded(outputs, task)
     loss = evaluate(outputs, y, Task(task.name, task.input_shape, task.classes, task.loss, ("loss",)))["loss"]
     sums: dict[str, float | np.ndarray] = {"count": len(y), "loss": max(0.0, loss * len(y))}
@@ -75,10 +71,7 @@ def bounded(outputs: np.ndarray, task: Task) -> np.ndarray:
 
 
 def by_folds(folds: np.ndarray, x: np.ndarray, outputs_of: Callable[[int, np.ndarray], np.ndarray]) -> np.ndarray:
-    """Outputs, (samples, outputs), for each sample of ``x`` those of the models of its own fold's route.
-
-    ``folds`` is (samples,), and ``outputs_of`` gives what the models of a route say of some samples.
-    """
+    """Outputs, (samples, outputs), of each sample of ``x`` by the models of its own fold's route."""
     said = {fold: outputs_of(fold, x[folds == fold]) for fold in np.unique(folds).tolist()}
     first = next(iter(said.values()))
     outputs = np.empty((len(x), *first.shape[1:]), first.dtype)
@@ -96,8 +89,8 @@ def together(told: Iterable[Mapping[str, np.ndarray]]) -> Arrays:
 def figures(sums: Mapping[str, np.ndarray], task: Task) -> dict[str, float]:
     """The metrics that sums show, by name; those that they cannot show (the AUC of one class) are left out.
 
-    "loss" (of probabilities the negative log-likelihood), "accuracy", "brier" (of two classes that of class 1), "auc"
-    (one against the rest, the mean over classes) and "ece", the expected calibration error over ten bins of confidence.
+    "brier" of two classes is that of class 1, "auc" the mean of one against the rest, "ece" over ten bins of
+    confidence.
     """
     count = float(sums["count"])
     if not count:
@@ -122,23 +115,17 @@ def figures(sums: Mapping[str, np.ndarray], task: Task) -> dict[str, float]:
 
 
 def _of_labels(tally: np.ndarray, whole: float) -> dict[str, float]:
-    """The metrics of labels that follow from how many are called what, (labels, truth, called)."""
     found = {"subset_accuracy": whole, "label_accuracy": float(np.trace(tally.sum(axis=0)) / tally.sum())}
     f1 = float(known_mean(f1_of(tally)[None])[0])
     return found if np.isnan(f1) else found | {"macro_f1": f1}
 
 
 def auc_error(sums: Mapping[str, np.ndarray]) -> float:
-    """How far the AUC of :func:`figures` can be from that of the scores themselves, at most.
-
-    A pair of samples of which only one is of the class counts half where both scores are in one bin, and may have
-    counted nothing or one. Zero where there is no AUC.
-    """
+    """How far the AUC of :func:`figures` can be off: half the share of pairs in one bin. Zero where there is no AUC."""
     return 0.0 if "scores" not in sums else float(np.nan_to_num(_area(sums["scores"])[1]))
 
 
 def _area(scores: np.ndarray) -> tuple[float, float]:
-    """The AUC, and half the share of pairs that share a bin, as means over the classes that have both kinds."""
     outside, inside = scores[:, 0], scores[:, 1]  # (classes, bins)
     pairs = outside.sum(axis=1) * inside.sum(axis=1)
     if not (pairs > 0).any():
@@ -171,7 +158,6 @@ def _odds(outputs: np.ndarray, task: Task) -> np.ndarray:
 
 
 def _logs(outputs: np.ndarray) -> np.ndarray:
-    """The logarithms of the classes' probabilities, (samples, classes)."""
     both = np.concatenate([np.zeros_like(outputs), outputs], axis=1) if outputs.shape[1] == 1 else outputs
     return np.asarray(log_softmax(both, axis=1))
 

@@ -27,8 +27,7 @@ Error = Callable[[np.ndarray, np.ndarray, int | None], float]
 def p_of_samples(gains: list[float], errors: list[float]) -> float:
     """How probable a mean gain as large is where there is none, by the test samples of one run; two-sided.
 
-    ``gains`` and the standard ``errors`` of each are of one seed each. The error of their mean is taken to be that of
-    one of them: seeds share patients, so that more seeds are not more patients.
+    The error of the mean over seeds is that of one of them: seeds share patients, so more seeds are not more patients.
     """
     error = float(np.sqrt(np.mean(np.square(errors))))
     return 1.0 if error == 0 else float(2 * stats.norm.sf(abs(np.mean(gains)) / error))
@@ -37,8 +36,7 @@ def p_of_samples(gains: list[float], errors: list[float]) -> float:
 def worth_without(metrics: Sequence[str], told: Mapping[str, np.ndarray], loss: str = "mse") -> dict[str, np.ndarray]:
     """Each metric of kept predictions without each of up to ``GROUPS`` random groups of the test samples: (groups,).
 
-    ``told`` is what a run keeps of a model (``predictions_of``), ``loss`` that of a task of numbers, here in standard
-    deviations of these samples. NaN where a metric is not defined, or not for these.
+    ``told`` are predictions that a run keeps; the ``loss`` of numbers is in standard deviations. NaN where undefined.
     """
     rows = len(told["labels"])
     order = np.random.default_rng(0).permutation(rows)  # its own: given predictions have one error, whoever asks
@@ -51,10 +49,7 @@ def worth_without(metrics: Sequence[str], told: Mapping[str, np.ndarray], loss: 
 
 
 def jackknife(without: np.ndarray) -> tuple[float, float]:
-    """The standard error by test samples of what :func:`worth_without` gives, (groups,), and its degrees of freedom.
-
-    Infinite where the statistic is not known. Source: the grouped jackknife, Tukey 1958.
-    """
+    """The standard error of :func:`worth_without`'s, and its degrees of freedom (Tukey 1958)."""
     groups = len(without)
     if groups < 2 or not np.isfinite(without).all():
         return np.inf, 0.0
@@ -105,14 +100,11 @@ def _found(metric: str, outputs: np.ndarray, y: np.ndarray, task: Task, known: t
 
 
 def error_over_constant(metric: str, p: np.ndarray, y: np.ndarray, commonest: int | None) -> float | None:
-    """The standard error by the test samples of what a model is ahead of a constant prediction in ``metric``.
+    """The standard error by test samples of how far a model is ahead in ``metric`` of always saying ``commonest``.
 
-    ``p`` (samples, classes) are probabilities, ``y`` (samples,) classes, ``commonest`` the class that the constant
-    names, where it is known. None for a metric for which there is no formula here.
-
-    The AUC's is that under chance (Mann and Whitney 1947), which is not zero for a handful that are told apart; of more
-    than two classes the mean over the classes, which is no less than that of their mean. Recalls are moved towards one
-    half as by two more samples (Agresti and Coull 1998), so that none is without error.
+    ``p`` (samples, classes) are probabilities, ``y`` (samples,) classes. The AUC's error is that under chance (Mann and
+    Whitney 1947); recalls are moved towards one half as by two more samples (Agresti and Coull 1998). None without
+    formula.
     """
     if metric not in ERRORS or len(y) < 2:
         return None

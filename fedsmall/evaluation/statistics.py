@@ -39,10 +39,9 @@ ENDS: dict[str, tuple[float, ...]] = {"share": (0.0, 1.0), "gain": (-1.0, 1.0), 
 class Shared:
     """What runs have in common, so that many of them say less than as many strangers would.
 
-    ``overlap`` is the share of a run's test patients that another run is judged on too, where each draws its own.
-    Where all have one test set, ``error`` is the standard error that its patients leave in the mean, with ``freedom``
-    degrees: infinite where it is not known, and then there is no interval. ``patients`` is how many one run is judged
-    by.
+    ``overlap``: the share of a run's test patients that another is judged on too, where each draws its own. Of one test
+    set ``error`` is the standard error that its patients leave in the mean (infinite: not known, no interval), with
+    ``freedom`` degrees. ``patients`` is how many one run is judged by.
     """
 
     overlap: float = 0.0
@@ -58,9 +57,8 @@ NOTHING = Shared()
 class Interval:
     """A mean over ``n`` runs and the two ends of its confidence interval, NaN where one run shows no spread.
 
-    ``scale`` says what the ends cannot leave: 0 and 1 for a "share" such as an accuracy, -1 and 1 for a "gain", the
-    difference of two shares, 0 for a "positive" number such as a loss, and -1 for a "change", the ratio of two such
-    less one. ``freedom`` are Student's degrees, where they are not ``n`` - 1.
+    ``scale``: what the ends cannot leave (:data:`ENDS`). ``freedom`` are Student's degrees, where they are not ``n`` -
+    1.
     """
 
     mean: float
@@ -100,15 +98,12 @@ class Interval:
 def interval(
     values: Sequence[float] | np.ndarray, level: float = 0.95, scale: Scale = "plain", shared: Shared = NOTHING
 ) -> Interval:
-    """The mean and its Student-t interval at ``level``: exact for normal runs, and close from about ten runs otherwise.
+    """The mean and its Student-t interval at ``level``, widened by what runs have ``shared`` (:func:`error_of`).
 
-    On another ``scale`` than the plain one the interval is made where there are no ends (the logit of a share, the
-    inverse hyperbolic tangent of a gain, the logarithm of a positive number), with the standard error that the mean has
-    there (delta method), and brought back: it cannot leave the ends, and where it is narrow it is the plain one. Where
-    all runs are at an end of a share, it is Wilson's for as many patients as one run is judged by.
-
-    What runs have ``shared`` widens it (:func:`error_of`). Raises ValueError without a value, or when one is not
-    finite: a diverged run must not vanish in an average.
+    On another ``scale`` than the plain one it is made on the link's scale with the standard error that the mean has
+    there (delta method) and brought back, so it cannot leave the ends. Where all runs are at an end of a share it is
+    Wilson's. Raises ValueError without a value, or when one is not finite: a diverged run must not vanish in an
+    average.
     """
     sample = finite(values)
     n, mean = len(sample), float(sample.mean())
@@ -126,10 +121,7 @@ def interval(
 def change(
     a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray, level: float = 0.95, shared: Shared = NOTHING
 ) -> Interval:
-    """By what share ``a`` is larger than ``b``, both positive, run by run: the mean of the ratios' logarithms.
-
-    A run that is off by many orders of magnitude counts by their number; ``shared.error`` is of that mean.
-    """
+    """By what share ``a`` is larger than ``b``, both positive, run by run: the mean of the ratios' logarithms."""
     mean = interval(np.log(finite(a)) - np.log(finite(b)), level, shared=shared)
     back = LINKS["change"].back
     return Interval(back(mean.mean), back(mean.low), back(mean.high), mean.n, "change", mean.freedom)
@@ -138,9 +130,8 @@ def change(
 def error_of(sample: np.ndarray, shared: Shared = NOTHING) -> tuple[float, float]:
     """The standard error of the mean of runs and its degrees of freedom; infinite where it cannot be known.
 
-    Runs whose test patients overlap are correlated by as much (Nadeau and Bengio 2003). To runs on one test set the
-    error by its patients is added, the degrees are Satterthwaite's: seeds and patients are crossed. What patients and
-    seeds do only together is in both, which errs on the careful side.
+    Runs whose test patients overlap are correlated by as much (Nadeau and Bengio 2003); to runs on one test set its
+    patients' error is added, with Satterthwaite's degrees: seeds and patients are crossed.
     """
     n = len(sample)
     of_seeds = float(sample.var(ddof=1)) * (1 / n + shared.overlap / (1 - shared.overlap)) if n > 1 else 0.0
@@ -163,7 +154,6 @@ def _at_an_end(mean: float, level: float, scale: Scale, shared: Shared) -> tuple
 
 
 def _around(mean: float, reach: float, n: int, scale: Scale, freedom: float | None = None) -> Interval:
-    """The interval of half-width ``reach`` on the scale without ends."""
     link = LINKS[scale]
     ends = (link.back(link.there(mean) - reach), link.back(link.there(mean) + reach))
     return Interval(mean, *ends, n, scale, freedom)
@@ -200,10 +190,7 @@ ENOUGH = 5  # fewer seeds have no verdict: their spread is known to a factor of 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Method a minus method b over common seeds: the mean difference, its interval, and the p-value of ``test``.
-
-    ``of_samples`` is the p-value of the same difference by the finite number of test samples, where that was asked for.
-    """
+    """Method a minus method b over common seeds; ``of_samples`` is the p-value by the test samples."""
 
     difference: Interval
     p_value: float
@@ -225,11 +212,7 @@ class Comparison:
         return self.difference.n > 1 and bool(np.isnan(self.difference.width))
 
     def decides(self, comparisons: int = 1) -> bool:
-        """Whether one method is the better one: the interval, corrected for ``comparisons``, leaves out zero.
-
-        With the test "t" that is the same as a corrected p below .05. Fewer than ``ENOUGH`` seeds, and differences
-        without any spread, decide nothing; nor do too few test samples, where they were asked.
-        """
+        """Whether the interval, corrected for ``comparisons``, leaves out zero, and the test samples bear it out."""
         corrected = self.difference.corrected(comparisons)
         enough = self.of_samples is None or comparisons * self.of_samples < CHANCE
         return self.can_decide and enough and not corrected.contains(0.0)
@@ -254,12 +237,9 @@ def paired(
 ) -> Comparison:
     """Method ``a`` minus method ``b``, run by run: row i of both must come from the same seed.
 
-    On the scale "change" it is by what share ``a`` is larger than ``b``. What the runs have ``shared`` counts in the
-    interval and in the p-value of the test "t", which is the one to take where they share patients.
-
-    The p-value of the test "t" is that of the interval: below .05 where, and only where, the interval leaves zero out.
-    The smallest one that either other test can give over n seeds is 2 / 2**n (:func:`smallest_p`): below six seeds no
-    difference, however clear, reaches .05. Raises ValueError when the two do not have the same number of values.
+    On the scale "change" it is by what share ``a`` is larger. The test "t" has the p-value of the interval, with what
+    runs have ``shared``; "permutation" flips signs, exactly up to ``EXACT_UP_TO`` seeds. ValueError for unequal
+    numbers.
     """
     first, second = finite(a), finite(b)
     if len(first) != len(second):
@@ -274,10 +254,7 @@ def paired(
 
 
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """The p-values corrected for their number, in the order given: rejecting those <= .05 errs anywhere in at most 5%.
-
-    Source: Holm 1979; valid under any dependence between the tests, and never weaker than Bonferroni.
-    """
+    """P-values corrected for their number, in the order given (Holm 1979): valid under any dependence."""
     raw = np.asarray(p_values, dtype=np.float64)
     if raw.size and not np.all((raw >= 0) & (raw <= 1)):
         raise ValueError(f"p-values lie between 0 and 1; got {raw.tolist()}")
@@ -361,7 +338,6 @@ def verdict_on_difference(difference: Interval, claimed: float) -> Verdict:
 
 
 def _student(differences: np.ndarray, scale: Scale, shared: Shared) -> float:
-    """The chance at which the interval of the differences, on its scale, begins to hold zero; 1 for one difference."""
     mean = float(differences.mean())
     error, freedom = error_of(differences, shared)
     if len(differences) == 1 or mean == 0 or not np.isfinite(error):
@@ -373,7 +349,6 @@ def _student(differences: np.ndarray, scale: Scale, shared: Shared) -> float:
 
 
 def _sign_flips(differences: np.ndarray, rng: np.random.Generator | None) -> float:
-    """The share of sign patterns whose mean is as far from zero as the one seen: exact up to ``EXACT_UP_TO`` seeds."""
     n = len(differences)
     if n == 1:
         return 1.0

@@ -74,17 +74,13 @@ def images(
 ) -> Pool:
     """The images at ``path``, and the official test images at ``test`` where there are such.
 
-    They are grey (``channels`` = 1, the default) or in colour (3, or ``colour``), and brought to ``size``, one number
-    or (height, width), where that is given. ``range`` says which values become -1 and 1, where files hold more than 8
-    bits; without it their own depth does. ``window`` says it for DICOM, as [centre, width], or "file" for each file's
-    own, ``slice`` which image of a NIfTI volume is meant, and ``frames`` which images of a DICOM file of several are
-    (:mod:`fedsmall.data.pictures`); where each is, a file's stay together as a patient's do. ``volume`` makes a sample
-    of the whole of a NIfTI volume, with ``size`` (depth, height, width). ``patient`` is a regular
-    expression that finds in a file's name whose it is, by its first group, as "person([0-9]+)_". Hidden and empty
-    folders, and ``__MACOSX``, are no classes.
+    ``range`` says which values become -1 and 1, where files hold more than 8 bits, ``window`` says it for DICOM, as
+    [centre, width] or "file"; ``slice``, ``frames`` and ``volume`` say what of NIfTI and DICOM files is a sample, and
+    where each frame is one a file's stay together as a patient's do. ``patient`` is a regular expression whose first
+    group finds in a file's name whose it is, as "person([0-9]+)_".
 
-    Raises PlanError for a size or number of channels that no image has, and DataError where there are no images, where
-    one cannot be read, or where they differ in size and none is given.
+    Raises PlanError for what no image has, and DataError where one cannot be read, or they differ in size and none is
+    given.
     """
     form = Pixels(
         channels=3 if _in_colour(channels, colour) else 1,
@@ -117,7 +113,6 @@ def images(
 
 
 def _whose(side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pixels) -> Mapping[str, np.ndarray]:
-    """Whose each image is, by the pattern; where each frame is one and no pattern is given, the file that it is in."""
     if patient is not None or form.frames != EACH:
         return patients_in({site: [each.file for each in held] for site, held in side.items()}, patient)
     return {site: np.array([f"{each.folder}/{each.file}" for each in held]) for site, held in side.items()}
@@ -134,7 +129,6 @@ def _classes(folders: Sequence[Path], means: Mapping[str, str]) -> set[str]:
 
 
 def _ends(asked: Sequence[float] | None) -> tuple[float, float] | None:
-    """The lowest and the highest value that count."""
     if asked is None:
         return None
     numbers = isinstance(asked, list | tuple) and len(asked) == 2 and all(type(end) in (int, float) for end in asked)
@@ -144,7 +138,6 @@ def _ends(asked: Sequence[float] | None) -> tuple[float, float] | None:
 
 
 def _window(asked: Sequence[float] | str | None, range: Sequence[float] | None) -> Window:
-    """The window that the scenario states."""
     if asked is None:
         return None
     if range is not None:
@@ -168,7 +161,6 @@ def _slice(cut: str | None) -> str | None:
 
 
 def _frames(asked: str | float | None) -> Frames:
-    """Which frames the scenario means."""
     if asked in (None, MIDDLE, EACH) or is_place(asked):
         return asked  # type: ignore[return-value]
     raise PlanError(f'frames is "middle", "each", a number counted from 0, or a share as 0.4; got {asked!r}')
@@ -187,7 +179,6 @@ def _unused_depth(pictures: Sequence[Picture], form: Pixels) -> tuple[str, ...]:
 
 
 def _shape(size: int | Sequence[int] | None, axes: int) -> Any:
-    """Height and width, of volumes depth before them; None where nothing is said."""
     if size is None:
         return None
     longest, what = SIZES[axes]
@@ -198,7 +189,6 @@ def _shape(size: int | Sequence[int] | None, axes: int) -> Any:
 
 
 def _volume(asked: bool, slice: str | None, frames: object, channels: int | None) -> bool:
-    """Whether a sample is a whole volume."""
     if type(asked) is not bool:
         raise PlanError(f"volume = true takes whole volumes (NIfTI); got {asked!r}")
     if asked and (slice is not None or frames is not None):
@@ -215,7 +205,6 @@ def _in_colour(channels: int | None, colour: bool) -> bool:
 
 
 def _both(root: Path | None, path: str, test: str | None, by_site: bool) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Where the images to train on are, and the official test images, by site."""
     folders = _by_site(locate(path, root), by_site)
     tests = {} if test is None else _by_site(locate(test, root), by_site)
     if by_site and tests and tests.keys() != folders.keys():
@@ -243,13 +232,11 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _counts(folder: Path) -> bool:
-    """Whether a folder may be a class or a site: nothing hidden, no archive's leftovers, and with images or folders."""
     hidden = folder.name == LEFTOVERS or folder.name.startswith(".")
     return not hidden and any(child.is_dir() or is_image(child) for child in folder.iterdir())
 
 
 def _read(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) -> list[Labelled]:
-    """The images of one site, each with the file's name and its class."""
     with at_site(site):
         classes = _folders(folder)
         labelled = [(path, means.get(child.name, child.name)) for child in classes for path in image_files(child)]

@@ -78,8 +78,8 @@ def digit_properties(root: Path | None, seed: int) -> Pool:
 def synthetic(root: Path | None, seed: int) -> Pool:
     """The generated task of Kamp et al. 2023: 800 samples to train on, 400 to test, 100 features, two classes.
 
-    The one data set of the authors' notebook, whatever the seed: how hard such a task is differs more from draw to draw
-    than the methods do. The features are left at the scale of the paper.
+    The one data set of the authors' notebook, whatever the seed: such tasks differ more from draw to draw than methods
+    do.
     """
     drawn = np.random.RandomState(42)  # the notebook's, used on for the split
     x, y = datasets.make_classification(
@@ -109,10 +109,7 @@ GRADES = {"I": 1.0, "II": 2.0, "III": 3.0}
 
 
 def gbsg2(root: Path | None, seed: int) -> Pool:
-    """686 women with node-positive breast cancer, days until recurrence or death (Schumacher et al. 1994, GBSG-2).
-
-    The copy is scikit-survival's, in the extra "survival". Hormone therapy and menopause are 0 or 1, grades 1 to 3.
-    """
+    """686 women with breast cancer, days until recurrence or death (Schumacher et al. 1994)."""
     try:
         from sksurv.datasets import load_gbsg2
     except ImportError:
@@ -150,11 +147,7 @@ NEVER_ZERO = ("trestbps", "chol")  # blood pressure and cholesterol: hospitals w
 
 
 def heart_disease(root: Path | None, seed: int, *, file: str | Path | None = None) -> Pool:
-    """UCI heart disease (Detrano et al. 1989): 920 patients of four hospitals, disease or none.
-
-    "?" is a missing value, and so is a resting blood pressure or cholesterol of 0. The four columns that are codes
-    become one feature for each code. With ``file``, the patients of one hospital from its own file.
-    """
+    """UCI heart disease (Detrano et al. 1989): 920 patients of four hospitals; ``file`` is one hospital's."""
     if file is not None:
         files = {NOWHERE: Path(file)}
     else:
@@ -185,8 +178,8 @@ def _heart_table(path: Path) -> Any:
 def susy(root: Path | None, seed: int, which: str = "10Kn", *, features: int = 8, rows: int = 30_000) -> Pool:
     """UCI SUSY (Baldi et al. 2014): collisions, background or signal, for linear models with the hinge loss.
 
-    "10Kn" is the sample of 10,000 with the 8 low-level features, normalised, and 1,000 to test. "full" reads the first
-    ``rows`` of UCI's own SUSY.csv or SUSY.csv.gz, the last third of them to test, with 8 or all 18 ``features``.
+    "10Kn" is the normalised sample of 10,000 and 1,000; "full" the first ``rows`` of UCI's file, the last third to
+    test.
     """
     folder = needed_root(root, "susy")
     if which == "full":
@@ -221,10 +214,7 @@ def _full_susy(folder: Path, features: int, rows: int) -> Pool:
 
 
 def cifar10(root: Path | None, seed: int) -> Pool:
-    """CIFAR-10 (Krizhevsky 2009): cifar10.npz (x, y, x_test, y_test) under the data root, else torchvision's files.
-
-    Torchvision downloads what is not there. Its own files go before an .npz, which may hold fewer images.
-    """
+    """CIFAR-10 (Krizhevsky 2009): torchvision's files, else cifar10.npz under the data root, else downloaded."""
     folder = needed_root(root, "cifar10")
     file = folder / "cifar10.npz"
     if file.is_file() and not (folder / "cifar-10-batches-py").is_dir():
@@ -257,8 +247,8 @@ _DECLARED: list[object] = []  # torch forgets an operator when its library objec
 def import_torchvision() -> Any:
     """The torchvision package, also beside a torch for which its compiled half was not built.
 
-    Its wheel for Linux is built for CUDA; beside a CPU torch the import fails for want of two operators' schemas, which
-    only detection models use. They are declared here, and the import is tried again.
+    Its wheel for Linux is CUDA's; beside a CPU torch two operators' schemas are missing, which only detection models
+    use.
     """
     import torch
 
