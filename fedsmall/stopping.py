@@ -14,7 +14,7 @@ import numpy as np
 
 from fedsmall.data.splits import classes_of
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.out_of_fold import shapes_of, together
+from fedsmall.evaluation.site_sums import add_sums, sum_shapes
 from fedsmall.federation import Federation, Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
@@ -56,7 +56,7 @@ def kept_back(y: np.ndarray, share: float, rng: np.random.Generator, kin: np.nda
 
 def shapes_told(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
     """What a site tells at an evaluation of models that never saw its samples, by name, and its shape."""
-    shapes = shapes_of(task)
+    shapes = sum_shapes(task)
     return shapes if plan.method.validation is not None else {name: shapes[name] for name in TOLD}
 
 
@@ -64,7 +64,7 @@ def loss_of(told: Mapping[str, Arrays]) -> dict[str, float]:
     """The loss over all samples of which sites ``told``, with how many there are at how many sites; empty if none."""
     if not told:
         return {}
-    whole = together(told[site] for site in sorted(told))
+    whole = add_sums(told[site] for site in sorted(told))
     count = float(whole["count"])
     return {"loss": float(whole["loss"]) / count, "samples": count, "sites": float(whole.get(TELLING, len(told)))}
 
