@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -218,19 +217,11 @@ class Comparison:
         return self.can_decide and enough and not corrected.contains(0.0)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A measured number beside a published one: one word, and one sentence why."""
-
-    word: Literal["agrees", "differs", "undecided", "not comparable"]
-    why: str
-
-
 def paired(
     a: Sequence[float] | np.ndarray,
     b: Sequence[float] | np.ndarray,
     level: float = 0.95,
-    test: Literal["permutation", "wilcoxon", "t"] = "permutation",
+    test: Literal["permutation", "t"] = "permutation",
     rng: np.random.Generator | None = None,
     scale: Scale = "plain",
     shared: Shared = NOTHING,
@@ -248,7 +239,7 @@ def paired(
     if test == "t":
         p_value = _student(np.log(first) - np.log(second) if scale == "change" else differences, scale, shared)
     else:
-        p_value = _sign_flips(differences, rng) if test == "permutation" else _signed_ranks(differences)
+        p_value = _sign_flips(differences, rng)
     gap = change(first, second, level, shared) if scale == "change" else interval(differences, level, scale, shared)
     return Comparison(gap, p_value, test)
 
@@ -263,78 +254,6 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
     corrected = np.empty_like(raw)
     corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
     return corrected
-
-
-def smallest_p(runs: int, comparisons: int = 1) -> float:
-    """The smallest p-value of the sign-flip test over ``runs`` differences, corrected for ``comparisons`` (Holm).
-
-    No difference, however clear, can have a smaller one; above .05 such runs cannot decide.
-    """
-    patterns = 2**runs if runs <= EXACT_UP_TO else SIGN_DRAWS + 1
-    return min(1.0, comparisons * 2 / patterns)
-
-
-def runs_to_decide(comparisons: int = 1) -> int:
-    """The fewest runs whose differences can reach .05 after the correction for ``comparisons``."""
-    return next(runs for runs in count(1) if smallest_p(runs, comparisons) <= 0.05)
-
-
-def seeds_for_width(sd: float, width: float, level: float = 0.95, most: int = 100_000) -> int:
-    """The fewest seeds whose interval is expected to be narrower than ``width``, when runs have deviation ``sd``."""
-    if width <= 0:
-        raise ValueError(f"an interval cannot be narrower than {width}; give a positive width")
-    for n in range(2, most + 1):
-        if 2 * t_quantile(level, n) * sd / np.sqrt(n) < width:
-            return n
-    raise ValueError(f"more than {most} seeds would be needed for an interval narrower than {width} at sd {sd}")
-
-
-def verdict(
-    measured: Interval,
-    published: float,
-    spread: float | None = None,
-    margin: float = 0.02,
-    published_runs: int = 3,
-    comparisons: int = 1,
-) -> Verdict:
-    """Whether a measured mean agrees with a published one to within ``margin``, as one of ``comparisons`` verdicts.
-
-    ``spread`` is the standard deviation over the ``published_runs`` runs behind the published mean, where it was
-    printed; without it the published number is taken as exact, which the sentence says. Agreement is shown, not
-    presumed: the whole interval of the difference, corrected (Bonferroni), must lie within the margin, and for
-    "differs" wholly outside it.
-    """
-    if np.isnan(measured.width):
-        return Verdict("undecided", "one run shows no spread")
-    reach = measured.corrected(comparisons).width / 2
-    if spread is not None:
-        factor = t_quantile(1 - 0.05 / comparisons, published_runs)
-        reach = float(np.hypot(reach, factor * spread / np.sqrt(published_runs)))
-    off = measured.mean - published
-    low, high = off - reach, off + reach
-    why = f"{off:+.3f} [{low:+.3f}, {high:+.3f}]" + ("" if spread is not None else ", no spread published")
-    if -margin <= low and high <= margin:
-        return Verdict("agrees", why)
-    if low > margin or high < -margin:
-        return Verdict("differs", why)
-    return Verdict("undecided", f"{why}: the interval crosses the margin of {margin:g}")
-
-
-def verdict_on_difference(difference: Interval, claimed: float) -> Verdict:
-    """Whether a claimed difference between two methods shows: undecided where the interval is wider than the claim.
-
-    Where several claims are judged, ``difference`` is to be :meth:`Interval.corrected` for their number.
-    """
-    if np.isnan(difference.width) or difference.width >= abs(claimed):
-        return Verdict("undecided", f"the interval is not narrower than the claimed {claimed:+.3f}")
-    if difference.contains(claimed):
-        return Verdict("agrees", "the interval holds the claimed difference and not zero")
-    if difference.contains(0.0):
-        return Verdict("differs", "the interval holds zero and not the claimed difference")
-    if np.sign(difference.mean) != np.sign(claimed):
-        return Verdict("differs", "the sign is the opposite one")
-    size = "larger" if abs(difference.mean) > abs(claimed) else "smaller"
-    return Verdict("differs", f"the sign holds, the difference is {size}")
 
 
 def _student(differences: np.ndarray, scale: Scale, shared: Shared) -> float:
@@ -363,10 +282,3 @@ def _sign_flips(differences: np.ndarray, rng: np.random.Generator | None) -> flo
 def _rounded_mean(values: np.ndarray, axis: int) -> np.ndarray:
     """The mean without its last bits, in which equal ones differ: scipy forgives only a share of the one seen."""
     return np.asarray(np.round(np.mean(values, axis=axis), 12))
-
-
-def _signed_ranks(differences: np.ndarray) -> float:
-    """Wilcoxon's signed-rank test, two-sided; zeros are ranked and then dropped (Pratt 1959)."""
-    if np.all(differences == 0):
-        return 1.0
-    return float(stats.wilcoxon(differences, zero_method="pratt").pvalue)
