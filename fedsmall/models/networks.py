@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fedsmall.evaluation.outputs import outputs_of
 from fedsmall.federation import Task
-from fedsmall.models.earlier import NORM
 from fedsmall.models.layers import BatchNorm2d, BatchNorm3d
+from fedsmall.parts import NORM
 
 Norm = Callable[[int], nn.Module]
 CHANNELS_PER_GROUP = 16  # Wu & He 2018, table 3: within half a point of the best
