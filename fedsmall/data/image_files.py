@@ -86,12 +86,7 @@ def is_image(path: Path) -> bool:
 
 
 def read_pictures(
-    path: Path,
-    colour: bool,
-    window: Window = None,
-    cut: str | None = None,
-    frames: Frames = None,
-    volume: bool = False,
+    path: Path, colour: bool, window: Window = None, cut: str | None = None, frames: Frames = None, volume: bool = False
 ) -> list[Picture]:
     """The images in a file, in ``colour`` or grey; deep ones in float32, others in uint8.
 

@@ -231,11 +231,7 @@ UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_table(
-    path: Path,
-    separator: str | None = None,
-    decimal: str = ".",
-    names: Sequence[str] = (),
-    sheet: str | None = None,
+    path: Path, separator: str | None = None, decimal: str = ".", names: Sequence[str] = (), sheet: str | None = None
 ) -> "DataFrame":
     """The cells of a table as text, with its header's names, or ``names`` where it has no header.
 

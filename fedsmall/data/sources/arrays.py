@@ -12,14 +12,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from fedsmall.data.outcomes import (
-    DEFAULT_LOSS,
-    LEAST_LABELS,
-    ORDINAL,
-    Amount,
-    Findings,
-    kind_of,
-)
+from fedsmall.data.outcomes import DEFAULT_LOSS, LEAST_LABELS, ORDINAL, Amount, Findings, kind_of
 from fedsmall.data.preparation import Columns
 from fedsmall.data.sources.classes import as_classes, check_order, class_names
 from fedsmall.data.sources.files import at_site, locate, site_files

@@ -25,14 +25,7 @@ from fedsmall.data.image_files import (
     window_ends,
 )
 from fedsmall.data.preparation import Pixels
-from fedsmall.data.sources.classes import (
-    Classes,
-    as_classes,
-    check_spelling,
-    class_names,
-    lone_classes,
-    read_classes,
-)
+from fedsmall.data.sources.classes import Classes, as_classes, check_spelling, class_names, lone_classes, read_classes
 from fedsmall.data.sources.files import at_site, locate
 from fedsmall.data.sources.patients import numbered, patients_in
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool

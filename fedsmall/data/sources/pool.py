@@ -85,12 +85,7 @@ def preparation_of(pool: Pool, dtype: Literal["float32", "float64"]) -> Preparat
     ends = [tuple(np.asarray(end, dtype=np.float64).ravel().tolist()) for end in pool.ranges or ()]
     ranges = Ranges(low=ends[0], high=ends[1]) if ends else None
     return Preparation(
-        form=form_of(pool),
-        shape=x.shape[1:],
-        scaled=pool.standardise,
-        ranges=ranges,
-        dtype=dtype,
-        outcome=pool.outcome,
+        form=form_of(pool), shape=x.shape[1:], scaled=pool.standardise, ranges=ranges, dtype=dtype, outcome=pool.outcome
     )
 
 
