@@ -143,27 +143,11 @@ def _bits(path: Path) -> int:
 
 
 ELEMENTS = [  # that are read, and no others
-    "Rows",
-    "Columns",
-    "SamplesPerPixel",
-    "NumberOfFrames",
-    "BitsAllocated",
-    "BitsStored",
-    "HighBit",
-    "PixelRepresentation",
-    "PhotometricInterpretation",
-    "PlanarConfiguration",
-    "RescaleSlope",
-    "RescaleIntercept",
-    "ModalityLUTSequence",
-    "WindowCenter",
-    "WindowWidth",
-    "VOILUTFunction",
-    "VOILUTSequence",
-    "BurnedInAnnotation",
-    "SharedFunctionalGroupsSequence",
-    "PerFrameFunctionalGroupsSequence",
-    "PixelData",
+    *("Rows", "Columns", "SamplesPerPixel", "NumberOfFrames", "BitsAllocated", "BitsStored", "HighBit"),
+    *("PixelRepresentation", "PhotometricInterpretation", "PlanarConfiguration", "RescaleSlope"),
+    *("RescaleIntercept", "ModalityLUTSequence", "WindowCenter", "WindowWidth", "VOILUTFunction"),
+    *("VOILUTSequence", "BurnedInAnnotation", "SharedFunctionalGroupsSequence"),
+    *("PerFrameFunctionalGroupsSequence", "PixelData"),
 ]
 OF_FRAMES = {  # what functional groups may say, by the sequences in which they say it
     "PixelValueTransformationSequence": ("RescaleSlope", "RescaleIntercept"),

@@ -138,25 +138,11 @@ def calibration_error(p: np.ndarray, positive: np.ndarray, bins: int = BINS) -> 
     ) / len(p)
 
 
-def bootstrapped(
-    statistic: Callable[[np.ndarray, np.ndarray], float], p: np.ndarray, positive: np.ndarray, draws: int = DRAWS
-) -> Estimate:
-    """A statistic with its percentile interval over ``draws`` resamples of the test samples, each class by itself."""
-    rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
-    classes = [np.flatnonzero(positive), np.flatnonzero(~positive)]
-    found = []
-    for _ in range(draws):
-        drawn = np.concatenate([rng.choice(mine, len(mine)) for mine in classes if len(mine)])
-        found.append(statistic(p[drawn], positive[drawn]))
-    low, high = np.nanpercentile(found, [2.5, 97.5]) if not np.isnan(found).all() else (np.nan, np.nan)
-    return Estimate(statistic(p, positive), float(low), float(high))
-
-
 STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray], Estimate]] = {
     "ROC-AUC": auc,
-    "average precision": lambda p, positive: bootstrapped(average_precision, p, positive),
-    "Brier score": lambda p, positive: bootstrapped(brier, p, positive),
-    "calibration error (ECE)": lambda p, positive: bootstrapped(calibration_error, p, positive),
+    "average precision": lambda p, positive: resampled(average_precision, p, positive, within=positive),
+    "Brier score": lambda p, positive: resampled(brier, p, positive, within=positive),
+    "calibration error (ECE)": lambda p, positive: resampled(calibration_error, p, positive, within=positive),
 }
 VALUES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "ROC-AUC": lambda p, positive: auc(p, positive).value,
@@ -202,16 +188,18 @@ NUMBER_STATISTICS = {  # what a report shows of one model
 }
 
 
-Statistic = Callable[..., float]
+def resampled(
+    statistic: Callable[..., float], *arrays: np.ndarray, within: np.ndarray | None = None, draws: int = DRAWS
+) -> Estimate:
+    """A statistic of ``arrays``, which share their first axis, with its percentile interval over resamples of that.
 
-
-def resampled(statistic: Statistic, *arrays: np.ndarray, draws: int = DRAWS) -> Estimate:
-    """A statistic of ``arrays``, which share their first axis, with its percentile interval over resamples of that."""
+    Where ``within``, (samples,), divides them in two, each part is resampled by itself.
+    """
     rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
-    samples = len(arrays[0])
+    parts = [np.arange(len(arrays[0]))] if within is None else [np.flatnonzero(within), np.flatnonzero(~within)]
     found = []
     for _ in range(draws):
-        drawn = rng.integers(samples, size=samples)
+        drawn = np.concatenate([rng.choice(rows, len(rows)) for rows in parts if len(rows)])
         found.append(statistic(*(array[drawn] for array in arrays)))
     low, high = np.nanpercentile(found, [2.5, 97.5]) if not np.isnan(found).all() else (np.nan, np.nan)
     return Estimate(float(statistic(*arrays)), float(low), float(high))

@@ -122,13 +122,6 @@ def _of_balanced_accuracy(p: np.ndarray, y: np.ndarray, commonest: int | None) -
     return float(np.sqrt(sum(_recall_error(guess[y == label] == label) ** 2 for label in there)) / len(there))
 
 
-def _of_recall(label: int) -> Error:
-    def error(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-        return _recall_error(p.argmax(axis=1)[y == label] == label)
-
-    return error
-
-
 def _recall_error(right: np.ndarray) -> float:
     share = (right.sum() + 1) / (len(right) + 2)
     return float(np.sqrt(share * (1 - share) / (len(right) + 2)))
@@ -138,10 +131,6 @@ def _of_auc(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
     labels = [1] if p.shape[1] == 2 else [label for label in range(p.shape[1]) if (y == label).any()]
     counts = [(int((y == label).sum()), int((y != label).sum())) for label in labels]
     return float(np.mean([np.sqrt((len(y) + 1) / (12 * good * bad)) if good and bad else 0.5 for good, bad in counts]))
-
-
-def _of_brier(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-    return float(squared_distances(p, y).std(ddof=1) / np.sqrt(len(y)))
 
 
 def _of_loss(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
@@ -173,11 +162,11 @@ def _of_distance(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
 ERRORS: dict[str, Error] = {
     "accuracy": _of_accuracy,
     "balanced_accuracy": _of_balanced_accuracy,
-    "sensitivity": _of_recall(1),
-    "specificity": _of_recall(0),
+    "sensitivity": lambda p, y, _: _recall_error(p.argmax(axis=1)[y == 1] == 1),
+    "specificity": lambda p, y, _: _recall_error(p.argmax(axis=1)[y == 0] == 0),
     "auc": _of_auc,
     "average_precision": _of_average_precision,
-    "brier": _of_brier,
+    "brier": lambda p, y, _: float(squared_distances(p, y).std(ddof=1) / np.sqrt(len(y))),
     "kappa": _of_kappa,
     "mae": _of_distance,
     "loss": _of_loss,

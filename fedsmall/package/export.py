@@ -167,11 +167,7 @@ def _torchscript(stored: Stored, path: Path) -> None:
     files.write(path, content)
 
 
-def _zip(stored: Stored, path: Path) -> None:
-    save_zip(path, stored)
-
-
-FORMATS = {"onnx": _onnx, "torchscript": _torchscript, "zip": _zip}
+FORMATS = {"onnx": _onnx, "torchscript": _torchscript, "zip": lambda stored, path: save_zip(path, stored)}
 ENDINGS = {"onnx": ".onnx", "torchscript": ".pt", "zip": ".zip"}
 
 

@@ -69,16 +69,12 @@ def read_rows(preparation: Preparation, source: Any, array: str = "x", sheet: st
 
     ``array`` names the array in an .npz, ``sheet`` the sheet of a workbook. DataError for what was not trained on.
     """
-    if sheet is not None and not _is_workbook(source):
+    if sheet is not None and not (isinstance(source, str | Path) and Path(source).suffix.lower() in EXCEL):
         raise DataError("--sheet names a sheet of an Excel workbook (.xlsx, .xlsm), and these rows are in none")
     rows = _rows(preparation, source, array, sheet)
     if rows.x.shape[1:] != preparation.shape:
         raise DataError(f"samples have shape {rows.x.shape[1:]}, and the model takes {preparation.shape}")
     return rows._replace(notes=_notes(preparation, rows))
-
-
-def _is_workbook(source: Any) -> bool:
-    return isinstance(source, str | Path) and Path(source).suffix.lower() in EXCEL
 
 
 def _rows(preparation: Preparation, source: Any, array: str, sheet: str | None = None) -> Rows:

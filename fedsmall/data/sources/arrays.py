@@ -71,11 +71,7 @@ def from_arrays(sites: Mapping[str, Sequence[np.ndarray]], classes: Sequence[obj
             train[name] = make_part(arrays[0], arrays[1], names)
             if len(arrays) > 2:
                 test[name] = make_part(arrays[2], arrays[3], names)
-    table = next(iter(train.values())).x.ndim == 2
-    width = next(iter(train.values())).x.shape[1]
-    features = tuple(f"x{index}" for index in range(width)) if table else ()
-    form = Columns(columns=features, missing=False) if table else None
-    return Pool(train, names, test, feature_names=features, standardise=table, form=form)
+    return replace(_tabled(train), class_names=names, test=test)
 
 
 def given_samples(sites: Any, test: Any = None) -> Given:

@@ -15,7 +15,6 @@ from fedsmall.data.image_files import (
     EIGHT_BITS,
     ENDINGS,
     MIDDLE,
-    Frames,
     Picture,
     Window,
     common_ends,
@@ -75,16 +74,10 @@ def images(
     Raises PlanError for what no image has, and DataError where one cannot be read, or they differ in size and none is
     given.
     """
-    form = Pixels(
-        channels=3 if _in_colour(channels, colour) else 1,
-        size=_shape(size, 3 if volume else 2),
-        resize=size is not None,
-        window=_window(window, range),
-        slice=_slice(slice),
-        frames=_frames(frames),
-        volume=_volume(volume, slice, frames, channels),
-    )
-    stated = _ends_of(form.window) if form.window is not None else _ends(range)
+    form = _form(size, channels, colour, range, window, slice, frames, volume)
+    stated = _ends(range)
+    if form.window is not None:
+        stated = (0.0, 1.0) if form.window == "file" else window_ends(*form.window)
     folders, tests = _both(root, path, test, by_site)
     given, means = read_classes(classes)
     held = {site: _classes([side[site] for side in (folders, tests) if site in side], means) for site in folders}
@@ -100,7 +93,11 @@ def images(
         for side, of in zip(read, numbers, strict=True)
     )
     shape = next(iter(train.values())).x.shape
-    notes = (*_unused_depth(pictures, form), *_lone_files(form, patient))
+    notes = _unused_depth(pictures, form)
+    if form.frames == EACH and patient is None:
+        notes += (
+            "Every file counts as a patient of its own, with its frames; patient = ... says whose files are whose",
+        )
     notes = (*notes, *(lone_classes(held) if given is None else ()))
     return Pool(train, names, official, form=form.model_copy(update={"size": shape[2:]}), notes=notes)
 
@@ -111,14 +108,29 @@ def _whose(side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pi
     return {site: np.array([f"{each.folder}/{each.file}" for each in held]) for site, held in side.items()}
 
 
-def _lone_files(form: Pixels, patient: str | None) -> tuple[str, ...]:
-    if form.frames != EACH or patient is not None:
-        return ()
-    return ("Every file counts as a patient of its own, with its frames; patient = ... says whose files are whose",)
-
-
 def _classes(folders: Sequence[Path], means: Mapping[str, str]) -> set[str]:
     return {means.get(child.name, child.name) for folder in folders for child in _folders(folder)}
+
+
+def _form(
+    size: Any, channels: Any, colour: Any, range: Any, window: Any, cut: str | None, frames: Any, volume: Any
+) -> Pixels:
+    """What a scenario's options say of a sample; PlanError for what no image has."""
+    if type(colour) is not bool or channels not in (None, 1, 3) or (channels == 1 and colour):
+        raise PlanError(f"channels = 1 is grey and channels = 3 is colour; got channels = {channels!r}")
+    sides, seen = _shape(size, 3 if volume else 2), _window(window, range)
+    if cut is not None:
+        plane_and_place(cut)
+    if frames not in (None, MIDDLE, EACH) and not is_place(frames):
+        raise PlanError(f'frames is "middle", "each", a number counted from 0, or a share as 0.4; got {frames!r}')
+    if type(volume) is not bool:
+        raise PlanError(f"volume = true takes whole volumes (NIfTI); got {volume!r}")
+    if volume and (cut is not None or frames is not None):
+        raise PlanError(f"volume takes all of a file and {'slice' if cut else 'frames'} a part; remove one of them")
+    if volume and channels == 3:
+        raise PlanError("volumes are grey; leave channels out")
+    depth, resize = 3 if colour or channels == 3 else 1, size is not None
+    return Pixels(channels=depth, size=sides, resize=resize, window=seen, slice=cut, frames=frames, volume=volume)
 
 
 def _ends(asked: Sequence[float] | None) -> tuple[float, float] | None:
@@ -143,22 +155,6 @@ def _window(asked: Sequence[float] | str | None, range: Sequence[float] | None) 
     return float(asked[0]), float(asked[1])
 
 
-def _ends_of(window: Window) -> tuple[float, float]:
-    return (0.0, 1.0) if window == "file" or window is None else window_ends(*window)
-
-
-def _slice(cut: str | None) -> str | None:
-    if cut is not None:
-        plane_and_place(cut)
-    return cut
-
-
-def _frames(asked: str | float | None) -> Frames:
-    if asked in (None, MIDDLE, EACH) or is_place(asked):
-        return asked  # type: ignore[return-value]
-    raise PlanError(f'frames is "middle", "each", a number counted from 0, or a share as 0.4; got {asked!r}')
-
-
 def _unused_depth(pictures: Sequence[Picture], form: Pixels) -> tuple[str, ...]:
     """A note where the images use a small part of their range, as 12 bits in files of 16 do."""
     low, high = form.range or EIGHT_BITS
@@ -179,22 +175,6 @@ def _shape(size: int | Sequence[int] | None, axes: int) -> Any:
     if len(sides) != axes or not all(type(side) is int and 1 <= side <= longest for side in sides):
         raise PlanError(f"size is {what}, 1 to {longest}; got {size!r}")
     return tuple(sides)
-
-
-def _volume(asked: bool, slice: str | None, frames: object, channels: int | None) -> bool:
-    if type(asked) is not bool:
-        raise PlanError(f"volume = true takes whole volumes (NIfTI); got {asked!r}")
-    if asked and (slice is not None or frames is not None):
-        raise PlanError(f"volume takes all of a file and {'slice' if slice else 'frames'} a part; remove one of them")
-    if asked and channels == 3:
-        raise PlanError("volumes are grey; leave channels out")
-    return asked
-
-
-def _in_colour(channels: int | None, colour: bool) -> bool:
-    if type(colour) is not bool or channels not in (None, 1, 3) or (channels == 1 and colour):
-        raise PlanError(f"channels = 1 is grey and channels = 3 is colour; got channels = {channels!r}")
-    return colour or channels == 3
 
 
 def _both(root: Path | None, path: str, test: str | None, by_site: bool) -> tuple[dict[str, Path], dict[str, Path]]:

@@ -111,9 +111,22 @@ def csv(
     said |= {"drop": [*drop, *(column for column in (site_column, patient) if column)]}
     said |= {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
     schema = Schema.of(frames, outcome or str(label), **said)
-    parts = _parts(frames, schema, whose, subgroups)
-    pool = _pool(parts, schema, outcome, _notes(frames, parts, schema, classes))
-    return pool if order is None else replace(pool, loss=ORDINAL)
+    parts = {}
+    for name, frame in frames.items():
+        with at_site(name):
+            parts[name] = replace(schema.part(frame), patients=whose.get(name))
+    parts = of_table(frames, parts, read_subgroups(subgroups), schema.form.markers)
+    loss = "cross_entropy" if outcome is None else DEFAULT_LOSS[outcome.kind]
+    return Pool(
+        parts,
+        schema.classes,
+        feature_names=schema.form.feature_names,
+        standardise=True,
+        loss=loss if order is None else ORDINAL,
+        form=schema.form,
+        notes=_notes(frames, parts, schema, classes),
+        outcome=outcome,
+    )
 
 
 def _tables(
@@ -140,16 +153,6 @@ def _declared(path: str | Tables, categorical: Categorical) -> Categorical:
     return tuple(dict.fromkeys([*categorical, *sorted(set.intersection(*kinds))]))
 
 
-def _parts(
-    frames: Mapping[str, "DataFrame"], schema: "Schema", whose: Mapping[str, np.ndarray], subgroups: Sequence[str]
-) -> dict[str, Part]:
-    parts = {}
-    for name, frame in frames.items():
-        with at_site(name):
-            parts[name] = replace(schema.part(frame), patients=whose.get(name))
-    return of_table(frames, parts, read_subgroups(subgroups), schema.form.markers)
-
-
 def _notes(
     frames: Mapping[str, "DataFrame"], parts: Mapping[str, Part], schema: "Schema", classes: Classes | None
 ) -> tuple[str, ...]:
@@ -159,19 +162,6 @@ def _notes(
         return notes
     held = {name: {schema.classes[place] for place in np.unique(part.y)} for name, part in parts.items()}
     return (*notes, *lone_classes(held))
-
-
-def _pool(parts: dict[str, Part], schema: "Schema", outcome: Outcome | None, notes: tuple[str, ...]) -> Pool:
-    return Pool(
-        parts,
-        schema.classes,
-        feature_names=schema.form.feature_names,
-        standardise=True,
-        loss="cross_entropy" if outcome is None else DEFAULT_LOSS[outcome.kind],
-        form=schema.form,
-        notes=notes,
-        outcome=outcome,
-    )
 
 
 def _markers(missing: Sequence[object]) -> tuple[str, ...]:
@@ -438,8 +428,12 @@ def column_notes(
         CONSTANT: _constant(values, numeric),
         "look like identifiers, a number for each row": _counting(values, numeric),
         BY_NAME: [name for name in form.columns if IDENTIFIER.search(name)],
-        "have nearly as many values as rows, a feature for each": _many(form, len(x)),
-        "look like dates, a feature for each": [name for name in form.categories if _dates(form.categories[name])],
+        "have nearly as many values as rows, a feature for each": [
+            name for name, known in form.categories.items() if len(known) > max(MANY_VALUES, len(x) / 2)
+        ],
+        "look like dates, a feature for each": [
+            name for name, known in form.categories.items() if len(known) > 1 and all(map(DATE.fullmatch, known))
+        ],
         "say the class by themselves": _telling(values, y, numeric),
     }
     notes = [f"Columns that {what}: {_listed(names)}. Leave them out" for what, names in found.items() if names]
@@ -470,14 +464,6 @@ def _counting(values: np.ndarray, names: list[str]) -> list[str]:
         return []
     steps = np.diff(np.sort(values, axis=0), axis=0)
     return [name for name, one in zip(names, (steps == 1).mean(axis=0) > 0.9, strict=True) if one]
-
-
-def _many(form: Columns, rows: int) -> list[str]:
-    return [name for name, known in form.categories.items() if len(known) > max(MANY_VALUES, rows / 2)]
-
-
-def _dates(known: tuple[str, ...]) -> bool:
-    return len(known) > 1 and all(DATE.fullmatch(value) for value in known)
 
 
 def _telling(values: np.ndarray, y: np.ndarray, names: list[str]) -> list[str]:
