@@ -49,11 +49,6 @@ class Amount(Frozen):
         return (self.name,)
 
     @property
-    def width(self) -> int:
-        """How many outputs a model has for it."""
-        return 1
-
-    @property
     def agrees(self) -> bool:
         """Whether there is anything on which sites have to agree."""
         return self.stated is None
@@ -118,11 +113,6 @@ class Survival(Frozen):
         return self.stated or self.ends or tuple(float(end + 1) for end in range(self.intervals))
 
     @property
-    def width(self) -> int:
-        """How many outputs a model has for it."""
-        return len(self.cuts)
-
-    @property
     def agrees(self) -> bool:
         """Whether there is anything on which sites have to agree."""
         return self.stated is None
@@ -185,11 +175,6 @@ class Findings(Frozen):
         return self.names
 
     @property
-    def width(self) -> int:
-        """How many outputs a model has for it."""
-        return len(self.names)
-
-    @property
     def agrees(self) -> bool:
         """Whether there is anything on which sites have to agree."""
         return False
@@ -217,3 +202,8 @@ class Findings(Frozen):
 
 
 Outcome = Annotated[Amount | Survival | Findings, Field(discriminator="kind")]
+
+
+def outputs_for(outcome: Outcome) -> int:
+    """How many outputs a model has for an outcome."""
+    return len(outcome.cuts if outcome.kind == "survival" else outcome.columns)

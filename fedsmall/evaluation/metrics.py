@@ -14,30 +14,17 @@ from fedsmall.federation import Task
 from fedsmall.methods import nearest
 
 OF_CLASSES = (
-    "accuracy",
-    "balanced_accuracy",
-    "macro_f1",
-    "sensitivity",
-    "specificity",
-    "auc",
-    "average_precision",
-    "brier",
-    "loss",
+    *("accuracy", "balanced_accuracy", "macro_f1", "sensitivity", "specificity"),
+    *("auc", "average_precision", "brier", "loss"),
 )
 GRADED = ("kappa", "mae")  # of classes in their order, beside the others
 OF_NUMBERS = ("mae", "rmse", "r2", "loss")
 OF_TIMES = ("c_index", "ibs", "loss")
 OF_LABELS = ("auc", "macro_f1", "subset_accuracy", "label_accuracy", "average_precision", "brier", "loss")
 OF_KIND = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "times": OF_TIMES, "labels": OF_LABELS}
-OTHER_NAMES = {"nll": "loss", "roc_auc": "auc", "f1": "macro_f1"}
-OTHER_NAMES |= {
-    "cohen_kappa": "kappa",
-    "quadratic_kappa": "kappa",
-    "mean_absolute_error": "mae",
-    "root_mean_squared_error": "rmse",
-    "r2_score": "r2",
-    "concordance": "c_index",
-}
+OTHER_NAMES = {"nll": "loss", "roc_auc": "auc", "f1": "macro_f1", "r2_score": "r2", "concordance": "c_index"}
+OTHER_NAMES |= {"cohen_kappa": "kappa", "quadratic_kappa": "kappa"}
+OTHER_NAMES |= {"mean_absolute_error": "mae", "root_mean_squared_error": "rmse"}
 LOWER_IS_BETTER = ("loss", "mae", "rmse", "mse", "brier", "ibs", "ece")
 UNEQUAL = 0.1  # how far above an equal share the commonest class may be, for accuracy to be what methods are judged by
 
