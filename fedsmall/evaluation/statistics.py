@@ -86,7 +86,7 @@ class Interval:
         link = LINKS[self.scale]
         known = (link.there(self.high) - link.there(self.low)) / 2
         freedom = self.n - 1 if self.freedom is None else self.freedom
-        reach = known * _quantile(1 - CHANCE / comparisons, freedom) / _quantile(1 - CHANCE, freedom)
+        reach = known * t_quantile(1 - CHANCE / comparisons, freedom) / t_quantile(1 - CHANCE, freedom)
         return _around(self.mean, reach, self.n, self.scale, self.freedom)
 
     def contains(self, value: float) -> bool:
@@ -113,7 +113,7 @@ def interval(
         return Interval(mean, float("nan"), float("nan"), n, scale)
     if no_spread(error, mean) and scale != "plain":
         return Interval(mean, mean, mean, n, scale)
-    reach = _quantile(level, freedom) * error * LINKS[scale].slope(mean)
+    reach = t_quantile(level, freedom) * error * LINKS[scale].slope(mean)
     return _around(mean, reach, n, scale, None if freedom == n - 1 else freedom)
 
 
@@ -173,12 +173,8 @@ def finite(values: Sequence[float] | np.ndarray) -> np.ndarray:
     return sample
 
 
-def t_quantile(level: float, n: int) -> float:
-    """The two-sided Student-t factor for the mean of ``n`` values."""
-    return _quantile(level, n - 1)
-
-
-def _quantile(level: float, freedom: float) -> float:
+def t_quantile(level: float, freedom: float) -> float:
+    """The two-sided Student-t factor."""
     return float(stats.t.ppf((1 + level) / 2, freedom))
 
 

@@ -36,7 +36,7 @@ def seeds_for_width(sd: float, width: float, level: float = 0.95, most: int = 10
     if width <= 0:
         raise ValueError(f"an interval cannot be narrower than {width}; give a positive width")
     for n in range(2, most + 1):
-        if 2 * t_quantile(level, n) * sd / np.sqrt(n) < width:
+        if 2 * t_quantile(level, n - 1) * sd / np.sqrt(n) < width:
             return n
     raise ValueError(f"more than {most} seeds would be needed for an interval narrower than {width} at sd {sd}")
 
@@ -60,7 +60,7 @@ def verdict(
         return Verdict("undecided", "one run shows no spread")
     reach = measured.corrected(comparisons).width / 2
     if spread is not None:
-        factor = t_quantile(1 - 0.05 / comparisons, published_runs)
+        factor = t_quantile(1 - 0.05 / comparisons, published_runs - 1)
         reach = float(np.hypot(reach, factor * spread / np.sqrt(published_runs)))
     off = measured.mean - published
     low, high = off - reach, off + reach
