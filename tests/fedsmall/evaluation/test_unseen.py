@@ -12,6 +12,9 @@ from fedsmall.federation import Task
 TASK = Task("t", (1,), 2, "logistic")
 
 
+DRAWS = 150
+
+
 def hospital(rng: np.random.Generator, patients: int):
     """Scores and outcomes at a hospital, whose patients and whose scores are shifted by an effect of its own."""
     effect = rng.normal(0, 0.7)
@@ -38,22 +41,22 @@ def drawn(draw: int, sites: int):
 def test_the_interval_holds_what_all_hospitals_have_on_average_nine_times_of_ten_or_oftener(sites: int) -> None:
     held = dict.fromkeys(("loss", "accuracy", "brier", "auc"), 0)
 
-    for draw in range(400):
+    for draw in range(DRAWS):
         metrics = expected_at_unseen(drawn(draw, sites), TASK)["metrics"]
         for name in held:
             held[name] += metrics[name]["low"] <= population()[name] <= metrics[name]["high"]
 
     for name, times in held.items():
-        assert 0.88 <= times / 400 <= 0.985, name  # so strong an effect is skewed, which costs a t interval some
+        assert 0.88 <= times / DRAWS <= 0.985, name  # so strong an effect is skewed, which costs a t interval some
 
 
 def test_an_interval_over_patients_as_if_they_were_independent_holds_it_too_seldom() -> None:
     held = 0
-    for draw in range(400):
+    for draw in range(DRAWS):
         found = metrics_of_sums(add_sums(drawn(draw, 20).values()), TASK)["accuracy"]
         held += abs(found - population()["accuracy"]) <= 1.96 * np.sqrt(found * (1 - found) / (20 * 30))
 
-    assert held / 400 < 0.85
+    assert held / DRAWS < 0.85
 
 
 def test_values_are_those_of_all_patients_together() -> None:
