@@ -10,9 +10,6 @@ Source: Prechelt 1998, "Early stopping - but when?", the class UP_s, with a mode
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-
-from fedsmall.data.splits import classes_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.site_sums import add_sums, sum_shapes
 from fedsmall.federation import Federation, Task
@@ -36,22 +33,6 @@ class Judged(Protocol):
     @property
     def stop(self) -> Mapping[str, float]:
         """What :func:`loss_of` gave, or nothing."""
-
-
-def kept_back(y: np.ndarray, share: float, rng: np.random.Generator, kin: np.ndarray | None = None) -> np.ndarray:
-    """Which of a site's training samples with targets ``y`` it keeps back, ascending: a share, and half at most.
-
-    Every class gives its share to within one sample, and which one gives more is drawn: places at equal distances from
-    a random one, in an order sorted by class. A site of one sample keeps back none. The samples of a group of ``kin``
-    (:func:`fedsmall.data.splits.kin_of`) stay together: then the share is of groups, by the class of their first.
-    """
-    whose = np.arange(len(y)) if kin is None else kin
-    _, first, group = np.unique(whose, return_index=True, return_inverse=True)
-    count = min(int(share * len(first) + 0.5), len(first) // 2)
-    shuffled = rng.permutation(len(first))
-    dealt = shuffled[np.argsort(classes_of(y)[first][shuffled], kind="stable")]
-    places = ((np.arange(count) + rng.random()) * len(first) / max(count, 1)).astype(np.int64)
-    return np.flatnonzero(np.isin(group, dealt[places]))
 
 
 def shapes_told(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:

@@ -8,13 +8,22 @@ import numpy as np
 from fedsmall.data.partition import Shares, partition, partition_of_patients, read_spec
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.pool import Part, Pool, join, preparation_of
-from fedsmall.data.splits import apart, coarse, fold_pool, fold_split, hold_out, kin_of, stratified_folds, twins
+from fedsmall.data.splits import (
+    apart,
+    coarse,
+    fold_pool,
+    fold_split,
+    hold_out,
+    keep_back,
+    kin_of,
+    stratified_folds,
+    twins,
+)
 from fedsmall.data.standardise import COUNT_FLOOR
 from fedsmall.errors import DataError, PlanError
 from fedsmall.federation import Task, task_at
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.stopping import kept_back
 
 HELD_OUT = 0.25
 UNUSED, OFFICIAL = "unused training samples", "official test"
@@ -64,7 +73,7 @@ def natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: 
 def _keeping_back(plan: Plan, raw: RawSite) -> RawSite:
     if not plan.kept_back:
         return raw
-    out = kept_back(raw.train.y, plan.kept_back, rng_for(plan.seed, "kept back", raw.name), kin_of(raw.train))
+    out = keep_back(raw.train.y, plan.kept_back, rng_for(plan.seed, "kept back", raw.name), kin_of(raw.train))
     rest = np.setdiff1d(np.arange(len(raw.train)), out)
     return replace(raw, train=raw.train[rest], kept_back=raw.train[out])
 

@@ -221,3 +221,19 @@ def _one_of_each(pool: np.ndarray, classes: np.ndarray, kin: np.ndarray, rng: np
         chosen = alike[0] if len(alike) else drawn[0]
         kept, others = np.append(kept, chosen), others[others != chosen]
     return np.sort(kept)
+
+
+def keep_back(y: np.ndarray, share: float, rng: np.random.Generator, kin: np.ndarray | None = None) -> np.ndarray:
+    """Which of a site's training samples with targets ``y`` it keeps back, ascending: a share, and half at most.
+
+    Every class gives its share to within one sample, and which one gives more is drawn: places at equal distances from
+    a random one, in an order sorted by class. A site of one sample keeps back none. The samples of a group of ``kin``
+    (:func:`fedsmall.data.splits.kin_of`) stay together: then the share is of groups, by the class of their first.
+    """
+    whose = np.arange(len(y)) if kin is None else kin
+    _, first, group = np.unique(whose, return_index=True, return_inverse=True)
+    count = min(int(share * len(first) + 0.5), len(first) // 2)
+    shuffled = rng.permutation(len(first))
+    dealt = shuffled[np.argsort(classes_of(y)[first][shuffled], kind="stable")]
+    places = ((np.arange(count) + rng.random()) * len(first) / max(count, 1)).astype(np.int64)
+    return np.flatnonzero(np.isin(group, dealt[places]))

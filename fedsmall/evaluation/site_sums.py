@@ -13,10 +13,10 @@ import numpy as np
 from scipy import stats
 from scipy.special import log_softmax, logsumexp
 
-from fedsmall.aggregation.exact import exact_sum
 from fedsmall.evaluation.clinical import Estimate, auc
 from fedsmall.evaluation.metrics import GRADED, evaluate, f1_of, known_mean, of_matrices, predicted, tally
 from fedsmall.evaluation.outputs import by_class, squared_distances
+from fedsmall.exact import exact_sum
 from fedsmall.federation import Task
 from fedsmall.wire import Arrays
 

@@ -8,6 +8,7 @@ What the names of both are is written in the file.
 
 import json
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -167,7 +168,11 @@ def _torchscript(stored: Stored, path: Path) -> None:
     files.write(path, content)
 
 
-FORMATS = {"onnx": _onnx, "torchscript": _torchscript, "zip": lambda stored, path: save_zip(path, stored)}
+FORMATS: dict[str, Callable[[Stored, Path], None]] = {
+    "onnx": _onnx,
+    "torchscript": _torchscript,
+    "zip": lambda stored, path: save_zip(path, stored),
+}
 ENDINGS = {"onnx": ".onnx", "torchscript": ".pt", "zip": ".zip"}
 
 
