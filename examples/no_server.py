@@ -16,8 +16,7 @@ import numpy as np
 from fedsmall.evaluation.intervals import interval
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.files import read_json, write_json
-from fedsmall.sim.runs.scenario import Scenario, load
-from fedsmall.sim.runs.shipped import scenarios
+from fedsmall.sim.runs.scenario import Scenario, load, scenarios
 from research.evidence.items import DOCS
 from research.evidence.tables import fill
 

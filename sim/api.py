@@ -19,9 +19,8 @@ from fedsmall.package.record import Architecture
 from fedsmall.tasks import TABLES, build_federation, federation_from_arrays
 from sim.report.sentences import sentences
 from sim.report.stopping import stop_sentences
-from sim.report.tables import reference_of, table
-from sim.runs.execute import execute
-from sim.runs.federations import Build
+from sim.report.tables import table
+from sim.runs.execute import Build, execute
 from sim.runs.folder import PlanRun, Run
 from sim.runs.progress import watcher
 from sim.runs.scenario import Scenario, build, load
@@ -117,8 +116,7 @@ class Result:
         It takes samples as the sites saw them: features at mean 0 and spread 1 over the federation. :meth:`predict`
         takes rows as they are.
         """
-        main = self.run.scenario.reference or reference_of([one.plan.method for one in self.run.done])
-        for one in sorted(self.run.done, key=lambda one: one.label != main):
+        for one in sorted(self.run.done, key=lambda one: one.label != self.run.reference):
             if self.run.model_of(one) is not None:
                 return module(self.run, one)
         raise PlanError("no method of this run ends with a common model")

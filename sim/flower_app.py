@@ -31,12 +31,11 @@ from sim.engines.run import Tell, run_on, run_plan
 from sim.report.sentences import named
 from sim.report.tables import PRIMARY
 from sim.report.terminal import print_run, terminal
-from sim.runs.federations import Federations
+from sim.runs.execute import Federations
 from sim.runs.files import check_free, free_folder
 from sim.runs.folder import Run, start
 from sim.runs.progress import called
-from sim.runs.scenario import Scenario, build, load
-from sim.runs.shipped import find
+from sim.runs.scenario import Scenario, build, find, load
 from strategies.roster import await_all, await_sites
 from strategies.server.run_loop import Evaluation
 

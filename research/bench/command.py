@@ -22,7 +22,7 @@ from research.bench.privacy import privacy_over_plain
 from research.bench.timing import Measured
 from research.bench.workloads import WORKLOADS, Workload
 from sim.cli.options import DATA_ROOT
-from sim.engines.allocator import keep_freed_memory
+from sim.engines.run import keep_freed_memory
 
 
 def bench(

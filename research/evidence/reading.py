@@ -19,8 +19,7 @@ from research.evidence.tables import fill
 from sim.consortium import sample_data
 from sim.engines.run import run_plan
 from sim.runs.files import write
-from sim.runs.scenario import Scenario, build, read
-from sim.runs.shipped import folder
+from sim.runs.scenario import Scenario, build, read, shipped_folder
 
 SCENARIOS = ("demo_breast_cancer", "demo_digits", "heart_disease", "consortium_demo")  # the last is for real sites
 EVERY_CONTACT = "FedAvg, b = 1"
@@ -87,7 +86,7 @@ def _measured(scenario: Scenario, method: Method, kappa: float, data_root: Path 
 
 
 def _scenario(name: str, place: Path) -> Scenario:
-    table = read(folder() / f"{name}.toml")
+    table = read(shipped_folder() / f"{name}.toml")
     if name == "consortium_demo":
         sample_data.write([place / "hospitals" / f"{hospital}.csv" for hospital in HOSPITALS])
         table |= {"task": {**table["task"], "csv": str(place / "hospitals")}, "seeds": list(range(5))}

@@ -10,8 +10,8 @@ from fedsmall.plan import Plan
 from sim.audit.attack import audit
 from sim.audit.record import Audit, Finding
 from sim.audit.world import World, world_of
-from sim.engines.allocator import keep_freed_memory
 from sim.engines.record import versions
+from sim.engines.run import keep_freed_memory
 from sim.runs.progress import Watcher
 from sim.runs.scenario import Scenario
 

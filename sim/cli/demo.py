@@ -36,8 +36,7 @@ def demo(
     from sim.runs.execute import execute
     from sim.runs.files import check_free, free_folder
     from sim.runs.progress import watcher
-    from sim.runs.scenario import Scenario, load
-    from sim.runs.shipped import scenarios
+    from sim.runs.scenario import Scenario, load, scenarios
 
     started = time.monotonic()
     engine = engine or DEFAULT_ENGINE

@@ -32,8 +32,7 @@ def run(
     line with its reason, all others are run, and the exit code is 1.
     """
     from sim.columns.scenario import is_of_columns
-    from sim.runs.scenario import load, read
-    from sim.runs.shipped import find
+    from sim.runs.scenario import find, load, read
 
     scenario = find(scenario)
     if is_of_columns(read(scenario)):

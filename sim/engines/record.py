@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,9 +18,17 @@ from fedsmall.package.record import TrainedOn, counted
 from fedsmall.plan import Plan
 from fedsmall.training.device import described
 from fedsmall.wire import Arrays
-from sim.engines.distil import Distilled
 from sim.engines.evaluation import LastRound, said_of
 from strategies.server.run_loop import Evaluation, Outcome
+
+
+class Distilled(NamedTuple):
+    """One model made of several, what it is worth on the common test set, and what its way cost."""
+
+    model: Arrays
+    metrics: dict[str, float]
+    rounds: int
+    bytes_sent: int
 
 
 @dataclass

@@ -8,7 +8,6 @@ from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, visitors_of
 from fedsmall.package.store import Stored
-from sim.report.tables import reference_of
 from sim.runs.folder import Run
 
 
@@ -54,8 +53,7 @@ def main_method(run: Run) -> str:
             "this run holds no model that can be used: it is of an older release, or its sites have models of their "
             "own. `fedsmall run RUN/scenario.toml` runs it again"
         )
-    main = run.scenario.reference or reference_of([one.plan.method for one in run.done])
-    return next((one.label for one in usable if one.label == main), usable[0].label)
+    return next((one.label for one in usable if one.label == run.reference), usable[0].label)
 
 
 def _none(label: str, whose: str | None, there: list[Stored]) -> list[Stored]:

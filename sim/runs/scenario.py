@@ -19,6 +19,7 @@ from fedsmall.parts import Device, EarlyStop, Frozen, Positive, Recipe, Test, Th
 from fedsmall.plan import Method, Plan
 
 LONGEST_NAME = 100
+HOME = Path(__file__).parents[1]
 FILES = ("csv", "npz", "images", "test")  # keys of a task that name files, relative to the scenario's own folder
 
 
@@ -271,3 +272,22 @@ def _absolute(key: str, value: Any, folder: Path) -> Any:
     if isinstance(value, dict):
         return {name: _absolute(key, entry, folder) for name, entry in value.items()}
     return value
+
+
+def shipped_folder() -> Path:
+    """Where the scenarios that come along are: inside the package once it is installed, beside it in a working copy."""
+    inside = HOME / "scenarios"
+    return inside if inside.is_dir() else HOME.parent / "scenarios"
+
+
+def scenarios() -> dict[str, Path]:
+    """Their files by name, "papers/fig4" for one in a folder below."""
+    found = shipped_folder()
+    return {path.relative_to(found).with_suffix("").as_posix(): path for path in sorted(found.rglob("*.toml"))}
+
+
+def find(asked: Path) -> Path:
+    """The file that is asked for: a path, or the name of a scenario that comes along."""
+    if asked.suffix != ".toml" and not asked.exists():
+        return scenarios().get(asked.as_posix(), asked)
+    return asked

@@ -15,7 +15,7 @@ from fedsmall.errors import PolicyError
 from fedsmall.frames import from_frame, joined, pieces_of, to_frame
 from fedsmall.wire import CONFIG
 from sim.consortium.bundles import own_digest
-from sim.engines.local_grid import act_as_server
+from sim.engines.inprocess import act_as_server
 from strategies.server import retrying_grid
 
 

@@ -18,8 +18,7 @@ from fedsmall.training.trainer import Leg, Signals
 from fedsmall.travel.schedule import Action, bijection, contacts_of, participants
 from fedsmall.wire import Traveller
 from sim.engines.run import run_plan
-from sim.runs.scenario import load
-from sim.runs.shipped import find
+from sim.runs.scenario import find, load
 
 pytestmark = pytest.mark.slow
 

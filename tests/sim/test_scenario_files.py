@@ -11,8 +11,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.tasks import build_federation
 from research.evidence.items import items
 from sim.engines.run import run_plan
-from sim.runs.scenario import Scenario, load
-from sim.runs.shipped import scenarios
+from sim.runs.scenario import Scenario, load, scenarios
 from tests.sim import stand_ins
 
 FILES = scenarios()

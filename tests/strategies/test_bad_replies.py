@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from fedsmall.errors import ReplyError
 from fedsmall.wire import CARRIED, EXAMPLES, LOSS, METRICS, MODEL, RULE, STEPS
-from sim.engines.local_grid import act_as_server
+from sim.engines.inprocess import act_as_server
 from strategies.checks import Limits, check_reply, signature
 from strategies.server.retrying_grid import _digest
 

@@ -36,9 +36,8 @@ from fedsmall.stopping import TELLING
 from fedsmall.wire import Arrays
 from sim.consortium.records.run_log import RunLog, run_log
 from sim.engines.record import RunRecord, versions
-from sim.runs.cores import cores
 from sim.runs.files import write, write_json
-from sim.runs.folder import REAL_SITES, Run
+from sim.runs.folder import REAL_SITES, Run, cores
 from sim.runs.scenario import as_toml, of_plan
 from strategies.server.run_loop import Evaluation
 

@@ -12,7 +12,7 @@ from clients.network.fleet import Arrival, GoneError, NotAdmittedError
 from clients.network.resident import Resident
 from clients.relay import KILLED
 from fedsmall.frames import from_frame, joined, pieces_of, to_frame
-from sim.engines.local_grid import act_as_server
+from sim.engines.inprocess import act_as_server
 from strategies.server import packed_grid
 from tests.clients.test_relay import bundle, station
 

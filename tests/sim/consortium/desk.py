@@ -21,7 +21,7 @@ from fedsmall.run_sheet import RunSheet
 from fedsmall.wire import Arrays
 from sim.consortium import keys, members, runs, sample_data
 from sim.consortium.site import Site
-from sim.engines.local_grid import act_as_server, number_message
+from sim.engines.inprocess import act_as_server, number_message
 from sim.runs import scenario
 from strategies.server import retrying_grid
 from strategies.server.deployment import conduct, tell_waits, write_outcome

@@ -20,7 +20,7 @@ from sim.columns.real import prepare_columns, told_lines
 from sim.columns.scenario import Columns, load_columns
 from sim.consortium import keys, members, runs
 from sim.consortium.server_app import finished
-from sim.engines.local_grid import act_as_server
+from sim.engines.inprocess import act_as_server
 from sim.report.sites.hospital import own_run, page
 from strategies.columns.conduct import conduct_columns
 from strategies.server.heads import Heads

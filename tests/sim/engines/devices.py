@@ -8,10 +8,9 @@ from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
-from sim.engines.cohort import run_cohort
 from sim.engines.evaluation import CentralEvaluator, LocalJudges
 from strategies.server.remote import OwnModelsEvaluator
-from strategies.server.run_loop import Outcome
+from strategies.server.run_loop import Outcome, run_rounds
 from tests.fedsmall.training.test_augmentation import image_plan
 from tests.sim.engines import test_groups, test_outcomes
 from tests.sim.engines.test_mixed import OPTIONS, TASK
@@ -76,4 +75,4 @@ def run_on(device: Any, run: str) -> Outcome:
         if has_own_models(plan)
         else CentralEvaluator(plan, federation, trainer)
     )
-    return run_cohort(plan, trainer, lambda site: initial_model(plan, federation.task, site), judges)
+    return run_rounds(plan, trainer, lambda site: initial_model(plan, federation.task, site), evaluator=judges)

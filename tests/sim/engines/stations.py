@@ -14,7 +14,7 @@ from fedsmall.frames import from_frame, joined, to_frame
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, SITES, SUMS, TELL
 from fedsmall.wire import PLAN
-from sim.engines.local_grid import LocalGrid, number_message
+from sim.engines.inprocess import LocalGrid, number_message
 from strategies.server.packed_grid import pack, unpack
 
 

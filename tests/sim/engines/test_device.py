@@ -12,11 +12,11 @@ from fedsmall.tasks import build_federation
 from fedsmall.training import device as devices
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.trees import cohort_for
-from sim.engines.cohort import run_cohort
 from sim.engines.ray import gpu_share
 from sim.engines.record import versions
 from sim.engines.run import ENGINES, run_plan
 from sim.engines.workers import ParallelCohort
+from strategies.server.run_loop import run_rounds
 from tests.fedsmall.training.second_device import second_device
 from tests.sim.engines.devices import RUNS, WITHIN, run_on
 from tests.sim.engines.on_ray import ON_RAY
@@ -63,11 +63,11 @@ def test_workers_take_their_parts_from_a_device_and_bring_them_back() -> None:
     federation = build_federation(plan)
     given = plan, federation.task, federation.names, federation.train, "auto"
     start = partial(initial_model, plan, federation.task)
-    here = run_cohort(plan, Cohort(*given[:4]), start)
+    here = run_rounds(plan, Cohort(*given[:4]), start)
 
     with second_device() as place:
         workers = InTurn((*given, place), 2)
-        there = run_cohort(plan, ParallelCohort(Cohort(*given[:4], device=place), workers), start)
+        there = run_rounds(plan, ParallelCohort(Cohort(*given[:4], device=place), workers), start)
 
     assert set(workers.parts) == {2}
     assert_alike(here, there, 1e-12)

@@ -16,7 +16,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.travel.dynamic.words import BALANCE, FORGOT, REFERENCE, WITHIN
 from fedsmall.wire import ANSWER_BYTES, COMMON, METRICS, MODEL, ROUND, STEPS, Arrays
-from sim.engines.local_grid import failure
+from sim.engines.inprocess import failure
 from sim.engines.run import run_plan
 from strategies.records import array_records, size_in_bytes
 from strategies.server.journal import FileJournal

@@ -17,10 +17,10 @@ from fedsmall.training.trees import cohort_for
 from fedsmall.travel.commons import Commons
 from fedsmall.travel.journey import journey
 from fedsmall.validation import check_plan
-from sim.engines.cohort import run_cohort
 from sim.engines.run import run_plan
 from strategies.server.journal import FileJournal
 from strategies.server.remote import Judges, SiteEvaluator
+from strategies.server.run_loop import run_rounds
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.test_one_algorithm import (
     ADAM,
@@ -143,7 +143,7 @@ def test_groups_in_turns_are_as_many_runs_of_federated_averaging(groups: int) ->
         alone = plan_of("FedAvg", {"aggregate_every": 1}, rounds=6 // groups)
         trainer = cohort_for(alone, federation.task, federation.names, federation.train)
         start = initial_model(plan, federation.task, f"group-{group}")
-        model = run_cohort(alone, trainer, lambda site, start=start: start).model
+        model = run_rounds(alone, trainer, lambda site, start=start: start).model
         assert_equal_bits(model, {name: members[group] for name, members in together.model.items()})
 
 

@@ -19,8 +19,7 @@ from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_plan, check_run
 from sim.api import run
-from sim.engines.inprocess import InProcessGrid
-from sim.engines.local_grid import LocalGrid
+from sim.engines.inprocess import InProcessGrid, LocalGrid
 from sim.engines.run import run_plan
 from sim.runs.scenario import build, load
 from sim.tuning.search import search

@@ -19,8 +19,8 @@ from fedsmall.travel.peers.walk import Peers
 from fedsmall.travel.travellers import Travellers
 from fedsmall.validation import check_plan
 from sim.consortium import runs
-from sim.engines.cohort import run_cohort
 from sim.engines.run import run_plan
+from strategies.server.run_loop import run_rounds
 
 MOMENTUM = Recipe(lr=0.05, momentum=0.5)
 UNEVEN = {"partition": {"sizes": [4, 8, 12, 6, 10, 5]}, "samples_per_site": None}
@@ -53,7 +53,7 @@ class Seen:
 def walked(plan: Plan) -> Seen:
     federation, seen = build_federation(plan), Seen()
     trainer = cohort_for(plan, federation.task, federation.names, federation.train)
-    run_cohort(plan, trainer, lambda site: initial_model(plan, federation.task, site), watchers=(seen,))
+    run_rounds(plan, trainer, lambda site: initial_model(plan, federation.task, site), watchers=(seen,))
     return seen
 
 

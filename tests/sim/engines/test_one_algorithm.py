@@ -23,7 +23,6 @@ from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey
 from fedsmall.wire import EXAMPLES, METRICS, STEPS
-from sim.engines.cohort import run_cohort
 from sim.engines.evaluation import CentralEvaluator
 from sim.engines.inprocess import InProcessGrid
 from strategies.grid_trainer import GridTrainer
@@ -85,11 +84,11 @@ def table(plan: Plan, sites: int = 7, wild: tuple[int, ...] = (), scale: float =
 def batched(plan: Plan, federation: Federation | None = None) -> Outcome:
     federation = federation or federation_of(plan)
     trainer = cohort_for(plan, federation.task, federation.names, federation.train)
-    return run_cohort(
+    return run_rounds(
         plan,
         trainer,
         lambda site: initial_model(plan, federation.task, site),
-        CentralEvaluator(plan, federation, trainer),
+        evaluator=CentralEvaluator(plan, federation, trainer),
     )
 
 

@@ -15,10 +15,10 @@ from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey, taking_part
 from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.validation import check_plan
-from sim.engines.cohort import run_cohort
 from sim.engines.run import run_plan
 from strategies.daisy_chain import DaisyChain
 from strategies.server.journal import FileJournal
+from strategies.server.run_loop import run_rounds
 from tests.sim.engines.test_one_algorithm import (
     ADAM,
     BLUR,
@@ -96,7 +96,7 @@ def test_warm_up_and_travel_are_two_runs_one_after_the_other() -> None:
     warm = batched(plan_of("FedAvg", {"aggregate_every": 1}, rounds=4), largest).model
     rest = plan_of("TravellingModel", {}, rounds=5)
     trainer = cohort_for(rest, federation.task, federation.names, federation.train)
-    travelled = run_cohort(rest, trainer, lambda site: warm).model
+    travelled = run_rounds(rest, trainer, lambda site: warm).model
 
     assert_equal_bits(travelled, batched(plan, federation).model)
 

@@ -22,8 +22,7 @@ from fedsmall.training.trees import cohort_for
 from fedsmall.travel.routes import folds_of
 from fedsmall.wire import PLAN
 from sim.engines.evaluation import CentralEvaluator
-from sim.engines.inprocess import InProcessGrid
-from sim.engines.local_grid import LocalGrid
+from sim.engines.inprocess import InProcessGrid, LocalGrid
 from sim.engines.run import run_plan
 from strategies.roster import Roster
 from strategies.server.journal import FileJournal
@@ -114,10 +113,10 @@ def models_of_routes(plan: Plan, federation: Federation, loop: Callable[..., ByM
     if loop is not None:
         loop(plan, federation, keep)
     else:
-        from sim.engines.cohort import run_cohort
+        from strategies.server.run_loop import run_rounds
 
         trainer = cohort_for(plan, federation.task, federation.names, federation.train)
-        run_cohort(plan, trainer, lambda site: initial_model(plan, federation.task, site), keep)
+        run_rounds(plan, trainer, lambda site: initial_model(plan, federation.task, site), evaluator=keep)
     return last
 
 

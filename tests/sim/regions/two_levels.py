@@ -26,14 +26,13 @@ from fedsmall.wire import PLAN
 from sim.consortium import runs, sample_data
 from sim.consortium.records.finished import write_run
 from sim.consortium.records.run_log import LAUNCHED
-from sim.engines.cohort import run_cohort
-from sim.engines.local_grid import LocalGrid, act_as_server, number_message
+from sim.engines.inprocess import LocalGrid, act_as_server, number_message
 from sim.runs import scenario
 from strategies.regions import line
 from strategies.server.deployment import conduct, tell_waits, write_outcome
 from strategies.server.packed_grid import pack, unpack
 from strategies.server.retrying_grid import RetryingGrid
-from strategies.server.run_loop import Outcome
+from strategies.server.run_loop import Outcome, run_rounds
 from tests import ROOT
 
 POLICY = "least_samples = 1\ncount_floor = 1\nleast_blur = 0\nmost_read = 1000\nleast_sites = 1\n"
@@ -63,7 +62,7 @@ def simulated(folder: Path, plan: Plan, path: str = "loop") -> tuple[Outcome, Fe
     plan = plan.model_copy(update={"task": {**plan.task, "csv": str(folder / "data")}})  # type: ignore[dict-item]
     federation = build_federation(plan)
     trainer = cohort_for(plan, federation.task, federation.names, federation.train, path=path)
-    return run_cohort(plan, trainer, lambda site: initial_model(plan, federation.task, site)), federation
+    return run_rounds(plan, trainer, lambda site: initial_model(plan, federation.task, site)), federation
 
 
 class Programs(LocalGrid):

@@ -7,9 +7,9 @@ import pytest
 from fedsmall.methods import method
 from sim.report.sentences import sentences
 from sim.report.style import LOOKS, SPARE, in_order, looks
-from sim.report.tables import by_label, reference_of, table
+from sim.report.tables import by_label, table
 from sim.report.traffic import amount, leaves_a_site
-from sim.runs.folder import PlanRun, Run
+from sim.runs.folder import PlanRun, Run, reference_of
 from sim.runs.scenario import build
 
 METHODS = [

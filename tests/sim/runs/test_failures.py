@@ -10,8 +10,7 @@ from fedsmall.files import DiskFullError
 from sim import Result
 from sim.report.html import page
 from sim.report.terminal import failures
-from sim.runs.execute import execute
-from sim.runs.failures import Failed, attempted, reason_of
+from sim.runs.execute import Failed, attempted, execute, reason_of
 from sim.runs.folder import read
 from sim.runs.merge import merge
 from sim.runs.scenario import load
@@ -135,7 +134,7 @@ def test_a_process_that_is_killed_takes_only_its_own_plan_with_it(tmp_path, monk
 
 
 def test_a_loss_that_is_not_finite_at_the_end_is_a_failure(monkeypatch, tmp_path):
-    import sim.engines.run as engines
+    import sim.runs.execute as engines
 
     real = engines.run_plan
 

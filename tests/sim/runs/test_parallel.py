@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from fedsmall.plan import Plan
-from sim.runs.cores import cores
-from sim.runs.execute import execute
-from sim.runs.parallel import processes_for
+from sim.runs.execute import execute, processes_for
+from sim.runs.folder import cores
 from sim.runs.scenario import load
 from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write

@@ -3,7 +3,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sim.runs.federations import Federations
+from sim.runs.execute import Federations
 from sim.runs.progress import Bars, InCell, Lines, watcher
 
 

@@ -12,7 +12,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from fedsmall.audit_log import digest_of
 from fedsmall.frames import from_frame, joined, leaves, pieces_of, to_frame
 from fedsmall.wire import CONFIG, METRICS, MODEL
-from sim.engines.local_grid import act_as_server
+from sim.engines.inprocess import act_as_server
 from strategies.server import packed_grid
 from strategies.server.packed_grid import PackedGrid, pack, unpack
 
