@@ -1,7 +1,7 @@
 """How many modules one passes from ``fedsmall run`` to the first aggregate: what a newcomer must open to follow it.
 
 A module counts where one of its functions is called before :func:`fedsmall.aggregation.aggregate.aggregate` is entered.
-``python -m research.modules_on_the_way`` prints them, each with how many of its functions were called.
+``python -m fedsmall.research.modules_on_the_way`` prints them, each with how many of its functions were called.
 """
 
 import sys
@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from fedsmall.aggregation.aggregate import aggregate
-from sim.cli.app import Commands
+from fedsmall.sim.cli.app import Commands
 
 HOME = Path(__file__).parents[1]
 PRODUCT = ("fedsmall", "strategies", "clients", "sim", "extensions")

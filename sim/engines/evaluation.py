@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from clients.site_data import site_in
+from fedsmall.clients.site_data import site_in
 from fedsmall.data.outcomes import survival_of
 from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.ensembles import answer, spread
@@ -20,15 +20,15 @@ from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.stopping import shapes_told
+from fedsmall.strategies.server.remote import Answers
+from fedsmall.strategies.server.run_loop import Evaluation
+from fedsmall.strategies.server.validation import Told, unseen_at
 from fedsmall.training.stack import Stack, tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.travel.moments import Moment
 from fedsmall.travel.routes import folds_of, folds_of_samples
 from fedsmall.travel.visitors import Visitors
 from fedsmall.wire import EXAMPLES, Arrays, first_of, stack_of_one
-from strategies.server.remote import Answers
-from strategies.server.run_loop import Evaluation
-from strategies.server.validation import Told, unseen_at
 
 MOST_SAMPLES = 100_000  # of more training samples no threshold is found
 MOST_SITES = 1000  # whose own models are judged: their mean is within a thirtieth of their spread of that of all

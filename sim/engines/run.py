@@ -22,6 +22,13 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.exposure import Exposure
 from fedsmall.privacy.patient_level import is_patient_level
+from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalUnseen
+from fedsmall.sim.engines.record import Distilled, RunRecord, record_of, whole_model, with_end
+from fedsmall.strategies.grid_trainer import GridTrainer
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.remote import Ask, Judges, OwnModelsEvaluator
+from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
+from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.training.device import chosen
 from fedsmall.training.distillation import check_at_hand, distillation
 from fedsmall.training.frozen_body import as_trained
@@ -36,13 +43,6 @@ from fedsmall.travel.schedule import Contact
 from fedsmall.travel.visitors import Visitors
 from fedsmall.validation import check_run
 from fedsmall.wire import Arrays, stack_of_one
-from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalUnseen
-from sim.engines.record import Distilled, RunRecord, record_of, whole_model, with_end
-from strategies.grid_trainer import GridTrainer
-from strategies.roster import Roster
-from strategies.server.remote import Ask, Judges, OwnModelsEvaluator
-from strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
-from strategies.server.validation import AskSites, validated
 
 HELD_BYTES, LARGEST_BYTES = 512 * 2**20, 64 * 2**20
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's names for them
@@ -282,7 +282,7 @@ def _batched(work: _Work, options: dict[str, Any]) -> Ran:
     evaluator = work.validated(whole)
     sharing: AbstractContextManager[Trainer] = nullcontext(whole)
     if (options.get("workers") or 1) > 1 or options.get("address") is not None:
-        from sim.engines.workers import shared_out
+        from fedsmall.sim.engines.workers import shared_out
 
         sharing = shared_out(whole, work.federation, **options)
     with sharing as trainer:
@@ -299,9 +299,9 @@ def _batched(work: _Work, options: dict[str, Any]) -> Ran:
 
 
 def _in_process(work: _Work, options: dict[str, Any]) -> Ran:
-    from clients.client_app import app_on
-    from clients.site_data import give_federation
-    from sim.engines.inprocess import InProcessGrid
+    from fedsmall.clients.client_app import app_on
+    from fedsmall.clients.site_data import give_federation
+    from fedsmall.sim.engines.inprocess import InProcessGrid
 
     give_federation(work.plan, work.federation)
     device = work.device_of_one()
@@ -310,7 +310,7 @@ def _in_process(work: _Work, options: dict[str, Any]) -> Ran:
 
 
 def _ray(work: _Work, options: dict[str, Any]) -> Ran:
-    from sim.engines.ray import with_ray_grid
+    from fedsmall.sim.engines.ray import with_ray_grid
 
     device = work.device_of_one()
     placed = replace(work, device=device)

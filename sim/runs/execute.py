@@ -26,17 +26,17 @@ from fedsmall.federation import Federation
 from fedsmall.files import FULL, one_line
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.record import RunRecord
+from fedsmall.sim.engines.run import DEFAULT_ENGINE, check_engine, run_plan
+from fedsmall.sim.runs.files import check_free
+from fedsmall.sim.runs.folder import Failed, Run, cores, start
+from fedsmall.sim.runs.progress import Silent, Watcher
+from fedsmall.sim.runs.scenario import Scenario
+from fedsmall.sim.runs.tracking import tracker
+from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.tasks import build_federation
 from fedsmall.training.device import check_device
 from fedsmall.validation import check_run
-from sim.engines.record import RunRecord
-from sim.engines.run import DEFAULT_ENGINE, check_engine, run_plan
-from sim.runs.files import check_free
-from sim.runs.folder import Failed, Run, cores, start
-from sim.runs.progress import Silent, Watcher
-from sim.runs.scenario import Scenario
-from sim.runs.tracking import tracker
-from strategies.server.run_loop import Evaluation
 
 Build = Callable[[Plan], Federation]
 Ended = tuple[RunRecord, dict[str, Any]]  # what a plan came to, and its trivial predictor

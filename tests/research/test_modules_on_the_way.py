@@ -1,6 +1,6 @@
 """From ``fedsmall run`` to the first aggregate a reader passes so many modules; the number may only fall."""
 
-from research.modules_on_the_way import modules_on_the_way
+from fedsmall.research.modules_on_the_way import modules_on_the_way
 
 MOST = 90
 

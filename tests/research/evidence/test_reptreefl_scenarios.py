@@ -4,11 +4,11 @@ import pytest
 
 from fedsmall.parts import Tree
 from fedsmall.replicas.tree import forest
+from fedsmall.sim.runs.scenario import load
 from fedsmall.validation import check_composition
-from sim.runs.scenario import load
 from tests import ROOT
 
-PAPERS = ROOT / "scenarios" / "papers"
+PAPERS = ROOT / "sim" / "scenarios" / "papers"
 
 
 @pytest.mark.parametrize("path", sorted(PAPERS.glob("reptreefl_*.toml")), ids=lambda path: path.stem)

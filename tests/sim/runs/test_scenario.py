@@ -5,8 +5,8 @@ import pytest
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
+from fedsmall.sim.runs.scenario import as_toml, assign, build, load, of_plan, overlay, scenarios, value_of
 from fedsmall.validation import check_plan
-from sim.runs.scenario import as_toml, assign, build, load, of_plan, overlay, scenarios, value_of
 from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write
 
