@@ -11,18 +11,10 @@ from pydantic import ValidationError
 from fedsmall.errors import PlanError
 from fedsmall.methods import explain, nearest
 from fedsmall.parts import Frozen
-<<<<<<< 34bcdf8b8a7201f422ae01ecc0b649cae373e662
-from fedsmall.sim.runs.scenario import Scenario, assign, build, read, shipped_folder
+from fedsmall.sim.runs.scenario import SHIPPED, Scenario, assign, build, read
 
 INDEX, PUBLISHED = (Path(__file__).with_name(name) for name in ("papers.toml", "published.csv"))
-PAPERS = shipped_folder() / "papers"
-=======
-from fedsmall.sim.runs.scenario import Scenario, assign, build, read
-from fedsmall.sim.runs.shipped import FOLDER
-
-INDEX, PUBLISHED = (Path(__file__).with_name(name) for name in ("papers.toml", "published.csv"))
-PAPERS = FOLDER / "papers"
->>>>>>> 8f34e22b5c2cae001a2e83d5ca3351688db38bcb
+PAPERS = SHIPPED / "papers"
 PROFILES = ("quick", "paper")
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -18,12 +18,7 @@ from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.consortium import sample_data
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.files import write
-<<<<<<< 34bcdf8b8a7201f422ae01ecc0b649cae373e662
-from fedsmall.sim.runs.scenario import Scenario, build, read, shipped_folder
-=======
-from fedsmall.sim.runs.scenario import Scenario, build, read
-from fedsmall.sim.runs.shipped import FOLDER
->>>>>>> 8f34e22b5c2cae001a2e83d5ca3351688db38bcb
+from fedsmall.sim.runs.scenario import SHIPPED, Scenario, build, read
 from fedsmall.tasks import build_federation
 
 SCENARIOS = ("demo_breast_cancer", "demo_digits", "heart_disease", "consortium_demo")  # the last is for real sites
@@ -91,11 +86,7 @@ def _measured(scenario: Scenario, method: Method, kappa: float, data_root: Path 
 
 
 def _scenario(name: str, place: Path) -> Scenario:
-<<<<<<< 34bcdf8b8a7201f422ae01ecc0b649cae373e662
-    table = read(shipped_folder() / f"{name}.toml")
-=======
-    table = read(FOLDER / f"{name}.toml")
->>>>>>> 8f34e22b5c2cae001a2e83d5ca3351688db38bcb
+    table = read(SHIPPED / f"{name}.toml")
     if name == "consortium_demo":
         sample_data.write([place / "hospitals" / f"{hospital}.csv" for hospital in HOSPITALS])
         table |= {"task": {**table["task"], "csv": str(place / "hospitals")}, "seeds": list(range(5))}

@@ -19,7 +19,7 @@ from fedsmall.parts import Device, EarlyStop, Frozen, Positive, Recipe, Test, Th
 from fedsmall.plan import Method, Plan
 
 LONGEST_NAME = 100
-HOME = Path(__file__).parents[1]
+SHIPPED = Path(__file__).parents[1] / "scenarios"  # the scenarios that come along
 FILES = ("csv", "npz", "images", "test")  # keys of a task that name files, relative to the scenario's own folder
 
 
@@ -274,16 +274,9 @@ def _absolute(key: str, value: Any, folder: Path) -> Any:
     return value
 
 
-def shipped_folder() -> Path:
-    """Where the scenarios that come along are: inside the package once it is installed, beside it in a working copy."""
-    inside = HOME / "scenarios"
-    return inside if inside.is_dir() else HOME.parent / "scenarios"
-
-
 def scenarios() -> dict[str, Path]:
     """Their files by name, "papers/fig4" for one in a folder below."""
-    found = shipped_folder()
-    return {path.relative_to(found).with_suffix("").as_posix(): path for path in sorted(found.rglob("*.toml"))}
+    return {path.relative_to(SHIPPED).with_suffix("").as_posix(): path for path in sorted(SHIPPED.rglob("*.toml"))}
 
 
 def find(asked: Path) -> Path:
