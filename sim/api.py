@@ -16,8 +16,8 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import Architecture
+from fedsmall.sim.report.facts import stop_sentences
 from fedsmall.sim.report.sentences import sentences
-from fedsmall.sim.report.stopping import stop_sentences
 from fedsmall.sim.report.tables import table
 from fedsmall.sim.runs.execute import Build, execute
 from fedsmall.sim.runs.folder import PlanRun, Run
