@@ -27,9 +27,9 @@ import numpy as np
 from safetensors.numpy import load_file, save
 
 from fedsmall.boosting.slots import OPEN, shows_cuts
-from fedsmall.data.class_weights import BALANCED, agreed_weights
+from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.thresholds import chosen_threshold
+from fedsmall.evaluation.clinical import chosen_threshold
 from fedsmall.federation import Federation, Samples
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, visitors_of
