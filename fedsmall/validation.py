@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedsmall.aggregation.aggregate import check_aggregator, is_buffer
+from fedsmall.aggregation.aggregate import check_aggregator
 from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.aggregation.server_optimizers import CORRECTIONS
 from fedsmall.boosting.slots import check_boosting, with_forest
@@ -26,6 +26,7 @@ from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.travel.check_dynamic import check_dynamic
 from fedsmall.travel.check_topology import check_region_names, check_topology
 from fedsmall.travel.schedule import Action, contacts_of
+from fedsmall.wire import is_buffer
 
 
 def check_plan(plan: Plan, task: Task, sites: int) -> None:

@@ -105,3 +105,8 @@ WITHIN = "within"  # the model is within the bound, and stays
 FORGOT = "forgot"  # the site has no model to go on with, or not the one that all had last
 UNSOUND = "unsound"  # what was trained is not finite or too large; the model is what it was before
 KNOWN = frozenset((WITHIN, FORGOT, UNSOUND))
+
+
+def is_buffer(name: str) -> bool:
+    """Whether a named array is a running statistic of BatchNorm, and no parameter."""
+    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")

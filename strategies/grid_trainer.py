@@ -12,7 +12,6 @@ import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.codec.parcels import Parcel
 from fedsmall.plan import Plan
 from fedsmall.strategies.acceptance import Note, accepted
@@ -38,6 +37,7 @@ from fedsmall.wire import (
     RULE,
     STEPS,
     Arrays,
+    is_buffer,
 )
 
 TIMEOUT_S = 3600.0

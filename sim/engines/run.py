@@ -25,10 +25,10 @@ from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.remote import Ask, Judges, OwnModelsEvaluator
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
 from fedsmall.strategies.server.validation import AskSites, validated
+from fedsmall.training.batches import spent
 from fedsmall.training.device import chosen
 from fedsmall.training.distillation import check_at_hand
 from fedsmall.training.frozen_body import as_trained
-from fedsmall.training.lots import spent
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.moments import Moment, Visitors, Watcher
