@@ -37,7 +37,7 @@ from fedsmall.sealing.words import (
     is_sealed,
     is_secure,
 )
-from fedsmall.travel.commons import starting
+from fedsmall.travel.moments import starting
 from fedsmall.travel.schedule import Action
 from fedsmall.wire import CARRIED, COMMON, EXAMPLES, MODEL, ROUND, RULE, STEPS, Arrays, join, parts, split
 

@@ -14,7 +14,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from fedsmall.aggregation import exact
+from fedsmall import exact
 
 SEED = 32  # bytes; drawn by the system for one site, helper and sum, and never used for another
 NONCE = bytes(16)  # a seed makes one stream, so there is nothing to tell apart
