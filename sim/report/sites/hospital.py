@@ -115,7 +115,7 @@ def own_run(home: Path, policy: Policy, site: str, run: str) -> OwnRun:
     entries = log.of_run(run)
     with keeping(policy.rest_key):
         common, evaluation = kept(folder, COMMON), own_evaluation(folder)
-        kinds = {entry.get("kind") for entry in entries} & set(extensions(SCENARIOS))
+        kinds = {str(entry.get("kind")) for entry in entries} & set(extensions(SCENARIOS))
         extension = load_extension(SCENARIOS, kinds.pop()).site_part(folder, site) if kinds else None
     return OwnRun(
         site,

@@ -188,7 +188,7 @@ def asks_in_the_open(name: str, message: Message, comes: bool) -> Message:
         (flips_a_bit, "the columns letter of round 1, said to be from laboratory, does not open"),
         (Repeats(), "the columns letter of round 2, said to be from laboratory, does not open"),
         (swaps_keys, "what hospital announces is not signed by its identity for this run"),
-        (tells_no_keys, "what was announced is not of the parties of this run"),
+        (tells_no_keys, "what was announced is not of the sites of this run"),
         (asks_in_the_open, "the columns letter of round 1, said to be from laboratory, does not open"),
     ],
     ids=lambda one: getattr(one, "__name__", type(one).__name__),
