@@ -248,12 +248,12 @@ FEATURES = (
         needs={READABLE, ONE_GLOBAL, COMMON_START, MEAN},
     ),
     Feature(
-        "noise (clip or blur)",
+        "clip or blur",
         _has_noise,
         needs={WEIGHTS, ONE_MESSAGE, ONE_MODEL, ONLY_MODEL, EVERY_AVERAGE},
     ),
     Feature(
-        "epsilon (clip and noise)",
+        "clip",
         lambda p: p.method.privacy is not None and p.method.privacy.counted,
         needs={WEIGHTS, COVERED},
     ),

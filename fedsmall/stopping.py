@@ -16,7 +16,6 @@ from fedsmall.data.folds import classes_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.out_of_fold import shapes_of, together
 from fedsmall.federation import Federation, Task
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.wire import Arrays
@@ -110,10 +109,6 @@ def check_stop(plan: Plan) -> None:
             f"stop has no samples to look at for {label}: say what share of its own every site keeps back, {EXAMPLE}, "
             "or let models travel by routes (validate)."
         )
-    if has_own_models(plan):
-        raise PlanError(f"stop keeps one common model, and with {plan.model!r} sites have their own. Leave stop out.")
-    if method.keep_last:
-        raise PlanError("stop keeps an earlier model, and keep_last those that trained last. Remove one of them.")
     if plan.evaluate_every is None:
         raise PlanError("stop compares evaluations, and the only one is at the end. Set evaluate_every = 10, say.")
     if len(looks(plan)) < 2:

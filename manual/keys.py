@@ -8,10 +8,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
-from fedsmall.boosting.settings import Boosting
-from fedsmall.parts import EarlyStop, Phase, Privacy, Recipe, Tree, Validation
+from fedsmall.parts import Boosting, EarlyStop, Phase, Privacy, Recipe, Regions, Topology, Tree, Validation
 from fedsmall.plan import Method
-from fedsmall.travel.topology import Regions, Topology
 from manual.toml import spelled
 from sim.runs.scenario import Scenario
 

@@ -35,12 +35,12 @@ from torch import Tensor, nn
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.methods import nearest
-from fedsmall.models.earlier import NORM
 from fedsmall.models.frozen import frozen_state, trainable_state
 from fedsmall.models.graphs import g1, g2
 from fedsmall.models.norms import forgive_small_batches
 from fedsmall.models.resnets import ResNet, norm_layer
 from fedsmall.own_code import own_code
+from fedsmall.parts import NORM
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.wire import Arrays

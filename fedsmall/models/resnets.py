@@ -5,8 +5,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fedsmall.models.earlier import NORM
 from fedsmall.models.norms import BatchNorm2d
+from fedsmall.parts import NORM
 
 Norm = Callable[[int], nn.Module]
 CHANNELS_PER_GROUP = 16  # Wu & He 2018, table 3: within half a point of the best

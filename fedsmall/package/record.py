@@ -10,9 +10,8 @@ from fedsmall.data.outcomes import Kind, kind_of
 from fedsmall.data.preparation import Preparation
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Task
-from fedsmall.models.earlier import Options
 from fedsmall.models.own_models import has_own_models
-from fedsmall.parts import Frozen
+from fedsmall.parts import Frozen, Options
 from fedsmall.plan import Plan
 
 COMMON, CENTRAL, DISTILLED = "common", "central", "distilled"  # whose a model is, beside the names of sites

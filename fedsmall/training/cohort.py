@@ -89,7 +89,7 @@ class Cohort(OneModelTrainer):
         if plan.method.rule == "page":
             at_once = plan.model_copy(update={"recipe": one_pass(plan.recipe)})
             everybody = Batches(at_once, names, samples, masks, self.device)
-            assert isinstance(self._batches, Batches)  # check_composition has seen to it
+            assert isinstance(self._batches, Batches)  # check_features has seen to it
             self._page = Page(self._gradients, self._batches, everybody, plan.recipe.lr)
         recipe = plan.recipe
         self._plain = not recipe.has_state and not recipe.weight_decay and plan.method.rule == "none"

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from fedsmall.aggregation.combiners import Combiner, Updates
-from fedsmall.codec.check_wire import in_codes
 from fedsmall.codec.parcels import Outbox
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
@@ -51,7 +50,7 @@ class Travellers:
         self._phase, self._memory = -1, Arrays()
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
         # contact by contact: each noises or rounds, or is an exchange of messages
-        self.careful = at_contacts(plan) is not None or in_codes(plan) or trainer.is_remote
+        self.careful = at_contacts(plan) is not None or plan.method.is_compressed or trainer.is_remote
         self._outbox = Outbox(plan)  # the groups' common models as sites read them
         self._door = Door(plan, trainer.names, self._outbox.known)
         self._federated = plan.method.family == "federated"
@@ -316,7 +315,9 @@ class Travellers:
             self.stack.replace(models[0])
             sizes = [np.array([size(half)]) for half in halves(models[0]) if half] if self.gate else []
         else:
-            of_groups = stacked(models, list(models[0])) if in_codes(self.plan) else tensors_of(self.commons.stack())
+            of_groups = (
+                stacked(models, list(models[0])) if self.plan.method.is_compressed else tensors_of(self.commons.stack())
+            )
             for name, tensor in self.stack.state.items():
                 tensor.copy_(of_groups[name][torch.from_numpy(self.group)])
             sizes = [Rows(half).norms() for half in halves(of_groups) if half] if self.gate else []

@@ -11,16 +11,17 @@ from typing import Any
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
+from fedsmall.features import check_features
 from fedsmall.files import write
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
-from fedsmall.privacy.blur import check_handed_on
 from fedsmall.privacy.hidden import check_hidden
 from fedsmall.run_sheet import RunSheet
 from fedsmall.sealing.words import needs_letters
-from fedsmall.training.distillation import check_at_hand
-from fedsmall.travel.check_topology import check_apart, check_served
+from fedsmall.travel.regions import check_apart
+from fedsmall.travel.routes import among
+from fedsmall.validation import check_real_sites
 from fedsmall.vertical.sheet import COLUMN_SHEET
 from sim.consortium import flower_cli, members, server
 from sim.consortium.bundles import SOURCE
@@ -75,10 +76,7 @@ def check_new(folder: Path, run: str, plan: Plan, *, apart: bool = False) -> Non
 
     ``apart``: each of its several servers is started by itself.
     """
-    check_handed_on(plan)
-    check_at_hand(plan)
-    if not apart:
-        check_served(plan)
+    check_real_sites(plan, apart=apart)
     if (folder / "runs" / run).exists():
         raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
 
@@ -94,6 +92,7 @@ def sealed_where_possible(folder: Path, plan: Plan, sites: tuple[str, ...]) -> P
     sealed = method.model_copy(update={"privacy": privacy.model_copy(update={"sealed": True})})
     changed = plan.model_copy(update={"method": sealed})
     try:
+        check_features(changed)
         check_hidden(changed, len(sites))
     except PlanError:
         return plan
@@ -104,6 +103,7 @@ def prepare(
     folder: Path, run: str, plan: Plan, sites: tuple[str, ...], *, apart: bool = False, **patience: Any
 ) -> Path:
     """Make the folder of a new run with its sheet. PlanError as :func:`check_new`."""
+    check_features(among(plan, len(sites)))
     check_new(folder, run, plan, apart=apart)
     home, roll = folder / "runs" / run, {}
     if needs_letters(plan):

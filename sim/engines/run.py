@@ -18,7 +18,6 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.exposure import Exposure
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.training.device import chosen
-from fedsmall.training.distillation import check_at_hand
 from fedsmall.training.frozen_body import as_trained
 from fedsmall.training.lots import spent
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
@@ -28,7 +27,7 @@ from fedsmall.travel.moments import Moment, Watcher
 from fedsmall.travel.routes import among
 from fedsmall.travel.schedule import Contact
 from fedsmall.travel.visitors import Visitors
-from fedsmall.validation import check_run
+from fedsmall.validation import check_at_hand, check_run
 from fedsmall.wire import Arrays
 from sim.engines.distil import Distilled, distilled
 from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalUnseen

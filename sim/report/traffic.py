@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from fedsmall.codec.forms import share_of
 from fedsmall.models.own_models import has_own_models
-from fedsmall.parts import Privacy
+from fedsmall.parts import Privacy, share_of
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss

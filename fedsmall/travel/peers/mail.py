@@ -29,7 +29,7 @@ class Mail:
     """The letters of all sites that are still open, in exchanges: each sends what is due and brings what arrives.
 
     ``sent`` counts letters by kind, ``acknowledged`` acknowledgements, each time that one was sent; both go on until
-    somebody empties them. ``loss`` and ``delay`` are those of :class:`fedsmall.travel.topology.Topology`.
+    somebody empties them. ``loss`` and ``delay`` are those of :class:`fedsmall.parts.Topology`.
     """
 
     def __init__(self, seed: int, loss: float = 0.0, delay: int = 0) -> None:

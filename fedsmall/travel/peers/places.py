@@ -7,10 +7,10 @@ late may find another at its site: they train there in the order in which they c
 
 import numpy as np
 
+from fedsmall.parts import Topology
 from fedsmall.randomness import rng_for
 from fedsmall.travel.peers.mail import Delivered, Mail
 from fedsmall.travel.schedule import bijection
-from fedsmall.travel.topology import Topology
 
 TRAVELLER, PARCEL = 0, 1  # kinds of letters: a model that is handed on, a part of a sum
 UNDER_WAY = -1

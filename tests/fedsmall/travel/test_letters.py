@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsmall.parts import Topology
 from fedsmall.travel.peers.mail import ACKNOWLEDGED, Mail
 from fedsmall.travel.peers.places import PARCEL, TRAVELLER, UNDER_WAY, Places
 from fedsmall.travel.peers.push_sum import PushSum
 from fedsmall.travel.schedule import bijection
-from fedsmall.travel.topology import Topology
 
 TOPOLOGIES = st.builds(
     Topology,
