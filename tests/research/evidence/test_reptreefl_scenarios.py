@@ -2,9 +2,9 @@
 
 import pytest
 
+from fedsmall.features import check_features
 from fedsmall.parts import Tree
 from fedsmall.replicas.tree import forest
-from fedsmall.validation import check_composition
 from sim.runs.scenario import load
 from tests import ROOT
 
@@ -17,7 +17,7 @@ def test_a_scenario_gives_plans_whose_parts_go_together(path):
 
     assert plans
     for plan in plans:
-        check_composition(plan)
+        check_features(plan)
         assert plan.name == path.stem
 
 

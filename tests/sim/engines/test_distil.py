@@ -10,12 +10,13 @@ from scipy.special import softmax
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.ensembles import answer
 from fedsmall.package.record import DISTILLED
-from fedsmall.parts import Privacy, Recipe
+from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
-from fedsmall.training.distillation import check_at_hand, distillation, perturbed, soft_answers
+from fedsmall.training.distillation import distillation, perturbed, soft_answers
 from fedsmall.training.gradients import LOSSES
 from fedsmall.training.trees import cohort_for
+from fedsmall.validation import check_at_hand
 from sim.consortium import runs
 from sim.engines.run import run_plan
 from sim.runs.chosen import chosen
@@ -137,7 +138,6 @@ def test_a_run_keeps_the_one_model_and_says_what_it_is_worth(tmp_path) -> None:
     [
         ("FedAvg", {"distil": 5}, {}, "one model of several"),
         ("TravellingGroups", GROUPS, {"task": {"name": "breast_cancer", "loss": "hinge"}}, "loss is 'hinge'"),
-        ("TravellingGroups", GROUPS | {"privacy": Privacy(clip=1.0, noise=1.0)}, {}, "does not count"),
     ],
 )
 def test_what_cannot_be_distilled_is_refused(
