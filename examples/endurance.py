@@ -43,7 +43,7 @@ SEALED = [f"method.0.privacy.{key}" for key in ("sealed=true", "secure=true", "b
 
 def plan_of_rounds(rounds: int, sealed: bool = False) -> Plan:
     """A run with a contact in every round, and control variates that each site must remember."""
-    path = Path(__file__).parent.parent / "scenarios" / "consortium_demo.toml"
+    path = Path(__file__).parent.parent / "sim" / "scenarios" / "consortium_demo.toml"
     settings = [f"rounds={rounds}", "method.0.permute_every=1", "method.0.aggregate_every=3", "evaluate_every=1000"]
     return scenario.load(path, [*settings, *(SEALED if sealed else [])]).plans()[0]
 
@@ -67,7 +67,7 @@ def victims(loopback: LoopbackConsortium) -> list[tuple[str, int]]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         arguments = _read(path).split(b"\0")
         ours = str(loopback.folder).encode() in _read(path.with_name("environ"))  # only what this consortium started
-        if ours and any(word.endswith((b"flwr-serverapp", b"clients.launcher")) for word in arguments):
+        if ours and any(word.endswith((b"flwr-serverapp", b"fedsmall.clients.launcher")) for word in arguments):
             kind = "ServerApp" if any(word.endswith(b"flwr-serverapp") for word in arguments) else "ClientApp"
             processes.append((kind, int(path.parent.name)))
     return sorted(processes)

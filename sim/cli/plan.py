@@ -7,6 +7,8 @@ import typer
 from rich.table import Table
 
 from fedsmall.errors import PlanError
+from fedsmall.sim.report.terminal import terminal
+from fedsmall.sim.report.traffic import amount
 from fedsmall.theory import (
     Advice,
     GroupAdvice,
@@ -20,8 +22,6 @@ from fedsmall.theory import (
     advise_radon,
 )
 from fedsmall.theory.hidden import NUMBER, SEAL
-from sim.report.terminal import terminal
-from sim.report.traffic import amount
 
 console = terminal()
 
@@ -176,9 +176,9 @@ def _columns(*names: str) -> Table:
 
 
 def _figure(advice: Advice, folder: Path) -> Path:
-    from sim.report.figures import save
-    from sim.report.sweep import sweep
-    from sim.runs.files import check_free
+    from fedsmall.sim.report.figures import save
+    from fedsmall.sim.report.sweep import sweep
+    from fedsmall.sim.runs.files import check_free
 
     check_free(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,10 +12,10 @@ from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
 from fedsmall.travel.routes import among
 from fedsmall.validation import check_plan
-from sim.engines.run import run_plan
 
 SITES = 12
 TASK = Task("breast_cancer", (30,), 2)

@@ -5,10 +5,10 @@ import pytest
 from fedsmall.features import check_features
 from fedsmall.parts import Tree
 from fedsmall.replicas.tree import forest
-from sim.runs.scenario import load
+from fedsmall.sim.runs.scenario import load
 from tests import ROOT
 
-PAPERS = ROOT / "scenarios" / "papers"
+PAPERS = ROOT / "sim" / "scenarios" / "papers"
 
 
 @pytest.mark.parametrize("path", sorted(PAPERS.glob("reptreefl_*.toml")), ids=lambda path: path.stem)

@@ -14,10 +14,10 @@ import torch
 
 from fedsmall.federation import Federation, Samples
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.record import RunRecord
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.runs.scenario import load
 from fedsmall.tasks import build_federation
-from sim.engines.record import RunRecord
-from sim.engines.run import run_plan
-from sim.runs.scenario import load
 from tests import ROOT
 
 FILE = Path(__file__).with_name("digests.json")
@@ -86,7 +86,7 @@ def digest(record: RunRecord) -> dict[str, Any]:
 
 def digests(name: str) -> dict[str, dict[str, Any]]:
     """The digest of every method of a scenario, by its label."""
-    scenario = load(ROOT / "scenarios" / f"{name}.toml")
+    scenario = load(ROOT / "sim" / "scenarios" / f"{name}.toml")
     found: dict[str, dict[str, Any]] = {}
     federation: Federation | None = None
     with warnings.catch_warnings():

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
+from docs.manual.toml import spelled
 from fedsmall.parts import Boosting, EarlyStop, Phase, Privacy, Recipe, Regions, Topology, Tree, Validation
 from fedsmall.plan import Method
-from manual.toml import spelled
-from sim.runs.scenario import Scenario
+from fedsmall.sim.runs.scenario import Scenario
 
 MEANINGS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text("utf-8"))
 
