@@ -62,6 +62,9 @@ ONE_TRAINING = Property("one training of each sample", "a folded model has come 
 PLAIN_SGD = Property("steps of plain SGD", "each counts as a gradient times the learning rate")
 NO_MOMENTUM = Property("steps without momentum", "a site's mean gradient is read off its way: set momentum = 0")
 FROM_REST = Property("momentum from rest", 'steps are normalised as from a fresh start: optimizer_state = "reset"')
+CLASSES = Property(
+    "targets that are classes", "of a distilled model they are probabilities, which have no class weights"
+)
 COVERED = Property("an epsilon that covers all", "it counts no other use of patients; privacy = {blur = 1} claims none")
 NOISED_STEPS = Property(
     "steps that are noised and counted", "all else would tell of samples: local_steps, weights as numbers, option 2"
@@ -173,7 +176,7 @@ FEATURES = (
         lambda p: p.method.keep_last is not None,
         needs=NETWORKS | {ONE_MESSAGE, EVERY_AVERAGE, LAST_MODEL},
     ),
-    Feature("distil", lambda p: p.method.distil is not None, needs={WEIGHTS}, takes={COVERED}),
+    Feature("distil", lambda p: p.method.distil is not None, needs={WEIGHTS}, takes={COVERED, CLASSES}),
     Feature("stop", lambda p: p.stop is not None, needs={ONE_SERVER, ONE_NETWORK}, takes={LAST_MODEL}),
     Feature("stop.hold_out", lambda p: p.kept_back > 0, takes={COVERED}),
     # how a site trains
@@ -235,6 +238,7 @@ FEATURES = (
     Feature('optimizer_state = "stay"', lambda p: _has_moments(p, "stay"), takes={MOMENTS_ALONG}),
     Feature("local_epochs", lambda p: p.recipe.local_epochs is not None, takes={NOISED_STEPS}),
     Feature('class_weights = "balanced"', lambda p: p.recipe.class_weights == "balanced", takes={NOISED_STEPS}),
+    Feature("class_weights", lambda p: p.recipe.class_weights is not None, needs={CLASSES}),
     Feature("augment", lambda p: p.recipe.augment is not None, takes={SECRET_DRAWS}),
     # what leaves a site, and how
     Feature(
