@@ -103,8 +103,8 @@ def prepare(
     folder: Path, run: str, plan: Plan, sites: tuple[str, ...], *, apart: bool = False, **patience: Any
 ) -> Path:
     """Make the folder of a new run with its sheet. PlanError as :func:`check_new`."""
-    check_features(among(plan, len(sites)))
     check_new(folder, run, plan, apart=apart)
+    check_features(among(plan, len(sites)))
     home, roll = folder / "runs" / run, {}
     if needs_letters(plan):
         roll = members.roll_of(members.load(folder))

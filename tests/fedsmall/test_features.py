@@ -195,11 +195,7 @@ def test_two_features_that_go_together_run(first):
         plan = plan_of(first, second)
         if plan is None:
             continue
-        changes = {
-            "rounds": 26 if plan.method.validation else 6,
-            "evaluate_every": 2,
-            "sites": None if plan.model == "forest" else SITES,
-        }
+        changes = {"rounds": 26 if plan.method.validation else 6, "evaluate_every": 2, "sites": SITES}
         plan = plan.model_copy(update={**changes, "samples_per_site": 20 if plan.task == "digits" else 12})
         federation = build_federation(plan)
         if refusal(plan):

@@ -106,12 +106,7 @@ APART = {
     "secure sums": (
         {"sites": SITES, "across": 0},
         {"privacy": {"sealed": True, "secure": True}},
-        "sealed and secure hide models from one server",
-    ),
-    "phases": (
-        {"sites": SITES, "across": 0},
-        {"phases": [{"rounds": 2}, {}]},
-        "phases are for a part of the sites",
+        "(sealed|secure) needs one server",
     ),
 }
 
