@@ -10,19 +10,13 @@ def check_hidden(plan: Plan, sites: int) -> None:
     privacy, method = plan.method.privacy, plan.method
     if privacy is None or not method.hidden:
         return
-    if privacy.sealed and any(phase.sites_of(sites) < sites for phase in method.phases):
-        raise PlanError(
-            "sealed = true takes a way that every site knows from the plan and the sites' names, and which sites are "
-            'the largest is told by samples. Give each phase sites = "all".'
-        )
     if privacy.sealed and not (method.permutes or privacy.secure):
         raise PlanError(
             f"sealed = true hides models that are handed on, and {method.label!r} hands none on: the server would see "
             "each at every average. Take secure = true."
         )
     if privacy.secure:
-        for in_phase, there in method.each_phase(sites):
-            _check_sites(in_phase, there)
+        _check_sites(method, sites)
 
 
 def _check_sites(method: Method, sites: int) -> None:

@@ -7,10 +7,11 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 
-from fedsmall.sim.audit.record import Audit, Finding
+from fedsmall.sim.audit.record import Audit, Finding, read
 from fedsmall.sim.audit.sentences import LABELS, interval, percent, sentences
 from fedsmall.sim.report.css import style_sheet
 from fedsmall.sim.runs.files import write
+from fedsmall.sim.runs.folder import Run
 
 HEADS = ("who sees what", "AUC", "found at 1%", "found at .1%", "epsilon at least", "records read")
 
@@ -61,6 +62,13 @@ def write_page(audit: Audit, folder: Path) -> Path:
 def section(audit: Audit) -> Markup:
     """What was found, as a part of another page."""
     return Markup(TEMPLATES.get_template("section.html").render(audit=audit))
+
+
+def part_of(run: Run) -> Markup:
+    """What an audit of the run has found, where `fedsmall audit RUN` was called; else nothing."""
+    if run.folder is None or not (run.folder / "audit").is_dir():
+        return Markup()
+    return section(read(run.folder / "audit"))
 
 
 def page(audit: Audit) -> str:

@@ -62,8 +62,9 @@ def audit(
 
 def _into_report(run: Path) -> Path:
     """Make the report of a run anew, which shows the audit that now lies in its folder."""
+    from fedsmall.sim.audit.page import part_of
     from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.folder import read_all
 
     runs = read_all(run)
-    return write_report(run, runs, runs[0].scenario.name)
+    return write_report(run, runs, runs[0].scenario.name, parts=[part_of])

@@ -22,6 +22,7 @@ def compare(
 
     With --out a report is written there too.
     """
+    from fedsmall.sim.audit.page import part_of
     from fedsmall.sim.report.html import write_report
     from fedsmall.sim.report.terminal import print_run
 
@@ -30,5 +31,5 @@ def compare(
     for one in merged:
         print_run(console, one)
     if out is not None:
-        path = write_report(out, merged, "Runs compared", f"{len(runs)} runs, side by side.")
+        path = write_report(out, merged, "Runs compared", f"{len(runs)} runs, side by side.", [part_of])
         console.print(f"\nReport: {path}")

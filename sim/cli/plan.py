@@ -7,8 +7,8 @@ import typer
 from rich.table import Table
 
 from fedsmall.errors import PlanError
+from fedsmall.sim.report.sentences import amount
 from fedsmall.sim.report.terminal import terminal
-from fedsmall.sim.report.traffic import amount
 from fedsmall.theory import (
     Advice,
     GroupAdvice,

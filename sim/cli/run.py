@@ -81,12 +81,12 @@ def run_columns(scenario: Path, out: Path | None, setting: list[str] | None, unu
 
 def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]) -> None:
     """Make the report of a run anew, from its folder alone, and print its table."""
+    from fedsmall.sim.audit.page import part_of
     from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.folder import read_all
 
     runs = read_all(opened(folder))
     for one in runs:
         print_run(console, one)
-    console.print(
-        f"\nReport: {write_report(folder, runs, folder.resolve().name if len(runs) > 1 else runs[0].scenario.name)}"
-    )
+    title = folder.resolve().name if len(runs) > 1 else runs[0].scenario.name
+    console.print(f"\nReport: {write_report(folder, runs, title, parts=[part_of])}")

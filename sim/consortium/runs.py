@@ -27,7 +27,7 @@ from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.travel.regions import check_apart
 from fedsmall.travel.routes import among
 from fedsmall.validation import check_real_sites
-from fedsmall.vertical.sheet import COLUMN_SHEET
+from fedsmall.vertical.plan import COLUMN_SHEET
 
 Say = Callable[[str], None]
 SHEETS = ("sheet.json", COLUMN_SHEET)  # what a run's folder holds from its start, one of them

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from fedsmall.data.outcomes import ORDINAL
 from fedsmall.evaluation.clinical import precision_recall, roc
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.sim.report import figures
@@ -23,20 +23,28 @@ from fedsmall.sim.report.clinical.shown import Clinical, class_names, clinical, 
 from fedsmall.sim.report.clinical.subgroups import FLOOR, subgroups
 from fedsmall.sim.report.clinical.tripod import tripod
 from fedsmall.sim.report.css import style_sheet
+from fedsmall.sim.report.facts import (
+    BLIND,
+    READER_HEADS,
+    blind,
+    ensemble_sentences,
+    leaves_a_site,
+    looked_at,
+    readers,
+    stop_sentences,
+    unseen_heads,
+    unseen_rows,
+    unseen_sentences,
+)
 from fedsmall.sim.report.outcomes.grades import graded_half
 from fedsmall.sim.report.outcomes.half import Shown, asked, outcome_half
-from fedsmall.sim.report.readers import BLIND, HEADS, blind, looked_at, readers
-from fedsmall.sim.report.sentences import named, p_of, sentences, short, value, with_interval
+from fedsmall.sim.report.sentences import amount, named, p_of, sentences, short, value, with_interval
 from fedsmall.sim.report.sites.at_home import at_home, real_sentences, repeat
 from fedsmall.sim.report.sites.figures import drawings
-from fedsmall.sim.report.stopping import stop_sentences
 from fedsmall.sim.report.style import Style
 from fedsmall.sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
-from fedsmall.sim.report.together import together
-from fedsmall.sim.report.traffic import amount, leaves_a_site
 from fedsmall.sim.report.travels.picture import travel_picture
 from fedsmall.sim.report.travels.seen import travels
-from fedsmall.sim.report.unseen import unseen_heads, unseen_rows, unseen_sentences
 from fedsmall.sim.runs.files import as_csv, write
 from fedsmall.sim.runs.folder import PlanRun, Run, engine_of
 from fedsmall.sim.runs.scenario import FILES
@@ -44,16 +52,20 @@ from fedsmall.sim.runs.scenario import FILES
 MANY_SITES = 12
 
 
-def write_report(folder: Path, runs: Sequence[Run], title: str, about: str = "") -> Path:
+Part = Callable[[Run], Markup]  # what another room adds to the section of a run
+
+
+def write_report(folder: Path, runs: Sequence[Run], title: str, about: str = "", parts: Sequence[Part] = ()) -> Path:
     """Write the report of one or several runs (one for each data set) into ``folder``; returns the file."""
     path = folder / "report.html"
-    write(path, page(runs, title, about).encode())
+    write(path, page(runs, title, about, parts).encode())
     return path
 
 
-def page(runs: Sequence[Run], title: str, about: str = "") -> str:
-    """The whole page."""
-    return TEMPLATES.get_template("page.html").render(runs=runs, title=title, about=about, css=style_sheet())
+def page(runs: Sequence[Run], title: str, about: str = "", parts: Sequence[Part] = ()) -> str:
+    """The whole page; ``parts`` are what other rooms know of each run."""
+    template = TEMPLATES.get_template("page.html")
+    return template.render(runs=runs, title=title, about=about, css=style_sheet(), parts=parts)
 
 
 def table_of(shown: Table) -> str:
@@ -122,16 +134,6 @@ def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float | None]]:
 def events_of(run: Run) -> list[tuple[PlanRun, dict[str, Any]]]:
     """Every event with the plan run in which it happened."""
     return [(one, event) for one in run.done for event in one.events]
-
-
-def audit_of(run: Run) -> Markup:
-    """What an audit of the run has found, where `fedsmall audit RUN` was called; else nothing."""
-    if run.folder is None or not (run.folder / "audit").is_dir():
-        return Markup()
-    from fedsmall.sim.audit.page import section  # who has no audit need not read one
-    from fedsmall.sim.audit.record import read
-
-    return section(read(run.folder / "audit"))
 
 
 def svg(figure: Figure, title: str) -> Markup:
@@ -230,7 +232,6 @@ USED: tuple[Callable[..., Any], ...] = (
         anchor,
         asked,
         at_home,
-        audit_of,
         blind,
         by_label,
         chain,
@@ -273,7 +274,7 @@ USED: tuple[Callable[..., Any], ...] = (
         subgroups,
         svg,
         table,
-        together,
+        ensemble_sentences,
         travel_picture,
         travels,
         unseen_heads,
@@ -284,4 +285,4 @@ USED: tuple[Callable[..., Any], ...] = (
     ),
 )
 TEMPLATES.globals |= {function.__name__: function for function in USED} | {"figures": figures, "toml": tomli_w.dumps}
-TEMPLATES.globals |= {"BLIND": BLIND, "HEADS": HEADS, "FLOOR": FLOOR}
+TEMPLATES.globals |= {"BLIND": BLIND, "HEADS": READER_HEADS, "FLOOR": FLOOR}

@@ -127,19 +127,12 @@ def checked(name: str, sites: int, plan: dict[str, Any] | None = None, **setting
 
 
 MOMENTS = {"recipe": Recipe(momentum=0.5)}
-PHASES = ({"rounds": 4, "sites": 3, "aggregate_every": 1}, {"permute_every": 1})
 REFUSED: dict[str, tuple[str, int, dict[str, Any], dict[str, Any], str]] = {
     "two sites": ("FedAvg", 2, {}, {"privacy": SECURE}, "this plan has 2 models of 2 sites: have more sites"),
     "two of many": ("FedAvg", 10, {}, {"privacy": SECURE, "fraction": 0.2}, "2 models of 10 sites: let 3 models or"),
     "few models": ("FedDC", 10, {}, {"privacy": SECURE, "models": 2}, "2 models of 10 sites: let 3 models or more"),
     "small groups": ("TravellingGroups", 8, {}, {"privacy": SECURE, "groups": 3}, "groups of 2 models: have 2 groups"),
     "no groups": ("FedDC", 8, {}, {"privacy": SECURE, "groups": "each"}, "groups of 1 model: have 2 groups"),
-    "few in a phase": (
-        *("FedDC", 5, {}),
-        {"privacy": SECURE, "phases": ({"rounds": 4, "sites": 2}, {})},
-        "this plan has 2 models of 2 sites",
-    ),
-    "the largest sites": ("FedDC", 5, {}, {"privacy": SEALED, "phases": PHASES}, 'Give each phase sites = "all"'),
     "nothing to seal": ("FedAvg", 5, {}, {"privacy": SEALED}, "'FedAvg' hands none on.*Take secure = true"),
 }
 
@@ -164,10 +157,6 @@ ALLOWED: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
     "routes over samples": (
         *("FedDC", 4, {}),
         {"privacy": SEALED, "validate": {"routes": 5}, "aggregate_every": 2},
-    ),
-    "phases of all": (
-        *("FedDC", 5, {}),
-        {"privacy": SEALED, "phases": ({"rounds": 4, "aggregate_every": 1}, {"permute_every": 1})},
     ),
     "trees": ("RepTreeFL", 5, {}, {"privacy": SECURE}),
     "who trains alone": ("Standalone", 1, {}, {"privacy": SECURE}),
