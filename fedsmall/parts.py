@@ -130,7 +130,7 @@ class Tree(Frozen):
 
 
 class Validation(Frozen):
-    """Routes as cross-validation (:mod:`fedsmall.travel.routes`): so many ``routes``, each of which leaves out a fold.
+    """Routes as cross-validation (:mod:`fedsmall.travel.journey`): so many ``routes``, each of which leaves out a fold.
 
     Sites of fewer than ``floor`` samples tell nothing of them; a real site's own policy may ask for more. A fold is one
     of sites, or ``by_samples`` one of every site's samples: so it is wherever there are fewer sites than routes.
@@ -286,7 +286,7 @@ RegionName = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
 
 
 class Topology(Frozen):
-    """Sites that send each other what others send a server (:mod:`fedsmall.travel.peers`).
+    """Sites that send each other what others send a server (:mod:`fedsmall.algorithm.gossip`).
 
     ``by`` "gossip" every site sends to a site drawn anew each time, by "ring" to the next in the order of names. An
     average takes so many ``exchanges``, in each of which a site sends one new message, and again those that nobody has
@@ -303,7 +303,7 @@ class Topology(Frozen):
 
 
 class Regions(Frozen):
-    """Sites in so many regions, each with a server of its own (:mod:`fedsmall.travel.regions`).
+    """Sites in so many regions, each with a server of its own (:mod:`fedsmall.travel.journey`).
 
     They are dealt to regions, unless ``sites`` says by name which are in which. The regions' common models are averaged
     every ``average_every`` rounds, or whenever models are within a region, and at the end; a model that is handed on

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from fedsmall.aggregation.aggregate import check_aggregator, is_buffer
+from fedsmall.aggregation.aggregate import check_aggregator
 from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.aggregation.server_optimizers import CORRECTIONS
-from fedsmall.boosting.slots import check_boosting
+from fedsmall.boosting.slots import check_boosting, with_forest
 from fedsmall.errors import PlanError
 from fedsmall.features import check_features
 from fedsmall.federation import Federation, Task
@@ -21,9 +21,10 @@ from fedsmall.stopping import check_kept_back, check_stop
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.distillation import check_distil
 from fedsmall.training.frozen_body import halves
+from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.travel.regions import check_region_names, check_regions
-from fedsmall.travel.routes import among, folds_of_samples
 from fedsmall.travel.schedule import Action, contacts_of
+from fedsmall.wire import is_buffer
 
 APART = "; or start each region by itself, with `fedsmall start --region` and, above them, `--above`"
 
@@ -186,3 +187,13 @@ def _check_turns_of_routes(plan: Plan, sites: int) -> None:
             f"{why}, and this run averages {turns} times where {groups} are needed. Give a smaller aggregate_every, or "
             "more rounds."
         )
+
+
+def among(plan: Plan, sites: int) -> Plan:
+    """The plan as so many sites follow it: with fewer sites than routes, folds are of samples; trees have a forest."""
+    plan = with_forest(plan, sites)
+    validation = plan.method.validation
+    if validation is None or validation.by_samples or sites >= validation.routes:
+        return plan
+    of_samples = validation.model_copy(update={"by_samples": True})
+    return plan.model_copy(update={"method": plan.method.model_copy(update={"validation": of_samples})})

@@ -25,8 +25,7 @@ from fedsmall.sim.consortium.waiting import waits
 from fedsmall.sim.runs.scenario import FILES
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.travel.regions import check_apart
-from fedsmall.travel.routes import among
-from fedsmall.validation import check_real_sites
+from fedsmall.validation import among, check_real_sites
 from fedsmall.vertical.plan import COLUMN_SHEET
 
 Say = Callable[[str], None]

@@ -14,8 +14,7 @@ from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
-from fedsmall.travel.routes import among
-from fedsmall.validation import check_plan
+from fedsmall.validation import among, check_plan
 
 SITES = 12
 TASK = Task("breast_cancer", (30,), 2)
