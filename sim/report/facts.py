@@ -8,7 +8,7 @@ from statistics import mean, median_low
 from typing import Any, NamedTuple
 
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
-from fedsmall.evaluation.unseen import OF_PATIENTS
+from fedsmall.evaluation.site_sums import OF_PATIENTS
 from fedsmall.models.own_models import has_own_models
 from fedsmall.parts import Privacy, share_of
 from fedsmall.plan import Plan
