@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -114,9 +114,23 @@ class Tree(Frozen):
     fold_at: Literal["site", "server"] = "site"
     travel: Literal["anchors", "trees"] = "anchors"
 
+    @model_validator(mode="after")
+    def _foldable(self) -> Self:
+        together = self.travel == "trees" or self.fold_at == "server"
+        if together and any(isinstance(setting, tuple) for setting in (self.fanout, self.depth)):
+            raise ValueError(
+                "trees that travel or are folded at the server have one fanout and one depth for all sites; give one "
+                "value"
+            )
+        if self.fold_at == "server" and self.diversity == "kl":
+            raise ValueError(
+                'diversity = "kl" needs the anchor\'s samples, which only the site has; use fold_at = "site"'
+            )
+        return self
+
 
 class Validation(Frozen):
-    """Routes as cross-validation (:mod:`fedsmall.travel.routes`): so many ``routes``, each of which leaves out a fold.
+    """Routes as cross-validation (:mod:`fedsmall.travel.journey`): so many ``routes``, each of which leaves out a fold.
 
     Sites of fewer than ``floor`` samples tell nothing of them; a real site's own policy may ask for more. A fold is one
     of sites, or ``by_samples`` one of every site's samples: so it is wherever there are fewer sites than routes.
@@ -247,3 +261,157 @@ class Privacy(Frozen):
     def at_contacts(self) -> bool:
         """Whether something is done to a model as it leaves; for patients it is done in every local step."""
         return self.level == "site" and not self.open
+
+
+class Boosting(Frozen):
+    """Gradient-boosted trees in place of a network (:mod:`fedsmall.boosting`); names and defaults are xgboost's.
+
+    ``trees`` is how many times the run boosts at most, ``None`` as often as its rounds allow; ``depth`` (max_depth) the
+    levels of splits, ``l2`` (reg_lambda), ``least_gain`` (min_split_loss) and ``least_weight`` (min_child_weight) what
+    a split must bring and leave. ``bins`` (max_bin) are those of a column. With ``histogram`` sites count for one
+    common tree, else each grows its own with xgboost. Source: Chen & Guestrin 2016.
+    """
+
+    histogram: bool = False
+    trees: Positive | None = None
+    depth: Annotated[int, Field(ge=1, le=8)] = 3
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.3
+    l2: NonNegative = 1.0
+    least_gain: NonNegative = 0.0
+    least_weight: NonNegative = 1.0
+    bins: Annotated[int, Field(ge=2, le=256)] = 32
+
+
+RENAMED_MODELS = {
+    "fedsmall.small_maps:resnet10": "resnet10_cropped",
+    "fedsmall.small_maps:resnet18": "resnet18_cropped",
+    "fedsmall.mixed:shared_part": "shared_part",
+}
+NORM, EARLIER_NORM = "group", "batch"  # batches of a few images have no statistics worth the name
+NORMED = {"cnn", "resnet10", "resnet18", "resnet_small", "resnet10_cropped", "resnet18_cropped"}
+
+
+# A plan or a package names how its model normalises images. Read from JSON that names nothing it is of an earlier
+# release, where it was "batch".
+def with_norm(model: str, options: Mapping[str, Any], norm: str) -> dict[str, Any]:
+    """A model's options, where it normalises images with ``norm`` named if none is; of each site's, if they differ."""
+    model = RENAMED_MODELS.get(model, model)
+    if model in NORMED:
+        return {"norm": norm, **options}
+    if model == "shared_part" and isinstance(sites := options.get("sites"), list | tuple):
+        return {**options, "sites": [_site_with_norm(entry, norm) for entry in sites]}
+    return dict(options)
+
+
+def _site_with_norm(entry: Any, norm: str) -> Any:
+    named = {"name": entry} if isinstance(entry, str) else entry
+    normed = isinstance(named, Mapping) and named.get("name") in NORMED
+    return with_norm(named["name"], named, norm) if normed else entry
+
+
+def _as_recorded(options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    return with_norm(info.data.get("model", ""), options, EARLIER_NORM if info.mode == "json" else NORM)
+
+
+Options = Annotated[dict[str, Any], AfterValidator(_as_recorded)]  # of a record's field "model", which stands before
+
+
+RegionName = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
+
+
+class Topology(Frozen):
+    """Sites that send each other what others send a server (:mod:`fedsmall.algorithm.gossip`).
+
+    ``by`` "gossip" every site sends to a site drawn anew each time, by "ring" to the next in the order of names. An
+    average takes so many ``exchanges``, in each of which a site sends one new message, and again those that nobody has
+    acknowledged; after a hop there are as many as ``tries``, then the sites go on training with what has come. ``loss``
+    is the share of messages that never come, acknowledgements too; ``delay`` is by how many exchanges one may come
+    later, at most: with as many as ``tries``, by a contact.
+    """
+
+    by: Literal["gossip", "ring"]
+    exchanges: Positive = 10
+    tries: Positive = 3
+    loss: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    delay: Annotated[int, Field(ge=0)] = 0
+
+
+class Regions(Frozen):
+    """Sites in so many regions, each with a server of its own (:mod:`fedsmall.travel.journey`).
+
+    They are dealt to regions, unless ``sites`` says by name which are in which. The regions' common models are averaged
+    every ``average_every`` rounds, or whenever models are within a region, and at the end; a model that is handed on
+    crosses over, maybe into another region, with probability ``across``.
+    """
+
+    number: Positive
+    average_every: Positive | None = None
+    across: Annotated[float, Field(ge=0, le=1)] = 0.1
+    sites: dict[RegionName, tuple[str, ...]] | None = None
+
+    @model_validator(mode="after")
+    def _each_in_one(self) -> Self:
+        if self.sites is None:
+            return self
+        if len(self.sites) != self.number:
+            raise ValueError(f"number is {self.number}, and sites names {len(self.sites)} regions; leave number out")
+        if empty := [region for region, names in self.sites.items() if not names]:
+            raise ValueError(f"region {empty[0]!r} has no site; a region needs one at least")
+        names = self.names
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"site {twice[0]!r} is named twice; a site is in one region")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sites of all regions in the order of their names, where they are named."""
+        return tuple(sorted(name for names in (self.sites or {}).values() for name in names))
+
+    def are_apart(self, sites: int) -> bool:
+        """Whether a run of so many sites is that of one region, or of what goes on above them."""
+        return self.sites is not None and len(self.names) != sites
+
+    def smallest(self, sites: int) -> int:
+        """How many of so many sites the smallest region has."""
+        return min(map(len, self.sites.values())) if self.sites else sites // self.number
+
+
+def _a_topology(value: Any) -> Any:
+    if value is None or value == "server":
+        return None
+    if isinstance(value, str):
+        value = {"by": value}
+    if isinstance(value, Mapping) and value.get("by") not in ("gossip", "ring"):
+        raise ValueError('topology is "server", "gossip" or "ring"; or a table: {by = "gossip", loss = 0.2}')
+    return value
+
+
+def _some_regions(value: Any) -> Any:
+    if isinstance(value, Mapping) and isinstance(value.get("sites"), Mapping) and "number" not in value:
+        return {**value, "number": len(value["sites"])}
+    return {"number": value} if type(value) is int else value
+
+
+NoServer = Annotated[Topology | None, BeforeValidator(_a_topology)]
+InRegions = Annotated[Regions | None, BeforeValidator(_some_regions)]
+
+
+PRECISIONS = ("full", "half", "int8")
+TOP = re.compile(r"top(\d{1,3}(?:\.\d{1,6})?)%")
+
+
+def share_of(wire: str) -> float | None:
+    """The share of its numbers that leave with a model, "top1%" -> 0.01; None for other forms."""
+    read = TOP.fullmatch(wire)
+    return float(read[1]) / 100 if read else None
+
+
+def _known_wire(wire: str) -> str:
+    share = share_of(wire)
+    if wire not in PRECISIONS and (share is None or not 0 < share <= 1):
+        forms = ", ".join(f'"{name}"' for name in PRECISIONS)
+        raise ValueError(f'wire is {forms} or a share such as "top1%", above 0 and at most 100')
+    return wire
+
+
+Wire = Annotated[str, AfterValidator(_known_wire)]

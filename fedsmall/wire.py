@@ -23,10 +23,6 @@ HELD_OUT = "held-out"  # sums over a site's held-out samples, of the common mode
 
 VALIDATE = "validate"  # the action by which a site is asked for them, beside Flower's own
 
-# Runs over split columns (fedsmall.vertical): the action, the record and the word of the config; what a record holds.
-COLUMNS = "columns"
-MESSAGE = "message"  # one message of a party, as bytes
-
 # Keys of an order's config.
 PLAN = "plan"  # the plan as JSON
 ROUND = "round"  # t: the last round this order asks for
@@ -92,3 +88,21 @@ def parts(joined: Mapping[str, T]) -> dict[str, dict[str, T]]:
         part, _, name = key.partition("/")
         sets.setdefault(part, {})[name] = array
     return sets
+
+
+# Averages that may be left out (fedsmall.algorithm.dynamic).
+BALANCE = "balance"  # the action by which a site is asked for the model that it has kept
+
+# A key of an order's config. An order without a model says that the site goes on with its own.
+REFERENCE = "reference"  # the round of the last model that all sites had, 0 for the first: by it bounds are kept
+
+# Keys of a reply's metrics; one without a model has one of them.
+WITHIN = "within"  # the model is within the bound, and stays
+FORGOT = "forgot"  # the site has no model to go on with, or not the one that all had last
+UNSOUND = "unsound"  # what was trained is not finite or too large; the model is what it was before
+KNOWN = frozenset((WITHIN, FORGOT, UNSOUND))
+
+
+def is_buffer(name: str) -> bool:
+    """Whether a named array is a running statistic of BatchNorm, and no parameter."""
+    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")

@@ -49,10 +49,7 @@ def as_numbers(cells: "Series", markers: Collection[str] = ()) -> np.ndarray:
 
 
 def number_block(frame: "DataFrame", markers: Collection[str] = ()) -> tuple[np.ndarray, np.ndarray]:
-    """All cells of a table as numbers, (rows, columns) in float64 with NaN for none, and which cells are text.
-
-    A table is read in one go, for column by column ten thousand columns take seconds.
-    """
+    """All cells of a table in one go, (rows, columns) in float64 with NaN for none, and which cells are text."""
     import pandas
 
     if all(kind.kind in "fiub" for kind in frame.dtypes):
@@ -74,10 +71,7 @@ def number_block(frame: "DataFrame", markers: Collection[str] = ()) -> tuple[np.
 
 
 def _floats(cells: np.ndarray) -> np.ndarray | None:
-    """Cells of text as numbers, NaN where one is empty or NA; None where it takes pandas to tell what they are.
-
-    Both round to the nearest number; this one is four times as fast, and knows no text.
-    """
+    """Cells of text as numbers, four times as fast as pandas; None where it takes pandas to tell."""
     try:
         text = "".join(cells)
     except TypeError:  # not all are text
@@ -150,10 +144,7 @@ Row = list[str]
 
 
 def read_parquet(path: Path) -> "DataFrame":
-    """A Parquet file: numbers as they are held, all else as text; a named index is a column.
-
-    Raises DataError where it is none.
-    """
+    """A Parquet file: numbers as they are held, all else as text; a named index is a column."""
     import pandas
     from pyarrow import ArrowException
 
@@ -178,11 +169,7 @@ def as_table(frame: "DataFrame") -> "DataFrame":
 
 
 def read_excel(path: Path, sheet: str | None) -> list[Row]:
-    """The rows of the one visible sheet with anything in it, or of the ``sheet`` of that name, as text.
-
-    Rows and columns at the end that hold nothing are left out. Raises DataError where there is no such sheet, or the
-    file cannot be read.
-    """
+    """The rows of the one visible sheet with anything in it, or of the ``sheet`` of that name, as text."""
     try:
         from openpyxl import load_workbook
         from openpyxl.utils.exceptions import InvalidFileException
@@ -221,14 +208,13 @@ def _sheet_rows(sheet: Any) -> list[Row]:
     if not hasattr(sheet, "iter_rows"):  # a sheet that is a chart
         return []
     rows = [[as_text(cell).strip() for cell in row] for row in sheet.iter_rows(values_only=True)]
-    width = max((_filled(row) for row in rows), default=0)
-    while rows and not _filled(rows[-1]):
+    width = max((_filled_width(row) for row in rows), default=0)
+    while rows and not _filled_width(rows[-1]):
         rows.pop()
     return [(row + [""] * width)[:width] for row in rows]
 
 
-def _filled(row: Sequence[str]) -> int:
-    """How many cells there are up to the last that holds something."""
+def _filled_width(row: Sequence[str]) -> int:
     there = np.flatnonzero([bool(cell) for cell in row])
     return int(there[-1]) + 1 if len(there) else 0
 
@@ -245,16 +231,11 @@ UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_table(
-    path: Path,
-    separator: str | None = None,
-    decimal: str = ".",
-    names: Sequence[str] = (),
-    sheet: str | None = None,
+    path: Path, separator: str | None = None, decimal: str = ".", names: Sequence[str] = (), sheet: str | None = None
 ) -> "DataFrame":
-    """The cells of a CSV file as text, with its header's names, or ``names`` where it has no header.
+    """The cells of a table as text, with its header's names, or ``names`` where it has no header.
 
-    The same of a ``sheet`` of an Excel workbook; a Parquet file holds numbers, and names of its own. Raises DataError,
-    with the file's name, where it is no table: other than text, empty, or with rows of several lengths.
+    Parquet holds numbers, and names of its own. Raises DataError, with the file's name, where it is no table.
     """
     check_is_regular(path)
     try:
@@ -266,7 +247,7 @@ def read_table(
             return read_parquet(path)
         if ending in EXCEL:
             return _framed([(line + 1, row) for line, row in enumerate(read_excel(path, sheet)) if any(row)], names, "")
-        return _read(path, separator, decimal, names)
+        return _read_text(path, separator, decimal, names)
     except DataError as wrong:
         raise DataError(wrong.words, file=path.name) from wrong
 
@@ -289,10 +270,7 @@ def check_header(frame: "DataFrame") -> None:
 
 
 def common_columns(frames: Mapping[str, "DataFrame"], left_out: set[str]) -> list[str]:
-    """The columns of all sites in the order of the first, without those ``left_out``.
-
-    Raises DataError where they differ: it names a site that is not as most are, and the line that says what is meant.
-    """
+    """The columns of all sites in the order of the first, without those ``left_out``; DataError where they differ."""
     columns = {site: [column for column in frame.columns if column not in left_out] for site, frame in frames.items()}
     having = Counter(chain.from_iterable(columns.values()))
     shared = [column for column in having if having[column] == len(frames)]
@@ -314,19 +292,17 @@ def common_columns(frames: Mapping[str, "DataFrame"], left_out: set[str]) -> lis
 
 
 def _line(shared: Sequence[str], known: Sequence[str]) -> str:
-    """The line of a scenario that takes only the ``shared`` columns of those that are ``known``."""
     name, columns = ("features", shared) if len(shared) <= LISTED else ("drop", sorted({*known} - {*shared}))
     return f"{name} = {json.dumps(list(columns), ensure_ascii=False)}"
 
 
-def _read(path: Path, separator: str | None, decimal: str, names: Sequence[str]) -> "DataFrame":
+def _read_text(path: Path, separator: str | None, decimal: str, names: Sequence[str]) -> "DataFrame":
     text = _text(path)
     text = text if text.isascii() else text.translate(FIXED_BLANKS)
     return _framed(list(_lines(text, separator or _separator(text))), names, decimal)
 
 
 def _framed(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decimal: str) -> "DataFrame":
-    """Rows with their lines as a table, under the first of them or ``names``."""
     import pandas
 
     if not rows:
@@ -345,7 +321,6 @@ def _framed(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decimal
 
 
 def _lines(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """The lines that are not empty, each with its number."""
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, skipinitialspace=True)
     try:
         yield from ((reader.line_num, row) for row in reader if row)
@@ -392,7 +367,6 @@ def _decoded(raw: bytes, encoding: str) -> str:
 
 
 def _separator(text: str) -> str:
-    """The separator that occurs most often in the first line."""
     return max(SEPARATORS, key=text.partition("\n")[0].count)
 
 

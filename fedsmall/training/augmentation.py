@@ -16,7 +16,6 @@ from torch import Tensor
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import is_patient_level
 
 DRAWS = 6  # uniform numbers an image takes, whatever is asked for, so that one operation more shifts no other's
 Operation = Callable[[Tensor, np.ndarray, float], Tensor]
@@ -33,14 +32,9 @@ def check_augment(plan: Plan, task: Task, body: bool) -> None:
             "augment changes an image each time it is seen, and behind a frozen body features are worked out once. "
             'Leave augment out, or train = "all".'
         )
-    if is_patient_level(plan):
-        raise PlanError(
-            "augment draws from a stream that others can repeat, and patient-level privacy rests on secret draws. "
-            "Leave augment out."
-        )
 
 
-def augmented(x: Tensor, chances: np.ndarray, asked: Mapping[str, float]) -> Tensor:
+def augment_images(x: Tensor, chances: np.ndarray, asked: Mapping[str, float]) -> Tensor:
     """Images ``x`` (..., channels, height, width) changed by their numbers ``chances`` (..., DRAWS) from 0 to 1."""
     images, numbers = x.reshape(-1, *x.shape[-3:]), chances.reshape(-1, DRAWS)
     for name, (first, count, operation) in OPERATIONS.items():

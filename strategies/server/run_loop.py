@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
+from fedsmall.algorithm.topologies import Topology, United
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger, at_contacts
 from fedsmall.stopping import best_round, looks, ran_dry
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.commons import Initial
-from fedsmall.travel.daisy_chain import daisy_chain, topology_for
-from fedsmall.travel.moments import Moment, Watcher, watching
+from fedsmall.travel.moments import Initial, Moment, Watcher, watching
 from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
-from fedsmall.travel.topologies import Topology, United
 from fedsmall.wire import Arrays, join, parts
 
 
@@ -32,9 +31,9 @@ class Evaluation:
     ``kept``, at the end of a run whose sites keep visitors, is of each site's visitors together: what ``sites`` has,
     and under "held_out" the metrics on the site's own held-out samples. ``spread`` is how far the members of an
     ensemble differ (:func:`fedsmall.evaluation.outputs.spread`), empty for one model.
-    ``validation`` is what to expect at an unseen hospital (:func:`fedsmall.evaluation.unseen.expected`), where models
+    ``validation`` is what to expect at an unseen hospital, where models
     travel by routes. ``told`` is what real sites tell beside their metrics, by site: under "samples" how
-    many they judge by, under "sums" those of :mod:`fedsmall.evaluation.held_out`, under "charged" what the run was
+    many they judge by, under "sums" those of :mod:`fedsmall.evaluation.site_sums`, under "charged" what the run was
     charged to its privacy budget. ``stop`` is the loss on training samples that the models never saw
     (:func:`fedsmall.stopping.loss_of`), by which a run ends early.
     """
@@ -250,7 +249,7 @@ def run_rounds(
 
     ``initial`` gives each site its own model, or all one under None. ``in_pieces``: contacts are cut where an
     evaluation is due between them, as only a simulation can. ``outcome`` is filled as the run goes on. ``united``
-    is the line of one region of several to the others (:class:`~fedsmall.travel.topologies.Region`).
+    is the line of one region of several to the others (:class:`~fedsmall.algorithm.topologies.Region`).
     """
     outcome, ledger, due = outcome or Outcome(), ledger_of(plan), due_in(plan)
     topology = topology_for(plan, trainer, initial, united=united)

@@ -87,18 +87,15 @@ def read_pool(source: Source, partition: tuple[str, Any], seed: int, root: Path 
         options["by_site"] = True
     if kind == "natural" and source.kind == "csv" and value not in BY_FILE:
         options["site_column"] = value
-    return _read(source, root, seed, source.values, options)
+    return _read_source(source, root, seed, source.values, options)
 
 
 def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) -> Pool | None:
-    """The samples of one site in its own file or folder; ``None`` for a task whose samples are not the sites' own.
-
-    Raises PlanError where the scenario leaves open what sites that never meet must have in common.
-    """
+    """The samples of one site in its own file or folder; ``None`` for a task whose samples are not the sites' own."""
     options, (kind, value) = dict(source.options), partition
     options.pop("subgroups", None)  # they are for a simulation's report: no prediction of a patient leaves a site
     if source.kind == "heart_disease":
-        return _read(source, None, seed, (), {**options, "file": path})
+        return _read_source(source, None, seed, (), {**options, "file": path})
     if source.kind not in OWN_FILES:
         return None
     if not {"classes", "target", "targets", "time"} & set(options):
@@ -111,10 +108,12 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
         raise DataError("the site's data are not where its program was told to look")
     if kind == "natural" and source.kind == "csv" and value not in BY_FILE:
         options["drop"] = [*options.get("drop", []), value]
-    return _read(source, None, seed, (str(path),), options)
+    return _read_source(source, None, seed, (str(path),), options)
 
 
-def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...], options: dict[str, Any]) -> Pool:
+def _read_source(
+    source: Source, root: Path | None, seed: int, values: tuple[Any, ...], options: dict[str, Any]
+) -> Pool:
     loss, ranges, divided = options.pop("loss", None), options.pop("ranges", None), options.get("subgroups")
     groups = read_subgroups(options.pop("subgroups", ())) if source.kind != "csv" else ()
     pool = (
@@ -147,7 +146,6 @@ def with_loss(pool: Pool, loss: str) -> Pool:
 
 
 def _own_pool(source: Source, root: Path | None, seed: int, options: dict[str, Any]) -> Pool:
-    """What a user's own function gives, once it is known to be the samples of a task."""
     with own_code(f"source {source.name!r}"):
         pool = source.read(root, seed, **options)
     if not isinstance(pool, Pool):

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsmall.algorithm.commons import Commons
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
@@ -16,7 +17,6 @@ from fedsmall.strategies.server.remote import Judges, SiteEvaluator
 from fedsmall.tasks import build_federation
 from fedsmall.training.batches import Batches
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.commons import Commons
 from fedsmall.travel.journey import journey
 from fedsmall.validation import check_plan
 from tests.sim.engines.harness import (
@@ -176,9 +176,6 @@ class Shift:
     [
         ("FedDC", {"models": 6}, {}, "6 models cannot sit at 5 sites"),
         ("TravellingGroups", {"groups": 6}, {}, "5 models cannot make 6 groups"),
-        ("TravellingGroups", {"groups": 2, "rule": "proximal"}, {}, "holds a model near the one common model"),
-        ("FedAvg", {"models": 2, "fraction": 0.5}, {}, "both say how many sites"),
-        ("Standalone", {"groups": 2}, {}, "are for models that travel"),
     ],
 )
 def test_what_has_no_meaning_is_refused_in_one_line(
