@@ -20,7 +20,7 @@ from fedsmall.sim.columns.scenario import Columns, load_columns
 from fedsmall.sim.consortium import keys, members, runs
 from fedsmall.sim.consortium.server_app import finished
 from fedsmall.sim.engines.local_grid import act_as_server
-from fedsmall.sim.report.sites.hospital import own_run, page
+from fedsmall.sim.report.hospital import own_run, page
 from fedsmall.strategies.columns.conduct import conduct_columns
 from fedsmall.strategies.server.heads import Heads
 from fedsmall.strategies.server.retrying_grid import RetryingGrid

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import tomli_w
 from scipy.special import logit
 
 from fedsmall.audit_log import LogCheck
@@ -29,8 +28,7 @@ from fedsmall.evaluation.metrics import GRADED, OF_LABELS, default_metric, evalu
 from fedsmall.federation import Task
 from fedsmall.package.record import COMMON, Package
 from fedsmall.privacy.site_level import epsilon
-from fedsmall.sim.report.css import style_sheet
-from fedsmall.sim.report.html import TEMPLATES
+from fedsmall.sim.report.html import fill
 from fedsmall.sim.report.sites.columns_here import OwnColumns, own_columns
 from fedsmall.sim.runs.folder import PlanRun, Run, prediction_key
 from fedsmall.sim.runs.scenario import as_toml, of_plan
@@ -132,9 +130,8 @@ def own_run(home: Path, policy: Policy, site: str, run: str) -> OwnRun:
 
 def page(own: OwnRun) -> str:
     """The whole page."""
-    template = TEMPLATES.get_template("hospital.html")
     shown, now = as_run(own), datetime.now(UTC).isoformat(timespec="minutes")[:16].replace("T", " ")
-    return template.render(own=own, run=shown, css=style_sheet(), now=now, listed=LISTED, toml=tomli_w.dumps)
+    return fill("hospital.html", own=own, run=shown, now=now, listed=LISTED)
 
 
 def as_run(own: OwnRun) -> Run | None:
