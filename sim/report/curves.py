@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedsmall.evaluation.clinical import Bin, Curve, calibration, precision_recall, roc, wilson
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.evaluation.survival import at, brier_scores, kaplan_meier, mean_time
 from fedsmall.sim.report.figures import INK, LARGE, SMALL, STYLE, square
 from fedsmall.sim.report.sections import Drawing

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from fedsmall.data.outcomes import ORDINAL
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.card import words
 from fedsmall.plan import Plan

@@ -16,14 +16,21 @@ from markupsafe import Markup
 from fedsmall.data.outcomes import ORDINAL
 from fedsmall.data.subgroups import KEPT_AS, UNKNOWN
 from fedsmall.evaluation import clinical as of_two
-from fedsmall.evaluation import labels as of_labels
-from fedsmall.evaluation.clinical import AtThreshold, Estimate, at_threshold, auc, wilson
-from fedsmall.evaluation.grades import kappa
-from fedsmall.evaluation.intervals import Interval, Scale, interval
-from fedsmall.evaluation.numbers import STATISTICS, mean_absolute_error, mean_error
-from fedsmall.evaluation.resampling import resampled
+from fedsmall.evaluation.clinical import (
+    NUMBER_STATISTICS,
+    SENSITIVITY,
+    AtThreshold,
+    Estimate,
+    at_threshold,
+    auc,
+    mean_absolute_error,
+    mean_error,
+    resampled,
+    wilson,
+)
+from fedsmall.evaluation.metrics import kappa, label_metrics
+from fedsmall.evaluation.statistics import Interval, Scale, interval
 from fedsmall.evaluation.survival import concordance, integrated_brier
-from fedsmall.evaluation.thresholds import SENSITIVITY
 from fedsmall.sim.report import curves
 from fedsmall.sim.report.sections import Cells, Drawing, Section, number, over_seeds, share
 from fedsmall.sim.report.style import looks
@@ -451,7 +458,7 @@ def outcome(run: Run) -> Outcome | None:
 
 def _of_numbers(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> tuple[Any, ...]:
     name, arrays = task["target"], [(each["predictions"][:, 0], each["labels"][:, 0]) for each in seeds]
-    shown: dict[str, Statistic] = {statistic: (of, "plain") for statistic, of in STATISTICS.items()}
+    shown: dict[str, Statistic] = {statistic: (of, "plain") for statistic, of in NUMBER_STATISTICS.items()}
     heads = {"mean absolute error": mean_absolute_error, "mean error": mean_error}
     return heads, f"A number is predicted: {name}", arrays, shown, curves.of_numbers(name, *arrays[0])
 
@@ -483,7 +490,7 @@ def _metric(name: str, p: np.ndarray, y: np.ndarray, label: int | None = None) -
     if label is not None:
         p, y = p[:, [label]], y[:, [label]]
     odds = np.log(np.clip(p, 1e-300, None)) - np.log1p(-np.clip(p, None, 1 - 1e-16))
-    return float(of_labels.metrics_of(odds[None], y, (name,))[name][0])
+    return float(label_metrics(odds[None], y, (name,))[name][0])
 
 
 def _concordance(survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> float:

@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from fedsmall.evaluation.clinical import Estimate
-from fedsmall.evaluation.intervals import Interval
+from fedsmall.evaluation.statistics import Interval
 from fedsmall.sim.report import figures
 
 ENDS = Markup("{}<br><small>{} to {}</small>")
