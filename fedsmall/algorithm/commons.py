@@ -1,0 +1,210 @@
+"""The common models of a federation: one, or one for each group of models that travel and are never merged.
+
+The batched engine and the Flower strategy both keep them here. Groups are averaged each by itself; the members of the
+result are judged and used together (:mod:`fedsmall.evaluation.outputs`).
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from fedsmall.aggregation.aggregate import aggregate
+from fedsmall.aggregation.combiners import Aggregate, Combiner, Updates
+from fedsmall.algorithm.gate import halves, refusal, size
+from fedsmall.plan import Method
+from fedsmall.training.stack import Rows, Stack, Tensors, group_means
+from fedsmall.travel.journey import route_of
+from fedsmall.travel.moments import Event, event
+from fedsmall.wire import Arrays, join, parts
+
+NEAR = 100.0  # times its size: no common model is refused that has not grown so far, nor one that is finite
+
+
+class Commons:
+    """The groups' common models, and what is made of them.
+
+    ``models`` holds the last common model of each group; ``start`` are those that the run began with. ``turn`` is the
+    group to which all models belong where groups take turns. ``agreed`` says that there is something to be judged:
+    where groups are regions, that they have become one.
+    """
+
+    def __init__(self, combiner: Combiner, method: Method, start: Sequence[Arrays]) -> None:
+        self.models = list(start)
+        self.turn = 0
+        self.agreed = True
+        self._stack: Arrays = {}  # the models of all groups, where they were made at once
+        self._method = method
+        self._combiners = [combiner, *(deepcopy(combiner) for _ in start[1:])]
+        self._averages: list[Arrays | None] = [None for _ in start]
+        self._kept: list[deque[Arrays]] = [deque(maxlen=method.snapshots) for _ in start]
+
+    def __len__(self) -> int:
+        """The number of groups."""
+        return len(self.models)
+
+    @property
+    def combiner(self) -> Combiner:
+        """The combiner of the first group, the only one of most methods."""
+        return self._combiners[0]
+
+    def order_rule(self) -> Arrays:
+        """What the local rule at the sites needs from the server; rules that need anything have one group."""
+        return self._combiners[0].order_rule()
+
+    def aggregate(self, updates: Callable[[int], Updates], t: int, gate: float) -> tuple[set[int], list[Event]]:
+        """Make each group's common model of its ``updates``; those of which nothing counts keep theirs.
+
+        Gives the groups whose aggregate was refused (:func:`~fedsmall.algorithm.gate.refusal`), which keep theirs too,
+        and events.
+        """
+        refused, events = set(), []
+        self.agreed = self._method.region_count == 1
+        for group in [self.turn] if self._method.by_samples else range(len(self.models)):
+            counted = updates(group)
+            if not counted.sites:
+                continue
+            model, told = combined(self._combiners[group], self.models[group], counted, t, gate)
+            if told:
+                refused.add(group)
+                events += told
+            self._take(group, model)
+        if self._method.by_samples:
+            self.turn = (self.turn + 1) % len(self.models)
+        return refused, events
+
+    @property
+    def are_means(self) -> bool:
+        """Whether several groups' next common models are the plain means of their models, and nothing else."""
+        plain = all(type(combiner) is Aggregate and combiner.aggregator == "mean" for combiner in self._combiners)
+        return plain and len(self.models) > 1 and not (self._method.weighted or self._method.by_samples)
+
+    def unite(self, weights: np.ndarray) -> int:
+        """Make the regions' common models one, their mean with these ``weights``, (regions,); gives the bytes sent.
+
+        Every region's server sends its own to one above them, and is sent the one.
+        """
+        one = aggregate(self.stack(), "mean", weights, {}, np.random.default_rng(0))  # a mean draws nothing
+        for group in range(len(self.models)):
+            self._take(group, one)
+        self.agreed = True
+        return 2 * len(self.models) * sum(array.nbytes for array in one.values())
+
+    def go_on_with(self, stack: Arrays) -> None:
+        """Take the groups' next common models, {name: (groups, ...)}, made at once where they :attr:`are_means`."""
+        for group in range(len(self.models)):
+            self._take(group, {name: array[group] for name, array in stack.items()})
+        self._stack = stack
+
+    def stack(self) -> Arrays:
+        """The groups' common models, {name: (groups, ...)}; nobody may write into them."""
+        return self._stack or {name: np.stack([model[name] for model in self.models]) for name in self.models[0]}
+
+    def result(self) -> Arrays:
+        """What is judged and kept: one model, or several with a leading axis of members (``Method.is_ensemble``)."""
+        groups = range(len(self.models))
+        if not self._method.is_ensemble:
+            return self._judged(0)[0]
+        if self._stack and not self._method.ema and self._method.snapshots == 1:
+            return self._stack
+        return self._members(groups)
+
+    def of_routes(self) -> tuple[Arrays, ...]:
+        """For each route what is judged of its groups, with a leading axis of members; without routes nothing."""
+        validation = self._method.validation
+        if validation is None:
+            return ()
+        routes = route_of(np.arange(len(self.models)), validation.routes)
+        return tuple(self._members(np.flatnonzero(routes == route).tolist()) for route in range(validation.routes))
+
+    def _members(self, groups: Iterable[int]) -> Arrays:
+        members = [model for group in groups for model in self._judged(group)]
+        return {name: np.stack([model[name] for model in members]) for name in members[0]}
+
+    def largest(self) -> int:
+        """The group whose common model has the largest norm; the gate judges by that model."""
+        return 0 if len(self.models) == 1 else max(range(len(self.models)), key=lambda group: size(self.models[group]))
+
+    def _judged(self, group: int) -> list[Arrays]:
+        return list(self._kept[group]) or [self._average(group)]
+
+    def _average(self, group: int) -> Arrays:
+        return self._averages[group] or self.models[group]
+
+    def _take(self, group: int, model: Arrays) -> None:
+        self.models[group], self._stack = model, {}
+        last = self._averages[group]
+        if self._method.ema:
+            self._averages[group] = model if last is None else _between(last, model, self._method.ema)
+        if self._method.snapshots > 1:
+            self._kept[group].append(self._average(group))
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """What must be kept to go on after a restart, beside the combiner of a single group."""
+        sets = {f"combiner.{group}": combiner.state()[0] for group, combiner in self._others()}
+        for group, model in enumerate(self.models):
+            sets[f"model.{group}"] = model if len(self.models) > 1 else {}
+            sets[f"average.{group}"] = self._averages[group] or {}
+            sets |= {f"kept.{group}.{number}": kept for number, kept in enumerate(self._kept[group])}
+        return join(**sets), {"turn": self.turn, "combiners": [combiner.state()[1] for _, combiner in self._others()]}
+
+    def restore(self, arrays: Mapping[str, np.ndarray], numbers: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state` gave."""
+        names = list(self.models[0])
+        self.turn, sets = int(numbers["turn"]), parts(arrays)
+        sets |= {part: {name: held[name] for name in names} for part, held in sets.items() if held.keys() == set(names)}
+        for group, combiner in self._others():
+            combiner.restore(sets.get(f"combiner.{group}", {}), numbers["combiners"][group - 1])
+        self._stack = {}
+        for group in range(len(self.models)):
+            self.models[group] = sets.get(f"model.{group}", self.models[group])
+            self._averages[group] = sets.get(f"average.{group}")
+            kept = (sets.get(f"kept.{group}.{number}") for number in range(self._method.snapshots))
+            self._kept[group].extend(model for model in kept if model)
+
+    def _others(self) -> Iterator[tuple[int, Combiner]]:
+        return enumerate(self._combiners[1:], start=1)
+
+
+def combined(combiner: Combiner, common: Arrays, updates: Updates, t: int, gate: float) -> tuple[Arrays, list[Event]]:
+    """The common model after an aggregation, and an event where that is the last one for want of a sound aggregate.
+
+    Then the combiner, too, remembers what it did before.
+    """
+    go_back = combiner.bookmark()
+    with np.errstate(over="ignore", invalid="ignore"):
+        model = combiner.combine(common, updates, t)
+        reason = refusal(model, common, gate)
+    if reason is None:
+        return model, []
+    go_back()
+    kept = f"{reason}; all keep the last common model"
+    return common, [event(t, "server", "refused", kept)]
+
+
+def sound_means(models: Tensors, last: Tensors) -> Tensors | None:
+    """The means of groups' ``models``, {name: (models of a group, groups, ...)}, where their ``last`` common models are
+    given, {name: (groups, ...)}; None where a mean may be refused, or models have counters, which are carried.
+    """
+    if not all(tensor.is_floating_point() for tensor in models.values()):
+        return None
+    made = group_means(models)
+    for mine, theirs in zip(halves(made), halves(last), strict=True):
+        if mine and not (Rows(mine).norms() < NEAR * Rows(theirs).norms()).all():
+            return None
+    return made
+
+
+def _between(last: Arrays, model: Arrays, ema: float) -> Arrays:
+    """The moving average one step on; integer buffers are those of the model."""
+    return {
+        name: np.asarray(ema * last[name] + (1 - ema) * array, dtype=array.dtype) if array.dtype.kind == "f" else array
+        for name, array in model.items()
+    }
+
+
+def sizes_of(stack: Stack) -> list[np.ndarray]:
+    """The norms of the models' weights, and of their running statistics where they have any: (models,) each."""
+    return [Rows(half).norms() for half in halves(stack.state) if half]

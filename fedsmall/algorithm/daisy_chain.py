@@ -1,0 +1,72 @@
+"""Federated daisy-chaining (Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1), for every engine and real sites.
+
+Row k of a stack is a model, and ``at[k]`` the site where it is (:class:`~fedsmall.algorithm.travellers.Travellers`). A
+permutation changes ``at``, an aggregation the rows, as the topology has it. Sites train in this process, or behind a
+grid (:class:`fedsmall.strategies.grid_trainer.GridTrainer`): the algorithm does not know which.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from fedsmall.aggregation.combiners import Combiner, combiner_for
+from fedsmall.algorithm.dynamic import DynamicAverages
+from fedsmall.algorithm.gossip import Peers
+from fedsmall.algorithm.topologies import Region, Regions, Server, Topology, United
+from fedsmall.algorithm.travellers import Travellers
+from fedsmall.plan import Plan
+from fedsmall.training.trainer import Trainer
+from fedsmall.travel.moments import Initial, Moment
+from fedsmall.travel.schedule import Action, Contact
+
+
+def topology_for(
+    plan: Plan, trainer: Trainer, initial: Initial, combiner: Combiner | None = None, united: United | None = None
+) -> Topology:
+    """The sites of ``trainer`` as the plan's method lets them average; ``combiner`` in place of the method's own.
+
+    ``initial`` gives each site its own model, or all one under None. Where there is a line to other regions,
+    ``united``, the sites are those of one region.
+    """
+    if united is not None:
+        within = plan.model_copy(update={"method": plan.method.model_copy(update={"regions": None})})
+        return Region(within, Travellers(within, trainer, combiner_for(plan), initial), plan, united)
+    method, travellers = plan.method, Travellers(plan, trainer, combiner or combiner_for(plan), initial)
+    if method.topology is not None:
+        return Peers(plan, travellers)
+    if method.is_dynamic:
+        return DynamicAverages(plan, travellers)
+    return Regions(plan, travellers) if method.region_count > 1 else Server(plan, travellers)
+
+
+def daisy_chain(
+    topology: Topology, contacts: Iterable[Contact], due: Callable[[Contact], bool] = lambda contact: False
+) -> Iterator[Moment]:
+    """Algorithm 1 over the sites of a topology: a moment for each stretch of contacts that can be walked in one go.
+
+    A stretch ends with an aggregation, and where somebody must see the models (``due``) or draw noise for them.
+    Departs from Algorithm 1 as printed as :class:`~fedsmall.travel.schedule.Schedule` does: aggregation wins a tie.
+    """
+    travellers = topology.travellers
+    for stretch in stretches(contacts, lambda contact: travellers.careful or due(contact)):
+        left = [stretch]
+        while left:
+            now = left.pop(0)
+            moment = topology.walk(now)  # lines 4 to 8: train, and let models travel
+            if moment is None:  # a model is not what it should be: again in parts, so that it is stopped where it arose
+                length = 1 if travellers.careful else (len(now) + 1) // 2
+                left = [*(now[k : k + length] for k in range(0, len(now), length)), *left]
+            elif now[-1].action is Action.AGGREGATE:
+                yield from topology.average(moment)  # lines 9 to 12: the models become one, which all sites get
+            else:
+                yield moment
+
+
+def stretches(contacts: Iterable[Contact], ends: Callable[[Contact], bool]) -> Iterator[list[Contact]]:
+    """Contacts that can be walked in one go: up to the next one at whose end somebody must act."""
+    stretch: list[Contact] = []
+    for contact in contacts:
+        stretch.append(contact)
+        if contact.action is Action.AGGREGATE or ends(contact):
+            yield stretch
+            stretch = []
+    if stretch:
+        yield stretch

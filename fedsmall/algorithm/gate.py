@@ -1,0 +1,161 @@
+"""The gate: finite numbers that are too large to be used. It judges sizes alone, and only ever sets aside.
+
+A size is a Euclidean norm over the weights of a model; running statistics are judged apart, by the same rules. One
+absurd model would decide a mean alone, and a travelling one would spoil every site that it comes to.
+
+The factors are generous, for an honest site whose data are unlike all others' must never be set aside. An update is, if
+it is both more than 20 times the median of its contact's and more than 5 times the size of the model that was sent, or
+of the last common one. Over the scenarios that come along (digits of two classes a site, four unlike hospitals, SUSY
+with Radon points, Adam, independent starts) updates were up to 49 times the median, where most models had converged,
+and elsewhere up to 4 times the model; none came nearer than a sixth to both bounds at once.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import TypeVar
+
+import numpy as np
+
+from fedsmall.wire import Arrays, is_buffer, stack_of_one
+
+T = TypeVar("T")
+
+GATE = 20.0  # times the median of a contact's updates; a plan may say another factor, or none
+OF_MODEL = 5.0  # times the size of the model that was sent
+GROWTH = 1000.0  # times the last common model: no common model grows so much at once, and no state is kept that has
+TINY = 1e-200  # a sum of squares below it has lost some of them
+ENOUGH = 3  # models whose median one absurd model does not decide
+
+
+def halves(named: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
+    """The weights of a model or a stack of them, and its running statistics."""
+    weights = {name: held for name, held in named.items() if not is_buffer(name)}
+    return weights, {name: held for name, held in named.items() if name not in weights}
+
+
+def sizes(stack: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The norm of every model of a stack, (models,), over its floats together; no number is too large for it."""
+    models = len(next(iter(stack.values()), ()))
+    floats = [a.reshape(models, -1) for a in stack.values() if np.issubdtype(a.dtype, np.floating) and a.size]
+    if not floats:
+        return np.zeros(models)
+    largest = np.max([np.abs(a).max(axis=1) for a in floats], axis=0).astype(np.float64)  # (models,)
+    unit = np.where(largest > 0, largest, 1.0)[:, None]
+    return np.asarray(largest * np.sqrt(sum(np.square(a / unit).sum(axis=1) for a in floats)))
+
+
+def size(model: Mapping[str, np.ndarray]) -> float:
+    """The norm of one model, as :func:`sizes` gives it, and at once where no square leaves the range of float64."""
+    floats = [np.asarray(a).ravel() for a in model.values() if a.dtype.kind == "f"]
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = sum(float(np.dot(a, a)) for a in (flat.astype(np.float64, copy=False) for flat in floats))
+    if TINY < squares < np.inf or not floats:
+        return math.sqrt(squares)
+    return float(sizes(stack_of_one(model)).sum())
+
+
+def too_large(replies: Arrays, sent: Arrays, common: Arrays, gate: float, *, alone: bool = False) -> dict[int, str]:
+    """Which models of a contact are set aside, and why: {row: reason}.
+
+    ``replies`` and ``sent`` are {name: (models, ...)}: what came, and what each of them set out from; ``common`` is the
+    last common model. With less than three models there is no median to trust, and only a growth by a thousand counts;
+    nor is there one where each is judged ``alone``, by a site that sees no other's.
+    """
+    if alone:
+        rows = range(len(next(iter(replies.values()), ())))
+        each = (
+            [{name: array[row : row + 1] for name, array in part.items()} for part in (replies, sent)] for row in rows
+        )
+        found = [too_large(came, was, common, gate).get(0) for came, was in each]
+        return {row: reason for row, reason in enumerate(found) if reason is not None}
+    reasons: dict[int, str] = {}
+    with np.errstate(over="ignore", invalid="ignore"):  # infinitely far is far enough
+        for came, was, last in zip(halves(replies), halves(sent), halves(common), strict=True):
+            updates = sizes({name: _difference(came[name], was[name]) for name in came})
+            scale = np.maximum(sizes(was), size(last)) if was else updates
+            for row in np.flatnonzero(updates > _bound(updates, scale, last, gate)):
+                reasons.setdefault(int(row), _reason(updates, scale, int(row)))
+    return reasons
+
+
+def outsize(models: np.ndarray, beside: np.ndarray, common: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Which of a contact's travellers were already absurd when they were sent, by the sizes of all, (models,).
+
+    Where such a one comes to nothing, it is not the doing of the site where it does. ``models`` are the sizes of the
+    weights, ``beside`` of what travels with them (zero for nothing).
+    """
+    bound = min(_usual(models), largest(halves(common)[0]))
+    return np.asarray((models > bound) | (beside > _usual(beside)))
+
+
+def _usual(sent: np.ndarray) -> float:
+    some = sent[sent > 0]
+    with np.errstate(over="ignore"):
+        return GATE * float(np.median(some)) if len(some) >= ENOUGH else np.inf
+
+
+def charge(site: str, reason: str, by: str | None) -> tuple[str, str, str]:
+    """Who is named for a model that may not be used, as what, and why: (site, kind, reason).
+
+    The site that sent it; or, where it was sent an absurd one, ``by``, who had trained that last.
+    """
+    if by is None:
+        return site, "set aside", reason
+    return (
+        by,
+        "replaced",
+        f"the model that it trained last came to nothing at {site} ({reason}); the last common model takes its place",
+    )
+
+
+def largest(common: Mapping[str, np.ndarray]) -> float:
+    """The size that no model may have that follows this common one: a thousand times its own.
+
+    A common model that is next to zero counts as one whose numbers are of size one.
+    """
+    return GROWTH * max(size(common), _unit(common))
+
+
+def refusal(model: Arrays, common: Arrays, gate: float) -> str | None:
+    """Why an aggregate may not follow the last common model, or None where it may."""
+    new_sizes = [size(half) for half in halves(model)]
+    if not np.isfinite(new_sizes).all() and not _finite(model):
+        return "the aggregate holds a number that is not finite"
+    for new, last in zip(new_sizes, halves(common), strict=True):
+        if gate and new > largest(last):
+            return f"the aggregate is {GROWTH:,.0f} times the last common model, or more"
+    return None
+
+
+def _finite(model: Arrays) -> bool:
+    return all(np.isfinite(array).all() for array in model.values() if array.dtype.kind == "f")
+
+
+def _difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.subtract(one, other, dtype=np.float64) if np.issubdtype(one.dtype, np.floating) else np.zeros_like(one)
+
+
+def _bound(updates: np.ndarray, scale: np.ndarray, common: Arrays, gate: float) -> np.ndarray:
+    if len(updates) < ENOUGH:
+        return np.asarray(GROWTH * np.maximum(scale, _unit(common)))
+    bound = np.maximum(gate * np.median(updates), OF_MODEL * scale)
+    return np.asarray(np.where(bound > 0, bound, np.inf))  # all are at zero, and most have stayed there
+
+
+def _reason(updates: np.ndarray, scale: np.ndarray, row: int) -> str:
+    usual = float(np.median(updates))
+    if len(updates) < ENOUGH or not usual:
+        return f"its update is {_times(updates[row], scale[row])} the size of the model that it was sent"
+    return f"its update is {_times(updates[row], usual)} the median of this contact's"
+
+
+def _times(one: float, other: float) -> str:
+    factor = one / other if other else np.inf
+    if not factor < 1e6:
+        return "more than a million times"
+    return f"{factor:,.0f} times"
+
+
+def _unit(model: Mapping[str, np.ndarray]) -> float:
+    """The norm of a model all whose floats are one."""
+    return float(np.sqrt(sum(a.size for a in model.values() if np.issubdtype(a.dtype, np.floating))))

@@ -1,0 +1,127 @@
+"""Who averages with whom: what happens to the models of a federation at a contact, beside their training."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from fedsmall.algorithm.travellers import Travellers
+from fedsmall.errors import PlanError
+from fedsmall.plan import Plan
+from fedsmall.travel.moments import Event, Moment
+from fedsmall.travel.regions import meet, regions_of, route_within
+from fedsmall.travel.schedule import Action, Contact
+from fedsmall.wire import Arrays
+
+# Takes a round, a region's global model after it and the weight behind that; gives the model of all regions.
+United = Callable[[int, Arrays, float], Arrays]
+
+
+class Topology(ABC):
+    """Moves the models of ``travellers``; Algorithm 1 (:mod:`fedsmall.algorithm.daisy_chain`) does not know how.
+
+    It ``has_places`` where the plan alone says where every model goes next.
+    """
+
+    has_places = True
+
+    def __init__(self, plan: Plan, travellers: Travellers) -> None:
+        self.plan, self.travellers = plan, travellers
+
+    def walk(self, stretch: Sequence[Contact]) -> Moment | None:
+        """Train all models from contact to contact; None, and nothing has happened, where that must go in parts."""
+        return self.travellers.walk(stretch, self.travellers.commons.order_rule())
+
+    @abstractmethod
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """The moment of an aggregation; after it, models are what it has made of them."""
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """What must be kept beside the models to go on after a restart, as arrays by name and a record for JSON."""
+        return {}, {}
+
+    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:  # noqa: B027 (most have nothing to take up)
+        """Take up what :meth:`state` gave."""
+
+
+@final
+class Server(Topology):
+    """One server, which makes the next global model, or one for each group; plain means of groups at once."""
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """Let every group's models become one."""
+        travellers, t = self.travellers, moment.contact.t
+        commons, means, told = travellers.commons, travellers.means(), list[Event]()
+        if means is None:
+            travellers.refused, told = commons.aggregate(travellers.updates, t, travellers.gate)
+        else:
+            commons.go_on_with(means)
+            travellers.refused = set()
+        yield from become_global(travellers, moment, told)
+
+
+@final
+class Regions(Topology):
+    """A server for each region; now and then the regions' global models become one."""
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """Let every region's models become one, and the regions' where they meet."""
+        travellers, commons = self.travellers, self.travellers.commons
+        travellers.group = regions_of(self.plan, len(travellers.names))[travellers.at]
+        travellers.refused, told = commons.aggregate(travellers.updates, moment.contact.t, travellers.gate)
+        between = commons.unite(travellers.shares()) if meet(self.plan, moment.contact) else 0
+        yield from become_global(travellers, moment, told, between)
+
+
+@final
+class Region(Topology):
+    """One region's server among several: now and then its global model becomes one with those of the others.
+
+    ``whole`` is the plan of all regions, which the sites are told; who is where is drawn over the sites of all, by
+    name, so that the regions together are what a simulation of them is, to the bit. ``united`` gives the model of all.
+    """
+
+    def __init__(self, plan: Plan, travellers: Travellers, whole: Plan, united: United) -> None:
+        super().__init__(plan, travellers)
+        travellers.move, self._whole, self._united = self._move, whole, united
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """Let the region's models become one, and that one with the other regions' where they meet."""
+        travellers, commons, t = self.travellers, self.travellers.commons, moment.contact.t
+        weight = float(travellers.shares().sum())  # of what counts, before it is averaged
+        travellers.refused, told = commons.aggregate(travellers.updates, t, travellers.gate)
+        if meet(self._whole, moment.contact):
+            own = commons.models[0]
+            one = self._united(t, own, weight)
+            _check_like(own, one)
+            commons.go_on_with({name: one[name][None] for name in own})
+        yield from become_global(travellers, moment, told)
+
+    def _move(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
+        if before.action is not Action.PERMUTE:
+            return at
+        names = self.travellers.names
+        to = route_within(self._whole, names, before.t)
+        return np.array([names.index(to[names[site]]) for site in at])
+
+
+def _check_like(own: Arrays, one: Arrays) -> None:
+    """Raise PlanError where what came down is another kind of model."""
+    told = [{name: (array.shape, array.dtype) for name, array in model.items()} for model in (own, one)]
+    if told[0] != told[1]:
+        raise PlanError("the united model has other arrays than this region's")
+
+
+def become_global(travellers: Travellers, moment: Moment, told: Sequence[Event], between: int = 0) -> Iterator[Moment]:
+    """The moment with what its aggregation, of which events ``told``, has made; after it all models are that."""
+    travellers.publish()
+    commons = travellers.commons
+    yield moment._replace(
+        common=commons.result() if commons.agreed else None,
+        commons=tuple(commons.models),
+        of_routes=commons.of_routes,
+        events=[*moment.events, *told],
+        bytes_between=moment.bytes_between + between,
+    )
+    travellers.become_common()

@@ -1,0 +1,439 @@
+"""The models on their way through a federation, as rows of one stack: where they are, and what a contact does."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedsmall.aggregation.combiners import Combiner, Updates
+from fedsmall.algorithm.commons import Commons, sizes_of, sound_means
+from fedsmall.algorithm.departing import Door, bytes_of_stretch, bytes_on_the_way, make_small
+from fedsmall.algorithm.gate import charge, halves, largest, outsize, size, sizes, too_large
+from fedsmall.codec.check_wire import in_codes
+from fedsmall.codec.parcels import Outbox
+from fedsmall.errors import ReplyError
+from fedsmall.plan import Plan
+from fedsmall.privacy.site_level import at_contacts
+from fedsmall.training.stack import Rows, Stack, Tensors, leaving, stacked, tensors_of
+from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Leg, Signals, Trained, Trainer
+from fedsmall.travel.journey import groups_of, moved, route_at, set_out
+from fedsmall.travel.moments import Event, Initial, Moment, event, nobody, starting
+from fedsmall.travel.regions import crossings, regions_of
+from fedsmall.travel.schedule import Action, Contact
+from fedsmall.wire import Arrays, Traveller, join, parts
+
+NOT_FINITE = "the model holds a number that is not finite (NaN or Inf)"
+UNUSABLE = Fault("set aside", NOT_FINITE)
+GROWN = 3.0  # an update can be too large only where a model has grown more than so
+OF_EACH = ("at", "group", "common", "trained", "_here", "_by", "_examples", "_steps", "_carries")  # (travellers,) each
+
+
+class Travellers:
+    """The models on their way, a row each: where they are, what they have been through, and what their bytes cost."""
+
+    def __init__(self, plan: Plan, trainer: Trainer, combiner: Combiner, initial: Initial) -> None:
+        self.plan, self.trainer, self.names = plan, trainer, trainer.names
+        if list(self.names) != sorted(self.names):
+            raise ValueError("sites must come in the order of their names")
+        self._initial = initial
+        self.commons = Commons(combiner, plan.method, starting(plan, len(self.names), initial))
+        self.move = self._moved  # where models go between two contacts
+        self.has_sent = np.zeros(0, dtype=bool)  # of sites elsewhere: which have sent a model at the last contact
+        self.refused: set[int] | None = None  # groups without a new model, from an aggregation to :meth:`become_common`
+        self.at = np.zeros(0, dtype=np.int64)  # nobody has set out
+        self._before: Contact | None = None
+        self._memory = Arrays()
+        self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
+        # contact by contact: each noises or rounds, or is an exchange of messages
+        self.careful = at_contacts(plan) is not None or in_codes(plan) or trainer.is_remote
+        self._outbox = Outbox(plan)  # the groups' common models as sites read them
+        self._door = Door(plan, trainer.names, self._outbox.known)
+        self._federated = plan.method.family == "federated"
+        self.gate = float(plan.method.gate) if self._federated else 0.0
+        self._in_part = plan.method.hidden or plan.method.is_dynamic  # the server knows of models that came alone
+        self._alone = self._in_part or plan.method.topology is not None  # nobody sees all models of a contact
+
+    def depart(self, contact: Contact) -> None:
+        """Give a model to every site that takes part in the first contact of the run."""
+        self.at = set_out(self.plan, len(self.names), contact, self.trainer.samples)
+        self._sizes = []
+        rows, method = len(self.at), self.plan.method
+        self.trainer.check_room(rows, self.commons.models[0])
+        self.group = groups_of(method, rows, len(self.commons))
+        if method.region_count > 1:
+            self.group = regions_of(self.plan, len(self.names))[self.at]
+        own = self.plan.initial_models == "independent" and not method.grouped
+        common = self._outbox.take(self.commons.models, 0)
+        start = [self._initial(self.names[site]) for site in self.at] if own else common
+        self.stack: Stack = self.trainer.stack([Traveller(model) for model in start])
+        if own:
+            make_small(self.plan, self.stack, [self.names[site] for site in self.at], 0)
+        else:
+            self.stack = self.stack.rows(self.group)
+        self._sizes_of_one = bytes_on_the_way(self.plan, self.stack)
+        self.common = np.full(rows, not own)  # the last common model, untouched
+        self.trained = np.zeros(rows, dtype=bool)  # since the last aggregation
+        self._here = np.zeros(rows, dtype=bool)  # trained at the last contact, too
+        self._by = np.full(rows, -1)  # the site that trained it last
+        self._examples, self._steps = np.zeros(rows), np.zeros(rows, dtype=np.int64)
+        self._carries = np.zeros(rows, dtype=bool)  # optimizer state goes along
+        self._rule: Arrays = {}
+
+    def walk(self, stretch: Sequence[Contact], order_rule: Arrays) -> Moment | None:
+        """Train all travellers from contact to contact; None, and nothing has happened, where one contact at a time
+        must be looked at. A traveller whose model is not finite after one contact is as it was before it.
+        """
+        if not len(self.at):
+            self.depart(stretch[0])
+        legs, at, before, crossed = [], self.at, self._before, 0
+        for contact in stretch:
+            last, at = at, at if before is None else self.move(at, before, contact)
+            crossed += crossings(self.plan, len(self.names), last, at)
+            arrived = before is None or before.travels
+            closes, route = contact.action is Action.AGGREGATE, route_at(self.plan, contact.t)
+            legs.append(Leg(at, contact.t, contact.rounds, arrived, closes, route, contact.travels))
+            before = contact
+        received = self._kept()
+        trained = self._train(legs, received, order_rule)
+        good, grown = self._judged(received)
+        good[list(trained.lost)] = False
+        if not good.all() or grown.any():
+            self._sizes = []  # some models will be put back
+        if len(stretch) > 1 and not (good.all() and not grown.any()):
+            self.stack, self.careful = received(), self.careful or not good.all()
+            return None
+        lost = {row: fault for row, fault in trained.lost.items() if fault.kind != SPOILT}
+        bad = [row for row in np.flatnonzero(~good).tolist() if row not in lost]
+        reasons = {row: trained.lost.get(row, UNUSABLE).reason for row in bad}
+        if grown.any():
+            reasons |= self._too_large(received(), np.flatnonzero(good))
+        good[list(reasons)] = False
+        sent = self._bytes(stretch, order_rule, trained, at, good)
+        if self._outbox.known.models:
+            names = [self.names[site] for site in at]
+            orders = dict(zip(names, self.common.tolist(), strict=True))
+            self._outbox.known.answered(contact.t, orders, [names[row] for row in np.flatnonzero(good)])
+        between = crossed * sum(self._sizes_of_one)
+        self.at, self._before, self._memory = at, contact, trained.memory
+        told = sorted((self.names[at[row]], fault) for row, fault in lost.items())
+        events = [event(contact.t, site, fault.kind, fault.reason) for site, fault in told]
+        events += [event(contact.t, *note) for note in trained.notes]
+        events += self._set_aside(received, lost, reasons, contact, legs[-1].arrived)
+        self.trained[[row for row, fault in lost.items() if fault.stays]] = True
+        if forgotten := [row for row, fault in lost.items() if fault.kind == FORGOT]:
+            self._restart(np.array(forgotten))
+        self._examples[good] = trained.examples[good]
+        self._steps[good] = trained.steps[good] + (0 if legs[-1].arrived else self._steps[good])
+        self._here = good
+        self.trainer.accept(np.flatnonzero(good))
+        if trained.messages is not None:
+            self._carries[good] = trained.messages.carries[good]
+        self._rule = trained.rule if (good | ~self._counted()).all() else {}
+        order = np.flatnonzero(good)[np.argsort(at[good])].tolist()
+        sites, models = tuple(self.names[site] for site in at[order]), partial(self._models, order)
+        if trained.messages is not None:
+            self.has_sent = trained.messages.models
+        ordered = len(at) - sum(fault.kind == ABSENT for fault in lost.values())
+        updates = sum(contact.rounds for contact in stretch) * ordered
+        return Moment(contact, None, sites, models, updates, sent, events, self._memory, between)
+
+    def _train(self, legs: Sequence[Leg], received: Callable[[], Stack], order_rule: Arrays) -> Trained:
+        """Train in place; what leaves the sites is then what others read."""
+        signals = Signals(self.common, order_rule, self._memory, losses=False)
+        if self.trainer.is_remote:
+            sent, known = self._outbox.sent, self._outbox.known
+            signals = replace(
+                signals, sent=sent, known=known, group=self.group, carries=self._carries, fresh=~self.trained
+            )
+            return self.trainer.walk(self.stack, legs, signals)
+        self._door.arrive(self.stack, legs[-1].sites, self.common)
+        trained = self.trainer.walk(self.stack, legs, signals)
+        if legs[-1].leaves:
+            self._door.leave(self.stack, received, legs[-1].sites, legs[-1].t)
+        return trained
+
+    def _models(self, rows: list[int]) -> Arrays:
+        """The models of some rows, {name: (rows, ...)}, those too that have stayed at their sites."""
+        here, _ = self.trainer.fetch(self.stack, np.array(rows, dtype=np.int64))
+        return Rows(self.stack.state).arrays(here.tolist())
+
+    def walk_some(self, rows: np.ndarray, at: np.ndarray, contact: Contact, order_rule: Arrays) -> Moment:
+        """As :meth:`walk`, for one contact and some rows' travellers, which are ``at`` their sites; others wait."""
+        if not len(rows):
+            self._before = contact
+            return nobody(contact, self._memory)
+        part = copy(self)
+        for name in OF_EACH:
+            setattr(part, name, (at if name == "at" else getattr(self, name))[rows])
+        part.stack, part._sizes = self.stack.rows(rows), []
+        moment = part.walk([contact], order_rule)
+        assert moment is not None  # of one contact
+        self.at = np.array(at)
+        for name in OF_EACH:
+            getattr(self, name)[rows] = getattr(part, name)
+        self.stack.put(rows, part.stack)
+        self._before, self._memory = contact, part._memory
+        return moment
+
+    def become(self, at: np.ndarray, sites: np.ndarray, models: Tensors) -> None:
+        """Every traveller that is ``at`` one of these ``sites`` is now what the site has, {name: (sites, ...)}."""
+        rows = np.flatnonzero(np.isin(at, sites))
+        index = torch.from_numpy(np.searchsorted(sites, at[rows]))
+        for name, array in models.items():
+            tensor = self.stack.state[name]
+            tensor[torch.from_numpy(rows).to(tensor.device)] = array[index].to(tensor.device)
+        self.trained[rows], self._sizes = False, []
+
+    def weights(self, rows: np.ndarray) -> np.ndarray:
+        """How much each of some travellers counts in an average, (rows,)."""
+        return self._examples[rows] if self.plan.method.weighted else np.ones(len(rows))
+
+    def shares(self) -> np.ndarray:
+        """What the models of every region count together, (regions,)."""
+        counted = self._counted()
+        return np.bincount(self.group[counted], self.weights(np.flatnonzero(counted)), minlength=len(self.commons))
+
+    def _moved(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
+        stays = self.plan.method.topology is not None  # its letters bring it
+        return at if stays else moved(self.plan, len(self.names), at, before, contact, self.trainer.samples)
+
+    def publish(self) -> None:
+        """Let sites elsewhere know what the aggregation after the last contact has made."""
+        if self.trainer.is_remote:
+            assert self._before is not None
+            self._outbox.take(self.commons.models, self._before.t)
+            self.trainer.publish(self._before.t, self._outbox.sent, self.commons.order_rule())
+
+    def fetch(self, sites: Sequence[str]) -> tuple[list[str], int]:
+        """Have the models of these sites here which have stayed there; gives the sites whose are, and the bytes."""
+        row_of = {self.names[site]: row for row, site in enumerate(self.at)}
+        rows, sent = self.trainer.fetch(self.stack, np.array([row_of[site] for site in sites], dtype=np.int64))
+        return [self.names[site] for site in self.at[rows]], sent
+
+    def is_sound(self) -> bool:
+        """Whether no model has outgrown the last global one so far that no run should go on with it."""
+        if not self.gate or self.refused is not None:  # all are about to become the global model
+            return True
+        return bool((sizes_of(self.stack)[0] <= largest(self._largest())).all())
+
+    def places(self, following: Contact | None) -> dict[str, tuple[int, str, bool]]:
+        """Which model is at each site for the ``following`` contact: its number among different ones,
+        the site that trained it last (nobody: ""), and whether it is the global model.
+        """
+        assert self._before is not None
+        at = self.at if following is None else self.move(self.at, self._before, following)
+        is_global = self.common if self.refused is None else np.ones(len(at), dtype=bool)
+        number = np.where(is_global, self.group, len(self.commons) + np.arange(len(at)))
+        by = ["" if flag or site < 0 else self.names[site] for site, flag in zip(self._by, is_global, strict=True)]
+        told = zip(at.tolist(), number.tolist(), by, is_global.tolist(), strict=True)
+        return {self.names[site]: (model, name, flag) for site, model, name, flag in sorted(told)}
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """What must be kept to go on after the last contact, as arrays by name and a record for JSON."""
+        models = {} if self.refused is not None else Rows(self.stack.state).arrays()  # else all become the global model
+        groups, numbers = self.commons.state()
+        parcels, rounds = self._outbox.state(self.commons.models)
+        arrays = join(
+            model=models,
+            beside=Rows(self.stack.optimizer).arrays(),
+            rule=self._rule,
+            of_each={name: getattr(self, name) for name in OF_EACH},
+            common=self.commons.models[0],
+            commons=groups,
+            combiner=self.commons.combiner.state()[0],
+            parcels=parcels,
+        )
+        return {name: np.array(array) for name, array in arrays.items()}, {
+            "groups": numbers,
+            "combiner": self.commons.combiner.state()[1],
+            "refused": None if self.refused is None else sorted(self.refused),
+            "parcels": rounds,
+        }
+
+    def restore(self, arrays: Arrays, numbers: Mapping[str, Any], before: Contact) -> None:
+        """Take up what :meth:`state` gave after the contact ``before``."""
+        kept, commons = parts(arrays), self.commons
+        names = list(commons.models[0])  # a journal has an order of its own
+        commons.models[0] = {name: kept["common"][name] for name in names}
+        commons.restore(kept.get("commons", {}), numbers["groups"])
+        commons.combiner.restore(kept.get("combiner", {}), numbers["combiner"])
+        self._outbox.restore(commons.models, kept.get("parcels", {}), numbers["parcels"])
+        for name, array in kept["of_each"].items():
+            setattr(self, name, np.array(array))
+        models = kept.get("model") or {name: array[self.group] for name, array in commons.stack().items()}
+        own = {name: models[name] for name in names}
+        self.stack = self.trainer.stack_of(tensors_of(own), tensors_of(kept.get("beside", {})))
+        self._sizes_of_one = bytes_on_the_way(self.plan, self.stack)
+        self._before, self._rule = before, kept.get("rule", {})
+        if numbers["refused"] is not None:
+            self.refused = set(numbers["refused"])
+            self.become_common()
+
+    def updates(self, group: int = 0) -> Updates:
+        """What counts in a group's aggregation: its travellers that :meth:`_counted` has, wherever they are."""
+        rows = np.argsort(self.at)
+        rows = rows[(self._counted() & (self.group == group))[rows]]
+        assert self._before is not None
+        names = tuple(self.names[site] for site in self.at[rows])
+        summed = self.trainer.sum_up(self._before.t, group, names)
+        if summed is not None:
+            weights = summed.examples if self.plan.method.weighted else None
+            return Updates(summed.sites, {}, weights, summed.steps, sites_in_all=len(self.names), total=summed.total)
+        return Updates(
+            sites=names,
+            stack=self._outbox.owed(Rows(self.stack.state).arrays(rows.tolist()), group),
+            weights=self._examples[rows] if self.plan.method.weighted else None,
+            steps=self._steps[rows],
+            rule={name: array[rows] for name, array in self._rule.items()},
+            sites_in_all=len(self.names),
+        )
+
+    def _counted(self) -> np.ndarray:
+        """Which travellers count in the next aggregation: those trained since the last. Of models that are kept from
+        the server, those trained for this very contact: a seal is opened, and a sum sent, only where one is.
+        """
+        return self.trained & self._here if self._in_part else self.trained
+
+    def become_common(self) -> None:
+        """Every traveller is its group's common model now, weights and buffers; its moments stay with it, unless
+        its group's aggregate was ``refused``.
+        """
+        assert self._before is not None
+        assert self.refused is not None
+        afresh, self.refused = self.refused, None
+        models, rows = self._outbox.take(self.commons.models, self._before.t), np.arange(len(self.at))
+        self._forget(rows if self.plan.method.by_samples else rows[np.isin(self.group, list(afresh))])
+        if self.plan.method.by_samples:
+            self.group[:] = self.commons.turn
+        if len(models) == 1:
+            self.stack.replace(models[0])
+            sizes = [np.array([size(half)]) for half in halves(models[0]) if half] if self.gate else []
+        else:
+            of_groups = stacked(models, list(models[0])) if in_codes(self.plan) else tensors_of(self.commons.stack())
+            for name, tensor in self.stack.state.items():
+                tensor.copy_(of_groups[name][torch.from_numpy(self.group)])
+            sizes = [Rows(half).norms() for half in halves(of_groups) if half] if self.gate else []
+        self._sizes = [of_half[self.group] for of_half in sizes]
+        self.common[:], self.trained[:] = True, False
+
+    def means(self) -> Arrays | None:
+        """The groups' next common models at once, {name: (groups, ...)}: sound plain means of as many models each.
+
+        None where anything else is asked, where not all models count, or where one may be refused. One after the other,
+        groups of few models cost more than the training of their models.
+        """
+        groups, state = len(self.commons), self.stack.state
+        in_turn = np.arange(len(self.at)) % groups
+        plain = self.commons.are_means and not self._in_part and self._counted().all() and len(self.at) % groups == 0
+        if not plain or (self.group != in_turn).any():
+            return None
+        turns = {name: tensor.view(-1, groups, *tensor.shape[1:]) for name, tensor in state.items()}
+        made = sound_means(turns, tensors_of(self.commons.stack()))
+        return None if made is None else Rows(made).arrays()
+
+    def _of_groups(self, rows: np.ndarray) -> Stack:
+        """Copies of their groups' last common models for these rows, with the optimizer state that they have."""
+        sent = self._outbox.take(self.commons.models, 0)
+        models = self.trainer.stack([Traveller(model) for model in sent]).rows(self.group[rows])
+        models.optimizer = self.stack.rows(rows).optimizer
+        return models
+
+    def _forget(self, rows: np.ndarray) -> None:
+        for tensor in self.stack.optimizer.values() if len(rows) else ():
+            tensor[torch.from_numpy(rows).to(tensor.device)] = 0
+        self._carries[rows], self._by[rows] = False, -1
+
+    def _kept(self) -> Callable[[], Stack]:
+        """What the sites are sent, should it be wanted again; no copy where all have the last common model."""
+        if self.common.all() and not self.stack.optimizer:
+            return lambda: self._of_groups(np.arange(len(self.at)))
+        copy = self.stack.clone()
+        return lambda: copy
+
+    def _judged(self, received: Callable[[], Stack]) -> tuple[np.ndarray, np.ndarray]:
+        """Which models are finite, and which may have had an update that is too large: (models,) each.
+
+        A quick look, for most models are sound: a norm that is finite tells that all its numbers are.
+        """
+        stack, nothing = self.stack, np.zeros(len(self.at), dtype=bool)
+        if not self.gate:
+            return Rows(stack.state | stack.optimizer).finite(), nothing
+        was = self._sizes or sizes_of(received())
+        self._sizes = now = sizes_of(stack)
+        finite = all(np.isfinite(norms).all() for norms in now)
+        doubtful = stack.optimizer if finite else stack.state | stack.optimizer
+        grown = np.any([after > GROWN * before for after, before in zip(now, was, strict=True)], axis=0)
+        return Rows(doubtful).finite() if doubtful else ~nothing, np.asarray(grown)
+
+    def _too_large(self, received: Stack, rows: np.ndarray) -> dict[int, str]:
+        came, sent = Rows(self.stack.state).arrays(rows.tolist()), Rows(received.state).arrays(rows.tolist())
+        found = too_large(came, sent, self._largest(), self.gate, alone=self._alone)
+        return {int(rows[row]): why for row, why in found.items()}
+
+    def _set_aside(
+        self,
+        received: Callable[[], Stack],
+        lost: Mapping[int, Fault],
+        reasons: dict[int, str],
+        contact: Contact,
+        arrived: bool,
+    ) -> list[Event]:
+        """Put back what came to the sites whose models are lost or set aside, or the last common model if that was
+        absurd.
+        """
+        good = np.delete(np.arange(len(self.at)), [*lost, *reasons])
+        if lost:
+            rows = np.array(sorted(lost))
+            self.stack.put(rows, received().rows(rows))
+        if not len(good) and (reasons or any(fault.kind != ABSENT for fault in lost.values())):
+            why = reasons | {row: fault.reason for row, fault in lost.items()}
+            named = sorted((self.names[self.at[row]], reason) for row, reason in why.items())
+            told = "; ".join(f"{site}: {reason}" for site, reason in named)
+            told = told if self.trainer.is_remote else next(iter(why.values()))
+            raise ReplyError(f"No site gave a model that may be used at round {contact.t}: {told[:1000]}")
+        self.common[good], self.trained[good] = False, True
+        events = self._put_back(received(), reasons, contact.t, arrived) if reasons else []
+        self._by[good] = self.at[good]
+        return events
+
+    def _put_back(self, received: Stack, reasons: dict[int, str], t: int, arrived: bool) -> list[Event]:
+        bad = np.array(sorted(reasons, key=lambda row: self.at[row]))
+        self.stack.put(bad, received.rows(bad))
+        moments = leaving(self.plan.recipe, received.optimizer) if arrived else received.optimizer
+        models = sizes(halves(Rows(received.state).arrays())[0])
+        beside = sizes(Rows(moments).arrays()) if moments else np.zeros(len(models))
+        absurd = outsize(models, beside, self._largest()) & (self._by >= 0) & self._federated
+        absurd &= not self._alone  # each site has looked at what it sent, and no other sees it
+        events = []
+        for row in bad:
+            site, by = self.names[self.at[row]], self.names[self._by[row]]
+            events.append(event(t, *charge(site, reasons[row], by if absurd[row] else None)))
+        if absurd[bad].any():
+            self._restart(bad[absurd[bad]])
+        return events
+
+    def _restart(self, rows: np.ndarray) -> None:
+        """Make rows the last common model of their group, as nobody has trained it."""
+        self.stack.put(rows, self._of_groups(rows))
+        self.common[rows], self.trained[rows] = True, False
+        self._forget(rows)
+
+    def _largest(self) -> Arrays:
+        return self.commons.models[self.commons.largest()]
+
+    def _bytes(
+        self, stretch: Sequence[Contact], order_rule: Arrays, trained: Trained, at: np.ndarray, good: np.ndarray
+    ) -> int:
+        if not self._federated or self.plan.method.topology is not None:
+            return 0
+        if trained.messages is not None:
+            return trained.messages.orders + int(trained.messages.replies[good].sum())
+        if self.plan.method.is_dynamic:
+            return 0  # known when it is decided who takes part
+        order = self._sizes_of_one[0] + sum(array.nbytes for array in order_rule.values())
+        total, self._carries = bytes_of_stretch(stretch, self._before, order, self._sizes_of_one, self._carries, good)
+        return total + sum(int(array[good].nbytes) for array in trained.rule.values()) + self._door.close(at, good)
