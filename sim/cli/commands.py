@@ -4,11 +4,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from fedsmall.entry_points import extensions, load_extension
+
 
 class Entry(NamedTuple):
     """A command: ``place`` is ".module:name" of a function in this folder, or of a Typer app for a group.
 
-    What is in :data:`REPOSITORY` has its place in full.
+    What is in :data:`REPOSITORY` has its place in full, and an extension's is "fedsmall.commands:name".
     """
 
     place: str
@@ -22,26 +24,36 @@ class Entry(NamedTuple):
 
     def is_here(self) -> bool:
         """Whether the command can be called: some come with the repository and not with the wheel."""
+        if self.module == EXTENSION:
+            return self.place.partition(":")[2] in extensions(EXTENSION)
         if self.module.startswith(f"{REPOSITORY}."):
             return find_spec(REPOSITORY) is not None
         return find_spec(self.module, __package__) is not None
 
+    def load(self) -> Any:
+        """The function or the app, imported now."""
+        module, _, name = self.place.partition(":")
+        if module == EXTENSION:
+            return load_extension(EXTENSION, name)
+        return getattr(import_module(module, __package__), name)
 
+
+EXTENSION = "fedsmall.commands"  # the entry points of commands that are not ours alone to give
 REPOSITORY = "fedsmall.research"  # the folder of what is in no wheel
 RUN, STUDY, LIVE = "Run and compare", "Evidence and speed", "A consortium of real sites"
 
 COMMANDS: dict[str, Entry] = {
-    "demo": Entry(".demo:demo", "Seven methods on two data sets: what federation, and daisy-chaining, are worth.", RUN),
+    "demo": Entry(".run:demo", "Seven methods on two data sets: what federation, and daisy-chaining, are worth.", RUN),
     "run": Entry(".run:run", "Run a scenario and write its report.", RUN),
-    "compare": Entry(".compare:compare", "Put finished runs side by side, with paired differences.", RUN),
+    "compare": Entry(".run:compare", "Put finished runs side by side, with paired differences.", RUN),
     "report": Entry(".run:report", "Make the report of a run anew, from its folder.", RUN),
     "predict": Entry(".predict:predict", "What saved models say of new rows: probabilities and a class.", RUN),
     "columns": Entry(
-        "..columns.command:app", "Boosted trees over columns that several parties hold of the same patients.", RUN
+        "fedsmall.commands:columns", "Boosted trees over columns that several parties hold of the same patients.", RUN
     ),
     "export": Entry(".predict:export", "A saved model as one file: ONNX, TorchScript, or a .zip.", RUN),
     "plan": Entry(".plan:plan", "How many rounds between aggregations, by the papers' bounds.", RUN),
-    "list": Entry(".listing:app", "The methods, tasks and scenarios that come along.", RUN),
+    "list": Entry(".run:listing", "The methods, tasks and scenarios that come along.", RUN),
     "audit": Entry(
         ".audit:audit", "What each party can learn of a patient: the methods of a scenario, attacked.", STUDY
     ),
@@ -57,14 +69,14 @@ COMMANDS: dict[str, Entry] = {
         STUDY,
     ),
     "consortium": Entry(".consortium:app", "Make a consortium, admit and revoke sites.", LIVE),
-    "server": Entry(".server:app", "The coordinator's server: up, down, status.", LIVE),
-    "site": Entry(".site.app:app", "A hospital's side: keygen, check, up, down, log.", LIVE),
+    "server": Entry(".consortium:server_app", "The coordinator's server: up, down, status.", LIVE),
+    "site": Entry(".site:app", "A hospital's side: keygen, check, up, down, log.", LIVE),
     "start": Entry(".deploy:start", "Run a scenario over real sites.", LIVE),
     "resume": Entry(".deploy:resume", "Go on with a run over real sites that ended early.", LIVE),
     "status": Entry(".deploy:status", "The runs over real sites, and who is connected.", LIVE),
     "stop": Entry(".deploy:stop", "Stop a run over real sites; it can be resumed.", LIVE),
     "dashboard": Entry(
-        ".server:dashboard", "A page for the coordinator's browser: sites, contacts, models, budgets.", LIVE
+        ".consortium:dashboard", "A page for the coordinator's browser: sites, contacts, models, budgets.", LIVE
     ),
     "logs": Entry(".deploy:logs", "The orders and answers of a run over real sites.", LIVE),
 }

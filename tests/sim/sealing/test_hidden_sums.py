@@ -8,7 +8,7 @@ import pytest
 
 from fedsmall.clients.memory import scaling_of
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.held_out import figures, read
+from fedsmall.evaluation.site_sums import metrics_of_sums, sums_from_json
 from fedsmall.privacy.hidden import check_hidden
 from fedsmall.sealing.tallies import TOGETHER, apart, flat, judged, judged_shapes, judged_together
 from fedsmall.sealing.words import BEFORE, OF
@@ -64,9 +64,11 @@ def test_all_are_told_together_what_each_tells_in_the_clear(tmp_path, monkeypatc
     last, every = hidden.evaluations[-1].told[TOGETHER], clear.evaluations[-1].told
     assert last["sites"] == len(every) == sites
     assert last["samples"] == sum(each["samples"] for each in every.values())
-    mine = figures(read(last["sums"]), _task(hidden))
-    both = {name: np.sum([read(each["sums"])[name] for each in every.values()], axis=0) for name in last["sums"]}
-    assert mine == pytest.approx(figures(both, _task(clear)), abs=1e-4)
+    mine = metrics_of_sums(sums_from_json(last["sums"]), _task(hidden))
+    both = {
+        name: np.sum([sums_from_json(each["sums"])[name] for each in every.values()], axis=0) for name in last["sums"]
+    }
+    assert mine == pytest.approx(metrics_of_sums(both, _task(clear)), abs=1e-4)
     assert all(TOGETHER not in each.told or "sums" not in each.told[TOGETHER] for each in hidden.evaluations[:-1])
 
 
