@@ -15,13 +15,12 @@ from fedsmall.audit_log import digest_of
 from fedsmall.clients.memory import Memory
 from fedsmall.clients.site_data import SiteData
 from fedsmall.codec import at_site
-from fedsmall.codec.check_wire import in_codes, top_share
 from fedsmall.codec.codes import CodecError
 from fedsmall.codec.parcels import pack, unpack
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.evaluation.out_of_fold import by_folds, told_of
 from fedsmall.evaluation.outputs import answer, members_of
+from fedsmall.evaluation.site_sums import by_folds, metric_sums
 from fedsmall.federation import Samples, Task
 from fedsmall.models.registry import frozen_arrays, initial_model
 from fedsmall.parts import Privacy
@@ -122,7 +121,7 @@ class HospitalClient(NumPyClient):
 
     def _leaving(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
         """The model as it may leave the site: clipped and noised, or blurred, and cut, where the plan asks for that."""
-        privacy, share = at_contacts(self.plan), top_share(self.plan)
+        privacy, share = at_contacts(self.plan), self.plan.method.top_share
         if privacy is not None and config.get(LEAVES, True):
             model = self._private(privacy, model, received, config)
         if share is not None:
@@ -164,12 +163,12 @@ class HospitalClient(NumPyClient):
             return {}
         x, y = samples.x[rows], samples.y[rows]
         if validation is None or not self.plan.method.by_samples:
-            told = told_of(self._outputs(parameters, config, x), y, self.home.task)
+            told = metric_sums(self._outputs(parameters, config, x), y, self.home.task)
             return {name: told[name] for name in shapes}
         of_routes = _of_routes(self._members(parameters, config), config, validation.routes)
         folds = folds_of_samples(self.plan, self.home.site, samples)[rows]
         outputs = by_folds(folds, x, lambda route, some: self._together(of_routes[route], some))
-        return told_of(outputs, y, self.home.task)
+        return metric_sums(outputs, y, self.home.task)
 
     def _outputs(self, parameters: NDArrays, config: dict[str, Scalar], x: np.ndarray) -> np.ndarray:
         """What the models that came answer together, (samples, outputs)."""
@@ -195,10 +194,10 @@ def unpacked(plan: Plan, task: Task, arrays: Arrays, config: Mapping[str, Any], 
 
     ``kept`` is what the site remembers of models that came before.
     """
-    if not in_codes(plan):
+    if not plan.method.is_compressed:
         return arrays
     try:
-        base = at_site.base_of(kept.read(), config) if top_share(plan) is not None else None
+        base = at_site.base_of(kept.read(), config) if plan.method.top_share is not None else None
         return unpack(plan, arrays, initial_model(plan, task), base)
     except CodecError as error:
         raise PlanError(f"the order brings no model of this run: {error}") from None

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -113,6 +113,20 @@ class Tree(Frozen):
     diversity: str = "l2"
     fold_at: Literal["site", "server"] = "site"
     travel: Literal["anchors", "trees"] = "anchors"
+
+    @model_validator(mode="after")
+    def _foldable(self) -> Self:
+        together = self.travel == "trees" or self.fold_at == "server"
+        if together and any(isinstance(setting, tuple) for setting in (self.fanout, self.depth)):
+            raise ValueError(
+                "trees that travel or are folded at the server have one fanout and one depth for all sites; give one "
+                "value"
+            )
+        if self.fold_at == "server" and self.diversity == "kl":
+            raise ValueError(
+                'diversity = "kl" needs the anchor\'s samples, which only the site has; use fold_at = "site"'
+            )
+        return self
 
 
 class Validation(Frozen):
@@ -249,6 +263,59 @@ class Privacy(Frozen):
         return self.level == "site" and not self.open
 
 
+class Boosting(Frozen):
+    """Gradient-boosted trees in place of a network (:mod:`fedsmall.boosting`); names and defaults are xgboost's.
+
+    ``trees`` is how many times the run boosts at most, ``None`` as often as its rounds allow; ``depth`` (max_depth) the
+    levels of splits, ``l2`` (reg_lambda), ``least_gain`` (min_split_loss) and ``least_weight`` (min_child_weight) what
+    a split must bring and leave. ``bins`` (max_bin) are those of a column. With ``histogram`` sites count for one
+    common tree, else each grows its own with xgboost. Source: Chen & Guestrin 2016.
+    """
+
+    histogram: bool = False
+    trees: Positive | None = None
+    depth: Annotated[int, Field(ge=1, le=8)] = 3
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.3
+    l2: NonNegative = 1.0
+    least_gain: NonNegative = 0.0
+    least_weight: NonNegative = 1.0
+    bins: Annotated[int, Field(ge=2, le=256)] = 32
+
+
+RENAMED_MODELS = {
+    "fedsmall.small_maps:resnet10": "resnet10_cropped",
+    "fedsmall.small_maps:resnet18": "resnet18_cropped",
+    "fedsmall.mixed:shared_part": "shared_part",
+}
+NORM, EARLIER_NORM = "group", "batch"  # batches of a few images have no statistics worth the name
+NORMED = {"cnn", "resnet10", "resnet18", "resnet_small", "resnet10_cropped", "resnet18_cropped"}
+
+
+# A plan or a package names how its model normalises images. Read from JSON that names nothing it is of an earlier
+# release, where it was "batch".
+def with_norm(model: str, options: Mapping[str, Any], norm: str) -> dict[str, Any]:
+    """A model's options, where it normalises images with ``norm`` named if none is; of each site's, if they differ."""
+    model = RENAMED_MODELS.get(model, model)
+    if model in NORMED:
+        return {"norm": norm, **options}
+    if model == "shared_part" and isinstance(sites := options.get("sites"), list | tuple):
+        return {**options, "sites": [_site_with_norm(entry, norm) for entry in sites]}
+    return dict(options)
+
+
+def _site_with_norm(entry: Any, norm: str) -> Any:
+    named = {"name": entry} if isinstance(entry, str) else entry
+    normed = isinstance(named, Mapping) and named.get("name") in NORMED
+    return with_norm(named["name"], named, norm) if normed else entry
+
+
+def _as_recorded(options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    return with_norm(info.data.get("model", ""), options, EARLIER_NORM if info.mode == "json" else NORM)
+
+
+Options = Annotated[dict[str, Any], AfterValidator(_as_recorded)]  # of a record's field "model", which stands before
+
+
 RegionName = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
 
 
@@ -327,3 +394,24 @@ def _some_regions(value: Any) -> Any:
 
 NoServer = Annotated[Topology | None, BeforeValidator(_a_topology)]
 InRegions = Annotated[Regions | None, BeforeValidator(_some_regions)]
+
+
+PRECISIONS = ("full", "half", "int8")
+TOP = re.compile(r"top(\d{1,3}(?:\.\d{1,6})?)%")
+
+
+def share_of(wire: str) -> float | None:
+    """The share of its numbers that leave with a model, "top1%" -> 0.01; None for other forms."""
+    read = TOP.fullmatch(wire)
+    return float(read[1]) / 100 if read else None
+
+
+def _known_wire(wire: str) -> str:
+    share = share_of(wire)
+    if wire not in PRECISIONS and (share is None or not 0 < share <= 1):
+        forms = ", ".join(f'"{name}"' for name in PRECISIONS)
+        raise ValueError(f'wire is {forms} or a share such as "top1%", above 0 and at most 100')
+    return wire
+
+
+Wire = Annotated[str, AfterValidator(_known_wire)]
