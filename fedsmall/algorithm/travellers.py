@@ -13,7 +13,6 @@ from fedsmall.aggregation.combiners import Combiner, Updates
 from fedsmall.algorithm.commons import Commons, sizes_of, sound_means
 from fedsmall.algorithm.departing import Door, bytes_of_stretch, bytes_on_the_way, make_small
 from fedsmall.algorithm.gate import are_outsized, halves, largest, name_culprit, size, sizes, too_large
-from fedsmall.codec.check_wire import in_codes
 from fedsmall.codec.parcels import Outbox
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
@@ -41,7 +40,10 @@ class Travellers:
             raise ValueError("sites must come in the order of their names")
         self._initial = initial
         self.commons = Commons(combiner, plan.method, starting(plan, len(self.names), initial))
-        self.move = self._moved  # where models go between two contacts
+        # where models go between two contacts; a topology may know better
+        self.move: Callable[[np.ndarray, Contact, Contact], np.ndarray] = lambda at, before, contact: move_on(
+            plan, len(self.names), at, before, contact, trainer.samples
+        )
         self.has_sent = np.zeros(0, dtype=bool)  # of sites elsewhere: which have sent a model at the last contact
         self.refused: set[int] | None = None  # groups without a new model, from an aggregation to :meth:`become_common`
         self.at = np.zeros(0, dtype=np.int64)  # nobody has set out
@@ -49,7 +51,7 @@ class Travellers:
         self._memory = Arrays()
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
         # contact by contact: each noises or rounds, or is an exchange of messages
-        self.careful = at_contacts(plan) is not None or in_codes(plan) or trainer.is_remote
+        self.careful = at_contacts(plan) is not None or plan.method.is_compressed or trainer.is_remote
         self._outbox = Outbox(plan)  # the groups' common models as sites read them
         self._door = Door(plan, trainer.names, self._outbox.known)
         self._federated = plan.method.family == "federated"
@@ -197,10 +199,6 @@ class Travellers:
         counted = self._counted()
         return np.bincount(self.group[counted], self.weights(np.flatnonzero(counted)), minlength=len(self.commons))
 
-    def _moved(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
-        stays = self.plan.method.topology is not None  # its letters bring it
-        return at if stays else move_on(self.plan, len(self.names), at, before, contact, self.trainer.samples)
-
     def publish(self) -> None:
         """Let sites elsewhere know what the aggregation after the last contact has made."""
         if self.trainer.is_remote:
@@ -313,7 +311,9 @@ class Travellers:
             self.stack.replace(models[0])
             sizes = [np.array([size(half)]) for half in halves(models[0]) if half] if self.gate else []
         else:
-            of_groups = stacked(models, list(models[0])) if in_codes(self.plan) else tensors_of(self.commons.stack())
+            of_groups = (
+                stacked(models, list(models[0])) if self.plan.method.is_compressed else tensors_of(self.commons.stack())
+            )
             for name, tensor in self.stack.state.items():
                 tensor.copy_(of_groups[name][torch.from_numpy(self.group)])
             sizes = [Rows(half).norms() for half in halves(of_groups) if half] if self.gate else []

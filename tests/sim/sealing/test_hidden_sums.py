@@ -9,13 +9,12 @@ import pytest
 from fedsmall.clients.memory import scaling_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.site_sums import metrics_of_sums, sums_from_json
-from fedsmall.privacy.hidden import check_hidden
 from fedsmall.sealing.tallies import TOGETHER, apart, flat, judged, judged_shapes, judged_together
 from fedsmall.sealing.words import BEFORE, OF
 from fedsmall.sim.consortium.records.finished import write_run
 from fedsmall.sim.report.html import page
-from fedsmall.sim.report.sites.at_home import at_home
-from fedsmall.sim.runs.folder import sums_from_json as read_run
+from fedsmall.sim.report.real_sites import at_home
+from fedsmall.sim.runs.folder import read as read_run
 from fedsmall.strategies.server.deployment import write_outcome
 from fedsmall.wire import CONFIG, VALIDATE
 from tests.sim.engines.test_one_algorithm import assert_equal_bits, federation_of
@@ -200,12 +199,6 @@ def test_a_tally_keeps_what_a_site_says(held_out):
 def test_flat_refuses_another_shape():
     with pytest.raises(ValueError, match="'a' is of shape"):
         flat({"a": np.zeros(2)}, {"a": (3,)})
-
-
-def test_validate_takes_each_hospitals_own_sums():
-    plan = plan_of("TravellingGroups", 9, SECURE, method={**AVERAGE, "groups": 3, "validate": {"routes": 3}})
-    with pytest.raises(PlanError, match=r"at an unseen hospital \(validate\) is how single hospitals differ"):
-        check_hidden(plan, 9)
 
 
 def test_samples_that_models_never_saw_are_told_together(tmp_path, monkeypatch):
