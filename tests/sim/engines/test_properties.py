@@ -104,7 +104,7 @@ def test_an_evaluation_changes_no_number(plan: Plan) -> None:
     assert_equal_bits(seldom.model or {}, often.model or {})
     for counted in ("contacts", "bytes_sent", "client_updates", "privacy", "averaged"):
         assert getattr(seldom, counted) == getattr(often, counted), counted
-    assert len(often.evaluations) == min(plan.rounds, 9)
+    assert len(often.evaluations) >= max(1, often.contacts)
 
 
 @pytest.mark.parametrize("plan", covering(PLANS, 1))
