@@ -8,7 +8,7 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ from fedsmall.clients.columns.letters import Introductions
 from fedsmall.clients.columns.notebook import Notebook
 from fedsmall.clients.columns.say import check_policy, described
 from fedsmall.clients.consent import Consent
-from fedsmall.clients.memory import RUNS, check_same_data, folders_of
-from fedsmall.clients.patients import Answer
+from fedsmall.clients.letters import identity_of
 from fedsmall.clients.policy import Policy
-from fedsmall.clients.sealing.desk import identity_of
-from fedsmall.clients.sealing.letters import Letters
-from fedsmall.clients.upkeep.at_rest import opened, seal
+from fedsmall.clients.runs import RUNS, check_same_data, folders_of
+from fedsmall.clients.sealing import Letters
+from fedsmall.clients.session import Session
+from fedsmall.clients.shelf import seal, unseal
+from fedsmall.clients.site_request import Answer
 from fedsmall.errors import DataError, PlanError, PolicyError, ReplyError
 from fedsmall.files import one_line, write
 from fedsmall.run_sheet import RUN, RUN_ID
@@ -41,6 +42,11 @@ from fedsmall.wire import COLUMNS, MESSAGE, ROUND, Arrays
 PART = "columns.json"  # in a run's folder at a site: its part of the forest
 PREDICTIONS = "predictions.csv"  # in that of a prediction, at the active site
 WORTH = "worth.json"  # and at the active one what it is worth, whether or not that was told
+
+
+def handler(session: Session) -> Callable[[Policy, Mapping[str, Any], Arrays], Answer]:
+    """What answers requests over split columns at a station: the entry of that kind in ``fedsmall.handlers``."""
+    return ColumnDesk(session.name, session.data, session.letters, session.consent).answer
 
 
 @dataclass
@@ -186,7 +192,7 @@ class ColumnDesk:
         for folder in folders_of(self.letters.home / RUNS, forest.run):
             mark = folder / "id"
             if mark.exists() and mark.read_text() == forest.id and (folder / PART).exists():
-                return dict(json.loads(opened((folder / PART).read_bytes())))
+                return dict(json.loads(unseal((folder / PART).read_bytes())))
         raise PlanError(f"this site has no part of a forest of the run {one_line(forest.run, 100)!r}")
 
 

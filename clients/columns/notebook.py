@@ -11,8 +11,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from fedsmall.clients.memory import put
-from fedsmall.clients.upkeep.at_rest import opened, seal
+from fedsmall.clients.shelf import Shelf
 from fedsmall.errors import PlanError
 
 FOLDER = "columns"  # in the run's folder at the site
@@ -25,6 +24,7 @@ class Notebook:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / FOLDER
+        self._shelf = Shelf(self.folder)
 
     def check_plan(self, plan: str) -> None:
         """Raise PlanError where the run was begun with another plan."""
@@ -80,7 +80,7 @@ class Notebook:
         states = [path for path in self._numbered(STATE) if _number(path) <= last]
         begun = _number(states[-1]) if states else -1
         asked = [path for path in self._numbered(QUESTION) if begun < _number(path) <= last]
-        return self._read(states[-1].name) if states else None, [opened(path.read_bytes()) for path in asked]
+        return self._read(states[-1].name) if states else None, [self._read(path.name) or b"" for path in asked]
 
     @property
     def is_over(self) -> bool:
@@ -89,7 +89,7 @@ class Notebook:
 
     def end(self) -> None:
         """The run is over: its last answer stays, for who has not heard it, and nothing else does."""
-        put(self.folder / "over", b"")
+        self._write("over", b"")
         for path in self.folder.glob("*"):
             if path.name not in ("over", "plan", f"{self._last():09d}.{ANSWER}"):
                 path.unlink()
@@ -109,11 +109,10 @@ class Notebook:
         return sorted(path for kind in kinds for path in self.folder.glob(f"*.{kind}"))
 
     def _read(self, name: str) -> bytes | None:
-        path = self.folder / name
-        return opened(path.read_bytes()) if path.exists() else None
+        return self._shelf.read(name)
 
     def _write(self, name: str, content: bytes) -> None:
-        put(self.folder / name, seal(content))
+        self._shelf.write(name, content)
 
 
 def _number(path: Path) -> int:

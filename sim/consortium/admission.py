@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
-from fedsmall.clients.network.fleet import Fleet
+from fedsmall.clients.fleet import Fleet
 from fedsmall.sim.consortium import keys
 from fedsmall.sim.consortium.dialling import UNSEEN_S, dial
 

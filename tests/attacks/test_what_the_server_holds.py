@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Message
 
 from fedsmall.aggregation.exact import to_words
 from fedsmall.aggregation.sums import SCALE
-from fedsmall.clients.telling import answers
+from fedsmall.clients import telling
 from fedsmall.data.raw_site import RawSite
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import read_from_stack
@@ -91,7 +91,7 @@ def runs(tmp_path_factory):
 def watch_sums(patch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """What each site says of its features, and of a model, as it is written down from now on: (numbers,) each."""
     told: list[np.ndarray] = []
-    features, held_out = RawSite.sums, answers.told_of
+    features, held_out = RawSite.sums, telling.told_of
 
     def sums(self: RawSite) -> Any:
         made = features(self)
@@ -104,7 +104,7 @@ def watch_sums(patch: pytest.MonkeyPatch) -> list[np.ndarray]:
         return made
 
     patch.setattr(RawSite, "sums", sums)
-    patch.setattr(answers, "told_of", of_model)
+    patch.setattr(telling, "told_of", of_model)
     return told
 
 

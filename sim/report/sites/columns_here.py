@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from fedsmall.clients.columns.desk import PART, WORTH
 from fedsmall.clients.columns.notebook import Notebook
 from fedsmall.clients.columns.say import described
-from fedsmall.clients.upkeep.at_rest import opened
+from fedsmall.clients.shelf import unseal
 from fedsmall.vertical.sheet import ColumnPlan
 
 
@@ -21,7 +21,7 @@ class OwnColumns(NamedTuple):
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return dict(json.loads(opened(path.read_bytes())))
+    return dict(json.loads(unseal(path.read_bytes())))
 
 
 def own_columns(folder: Path, site: str) -> OwnColumns | None:

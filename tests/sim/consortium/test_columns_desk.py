@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("gmpy2")
 
 from fedsmall.audit_log import verify
-from fedsmall.clients.memory import RUNS, run_folder
 from fedsmall.clients.policy import load_policy
+from fedsmall.clients.runs import RUNS, run_folder
 from fedsmall.errors import PlanError
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.columns.execute import execute, world_of

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("gmpy2")
 
-from fedsmall.clients.memory import RUNS, run_folder
+from fedsmall.clients.runs import RUNS, run_folder
 from fedsmall.errors import DataError, PlanError, ReplyError
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.columns.real import prepare_prediction, told_lines

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from fedsmall.clients.memory import scaling_of
+from fedsmall.clients.runs import scaling_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.held_out import figures, read
 from fedsmall.privacy.hidden import check_hidden
