@@ -251,13 +251,13 @@ def memory_for(plan: Plan, memory: Memory) -> Memory:
 def fit_or_stay(client: HospitalClient, arrays: Arrays, config: dict[str, Any]) -> Fitted:
     """Train what came, or the model that has stayed; ``client.sent_names`` names the arrays that leave, if any do."""
     if not isinstance(client.memory, StayingMemory):
-        return client.fit(list(arrays.values()), {**config, NAMES: list(arrays)})
+        return client.fit(list(arrays.values()), _with_names(config, arrays))
     before = _set_out(client.memory, split(arrays, MODEL), config)
     if before is None:
         client.sent_names = []
         return [], told_samples(client.plan, len(client.home.train)), {STEPS: 1, FORGOT: 1}
     came = join(**{MODEL: before.model})
-    _, examples, metrics = client.fit(list(came.values()), {**config, NAMES: list(came)})
+    _, examples, metrics = client.fit(list(came.values()), _with_names(config, came))
     now, word = _trained(client, before, int(metrics[STEPS]))
     client.memory.keep(now)
     if word is not None:
@@ -267,6 +267,10 @@ def fit_or_stay(client: HospitalClient, arrays: Arrays, config: dict[str, Any]) 
     sent = _sent(client, now) if word is None else {}
     client.sent_names = list(sent)
     return list(sent.values()), examples, {**metrics, **({word: 1} if word else {})}
+
+
+def _with_names(config: dict[str, Any], arrays: Arrays) -> dict[str, Any]:
+    return {**config, NAMES: list(arrays)}
 
 
 def stayed_model(client: HospitalClient, config: Mapping[str, Any]) -> Arrays:

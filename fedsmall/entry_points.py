@@ -3,6 +3,7 @@
 Groups, and what an entry of each is:
 
 - ``fedsmall.commands``: a Typer app or a function, the command of that name (:mod:`fedsmall.sim.cli.commands`).
+- ``fedsmall.handlers``: what answers requests of that kind at a site (:mod:`fedsmall.clients.station`).
 """
 
 import tomllib
