@@ -20,7 +20,7 @@ from fedsmall.clients.policy import Pace, load_policy
 from fedsmall.clients.site_log import LogEnds, SiteLog
 from fedsmall.clients.site_request import Answer, LoggedAnswers, check_contact, plan_of
 from fedsmall.clients.socket_frames import serve
-from fedsmall.data.class_weights import BALANCED
+from fedsmall.data.raw_site import BALANCED
 from fedsmall.ends import KEY_FILE
 from fedsmall.errors import PlanError
 from fedsmall.files import one_line

@@ -22,8 +22,7 @@ from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import AGREED
 from fedsmall.clients.shelf import write_private
 from fedsmall.clients.site_log import BrokenLogError, LogEnds, SiteLog
-from fedsmall.data.class_weights import BALANCED
-from fedsmall.data.raw_site import RawSite
+from fedsmall.data.raw_site import BALANCED, RawSite
 from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.files import DiskFullError, one_line, told_when_full
 from fedsmall.frames import Header

@@ -18,12 +18,11 @@ from fedsmall.clients.shelf import Shelf
 from fedsmall.clients.site_data import SiteData
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Answer, SiteRequest, named
-from fedsmall.data.class_weights import BALANCED, class_sums, one_hot
-from fedsmall.data.raw_site import RawSite
+from fedsmall.data.raw_site import BALANCED, RawSite, class_sums, one_hot
 from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.held_out import told_of
-from fedsmall.evaluation.probabilities import probabilities
+from fedsmall.evaluation.outputs import probabilities
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan

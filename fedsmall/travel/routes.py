@@ -17,9 +17,8 @@ from functools import lru_cache
 import numpy as np
 
 from fedsmall.boosting.slots import with_forest
-from fedsmall.data.folds import classes_of
-from fedsmall.data.kin import kin_of, representatives
 from fedsmall.data.sources.pool import Part
+from fedsmall.data.splits import classes_of, kin_of, representatives
 from fedsmall.errors import PlanError
 from fedsmall.federation import Samples
 from fedsmall.plan import Plan
@@ -72,9 +71,10 @@ def among(plan: Plan, sites: int) -> Plan:
     """The plan as so many sites follow it: with fewer sites than routes, folds are of samples; trees have a forest."""
     plan = with_forest(plan, sites)
     validation = plan.method.validation
-    if validation is None or plan.method.turns or sites >= validation.routes:
+    if validation is None or validation.by_samples or sites >= validation.routes:
         return plan
-    return plan.model_copy(update={"method": plan.method.model_copy(update={"turns": True})})
+    of_samples = validation.model_copy(update={"by_samples": True})
+    return plan.model_copy(update={"method": plan.method.model_copy(update={"validation": of_samples})})
 
 
 def folds_of_samples(plan: Plan, site: str, own: Samples) -> np.ndarray:

@@ -7,14 +7,14 @@ from jinja2 import Environment, PackageLoader
 from rich.console import Console
 from rich.table import Table
 
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.sim.columns.execute import Done, World
 from fedsmall.sim.columns.learnt import Facts, Learnt, learnt
 from fedsmall.sim.columns.scenario import METHODS
 from fedsmall.sim.report.css import style_sheet
 from fedsmall.sim.report.sentences import amount
 from fedsmall.sim.runs.files import write
-from fedsmall.vertical.forest import with_splits
+from fedsmall.vertical.boosting import with_splits
 
 HEADS = {
     "accuracy": "accuracy",

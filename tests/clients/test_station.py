@@ -118,7 +118,7 @@ def test_a_station_trains_on_the_device_it_was_started_with(station):
     _, on_the_cpu = station.answer("train", order(1), model)
 
     with second_device() as place:
-        station.device = place
+        station.device = station.session.device = place
         station.session._core = None
         _, there = station.answer("train", order(1), model)
         trainer = station.session._core[2]
