@@ -23,8 +23,7 @@ from fedsmall.package.record import COMMON
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.run_sheet import ROWS, RUN, SCALING
 from fedsmall.sealing.words import BEFORE, HELP, READDRESS, is_secure
-from fedsmall.travel.dynamic.words import BALANCE
-from fedsmall.wire import BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, split
+from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, split
 
 Handler = Callable[[Session, SiteRequest], Answer]
 HANDLERS: dict[str, Handler] = {}  # by the kind of a request

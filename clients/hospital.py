@@ -11,6 +11,7 @@ import numpy as np
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 
+from fedsmall.algorithm.dynamic import squared_distances
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.letters import fault_of
 from fedsmall.clients.memory import Kept, Memory, StayingMemory
@@ -30,23 +31,25 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import told_samples
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise_one, tells_loss
 from fedsmall.stopping import shapes_told
+from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.stack import leaving
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.dynamic.balancing import is_dynamic, squared_distances
-from fedsmall.travel.dynamic.words import FORGOT, REFERENCE, UNSOUND, WITHIN
-from fedsmall.travel.routes import folds_of_samples
 from fedsmall.wire import (
     CARRIED,
     COMMON,
+    FORGOT,
     LEAVES,
     LOSS,
     MEMBERS,
     MODEL,
     NAMES,
+    REFERENCE,
     ROUND,
     ROUNDS,
     RULE,
     STEPS,
+    UNSOUND,
+    WITHIN,
     Arrays,
     Traveller,
     first_of,
@@ -245,7 +248,7 @@ Fitted = tuple[NDArrays, int, dict[str, Any]]  # what a NumPyClient gives: array
 
 def memory_for(plan: Plan, memory: Memory) -> Memory:
     """The memory as a client of this plan uses it."""
-    return StayingMemory(memory) if is_dynamic(plan.method) else memory
+    return StayingMemory(memory) if plan.method.is_dynamic else memory
 
 
 def fit_or_stay(client: HospitalClient, arrays: Arrays, config: dict[str, Any]) -> Fitted:

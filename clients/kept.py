@@ -30,8 +30,8 @@ from fedsmall.package.record import COMMON, TrainedOn, describe, visitors_of
 from fedsmall.package.store import Stored
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
+from fedsmall.travel.moments import together
 from fedsmall.travel.schedule import times_travelled
-from fedsmall.travel.visitors import together
 from fedsmall.wire import EXAMPLES, KEPT, LEAVES, MODEL, ROUND, Arrays, join, split
 
 VISITORS_FOLDER = "visitors"  # in the run's folder at the site

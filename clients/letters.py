@@ -16,6 +16,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
+from fedsmall.algorithm.gate import largest, size, too_large
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.shelf import ARRAYS, Shelf, write_private
 from fedsmall.codec.codes import CodecError
@@ -27,7 +28,6 @@ from fedsmall.sealing.masks import new_seeds
 from fedsmall.sealing.roll import IDENTITIES, known_identities, roll_digest
 from fedsmall.sealing.waybills import Waybills, seed_of
 from fedsmall.sealing.words import Order, check_drawn
-from fedsmall.travel.gate import largest, size, too_large
 from fedsmall.wire import SQUARES, Arrays, stack_of_one
 
 FOLDER = "letters"  # in the run's folder at the site

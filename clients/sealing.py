@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from fedsmall.aggregation.exact import WORDS, to_words
 from fedsmall.aggregation.sums import LEAST, length, summand
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.hospital import packed, unpacked
@@ -35,6 +34,7 @@ from fedsmall.clients.site_request import Answer, SiteRequest
 from fedsmall.clients.telling import may_be_last
 from fedsmall.codec.parcels import own_parcel, pack, parcel
 from fedsmall.errors import PlanError, ReplyError
+from fedsmall.exact import WORDS, to_words
 from fedsmall.federation import Task
 from fedsmall.files import one_line
 from fedsmall.models.registry import initial_model
@@ -80,7 +80,7 @@ from fedsmall.sealing.words import (
     order_in,
 )
 from fedsmall.stopping import TELLING
-from fedsmall.travel.commons import starting
+from fedsmall.travel.moments import starting
 from fedsmall.travel.schedule import Action
 from fedsmall.wire import (
     CARRIED,

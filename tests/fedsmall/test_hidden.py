@@ -13,8 +13,7 @@ from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.privacy.blur import as_blur, check_handed_on
 from fedsmall.privacy.site_level import at_contacts, tells_loss
-from fedsmall.travel.journey import journey
-from fedsmall.travel.routes import folds_of
+from fedsmall.travel.journey import folds_of, journey
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.validation import check_plan
 

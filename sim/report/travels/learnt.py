@@ -17,8 +17,8 @@ BAD = (*MISSED, REPLACED)
 class Learnt:
     """``seen`` (models, sites) grows with every contact, as what counts in averages does in a run.
 
-    Departs from nothing that :class:`fedsmall.travel.travellers.Travellers` decides, but knows no numbers: that a model
-    came to nothing at a site it is told as an event.
+    It decides as :class:`fedsmall.algorithm.travellers.Travellers`, but knows no numbers: that a model came to nothing
+    at a site it is told as an event.
     """
 
     def __init__(self, method: Method, models: int, sites: int) -> None:

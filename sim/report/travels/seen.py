@@ -12,8 +12,8 @@ from fedsmall.sim.report.travels.learnt import BAD, Learnt
 from fedsmall.sim.runs.chosen import reference_of
 from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.travel.journey import groups_of, journey
-from fedsmall.travel.routes import among
 from fedsmall.travel.schedule import Action, Contact
+from fedsmall.validation import among
 
 FEW = 12  # so many models are followed, and so many contacts shown, whole
 MOST = 1000  # sites: what each model has learnt from is kept for every one of them
