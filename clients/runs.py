@@ -28,6 +28,7 @@ from fedsmall.run_sheet import RUN, RUN_ID
 from fedsmall.wire import Arrays
 
 RUNS = "runs"  # in a site's folder: what it keeps of each run
+PREDICTIONS = "predictions.csv"  # in the folder of a run: what a model says of new patients, which is the site's alone
 AGREED = "agreed.json"  # in the folder of a run: what it was at the first
 
 

@@ -24,12 +24,12 @@ from fedsmall.clients.site_log import LogEnds
 from fedsmall.clients.site_request import Answer, LoggedAnswers
 from fedsmall.clients.socket_frames import serve
 from fedsmall.ends import KEY_FILE
+from fedsmall.entry_points import HANDLERS as GROUP
 from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError, PolicyError
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.wire import Arrays
 
-GROUP = "fedsmall.handlers"  # of entry points: KIND = a function of the session, which gives what answers that kind
 Extension = Callable[[Policy, Mapping[str, Any], Arrays], Answer]
 
 
@@ -84,7 +84,9 @@ class Station:
         if kind not in self._extensions:
             if kind not in extensions(GROUP):
                 raise PlanError("this site was asked for something that it does not know")
-            self._extensions[kind] = load_extension(GROUP, kind)(self.session)
+            site = self.session
+            handler = load_extension(GROUP, kind)(site.name, site.data, site.letters, site.consent)
+            self._extensions[kind] = handler.answer
         return self._extensions[kind]
 
     def _check_goes_on(self, kind: str, policy: Policy, since: float) -> None:
