@@ -10,8 +10,8 @@ from fedsmall.plan import Plan
 from fedsmall.sim.audit.attack import audit
 from fedsmall.sim.audit.record import Audit, Finding
 from fedsmall.sim.audit.world import World, world_of
-from fedsmall.sim.engines.allocator import keep_freed_memory
 from fedsmall.sim.engines.record import versions
+from fedsmall.sim.engines.run import keep_freed_memory
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
 

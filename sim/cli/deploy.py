@@ -14,7 +14,7 @@ from fedsmall.sim.cli.consortium import HERE, Folder
 from fedsmall.sim.cli.terminal import say
 from fedsmall.sim.consortium import flower_cli, members, runs, server, waiting
 from fedsmall.sim.report.facts import expectation
-from fedsmall.sim.runs import scenario, shipped
+from fedsmall.sim.runs import scenario
 
 Run = Annotated[str, typer.Argument(help="the run's name")]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="return at once; `fedsmall status` shows how it goes")]
@@ -43,14 +43,14 @@ def start(
 ) -> None:
     """Run a scenario over the consortium's sites."""
     _warn(folder)
-    if kind := kind_of_scenario(scenario.read(shipped.find(path))):
+    if kind := kind_of_scenario(scenario.read(scenario.find(path))):
         extension = load_extension(SCENARIOS, kind)
-        asked = extension.load(shipped.find(path), settings or [])
+        asked = extension.load(scenario.find(path), settings or [])
         run = name or _slug(asked.name)
         _wait_for(folder, _words(wait_for), 60 * within)
         extension.prepare(folder, run, asked, round_deadline_s=round_deadline, start_deadline_s=start_deadline)
         return follow(folder, run, runs.launch(folder, run, say), detach)
-    read = scenario.load(shipped.find(path), settings or [])
+    read = scenario.load(scenario.find(path), settings or [])
     plans = read.plans()
     if detach and len(plans) > 1:
         raise PlanError("--detach takes a scenario of one method and one seed; this one has several")

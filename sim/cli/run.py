@@ -33,8 +33,7 @@ def run(
     Ctrl-C ends the run after the next contact; what was run until then is kept and reported. A plan that fails is a
     line with its reason, all others are run, and the exit code is 1.
     """
-    from fedsmall.sim.runs.scenario import load, read
-    from fedsmall.sim.runs.shipped import find
+    from fedsmall.sim.runs.scenario import find, load, read
 
     scenario = find(scenario)
     if kind := kind_of_scenario(read(scenario)):

@@ -12,7 +12,7 @@ from fedsmall.clients.launcher import bundle_digest
 from fedsmall.clients.relay import KILLED
 from fedsmall.clients.resident import Resident
 from fedsmall.frames import from_frame, joined, pieces_of, to_frame
-from fedsmall.sim.engines.local_grid import act_as_server
+from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.server import packed_grid
 from tests.clients.test_relay import bundle, station
 
