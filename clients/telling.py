@@ -21,8 +21,8 @@ from fedsmall.clients.site_request import Answer, SiteRequest, named
 from fedsmall.data.raw_site import BALANCED, RawSite, class_sums, one_hot
 from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.held_out import told_of
 from fedsmall.evaluation.outputs import probabilities
+from fedsmall.evaluation.site_sums import held_out_sums
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
@@ -321,7 +321,7 @@ class Telling:
             rows = tellable(order.raw, order.plan, order.policy, self.home / TOLD_HELD_OUT)
             if rows is not None:
                 self._note_untold(order, "evaluate", len(rows), len(held))
-                told = told_of(client.answered[rows], held.y[rows], client.home.task) if len(rows) else {}
+                told = held_out_sums(client.answered[rows], held.y[rows], client.home.task) if len(rows) else {}
         keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw, client.home)
         spent = charged(self.log, str(order.config[RUN]), order.plan, order.policy)
         return {"metrics": said | spent}, join(**{HELD_OUT: told})
