@@ -23,10 +23,11 @@ from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import probabilities
 from fedsmall.evaluation.site_sums import held_out_sums
+from fedsmall.features import check_features
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
+from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.run_sheet import CLASSES, RUN, SUMS, TELL
 from fedsmall.sealing.words import is_secure
@@ -126,8 +127,7 @@ def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
     task = raw.task
     if plan.recipe.class_weights != BALANCED or task.kind != "classes":
         raise PlanError("this plan balances no classes; the site tells no counts of them")
-    if is_patient_level(plan):
-        check_patient_level(plan)
+    check_features(plan)
     names = tuple(f"class {name}" for name in task.class_names or range(task.classes))
     floor = max(floor, raw.floor)
     sums = class_sums(raw.train.y, task.classes, floor)
