@@ -17,9 +17,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Rec
 from fedsmall.errors import PlanError
 from fedsmall.files import one_line
 from fedsmall.sealing.words import ROLL
-from fedsmall.strategies.server.asking import wait_for_sites
+from fedsmall.strategies.server.grid import RetryingGrid
+from fedsmall.strategies.server.handshake import wait_for_sites
 from fedsmall.strategies.server.journal import FileJournal, put
-from fedsmall.strategies.server.retrying_grid import RetryingGrid
 from fedsmall.vertical.conducting import (
     BLIND,
     DONE,

@@ -22,8 +22,8 @@ from fedsmall.sim.consortium.server_app import finished
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.sim.report.sites.hospital import own_run, page
 from fedsmall.strategies.columns.conduct import conduct_columns
+from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.heads import Heads
-from fedsmall.strategies.server.retrying_grid import RetryingGrid
 from fedsmall.vertical.plan import COLUMN_SHEET, ColumnSheet
 from tests.sim.consortium.desk import Desk, Wire
 

@@ -27,8 +27,7 @@ from fedsmall.sim.engines.inprocess import LocalGrid, act_as_server, number_mess
 from fedsmall.sim.runs import scenario
 from fedsmall.strategies.regions import line
 from fedsmall.strategies.server.deployment import conduct, tell_waits, write_outcome
-from fedsmall.strategies.server.packed_grid import pack, unpack
-from fedsmall.strategies.server.retrying_grid import RetryingGrid
+from fedsmall.strategies.server.grid import RetryingGrid, pack, unpack
 from fedsmall.strategies.server.run_loop import Outcome, run_rounds
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
