@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
-Server = Literal["none", "momentum", "adagrad", "adam", "yogi", "fednova", "scaffold", "feddyn", "page", "fedfa"]
+Server = Literal["none", "momentum", "adagrad", "adam", "yogi", "fednova", "scaffold", "feddyn"]
 
 # How far a training image may be changed: what is taken without a number, and the most.
 AUGMENTATIONS: dict[str, tuple[float, float]] = {
@@ -115,54 +115,16 @@ class Tree(Frozen):
     travel: Literal["anchors", "trees"] = "anchors"
 
 
-def _count_or_share(value: Any) -> Any:
-    """``value`` if it is a number of things, or a share of them; bounds are those of the field."""
-    if value is None or value == "all" or (type(value) is int and value >= 1):
-        return value
-    if type(value) is float and 0 < value < 1:
-        return value
-    raise ValueError("give a number (8), or a share (0.3)")
-
-
-class Phase(Frozen):
-    """A part of a run that has sites and a schedule of its own (``Method.phases``).
-
-    ``rounds`` is how many rounds it takes (30), or what share of the run (0.3); the last phase takes those that are
-    left. ``sites`` says how many sites take part (8), or what share of them (0.3): those with the most samples, and of
-    equals those first by name; or "all". The other keys hold in it in place of the method's own; periods are counted
-    from its beginning.
-    """
-
-    rounds: Annotated[int | float | None, BeforeValidator(_count_or_share)] = None
-    sites: Annotated[int | float | Literal["all"], BeforeValidator(_count_or_share)] = "all"
-    permute_every: Positive | None = None
-    aggregate_every: Positive | None = None
-    models: Positive | None = None
-    route: Literal["random", "cyclic"] | None = None
-
-    def rounds_of(self, rounds: int) -> int:
-        """How many rounds it takes of a run of ``rounds``; all where it does not say."""
-        return _part(self.rounds, rounds)
-
-    def sites_of(self, sites: int) -> int:
-        """How many of so many sites take part in it."""
-        return sites if self.sites == "all" else _part(self.sites, sites)
-
-
-def _part(wanted: int | float | None, whole: int) -> int:
-    if isinstance(wanted, float):
-        return max(1, round(wanted * whole))
-    return whole if wanted is None else wanted
-
-
 class Validation(Frozen):
-    """Routes as cross-validation (:mod:`fedsmall.travel.routes`): so many ``routes``, each of which leaves out a fold.
+    """Routes as cross-validation (:mod:`fedsmall.travel.journey`): so many ``routes``, each of which leaves out a fold.
 
-    Sites of fewer than ``floor`` samples tell nothing of them; a real site's own policy may ask for more.
+    Sites of fewer than ``floor`` samples tell nothing of them; a real site's own policy may ask for more. A fold is one
+    of sites, or ``by_samples`` one of every site's samples: so it is wherever there are fewer sites than routes.
     """
 
     routes: Annotated[int, Field(ge=2)]
     floor: Positive = 1
+    by_samples: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -285,3 +247,83 @@ class Privacy(Frozen):
     def at_contacts(self) -> bool:
         """Whether something is done to a model as it leaves; for patients it is done in every local step."""
         return self.level == "site" and not self.open
+
+
+RegionName = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
+
+
+class Topology(Frozen):
+    """Sites that send each other what others send a server (:mod:`fedsmall.algorithm.gossip`).
+
+    ``by`` "gossip" every site sends to a site drawn anew each time, by "ring" to the next in the order of names. An
+    average takes so many ``exchanges``, in each of which a site sends one new message, and again those that nobody has
+    acknowledged; after a hop there are as many as ``tries``, then the sites go on training with what has come. ``loss``
+    is the share of messages that never come, acknowledgements too; ``delay`` is by how many exchanges one may come
+    later, at most: with as many as ``tries``, by a contact.
+    """
+
+    by: Literal["gossip", "ring"]
+    exchanges: Positive = 10
+    tries: Positive = 3
+    loss: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    delay: Annotated[int, Field(ge=0)] = 0
+
+
+class Regions(Frozen):
+    """Sites in so many regions, each with a server of its own (:mod:`fedsmall.travel.journey`).
+
+    They are dealt to regions, unless ``sites`` says by name which are in which. The regions' common models are averaged
+    every ``average_every`` rounds, or whenever models are within a region, and at the end; a model that is handed on
+    crosses over, maybe into another region, with probability ``across``.
+    """
+
+    number: Positive
+    average_every: Positive | None = None
+    across: Annotated[float, Field(ge=0, le=1)] = 0.1
+    sites: dict[RegionName, tuple[str, ...]] | None = None
+
+    @model_validator(mode="after")
+    def _each_in_one(self) -> Self:
+        if self.sites is None:
+            return self
+        if len(self.sites) != self.number:
+            raise ValueError(f"number is {self.number}, and sites names {len(self.sites)} regions; leave number out")
+        if empty := [region for region, names in self.sites.items() if not names]:
+            raise ValueError(f"region {empty[0]!r} has no site; a region needs one at least")
+        names = self.names
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"site {twice[0]!r} is named twice; a site is in one region")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sites of all regions in the order of their names, where they are named."""
+        return tuple(sorted(name for names in (self.sites or {}).values() for name in names))
+
+    def are_apart(self, sites: int) -> bool:
+        """Whether a run of so many sites is that of one region, or of what goes on above them."""
+        return self.sites is not None and len(self.names) != sites
+
+    def smallest(self, sites: int) -> int:
+        """How many of so many sites the smallest region has."""
+        return min(map(len, self.sites.values())) if self.sites else sites // self.number
+
+
+def _a_topology(value: Any) -> Any:
+    if value is None or value == "server":
+        return None
+    if isinstance(value, str):
+        value = {"by": value}
+    if isinstance(value, Mapping) and value.get("by") not in ("gossip", "ring"):
+        raise ValueError('topology is "server", "gossip" or "ring"; or a table: {by = "gossip", loss = 0.2}')
+    return value
+
+
+def _some_regions(value: Any) -> Any:
+    if isinstance(value, Mapping) and isinstance(value.get("sites"), Mapping) and "number" not in value:
+        return {**value, "number": len(value["sites"])}
+    return {"number": value} if type(value) is int else value
+
+
+NoServer = Annotated[Topology | None, BeforeValidator(_a_topology)]
+InRegions = Annotated[Regions | None, BeforeValidator(_some_regions)]

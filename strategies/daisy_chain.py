@@ -13,6 +13,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees, ServerStep
+from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
+from fedsmall.algorithm.gate import GATE
 from fedsmall.errors import PlanError
 from fedsmall.parts import Tree
 from fedsmall.plan import Method, Plan
@@ -21,10 +23,7 @@ from fedsmall.strategies.foreign import FEW, FlowerCombiner, count_key, count_of
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.records import to_arrays, to_record
 from fedsmall.strategies.roster import await_all, await_sites
-from fedsmall.travel.commons import Event
-from fedsmall.travel.daisy_chain import daisy_chain, topology_for
-from fedsmall.travel.gate import GATE
-from fedsmall.travel.moments import Moment
+from fedsmall.travel.moments import Event, Moment
 from fedsmall.travel.schedule import AbstractSchedule, Action, Contact, Schedule
 from fedsmall.wire import PLAN, ROUND
 
@@ -37,8 +36,8 @@ class DaisyChain(Strategy):
     ``strategy`` is any Flower strategy, or a combiner of ours; it sees only the aggregations. ``schedule`` says at
     which rounds models travel and how (d and b of the paper). ``fraction`` of the sites, drawn anew with the run's
     ``seed``, takes part in a communication round. The mean is unweighted unless ``weighted``. A model whose update is
-    too large is set aside (:mod:`fedsmall.travel.gate`; ``gate`` false for none is). ``method`` says, of what no other
-    argument does, how many models travel and by which route.
+    too large is set aside (:mod:`fedsmall.algorithm.gate`; ``gate`` false for none is). ``method`` says, of what no
+    other argument does, how many models travel and by which route.
 
     The sites are those that are connected when the run starts. One that is silent, or whose reply fails its check,
     loses nothing: the model that it was sent goes on at the next communication round. After a run ``sites`` are their
@@ -86,8 +85,6 @@ class DaisyChain(Strategy):
         Where ``train_config`` carries a plan, the clients are fedsmall's own and are asked who they are. Raises
         PlanError where several models come out: Flower's result has a place for one.
         """
-        if self.method.phases:
-            raise PlanError("phases are parts of a plan's rounds, which Flower's loop does not know; run a plan")
         if self.method.is_ensemble:
             raise PlanError("several models come out of groups and snapshots, and Flower's loop takes one; run a plan")
         train, judge, result = train_config or ConfigRecord(), evaluate_config or ConfigRecord(), Result()

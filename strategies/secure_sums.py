@@ -16,9 +16,9 @@ from flwr.serverapp import Grid
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from fedsmall.aggregation.exact import WORDS, from_words
 from fedsmall.aggregation.sums import LEAST
 from fedsmall.errors import PlanError, ReplyError
+from fedsmall.exact import WORDS, from_words
 from fedsmall.files import write
 from fedsmall.sealing.masks import unmasked
 from fedsmall.sealing.waybills import Waybills

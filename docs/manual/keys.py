@@ -10,10 +10,9 @@ from pydantic.fields import FieldInfo
 
 from docs.manual.toml import spelled
 from fedsmall.boosting.settings import Boosting
-from fedsmall.parts import EarlyStop, Phase, Privacy, Recipe, Tree, Validation
+from fedsmall.parts import EarlyStop, Privacy, Recipe, Regions, Topology, Tree, Validation
 from fedsmall.plan import Method
 from fedsmall.sim.runs.scenario import Scenario
-from fedsmall.travel.topology import Regions, Topology
 
 MEANINGS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text("utf-8"))
 
@@ -38,7 +37,6 @@ SECTIONS = (
     Section("Privacy", Privacy, "`privacy = {...}` under a method. [What helps against whom](../security.md)."),
     Section("Tree", Tree, "`tree = {...}` under a method: [replica trees](../replicas.md)."),
     Section("Boosting", Boosting, "`boosting = {...}` under a method: [boosted trees](../trees.md)."),
-    Section("Phase", Phase, "`phases = [{...}, {...}]` under a method."),
     Section("Validation", Validation, "`validate = {...}` under a method."),
     Section(
         "Topology",

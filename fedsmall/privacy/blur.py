@@ -14,11 +14,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.errors import PlanError
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
-from fedsmall.wire import Arrays
+from fedsmall.wire import Arrays, is_buffer
 
 PROMISE = 10.0  # the epsilon above which a promise to patients is none
 SHRINK = 10.0  # a running variance falls to no less than this part at one contact: noise could bring it to zero

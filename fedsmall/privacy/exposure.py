@@ -20,9 +20,8 @@ import numpy as np
 from fedsmall.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import WITHIN, distances, layers_read, padded
-from fedsmall.travel.commons import Initial, starting
 from fedsmall.travel.journey import journey
-from fedsmall.travel.moments import Moment
+from fedsmall.travel.moments import Initial, Moment, starting
 from fedsmall.travel.schedule import Action, Contact, contacts_of
 from fedsmall.wire import Arrays
 
@@ -129,7 +128,7 @@ class Exposure:
     def _set_out(self, commons: list[Arrays], count: int) -> None:
         """So many travellers set out from the common models of their groups."""
         groups = np.arange(count) % len(commons)
-        if self.plan.method.turns:
+        if self.plan.method.by_samples:
             groups[:] = self._turn % len(commons)
         self._commons = commons
         self._start = {name: np.stack([model[name] for model in commons])[groups] for name in commons[0]}

@@ -33,13 +33,12 @@ import numpy as np
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 
-from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.errors import PlanError
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.privacy.blur import blurred
 from fedsmall.randomness import rng_for
-from fedsmall.wire import Arrays, first_of, stack_of_one
+from fedsmall.wire import Arrays, first_of, is_buffer, stack_of_one
 
 
 def at_contacts(plan: Plan) -> Privacy | None:

@@ -1,7 +1,7 @@
 """Many federations of one plan at once: equal sites, routes and initial models, and other patients in each.
 
 All federations' models are one stack, and train in one batched computation; contacts are walked one by one, for the
-attacker looks at each. A test holds this walk to :func:`fedsmall.travel.daisy_chain.daisy_chain`, federation by
+attacker looks at each. A test holds this walk to :func:`fedsmall.algorithm.daisy_chain.daisy_chain`, federation by
 federation. What it leaves out is the gate's look at single updates, which sets aside what no honest run holds.
 """
 
@@ -11,14 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsmall.aggregation.combiners import Combiner, Updates, combiner_for
+from fedsmall.algorithm.commons import combined, sound_means
+from fedsmall.algorithm.departing import make_private
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.privacy.leaving import make_private
 from fedsmall.sim.audit.world import World
 from fedsmall.training.stack import Rows, Stack, Tensors, stacked
 from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.commons import combined, sound_means
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action, Contact
 from fedsmall.wire import Arrays, Traveller

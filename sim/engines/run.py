@@ -27,19 +27,16 @@ from fedsmall.sim.engines.record import Distilled, RunRecord, record_of, whole_m
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.server.judging import Judge, Judging, SiteJudges
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
+from fedsmall.training.batches import spent
 from fedsmall.training.device import chosen
 from fedsmall.training.distillation import check_at_hand, distillation
 from fedsmall.training.frozen_body import as_trained
-from fedsmall.training.lots import spent
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.dynamic.balancing import is_dynamic
-from fedsmall.travel.moments import Moment, Watcher
-from fedsmall.travel.routes import among
+from fedsmall.travel.moments import Moment, Visitors, Watcher
 from fedsmall.travel.schedule import Contact
-from fedsmall.travel.visitors import Visitors
-from fedsmall.validation import check_run
+from fedsmall.validation import among, check_run
 from fedsmall.wire import Arrays, stack_of_one
 
 HELD_BYTES, LARGEST_BYTES = 512 * 2**20, 64 * 2**20
@@ -132,7 +129,7 @@ class _Work:
         method = self.plan.method
         if method.family != "federated" or method.topology is not None or method.region_count > 1 or method.boosting:
             return self  # who sees what is counted for one server, and for networks
-        if is_dynamic(method):
+        if method.is_dynamic:
             return self  # nobody sees most updates, and those that come are of several contacts
         train = self.federation.train
         if not has_own_models(self.plan):

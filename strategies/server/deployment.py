@@ -40,8 +40,7 @@ from fedsmall.strategies.server.journal import FileJournal, put
 from fedsmall.strategies.server.judging import SiteJudges, evaluator_for
 from fedsmall.strategies.server.regions import HandDown, line_of
 from fedsmall.strategies.server.run_loop import Outcome, run_rounds
-from fedsmall.travel.routes import among
-from fedsmall.validation import check_plan
+from fedsmall.validation import among, check_plan
 from fedsmall.vertical.plan import COLUMN_SHEET, ColumnSheet
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`

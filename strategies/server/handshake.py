@@ -18,11 +18,11 @@ from flwr.serverapp import Grid
 from pydantic import ValidationError
 
 from fedsmall import __version__
-from fedsmall.aggregation.exact import in_parts
 from fedsmall.data.outcomes import kind_of
 from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
 from fedsmall.data.standardise import Scaling, Sums, agree
 from fedsmall.errors import PlanError, ReplyError
+from fedsmall.exact import in_parts
 from fedsmall.federation import Task, task_from
 from fedsmall.files import one_line
 from fedsmall.models.own_models import has_own_models

@@ -30,8 +30,8 @@ from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import SealedModels
 from fedsmall.strategies.secure_sums import Tally, told_or_none
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
+from fedsmall.travel.journey import folds_of
 from fedsmall.travel.moments import Moment
-from fedsmall.travel.routes import folds_of
 from fedsmall.wire import (
     CHARGED,
     CONFIG,

@@ -17,8 +17,8 @@ BAD = (*MISSED, REPLACED)
 class Learnt:
     """``seen`` (models, sites) grows with every contact, as what counts in averages does in a run.
 
-    Departs from nothing that :class:`fedsmall.travel.travellers.Travellers` decides, but knows no numbers: that a model
-    came to nothing at a site it is told as an event.
+    It decides as :class:`fedsmall.algorithm.travellers.Travellers`, but knows no numbers: that a model came to nothing
+    at a site it is told as an event.
     """
 
     def __init__(self, method: Method, models: int, sites: int) -> None:
@@ -43,7 +43,7 @@ class Learnt:
     def average(self, refused: bool = False) -> None:
         """The models of each group become one, unless its average is ``refused``."""
         counted = self._trained & self._here if self._method.hidden else self._trained
-        turns = self._method.turns
+        turns = self._method.by_samples
         for group in [self._turn] if turns else range(len(self._commons)):
             members = counted & (self._group == group)
             if members.any() and not refused:

@@ -11,8 +11,8 @@ from fedsmall.sim.report.chain import site_names
 from fedsmall.sim.report.travels.learnt import BAD, Learnt
 from fedsmall.sim.runs.folder import PlanRun, Run, reference_of
 from fedsmall.travel.journey import groups_of, journey
-from fedsmall.travel.routes import among
 from fedsmall.travel.schedule import Action, Contact
+from fedsmall.validation import among
 
 FEW = 12  # so many models are followed, and so many contacts shown, whole
 MOST = 1000  # sites: what each model has learnt from is kept for every one of them
@@ -94,7 +94,7 @@ def travels_of(one: PlanRun, names: tuple[str, ...], samples: tuple[int, ...]) -
     if apart or not 2 <= sites <= MOST:
         return None
     try:
-        ways = [(contact, at) for contact, at in journey(plan, sites, samples) if contact.phase == 0]
+        ways = list(journey(plan, sites, samples))
     except ValueError:  # it takes numbers of samples that an older folder does not hold
         return None
     ways = [(contact, at) for contact, at in ways if contact.t <= one.row["rounds"]]

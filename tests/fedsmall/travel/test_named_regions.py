@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsmall.aggregation.exact import exact_sum, in_parts
 from fedsmall.errors import PlanError
+from fedsmall.exact import exact_sum, in_parts
 from fedsmall.methods import method
 from fedsmall.plan import Plan
 from fedsmall.privacy.handed_on import hands_on
@@ -108,11 +108,6 @@ APART = {
         {"sites": SITES, "across": 0},
         {"privacy": {"sealed": True, "secure": True}},
         "sealed and secure hide models from one server",
-    ),
-    "phases": (
-        {"sites": SITES, "across": 0},
-        {"phases": [{"rounds": 2}, {}]},
-        "phases are for a part of the sites",
     ),
 }
 

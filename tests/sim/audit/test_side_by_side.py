@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
+from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
 from fedsmall.methods import METHODS
 from fedsmall.models.registry import initial_model
 from fedsmall.sim.audit.side_by_side import batches_of, side_by_side
 from fedsmall.sim.audit.world import world_of
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import contacts_of
 from tests.sim.audit.worlds import plan_of
 
@@ -32,7 +32,7 @@ ASKED |= {
 ASKED = {
     name: plan
     for name, plan in ASKED.items()
-    if name != "Central" and not (plan.method.is_ensemble or plan.method.phases or plan.method.boosting)
+    if name != "Central" and not (plan.method.is_ensemble or plan.method.boosting)
 }
 
 

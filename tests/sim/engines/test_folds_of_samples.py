@@ -13,8 +13,9 @@ from fedsmall.federation import Federation
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
+from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.routes import among, folds_of_samples
+from fedsmall.validation import among
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import ADAM, MOMENTUM, assert_equal_bits, federation_of, plan_of
 from tests.sim.engines.test_routes import (
@@ -32,7 +33,7 @@ EPOCHS = plan_of().recipe.model_copy(update={"lr": 0.05, "batch": 3, "local_epoc
 
 
 def of_samples(routes: int, sites: int, name: str = "FedAvg", settings: dict[str, Any] | None = None, **more: Any):
-    given = {"aggregate_every": 1, **(settings or {}), "validate": {"routes": routes}}
+    given = {"aggregate_every": 1, "validate": {"routes": routes}, **(settings or {})}
     asked = plan_of(name, given, **({"sites": sites, "rounds": 12} | more))
     return among(asked, sites)
 
@@ -52,7 +53,7 @@ CASES: dict[str, Plan] = {
     "trees": of_samples(3, 2, "RepTreeFL", {"tree": Tree(drop=0.2, fanout=(2, 3))}),
     "starting apart": of_samples(3, 2, initial_models="independent"),
     "at random rounds": of_samples(3, 2, settings={"random_schedule": True, "aggregate_every": 2}, rounds=20),
-    "more sites than folds, as asked": of_samples(2, 3, settings={"turns": True}),
+    "more sites than folds, as asked": of_samples(2, 3, settings={"validate": {"routes": 2, "by_samples": True}}),
 }
 
 
@@ -130,7 +131,7 @@ def test_nor_where_a_run_is_killed_and_goes_on_from_its_journal(tmp_path) -> Non
 
 
 def test_a_route_that_trained_on_its_fold_would_be_found(monkeypatch) -> None:
-    monkeypatch.setattr("fedsmall.travel.travellers.route_at", lambda plan, t: 0)  # all leave out the first fold
+    monkeypatch.setattr("fedsmall.algorithm.travellers.route_at", lambda plan, t: 0)  # all leave out the first fold
 
     assert {(1, 1), (2, 2)} <= leaks(CASES["two sites that hand on"])
 

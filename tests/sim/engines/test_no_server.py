@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsmall.algorithm.gossip import Peers, Places
+from fedsmall.algorithm.travellers import Travellers
 from fedsmall.errors import PlanError
 from fedsmall.methods import METHODS, method
 from fedsmall.models.registry import initial_model
@@ -17,9 +19,6 @@ from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.moments import Moment
-from fedsmall.travel.peers.places import Places
-from fedsmall.travel.peers.walk import Peers
-from fedsmall.travel.travellers import Travellers
 from fedsmall.validation import check_plan
 
 MOMENTUM = Recipe(lr=0.05, momentum=0.5)
@@ -196,7 +195,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "snapshots": ({"snapshots": 2}, "snapshots and ema"),
     "a fraction": ({"fraction": 0.5}, "who takes part in a contact"),
     "regions": ({"regions": 2}, "remove one of the two"),
-    "phases": ({"phases": ({"rounds": 2}, {})}, "phases are for a part of the sites"),
 }
 
 

@@ -27,7 +27,7 @@ from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.judging import Judging, SiteJudges, evaluator_for
 from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.routes import folds_of
+from fedsmall.travel.journey import folds_of
 from fedsmall.wire import PLAN
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import (

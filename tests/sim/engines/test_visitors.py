@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.outputs import answer, members_of
@@ -15,9 +16,8 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.daisy_chain import daisy_chain, topology_for
+from fedsmall.travel.moments import Visitors, last_visits
 from fedsmall.travel.schedule import contacts_of
-from fedsmall.travel.visitors import Visitors, last_visits
 from fedsmall.validation import check_plan
 from tests.sim.engines.test_one_algorithm import (
     ADAM,
@@ -27,7 +27,6 @@ from tests.sim.engines.test_one_algorithm import (
     federation_of,
     plan_of,
 )
-from tests.sim.engines.test_phases import FEDTM
 
 KEEP = {"keep_last": 3}
 APART: dict[str, Any] = {
@@ -45,7 +44,6 @@ CASES = {
     "averages": keeping("FedAvg"),
     "one model": keeping("TravellingModel", rounds=13),
     "groups": keeping("TravellingGroups", {"groups": 2}, recipe=MOMENTUM),
-    "phases": keeping("FedTM", FEDTM, rounds=12),
     "some of the sites": keeping(settings={"fraction": 0.4, "permute_every": 1, "aggregate_every": 6}, rounds=12),
     "blur": keeping(settings=BLUR | {"aggregate_every": 4}),
 }

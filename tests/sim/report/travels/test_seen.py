@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.sim.report.travels.learnt import Learnt
@@ -12,7 +13,6 @@ from fedsmall.sim.report.travels.seen import FEW, MOST, travels, travels_of, whi
 from fedsmall.sim.runs.folder import PlanRun, read
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import Action, contacts_of
 from tests.sim.consortium.real_run import plan_of as real_plan
 from tests.sim.consortium.real_run import real_run
@@ -21,7 +21,9 @@ from tests.sim.engines.test_one_algorithm import federation_of, plan_of
 CASES = {
     "a chain": plan_of("FedDC", {"permute_every": 1, "aggregate_every": 4}, rounds=7),
     "groups": plan_of("TravellingGroups", {"groups": 2}, rounds=5),
-    "groups in turn": plan_of("TravellingGroups", {"groups": 2, "turns": True}, rounds=6),
+    "groups in turn": plan_of(
+        "FedAvg", {"aggregate_every": 1, "validate": {"routes": 2, "by_samples": True}}, rounds=6
+    ),
     "one model": plan_of("TravellingModel", rounds=7),
     "some of the sites": plan_of("FedDC", {"fraction": 0.4, "permute_every": 1, "aggregate_every": 4}, rounds=6),
 }

@@ -3,13 +3,12 @@
 from fedsmall.errors import PlanError
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.travel.dynamic.balancing import is_dynamic
 
 
 def check_dynamic(plan: Plan) -> None:
     """Raise PlanError, in one line that says what to do, where a plan's averages cannot be left out."""
     method = plan.method
-    if not is_dynamic(method):
+    if not method.is_dynamic:
         return
     if method.family != "federated":
         raise PlanError(f"divergence leaves out averages, and {method.label!r} has none. Leave divergence out.")
@@ -35,7 +34,6 @@ def _refused(plan: Plan) -> dict[str, bool]:
         f"rule = {method.rule!r} holds a model near what it has received": method.rule != "none",
         "fraction and models leave sites out by lot": method.fraction < 1 or method.models is not None,
         "groups and validate make several common models": method.grouped,
-        "phases are for a part of the sites": bool(method.phases),
         'route = "cyclic" hands models on': method.route != "random",
         "topology and regions have no one server that asks for models": method.topology is not None
         or method.region_count > 1,
