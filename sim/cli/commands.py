@@ -4,11 +4,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from fedsmall.entry_points import extensions, load_extension
+
 
 class Entry(NamedTuple):
     """A command: ``place`` is ".module:name" of a function in this folder, or of a Typer app for a group.
 
-    What is in :data:`REPOSITORY` has its place in full.
+    What is in :data:`REPOSITORY` has its place in full, and an extension's is "fedsmall.commands:name".
     """
 
     place: str
@@ -22,11 +24,21 @@ class Entry(NamedTuple):
 
     def is_here(self) -> bool:
         """Whether the command can be called: some come with the repository and not with the wheel."""
+        if self.module == EXTENSION:
+            return self.place.partition(":")[2] in extensions(EXTENSION)
         if self.module.startswith(f"{REPOSITORY}."):
             return find_spec(REPOSITORY) is not None
         return find_spec(self.module, __package__) is not None
 
+    def load(self) -> Any:
+        """The function or the app, imported now."""
+        module, _, name = self.place.partition(":")
+        if module == EXTENSION:
+            return load_extension(EXTENSION, name)
+        return getattr(import_module(module, __package__), name)
 
+
+EXTENSION = "fedsmall.commands"  # the entry points of commands that are not ours alone to give
 REPOSITORY = "fedsmall.research"  # the folder of what is in no wheel
 RUN, STUDY, LIVE = "Run and compare", "Evidence and speed", "A consortium of real sites"
 
@@ -37,7 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "report": Entry(".run:report", "Make the report of a run anew, from its folder.", RUN),
     "predict": Entry(".predict:predict", "What saved models say of new rows: probabilities and a class.", RUN),
     "columns": Entry(
-        "..columns.command:app", "Boosted trees over columns that several parties hold of the same patients.", RUN
+        "fedsmall.commands:columns", "Boosted trees over columns that several parties hold of the same patients.", RUN
     ),
     "export": Entry(".predict:export", "A saved model as one file: ONNX, TorchScript, or a .zip.", RUN),
     "plan": Entry(".plan:plan", "How many rounds between aggregations, by the papers' bounds.", RUN),

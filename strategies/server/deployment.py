@@ -25,12 +25,12 @@ from flwr.supercore.run import RunNotRunningException
 from safetensors.numpy import save
 
 from fedsmall.audit_log import AuditLog
+from fedsmall.entry_points import SCENARIOS, kind_of_run, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN_NAME, RunSheet
-from fedsmall.strategies.columns.conduct import JOURNAL, conduct_columns
+from fedsmall.run_sheet import RUN_NAME, RunSheet, Sheet
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.grid import FrameMail, RetryingGrid
@@ -41,7 +41,6 @@ from fedsmall.strategies.server.judging import SiteJudges, evaluator_for
 from fedsmall.strategies.server.regions import HandDown, line_of
 from fedsmall.strategies.server.run_loop import Outcome, run_rounds
 from fedsmall.validation import among, check_plan
-from fedsmall.vertical.plan import COLUMN_SHEET, ColumnSheet
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
 WAITS_FILE = "waits.json"
@@ -71,7 +70,7 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
     try:
         heads = Heads(Path(os.environ[SITES]) if SITES in os.environ else None, sheet)
         patient = RetryingGrid(FrameMail(grid), sheet, log, heads=heads, tell_waits=partial(tell_waits, folder))
-        done = _led(sheet, folder, patient, log, finish)
+        done = _lead(sheet, folder, patient, log, finish)
     except RunNotRunningException:
         raise  # stopped, or forgotten with the SuperLink's memory: nothing is wrong with the run
     except Exception as error:
@@ -82,22 +81,21 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
     log.write("finished", **done)
 
 
-def _sheet_in(folder: Path) -> RunSheet | ColumnSheet:
-    if (folder / COLUMN_SHEET).exists():
-        return ColumnSheet.model_validate_json((folder / COLUMN_SHEET).read_text())
+def _sheet_in(folder: Path) -> Sheet:
+    if kind := kind_of_run(folder):
+        sheet: Sheet = load_extension(SCENARIOS, kind).Sheet.model_validate_json((folder / f"{kind}.json").read_text())
+        return sheet
     return RunSheet.model_validate_json((folder / "sheet.json").read_text())
 
 
-def _led(
-    sheet: RunSheet | ColumnSheet, folder: Path, grid: RetryingGrid, log: AuditLog, finish: Finish
-) -> dict[str, int]:
+def _lead(sheet: Sheet, folder: Path, grid: RetryingGrid, log: AuditLog, finish: Finish) -> dict[str, int]:
     """Lead a run to its end and write what came of it; gives what its log says at the end."""
-    if isinstance(sheet, ColumnSheet):
-        told = conduct_columns(sheet, folder, grid)
+    if not isinstance(sheet, RunSheet):
+        told, done = load_extension(SCENARIOS, str(kind_of_run(folder))).conduct(sheet, folder, grid)
         _finished(finish, log, folder, told)
         put(folder / "outcome.json", json.dumps(told, indent=1).encode())
-        shutil.rmtree(folder / JOURNAL, ignore_errors=True)  # what parties said to each other was of this run alone
-        return {"rounds": sheet.columns.settings.rounds}
+        shutil.rmtree(folder / "journal", ignore_errors=True)  # what sites said to each other was of this run alone
+        return dict(done)
     outcome, met = conduct(sheet, folder, grid, log)
     write_outcome(folder, sheet.plan, outcome, met, partial(_finished, finish, log))
     return {"contacts": outcome.contacts, "rounds": outcome.rounds}

@@ -25,6 +25,7 @@ from fedsmall.sim.consortium.records.finished import write_run
 from fedsmall.sim.consortium.records.run_log import LAUNCHED
 from fedsmall.sim.engines.inprocess import LocalGrid, act_as_server, number_message
 from fedsmall.sim.runs import scenario
+from fedsmall.strategies.server import regions as above_and_below
 from fedsmall.strategies.server.deployment import conduct, tell_waits, write_outcome
 from fedsmall.strategies.server.grid import RetryingGrid, pack, unpack
 from fedsmall.strategies.server.run_loop import Outcome, run_rounds
@@ -103,7 +104,7 @@ class TwoLevels:
         }
         for region in regions:
             self.programs[region] = RegionDesk(region, folder / region / "runs", folder / "homes" / region, policy, 10)
-        monkeypatch.setattr(regions, "LOOK_S", 0.1)
+        monkeypatch.setattr(above_and_below, "LOOK_S", 0.1)
         monkeypatch.setattr(relay.socket_frames, "ask", self._ask)
         self.failed: dict[str, Exception] = {}
         self.outcomes: dict[str, Outcome] = {}
