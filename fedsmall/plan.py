@@ -10,14 +10,15 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from fedsmall.boosting.settings import Boosting
 from fedsmall.codec.forms import Wire
-from fedsmall.models.earlier import RENAMED_MODELS, Options
 from fedsmall.parts import (
+    RENAMED_MODELS,
     EarlyStop,
     Fraction,
     Frozen,
     InRegions,
     NonNegative,
     NoServer,
+    Options,
     Positive,
     Privacy,
     Recipe,

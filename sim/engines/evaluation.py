@@ -13,9 +13,9 @@ from fedsmall.data.outcomes import survival_of
 from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.clinical import thresholds_of
 from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
-from fedsmall.evaluation.out_of_fold import by_folds, told_of
 from fedsmall.evaluation.outputs import answer, probabilities
 from fedsmall.evaluation.outputs import spread as members_spread
+from fedsmall.evaluation.site_sums import by_folds, metric_sums
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
@@ -271,7 +271,7 @@ class LocalJudges:
                 continue
             folds = folds_of_samples(self.plan, site, samples) if question.counts else None
             outputs = ask(0, samples.x) if folds is None else by_folds(folds, samples.x, ask)
-            told = told_of(outputs, samples.y, task)
+            told = metric_sums(outputs, samples.y, task)
             answers[site] = Answer(sums=told if validation else {name: told[name] for name in shapes})
         return answers
 

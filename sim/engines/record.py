@@ -18,7 +18,7 @@ from fedsmall.package.record import TrainedOn, counted
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.evaluation import LastRound, said_of
 from fedsmall.strategies.server.run_loop import Outcome
-from fedsmall.training.device import described
+from fedsmall.training.device import describe_device
 from fedsmall.wire import Arrays
 
 
@@ -61,7 +61,7 @@ class RunRecord(Outcome):
 
 def record_of(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.device) -> RunRecord:
     """The record of what came of a run on ``engine``, by which gradient ``path`` and on which ``device``."""
-    made = {"versions": versions(), "path": path, "device": described(device)}
+    made = {"versions": versions(), "path": path, "device": describe_device(device)}
     return RunRecord(plan=plan, engine=engine, **vars(outcome), **made)
 
 

@@ -17,8 +17,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall.errors import ReplyError
-from fedsmall.evaluation.held_out import shapes_of, written
-from fedsmall.evaluation.unseen import expected
+from fedsmall.evaluation.site_sums import expected_at_unseen, held_out_shapes, sums_to_json
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
@@ -70,9 +69,8 @@ class Question(NamedTuple):
 class Answer:
     """What a site says of its model: ``metrics`` over so many held-out ``samples``, and ``sums`` over samples.
 
-    The sums are those of :mod:`fedsmall.evaluation.held_out`, or of :mod:`~fedsmall.evaluation.out_of_fold` where the
-    model never saw the samples. ``charged`` is what the run was charged to the site's privacy budget, and ``sites`` how
-    many answer together.
+    The sums are those of :mod:`fedsmall.evaluation.site_sums`. ``charged`` is what the run was charged to the site's
+    privacy budget, and ``sites`` how many answer together.
     """
 
     samples: float = 0
@@ -83,7 +81,7 @@ class Answer:
 
     def beside(self) -> dict[str, Any]:
         """What an evaluation keeps of it beside the metrics."""
-        sums = {"sums": written(self.sums)} if self.sums else {}
+        sums = {"sums": sums_to_json(self.sums)} if self.sums else {}
         known = {TELLING: self.sites, "charged": self.charged, "samples": self.samples}
         return {name: value for name, value in known.items() if value} | sums
 
@@ -124,7 +122,7 @@ class Judging:
             return evaluation
         assert self.task is not None
         method = self.plan.method
-        found = expected(told, self.task, method.by_samples) if method.validation is not None else {}
+        found = expected_at_unseen(told, self.task, method.by_samples) if method.validation is not None else {}
         stop = loss_of(told) if decides else {}
         return replace(evaluation or Evaluation(t, None, {}), validation=found, stop=stop)
 
@@ -266,7 +264,7 @@ class SiteJudges:
         said = {name: float(value) for name, value in told.items() if name != EXAMPLES and not name.startswith(CHARGED)}
         sums: Arrays = {}
         if self.task is not None and HELD_OUT in content:
-            sums = checked_sums(array_records(content)[HELD_OUT], shapes_of(self.task))
+            sums = checked_sums(array_records(content)[HELD_OUT], held_out_shapes(self.task))
             if sums["count"] > samples:
                 raise ReplyError("its sums are of more samples than its metrics")
         return Answer(samples, said if samples else {}, sums, charges_in(told))
