@@ -61,8 +61,8 @@ class RunRecord(Outcome):
 
 def record_of(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.device) -> RunRecord:
     """The record of what came of a run on ``engine``, by which gradient ``path`` and on which ``device``."""
-    made = {"versions": versions(), "path": path, "device": describe_device(device)}
-    return RunRecord(plan=plan, engine=engine, **vars(outcome), **made)
+    where = describe_device(device)
+    return RunRecord(plan=plan, engine=engine, versions=versions(), path=path, device=where, **vars(outcome))
 
 
 def with_end(record: RunRecord, last: LastRound, read: dict[str, Any], federation: Federation) -> RunRecord:
