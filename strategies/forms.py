@@ -12,7 +12,6 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedsmall.codec.check_wire import in_codes, top_share
 from fedsmall.codec.codes import CodecError
 from fedsmall.codec.differences import BITS, GAPS, VALUES, difference
 from fedsmall.codec.parcels import PACKED, Parcel, pack, read_part
@@ -170,12 +169,12 @@ class OpenModels(Form):
         is_global, known = bool(exchange.is_global[row]), exchange.signals.known
         parcel, words = exchange.parcel(row), dict[str, Any]()
         reference = None
-        if top_share(self.plan) is not None:
+        if self.plan.method.top_share is not None:
             base, reference, taken = known.ground(site)
             words = {BASE: base, TAKEN: taken} | ({MADE: known.now} if is_global else {})
 
         def records() -> Records:
-            if top_share(self.plan) is not None:
+            if self.plan.method.top_share is not None:
                 model = to_record(difference(parcel.read if is_global else exchange.state.row(row), reference))
             elif is_global:
                 model = to_record(parcel.sent or parcel.read)
@@ -188,7 +187,7 @@ class OpenModels(Form):
 
     def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
         """Raise ReplyError unless a model came like the one that was sent, with finite numbers."""
-        if exchange.leg.leaves and in_codes(self.plan) and not reply.has_error():
+        if exchange.leg.leaves and self.plan.method.is_compressed and not reply.has_error():
             row = exchange.row_of[site]
             model = exchange.parcel(row).read if exchange.is_global[row] else exchange.state.row(row)
             self._came[row] = decode_content(self.plan, reply.content, exchange.parcel(row).sent, model)
@@ -217,7 +216,7 @@ class OpenModels(Form):
 
     def _model(self, exchange: Exchange, site: str, row: int) -> ArrayRecord:
         model = exchange.state.row(row)
-        if not in_codes(self.plan) or not exchange.leg.arrived:
+        if not self.plan.method.is_compressed or not exchange.leg.arrived:
             return to_record(model)
         if MODEL in (codes := self._codes.get(row, {})):
             return codes[MODEL]
@@ -358,7 +357,7 @@ def decode_content(plan: Plan, content: RecordDict, coded: Arrays, model: Arrays
     kept = {key: record for key, record in array_records(content).items() if key in PACKED}
     for key, record in kept.items():
         check_headers(record)
-        if key == MODEL and top_share(plan) is not None:
+        if key == MODEL and plan.method.top_share is not None:
             _check_difference(record, signature_of(model))
         elif key == MODEL:
             check_record(record, signature_of(coded))

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsmall.boosting.settings import HISTOGRAM_WORDS
 from fedsmall.federation import Task
 
+HISTOGRAM_WORDS = ("edges", "sums")  # of a forest that is grown from sums over sites: its bins, what sites count
 Trees = tuple[Tensor, Tensor, Tensor]  # feature, cut and weight, each (trees, nodes)
 
 

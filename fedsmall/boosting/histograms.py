@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from scipy.special import expit, softmax
 
-from fedsmall.boosting.forest import margins, places
-from fedsmall.boosting.settings import HISTOGRAM_WORDS, Boosting
+from fedsmall.boosting.forest import HISTOGRAM_WORDS, margins, places
 from fedsmall.boosting.slots import boosting_of, learning_rate, tree_rounds
 from fedsmall.federation import Task
+from fedsmall.parts import Boosting
 from fedsmall.plan import Plan
 from fedsmall.wire import Arrays
 

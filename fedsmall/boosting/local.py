@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.boosting.settings import Boosting
 from fedsmall.federation import Task
+from fedsmall.parts import Boosting
 
 OBJECTIVES = {"numbers": "reg:squarederror", "two": "binary:logistic", "several": "multi:softprob"}
 

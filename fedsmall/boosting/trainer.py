@@ -6,8 +6,7 @@ import numpy as np
 import torch
 
 from fedsmall.boosting import histograms, local
-from fedsmall.boosting.forest import as_outputs, margins, margins_of
-from fedsmall.boosting.settings import HISTOGRAM_WORDS
+from fedsmall.boosting.forest import HISTOGRAM_WORDS, as_outputs, margins, margins_of
 from fedsmall.boosting.slots import boosting_of, joins, learning_rate, tree_rounds, with_forest
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.federation import Samples, Task

@@ -14,9 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsmall.errors import PlanError
 from fedsmall.parts import Privacy
-from fedsmall.plan import Plan
 from fedsmall.wire import Arrays, is_buffer
 
 PROMISE = 10.0  # the epsilon above which a promise to patients is none
@@ -35,20 +33,6 @@ def as_blur(privacy: Privacy | None, numbers: int) -> float:
     if privacy.epsilon is not None:
         return math.inf if privacy.epsilon <= PROMISE else 0.0
     return privacy.noise * numbers**0.5 if privacy.blur is None else privacy.blur
-
-
-def check_handed_on(plan: Plan) -> None:
-    """Raise PlanError where models go from site to site as they are, and nobody wrote down that they may.
-
-    A seal keeps them from the server, not from the site that opens it.
-    """
-    privacy = plan.method.privacy
-    written = privacy is not None and (privacy.blur is not None or privacy.clip is not None)
-    if plan.method.permutes and not written:
-        raise PlanError(
-            f"{plan.method.label} hands models on, and the next site could read whole patients from them: write "
-            "privacy = {blur = 1} under the method, or {blur = 0} where every site's policy allows that"
-        )
 
 
 def blurred(sent: Arrays, received: Arrays, kappa: float, rngs: Sequence[np.random.Generator]) -> Arrays:

@@ -17,7 +17,7 @@ and hides less. The ledger is that of a site that took part every time; a real s
 
 What is sent without noise, and why that is not a hole: nothing of the site. Running statistics and integer counters go
 back as they were received (:func:`privatise`); a plan whose moments travel or whose rule sends controls is refused
-(:func:`check_private`), and so are, at real sites, the exact sums from which features are scaled; the training loss
+(:mod:`fedsmall.features`), and so are, at real sites, the exact sums from which features are scaled; the training loss
 stays at the site; sample counts and step counts are taken to be public. Outside the guarantee, and said so in reports:
 what models are worth on held-out samples, which a site tells exactly.
 
@@ -162,15 +162,9 @@ def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> Non
 
     ``contacts`` is the number in which models leave a site; ``buffers`` the names of the model's running statistics.
     """
-    privacy, method = at_contacts(plan), plan.method
+    privacy = at_contacts(plan)
     if privacy is None:
         return
-    if plan.recipe.has_state and plan.recipe.optimizer_state == "travel":
-        raise PlanError('moments that travel would leave a site without noise; use optimizer_state = "reset", or SGD')
-    if method.rule == "scaffold":
-        raise PlanError("SCAFFOLD sends control variates, which the noise does not cover; use another method or none")
-    if method.tree is not None and (method.tree.fold_at == "server" or method.tree.travel == "trees"):
-        raise PlanError('only the folded anchor is private; use fold_at = "site" and travel = "anchors"')
     if privacy.counted and any("running" in name for name in buffers):
         raise PlanError("BatchNorm's running statistics would leave without noise; use GroupNorm with privacy")
     _check_budget(privacy, contacts)
