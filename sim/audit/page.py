@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fedsmall.sim.audit.record import Audit, Finding, read
 from fedsmall.sim.audit.sentences import LABELS, interval, percent, sentences
-from fedsmall.sim.report.css import style_sheet
+from fedsmall.sim.report.style import style_sheet
 from fedsmall.sim.runs.files import write
 from fedsmall.sim.runs.folder import Run
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from fedsmall.files import one_line, plain
 from fedsmall.sim.dashboard import drawing
 from fedsmall.sim.dashboard.desk import Desk, RunView
-from fedsmall.sim.report.css import style_sheet
+from fedsmall.sim.report.style import style_sheet
 from fedsmall.sim.report.travels.circle import short
 
 MOST_RUNS = 8  # that are shown in full

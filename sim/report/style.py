@@ -4,7 +4,10 @@ Colours are those of Okabe and Ito, told apart by colour-blind readers; markers 
 """
 
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import NamedTuple
+
+from markupsafe import Markup
 
 from fedsmall.methods import METHODS
 from fedsmall.plan import Method
@@ -78,3 +81,8 @@ def _own(method: Method) -> Style:
 def _listed(method: Method) -> int:
     names = list(METHODS)
     return names.index(method.name) if method.name in names else len(names)
+
+
+def style_sheet() -> Markup:
+    """The text of report.css, the one style sheet of all pages, to stand in a page as it is."""
+    return Markup((files(__package__) / "report.css").read_text(encoding="utf-8"))
