@@ -22,6 +22,7 @@ from fedsmall.sim.consortium import keys, members, runs
 from fedsmall.sim.consortium.server_app import finished
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.sim.report.hospital import own_run, page
+from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.heads import Heads
 from tests.sim.consortium.desk import Desk, Wire
 
