@@ -9,7 +9,7 @@ from fedsmall.audit_log import LogCheck, verify
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RunSheet
 from fedsmall.sim.consortium import members, runs, server
-from fedsmall.sim.consortium.records.run_log import LAUNCHED
+from fedsmall.sim.consortium.run_log import LAUNCHED
 from fedsmall.sim.dashboard.follow import FollowedLog
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import ledger_of
