@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("gmpy2")
 
 from fedsmall.audit_log import verify
-from fedsmall.clients.memory import RUNS, run_folder
 from fedsmall.clients.policy import load_policy
+from fedsmall.clients.runs import RUNS, run_folder
 from fedsmall.errors import PlanError
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, ColumnSheet
 from fedsmall.extensions.columns.server import conduct, outcome_lines, prepare
@@ -22,8 +22,8 @@ from fedsmall.sim.consortium import keys, members, runs
 from fedsmall.sim.consortium.server_app import finished
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.sim.report.hospital import own_run, page
+from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.heads import Heads
-from fedsmall.strategies.server.retrying_grid import RetryingGrid
 from tests.sim.consortium.desk import Desk, Wire
 
 NAMES = ("hospital", "laboratory")

@@ -24,7 +24,7 @@ from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.records import array_records
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.server import packed_grid
+from fedsmall.strategies.server import grid as run_grid
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import Outcome, run_rounds
 from fedsmall.tasks import build_federation
@@ -188,7 +188,7 @@ class Weighed(InProcessGrid):
     def _weigh(self, content: RecordDict) -> None:
         if not array_records(content):
             return  # the roll call
-        packed, size = packed_grid.pack(content)
+        packed, size = run_grid.pack(content)
         _, block = header_and_block(joined(packed.config_records.values()))
         self.frames += size
         self.arrays += len(block) - 8 - int.from_bytes(block[:8], "little")  # safetensors: a length, JSON, numbers

@@ -53,6 +53,20 @@ def test_real_sites_have_the_bits_of_a_simulation(case: str, tmp_path, monkeypat
     assert real.bytes_sent == simulated.bytes_sent == batched(plan, federation).bytes_sent
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*CASES, "in full"])
+def test_the_bytes_that_are_counted_are_those_of_the_arrays_in_the_frames(case: str) -> None:
+    plan = (CASES | {"in full": plan_of()})[case].model_copy(update={"evaluate_every": None})
+    loop = loop_of(plan)
+    loop.grid = Weighed(len(federation_of(plan).names))
+
+    counted = loop.run().bytes_sent
+
+    padded = loop.grid.arrays - counted  # safetensors fills up what is not a whole number of words
+    assert 0 <= padded < 0.02 * loop.grid.arrays
+    assert batched(plan).bytes_sent == counted
+
+
 def test_eight_bits_are_a_quarter_of_the_bytes() -> None:
     big = {"rounds": 4, "dtype": "float32", "model_options": {"hidden": [128, 64]}}
     weighed = {}

@@ -1,0 +1,305 @@
+"""What the letters of one run need at a site, on its own disk: keys, what it has seen of the run, and what it gave out.
+
+All of it lies in the run's folder at the site, so that a station that is killed goes on as it was. What a letter must
+never tell twice is written down before it leaves: the seeds that hide a summand with the summand's digest, and the set
+of sites for whose sum this site has helped.
+"""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from fedsmall.algorithm.gate import largest, size, too_large
+from fedsmall.audit_log import digest_of
+from fedsmall.clients.shelf import ARRAYS, Shelf, write_private
+from fedsmall.codec.codes import CodecError
+from fedsmall.codec.parcels import unpack
+from fedsmall.errors import PlanError
+from fedsmall.plan import Plan
+from fedsmall.sealing.letters import SEED, Announcement, LetterError, Post, Thread, announce, digest
+from fedsmall.sealing.masks import new_seeds
+from fedsmall.sealing.roll import IDENTITIES, known_identities, roll_digest
+from fedsmall.sealing.waybills import Waybills, seed_of
+from fedsmall.sealing.words import Order, check_drawn
+from fedsmall.wire import SQUARES, Arrays, stack_of_one
+
+FOLDER = "letters"  # in the run's folder at the site
+SENT = 5  # travellers that are kept in case the one they went to is silent
+ENDED = "ended"
+
+
+class Desk:
+    """One run's letters at ``site``; ``identity`` is the secret of the site's, ``run`` the run's name and id."""
+
+    def __init__(self, folder: Path, site: str, run: str, identity: bytes) -> None:
+        self.folder, self.site, self.run, self._identity = folder / FOLDER, site, run, identity
+        self._shelf, self._sent = Shelf(self.folder), Shelf(self.folder / "sent")
+
+    def announce(self) -> Announcement:
+        """What the site announces in this run: the same however often it is asked."""
+        own = self._own()
+        return announce(self.site, self.run, self._identity, bytes.fromhex(own["key"]), own["nonce"])
+
+    def take(self, announced: Mapping[str, Announcement], roll: Mapping[str, str], sites: Sequence[str]) -> str:
+        """Check what all ``sites`` of the run announce against the ``roll``, keep it, and reveal what was drawn here.
+
+        Raises LetterError that names the first site which is not who it should be.
+        """
+        if sorted(announced) != sorted(sites):
+            raise LetterError("what was announced is not of the sites of this run")
+        for site, told in sorted(announced.items()):
+            if told.site != site:
+                raise LetterError(f"what {told.site} announces was passed on as {site}'s")
+            told.check(self.run, roll)
+        if announced[self.site] != self.announce():
+            raise LetterError("what this site announced was changed on its way")
+        every = {site: each.model_dump() for site, each in sorted(announced.items())}
+        kept = {"announced": every, "roll": roll_digest(roll)}
+        if (before := self._read("announced")) is not None and before != kept:
+            raise LetterError("other keys were announced in this run before")
+        self._write("announced", kept)
+        return str(self._own()["nonce"])
+
+    def opened(self, plan: Plan, order: Order) -> "OpenDesk":
+        """The desk at work under a run's plan, whose seed was fixed before anything that all sites drew was revealed.
+
+        Raises LetterError where its routes are not what all sites have drawn.
+        """
+        announced, roll = self.announced()
+        if sorted(order.nonces) != sorted(announced):  # one more would be drawn by whoever sends the order
+            raise LetterError("what was drawn for the routes is not of the sites of this run")
+        for site, each in announced.items():
+            if digest("drawn", order.nonces[site]) != each.commitment:
+                raise LetterError(f"what {site} had drawn for the routes is not what it committed itself to")
+        check_drawn(plan, seed_of(order.nonces, plan.seed))
+        at = self._read("thread") or Thread.begun(self.run, roll, announced, order.nonces).at
+        thread = Thread({int(t): told for t, told in at.items()})
+        ways = Waybills(plan, tuple(sorted(announced)))
+        return OpenDesk(self, plan, order.nonces, self.post(plan, announced), ways, thread)
+
+    def announced(self) -> tuple[dict[str, Announcement], str]:
+        """What all sites of the run announced, and the digest of the roll. LetterError where they were never told."""
+        kept = self._read("announced")
+        if kept is None:
+            raise LetterError("this site was never told the keys of this run")
+        return {site: Announcement(**told) for site, told in kept["announced"].items()}, kept["roll"]
+
+    def post(self, plan: BaseModel, announced: Mapping[str, Announcement]) -> Post:
+        """Who writes and opens this site's letters under a plan."""
+        key = bytes.fromhex(self._own()["key"])
+        return Post(self.site, self.run, self._identity, key, announced, digest("plan", plan.model_dump_json()))
+
+    def keep_thread(self, thread: Thread) -> None:
+        """Remember what was seen of the run."""
+        self._write("thread", thread.at)
+
+    def keep_common(self, group: int, model: Arrays) -> None:
+        """Remember the last common model of a group: what is trained where a letter may not be used."""
+        self._shelf.put(f"common.{group}", model)
+
+    def common(self, group: int) -> Arrays | None:
+        """The last common model of a group that came here; None where none ever did."""
+        item = self._shelf.get(f"common.{group}")
+        return item.arrays if item else None
+
+    def keep_sent(self, t: int, content: bytes) -> None:
+        """Keep a traveller as it was sealed after round ``t``, and let go of the oldest."""
+        # not flushed: without it a traveller is replaced, and none is lost
+        self._sent.write(f"{t:09d}{ARRAYS}", content, flush=False)
+        self._sent.drop(*self._sent.rounds()[:-SENT])
+
+    def sent(self, t: int) -> bytes:
+        """The traveller that was sealed after round ``t``. LetterError where it is gone."""
+        if (content := self._sent.read(f"{t:09d}{ARRAYS}")) is None:
+            raise LetterError(f"the traveller of round {t} is not kept here any more")
+        return content
+
+    def seeds(self, t: int, helpers: Sequence[str], summand: np.ndarray, of: str = "") -> dict[str, bytes]:
+        """The seeds that hide this summand of round ``t``: the same for the same numbers, and none for others.
+
+        The sum is ``of`` something else than models where that is not empty.
+        """
+        every, mark, key = self._read("seeds") or {}, digest_of({"summand": summand}), _sum(of, t)
+        if (kept := every.get(key)) is not None:
+            if kept["of"] != mark:
+                raise LetterError(f"this site has answered with other numbers for the sum of round {t} before")
+            return {helper: bytes.fromhex(seed) for helper, seed in kept["seeds"].items()}
+        fresh = new_seeds(helpers)
+        every[key] = {"of": mark, "seeds": {helper: seed.hex() for helper, seed in fresh.items()}}
+        self._write("seeds", every)
+        return fresh
+
+    def helps(self, t: int, group: int, sites: Sequence[str], of: str = "") -> None:
+        """Write down for whose sum this site helps; LetterError where it has helped for another set of sites before."""
+        every, key = self._read("helped") or {}, f"{_sum(of, t)}.{group}"
+        if every.setdefault(key, list(sites)) != list(sites):
+            raise LetterError(f"this site has helped to open the sum of round {t} before, of other sites")
+        self._write("helped", every)
+
+    def readdresses(self, t: int, to: str, most: int) -> None:
+        """Count a traveller that goes to another site than it was sealed for; LetterError where they are too many."""
+        every, mark = self._read("readdressed") or [], [t, to]
+        if mark not in every:
+            if len(every) >= most:
+                raise LetterError(f"{most} travellers of this run were readdressed here, and no more will be")
+            self._write("readdressed", [*every, mark])
+
+    def announced_before(self) -> bool:
+        """Whether the keys of all are here."""
+        return (self.folder / "announced.json").exists()
+
+    def end(self) -> None:
+        """Say that the run is over; its keys go when the site hears of another (:func:`destroy_ended`)."""
+        if self.folder.exists():
+            write_private(self.folder / ENDED, b"")
+
+    def _own(self) -> dict[str, str]:
+        own = self._read("own")
+        if own is None:
+            if self.folder.exists() and any(self.folder.iterdir()):
+                raise LetterError("this site's keys of this run are gone: it had ended; start a new run")
+            own = {"key": drawn(SEED), "nonce": drawn(32)}
+            self._write("own", own)
+        return dict(own)
+
+    def _read(self, name: str) -> Any:
+        item = self._shelf.get(name)
+        return None if item is None else item.words
+
+    def _write(self, name: str, what: Any) -> None:
+        self._shelf.put(name, words=what)
+
+
+@dataclass
+class OpenDesk:
+    """A run's ``desk`` at work: who writes and opens letters, whose ways they go, and what was seen of the run by now.
+
+    It holds from order to order, for what it is made of does not change in a run.
+    """
+
+    desk: Desk
+    plan: Plan
+    nonces: Mapping[str, str]
+    post: Post
+    ways: Waybills
+    thread: Thread
+    starts: dict[int, Arrays] = field(default_factory=dict)  # the groups' first models, as far as they were asked for
+
+    def is_for(self, desk: Desk, plan: Plan, order: Order) -> bool:
+        """Whether it is the desk of this order."""
+        same = (self.desk.folder, self.desk.run) == (desk.folder, desk.run)
+        return same and self.nonces == order.nonces and self.plan == plan and desk.announced_before()
+
+
+def _sum(of: str, t: int) -> str:
+    return f"{of}.{t}" if of else str(t)
+
+
+def drawn(count: int) -> str:
+    """So many random bytes, in hexadecimal digits."""
+    return secrets.token_hex(count)
+
+
+def destroy_ended(runs: Path, but: Path) -> None:
+    """Delete the keys of all runs in a site's folder that are over, and whatever of models was kept for letters.
+
+    Of the run ``but``, which is taken up again, nothing is deleted.
+    """
+    for mark in set(runs.glob(f"*/{FOLDER}/{ENDED}")) - {but / FOLDER / ENDED}:
+        for path in sorted(mark.parent.rglob("*")):
+            if path.is_file() and path != mark:
+                path.unlink()
+
+
+def check_identities(home: Path, told: Mapping[str, str], pinned: str | None) -> list[str]:
+    """Who is new among the consortium's identities that were ``told``; all are remembered in ``home``.
+
+    Raises LetterError where they are not what the policy has ``pinned`` (a digest), or a site's is another than before.
+    """
+    if pinned is not None and pinned.removeprefix("sha256:") != roll_digest(told):
+        raise LetterError(
+            f"the consortium's roll is sha256:{roll_digest(told)}, and the policy here pins another (roll); compare "
+            "`fedsmall site roll` with the other hospitals"
+        )
+    known = known_identities(home)
+    for site, identity in sorted(told.items()):
+        if known.get(site, identity) != identity:
+            raise LetterError(
+                f"{site} has another identity than the one that this site has met; ask that hospital: one that has "
+                "lost its identity is admitted under a new name"
+            )
+    fresh = sorted(set(told) - set(known))
+    if fresh:
+        write_private(home / IDENTITIES, json.dumps(known | dict(told), indent=1).encode())
+    return fresh
+
+
+def identity_of(path: Path) -> bytes:
+    """A site's identity, the secret half. Raises PlanError where it has none."""
+    if not path.exists():
+        raise PlanError(
+            "this site has no identity for letters yet; `fedsmall site keygen` makes one, and its public half goes to "
+            "the coordinator"
+        )
+    return path.read_bytes()
+
+
+def arrays_in(content: bytes, who: str) -> Arrays:
+    """The arrays in what ``who`` has sealed. Raises LetterError where these are none."""
+    try:
+        return dict(load(content))
+    except (SafetensorError, ValueError, KeyError, TypeError):
+        raise LetterError(f"what {who} sealed cannot be read") from None
+
+
+def in_full(plan: Plan, held: Arrays, like: Arrays, who: str) -> Arrays:
+    """What a letter of ``who`` holds, in full. LetterError where codes are not of a model ``like`` the run's."""
+    try:
+        return unpack(plan, held, like)
+    except CodecError as error:
+        raise LetterError(f"what {who} sealed is no model of this run: {error}") from None
+
+
+def check_model(model: Arrays, carried: Arrays, expected: Arrays, last: Arrays | None, who: str) -> None:
+    """Raise LetterError, with the sender's name, unless a model may be trained on.
+
+    It must be like the ``expected`` one, finite, and, where ``last`` is a common model, of no absurd size beside it.
+    """
+    if {k: (a.shape, a.dtype) for k, a in model.items()} != {k: (a.shape, a.dtype) for k, a in expected.items()}:
+        raise LetterError(f"what {who} sent is no model of this run")
+    check_beside(model, carried, who)
+    if not _finite(model):
+        raise LetterError(f"the model that {who} sent holds a number that is not finite")
+    if last is not None and size(model) > largest(last):
+        raise LetterError(f"the model that {who} sent is absurdly large")
+
+
+def check_beside(model: Arrays, carried: Arrays, who: str) -> None:
+    """Raise LetterError, with the sender's name, unless what was sent beside a model fits it."""
+    shapes = {name: array.shape for name, array in model.items()}
+    if any(array.shape != shapes.get(name.rpartition("/")[2], ()) for name, array in carried.items()):
+        raise LetterError(f"what {who} sent beside its model fits no part of it")
+    counts = [a for n, a in carried.items() if a.dtype.kind in "iu" or SQUARES in n.split("/")]
+    if not _finite(carried) or any((array < 0).any() for array in counts):
+        raise LetterError(f"what {who} sent beside its model is not finite, or below zero where nothing can be")
+
+
+def fault_of(model: Arrays, carried: Arrays, came: Arrays, last: Arrays, gate: float) -> str | None:
+    """Why a model that was trained on what ``came`` may not leave, or None where it may; ``last`` is a common model."""
+    if not (_finite(model) and _finite(carried)):
+        return "it holds a number that is not finite"
+    if not gate:
+        return None
+    return too_large(stack_of_one(model), stack_of_one(came), last, float(gate), alone=True).get(0)
+
+
+def _finite(arrays: Arrays) -> bool:
+    return all(np.isfinite(array).all() for array in arrays.values() if array.dtype.kind == "f")

@@ -1,0 +1,153 @@
+"""The program that speaks for a region in the federation above it, as a station does for a hospital.
+
+To the server above a region is a site like any other: at the roll call it tells what its hospitals have said together,
+its training is the region's own run up to the round in which regions meet, and what it sends is the region's common
+model, and how many samples are behind it. It holds no data: the region's server leaves in a folder what is to go up,
+and finds there what has come down (:mod:`fedsmall.travel.handover`). So either may be killed at any time.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsmall import __version__
+from fedsmall.clients.consent import IS_PAUSED, Consent, WaitsError, is_paused
+from fedsmall.clients.policy import Pace, load_policy
+from fedsmall.clients.site_log import LogEnds, SiteLog
+from fedsmall.clients.site_request import Answer, LoggedAnswers, check_contact, plan_of
+from fedsmall.clients.socket_frames import serve
+from fedsmall.data.raw_site import BALANCED
+from fedsmall.ends import KEY_FILE
+from fedsmall.errors import PlanError
+from fedsmall.files import one_line
+from fedsmall.plan import Plan
+from fedsmall.run_sheet import RUN, RUN_ID, RUN_NAME, SCALING, SITES, TELL, RunSheet
+from fedsmall.travel.handover import FOLDER, Handed, Handover, put_once, read
+from fedsmall.travel.regions import differences, plan_above
+from fedsmall.wire import EXAMPLES, MODEL, ROUND, ROUNDS, STEPS, Arrays, join, parts, split
+
+PATIENCE_S = 20.0  # how long an order waits here for the region; then it is asked again
+POLL_S = 0.05
+
+
+@dataclass
+class RegionDesk:
+    """Speaks for the region ``name``, whose server keeps its runs in ``runs``; this program writes to ``home``."""
+
+    name: str
+    runs: Path
+    home: Path
+    policy_file: Path
+    patience_s: float = PATIENCE_S
+    pace: Pace = field(default_factory=Pace)
+
+    def __post_init__(self) -> None:
+        log = SiteLog(self.home, self.name)
+        ends = LogEnds(log, self.policy_file.with_name(f"{KEY_FILE}.pub"))
+        self._door = LoggedAnswers(log, ends, Consent(self.home, log).is_new, self._handle)
+
+    def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+        """What the region answers to one message; a refusal or a failure is an answer too, of one line."""
+        return self._door.answer(kind, config, arrays)
+
+    def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+        handlers = {"roll": self._roll, "scaling": self._take_agreed, "train": self._train, "evaluate": self._take}
+        if kind not in handlers:
+            raise PlanError("this region was asked for something that it does not know")
+        self.pace.check(load_policy(self.policy_file), arrays)
+        if kind == "train" and is_paused(self.home):
+            raise WaitsError(IS_PAUSED)
+        home = self._home_of(config)
+        plan = plan_of(config)
+        self._check_plan(plan, home, config)
+        check_contact(kind, plan_above(plan), config)
+        return handlers[kind](home, config, arrays)
+
+    def _home_of(self, config: Mapping[str, Any]) -> Path:
+        """The folder of the region's own run of the same name. Raises WaitsError where it was not started yet."""
+        run = str(config.get(RUN, ""))
+        if not RUN_NAME.fullmatch(run):
+            raise PlanError("the order does not say of which run it is")
+        if not (self.runs / run / "sheet.json").is_file():
+            raise WaitsError(f"this region has not started its run {run!r} yet")
+        return self.runs / run
+
+    def _check_plan(self, asked: Plan, home: Path, config: Mapping[str, Any]) -> None:
+        """Raise PlanError where what is run above is another plan, other regions, or another run of that name."""
+        sheet = RunSheet.model_validate_json((home / "sheet.json").read_text())
+        if sheet.region != self.name or self.name not in config.get(SITES, ()):
+            raise PlanError(f"the run here is one of region {sheet.region!r}, and {self.name!r} was asked")
+        if told := differences(sheet.plan, _as_begun(asked, sheet.plan)):
+            raise PlanError(f"this region runs another plan than the server above: {'; '.join(told[:3])}")
+        mark = home / FOLDER / "run-above"
+        ident = one_line(config.get(RUN_ID, ""), 64)
+        put_once(mark, {"id": ident}, {}, "another run of that name above")
+
+    def _roll(self, home: Path, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+        met = read(Handover(home / FOLDER).met)
+        if met is None:
+            raise WaitsError(f"this region's own sites have not met yet{_ended(home)}")
+        told = {name: sums for name, sums in parts(met.arrays).items() if name in config.get(TELL, ())}
+        return {"config": {**met.words, "site": self.name, "version": __version__}}, join(**told)
+
+    def _take_agreed(self, home: Path, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+        weights = plan_of(config).recipe.class_weights
+        scaling = split(arrays, SCALING)
+        put_once(Handover(home / FOLDER).agreed, {"class_weights": weights}, scaling, "an agreement of the regions")
+        return {"config": {}}, {}
+
+    def _train(self, home: Path, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+        handover, t = Handover(home / FOLDER), int(config[ROUND])
+        if not handover.agreed.exists():  # nothing is scaled
+            self._take_agreed(home, config, {})
+        if before := t - int(config[ROUNDS]):
+            self._come_down(handover, before, arrays)
+        mine = self._wait_for(handover, t, home)
+        sent = join(**{MODEL: mine.arrays})
+        return {"metrics": {EXAMPLES: mine.words["weight"], STEPS: 1}, "order": list(sent)}, sent
+
+    def _take(self, home: Path, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+        self._come_down(Handover(home / FOLDER), int(config[ROUND]), arrays)
+        return {"metrics": {EXAMPLES: 0}}, {}
+
+    def _come_down(self, handover: Handover, t: int, arrays: Arrays) -> None:
+        put_once(handover.down(t), {"t": t}, split(arrays, MODEL), f"the united model of round {t}")
+
+    def _wait_for(self, handover: Handover, t: int, home: Path) -> Handed:
+        until = time.monotonic() + self.patience_s
+        while (mine := read(handover.up(t))) is None:
+            if time.monotonic() > until:
+                raise WaitsError(f"this region has not come to round {t} yet{_ended(home)}")
+            time.sleep(POLL_S)
+        return mine
+
+
+def _as_begun(asked: Plan, own: Plan) -> Plan:
+    """A plan without what follows from an agreement: above, balanced weights are numbers once all have told theirs."""
+    if own.recipe.class_weights != BALANCED or asked.recipe.class_weights is None:
+        return asked
+    return asked.model_copy(update={"recipe": asked.recipe.model_copy(update={"class_weights": BALANCED})})
+
+
+def _ended(home: Path) -> str:
+    """That the region's own run ended early, where it did, and why."""
+    try:
+        reason = json.loads((home / "failure.json").read_text())["reason"]
+    except (OSError, ValueError, LookupError):
+        return ""
+    return one_line(f"; its run ended early: {reason}", 200)
+
+
+def main(arguments: list[str]) -> None:
+    """``-m fedsmall.clients.region_desk NAME HOME POLICY SOCKET RUNS``, as `fedsmall site up --region` runs it."""
+    name, home, policy, path, runs = arguments
+    desk = RegionDesk(name, Path(runs), Path(home), Path(policy))
+    serve(Path(path), desk.answer, f"station {name}: ready")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,201 @@
+"""The one program of a site that speaks to the network: takes orders, passes them to the station, sends its answers.
+
+It stands in place of Flower's SuperNode, its SuperExec and a fresh ClientApp for every message, and speaks the
+SuperNode's own protocol (:mod:`fedsmall.clients.fleet`). It opens no port, and imports and runs nothing that the server
+sends. A run's bundle is read once, for its digest: an app that the policy does not approve gets no order to the
+station.
+"""
+
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.supercore.task_identity import TaskIdentity
+from google.protobuf.message import DecodeError
+
+from fedsmall.clients.fleet import FIRST_WAIT_S, LONGEST_WAIT_S, Arrival, Fleet, GoneError, NotAdmittedError
+from fedsmall.clients.launcher import check_bundle
+from fedsmall.clients.relay import KILLED, answer_of, refusal
+from fedsmall.ends import Sign, signer
+from fedsmall.errors import PolicyError
+from fedsmall.files import one_line, write
+from fedsmall.frames import MOST_ARRAYS_BYTES, FrameError, joined, leaves
+
+SHORTEST_S, LONGEST_S = 0.08, 3.0  # between two questions to the server, which costs it 5 ms to answer
+PATIENCE = 20  # a question comes after a twentieth of the time for which there was nothing to do
+MOST_RUNS = 1000
+AWAY_S = 3.0  # longer than the server's slowest look for answers: within it, it sees that a site is away
+GIVEN = "given"  # beside the order in hand: its answer, from before it is sent until all of it has arrived
+
+
+@dataclass
+class Resident:
+    """One site's program: ``fleet`` is its line to the server, ``station`` the path of the station's socket.
+
+    ``approved`` are the digests of bundles that the policy approves, separated by commas. ``taken`` is where the order
+    in hand is written down: a program that was killed says so when it is back, and is sent the order again. An answer
+    is written down too before it is sent: a server that has a part of one takes no other.
+    """
+
+    fleet: Fleet
+    station: str
+    approved: str
+    taken: Path
+    sign: Sign | None = None  # with the site's key, where its log stands
+    runs: dict[int, str] = field(default_factory=dict)  # looked at; with the reason where the app is not approved
+
+    def serve(self) -> None:
+        """Answer orders for ever."""
+        since = time.monotonic()
+        while True:
+            try:
+                if self.work():
+                    since = time.monotonic()
+                    continue
+            except NotAdmittedError as error:
+                print(f"the server does not know this site now ({error}); dialling again", flush=True)
+                self.connect()
+                since = time.monotonic()
+            time.sleep(min(max((time.monotonic() - since) / PATIENCE, SHORTEST_S), LONGEST_S))
+
+    def connect(self) -> None:
+        """Connect, however long it takes; then give back an order that was in hand when this program was killed."""
+        if not self._let_in() and self._in_hand() is None:
+            self.fleet.release()  # an order that was on its way here may be lost: who is seen away is sent it again
+            time.sleep(AWAY_S)
+            self._let_in()
+        print(f"connected as node {self.fleet.node.node_id}", flush=True)
+        message, given = self._in_hand(), kept(self._given)
+        if message is not None:
+            if given is None or given.metadata.reply_to_message_id != message.metadata.message_id:
+                given = refusal(message, "its program was killed", KILLED)
+            self._settle(message, lambda: given, again=True)
+
+    def _let_in(self) -> bool:
+        """Dial until the server lets the site in; False where it had counted the site as connected all the while."""
+        wait = FIRST_WAIT_S
+        while True:
+            try:
+                return self.fleet.connect()
+            except NotAdmittedError as error:
+                print(f"not let in ({error}); again in {wait:.0f} s", flush=True)
+            time.sleep(wait)
+            wait = min(2 * wait, LONGEST_WAIT_S)
+
+    @property
+    def _given(self) -> Path:
+        return self.taken.with_name(GIVEN)
+
+    def _in_hand(self) -> Message | None:
+        return kept(self.taken)
+
+    def work(self) -> bool:
+        """Take and answer one order; False where there is none."""
+        arrival = self.fleet.pull()
+        if arrival is None:
+            return False
+        keep(self.taken, arrival.message)
+        self._settle(arrival.message, lambda: self._answer(arrival))
+        return True
+
+    def _settle(self, message: Message, answer: Callable[[], Message], again: bool = False) -> None:
+        begun = time.monotonic()
+        TaskIdentity.task_id, TaskIdentity.run_id = 1, message.metadata.run_id
+        TaskIdentity.node_id = self.fleet.node.node_id
+        try:
+            reply = answer()
+            keep(self._given, reply)
+            self.fleet.push(reply, time.monotonic() - begun, again)
+        except GoneError as error:
+            print(f"an order was dropped: its run has ended ({error})", flush=True)
+        except NotAdmittedError:
+            self._let_go()  # whoever sent it is not there any more
+            raise
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self.taken.unlink(missing_ok=True)  # first: an answer whose order is not there is never sent
+        self._given.unlink(missing_ok=True)
+
+    def _answer(self, arrival: Arrival) -> Message:
+        message, run = arrival.message, arrival.message.metadata.run_id
+        try:
+            frame = self._content(arrival)
+            self.fleet.confirm(arrival)
+            reason = self._refused(run)
+            return refusal(message, reason) if reason else answer_of(message, frame, self.station, self.sign)
+        except FrameError as error:
+            return refusal(message, f"the order cannot be read: {error}")
+        except (GoneError, NotAdmittedError):
+            raise
+        except Exception as error:
+            traceback.print_exc()  # to this program's own log, which stays here
+            return refusal(message, f"the site's program failed ({type(error).__name__})")
+
+    def _content(self, arrival: Arrival) -> bytes:
+        run, size, pieces = arrival.message.metadata.run_id, 0, []
+        for name in leaves(arrival.tree):
+            content = self.fleet.pull_object(run, name)
+            size += len(content)
+            if size > MOST_ARRAYS_BYTES:
+                raise FrameError("it is larger than is taken")
+            pieces.append(piece_in(content))
+        return joined(pieces)
+
+    def _refused(self, run: int) -> str:
+        if run not in self.runs:
+            if len(self.runs) >= MOST_RUNS:
+                self.runs.clear()
+            try:
+                check_bundle(self.fleet.bundle(run), self.approved)
+                self.runs[run] = ""
+            except PolicyError as error:
+                self.runs[run] = one_line(error)
+        return self.runs[run]
+
+
+def keep(path: Path, message: Message) -> None:
+    """Write a message down, readable by nobody else."""
+    write(path, message_to_proto(message).SerializeToString(), mode=0o600)
+
+
+def kept(path: Path) -> Message | None:
+    """The message that was written down; None where there is none, or, after the power went, none that can be read."""
+    try:
+        return message_from_proto(ProtoMessage.FromString(path.read_bytes()))
+    except (OSError, DecodeError, ValueError, LookupError):
+        return None
+
+
+def piece_in(content: bytes) -> ConfigRecord:
+    """The record in an object's content. FrameError where it holds none."""
+    try:
+        return ConfigRecord.inflate(content)
+    except Exception as error:  # whatever Flower raises over bytes that another made
+        raise FrameError(f"an object of it is no piece ({type(error).__name__})") from None
+
+
+def main(arguments: list[str]) -> None:
+    """``-m fedsmall.clients.resident ADDRESS CA KEY SOCKET HOME DIGESTS``, as `fedsmall site up` runs it."""
+    address, authority, key, station, home, approved = arguments
+    fleet = Fleet(address, Path(authority).read_bytes(), Path(key), Path(home) / "node")
+    resident = Resident(fleet, station, approved, Path(home) / "taken", signer(Path(key)))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        resident.connect()
+        resident.serve()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        fleet.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,398 @@
+"""What a run asks its sites before their first contact: the roll, and whether they took the scaling; no more than that.
+
+What sites tell in sums, of features and of classes, comes with the answer to the roll, so one question is left: it
+brings the scaling, and is not asked where nothing is scaled. What was agreed on is kept in the run's folder, and a run
+that is resumed asks for no sums again.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from pydantic import ValidationError
+
+from fedsmall import __version__
+from fedsmall.data.outcomes import kind_of
+from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
+from fedsmall.data.standardise import Scaling, Sums, agree
+from fedsmall.errors import PlanError, ReplyError
+from fedsmall.exact import in_parts
+from fedsmall.federation import Task, task_from
+from fedsmall.files import one_line
+from fedsmall.models.own_models import has_own_models
+from fedsmall.plan import Plan
+from fedsmall.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
+from fedsmall.sealing.letters import Announcement, Thread, digest
+from fedsmall.sealing.roll import roll_digest
+from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, apart
+from fedsmall.sealing.waybills import seed_of
+from fedsmall.sealing.words import ANNOUNCED, BEFORE, NONCE, ROLL, Opened, is_secure, needs_letters
+from fedsmall.strategies.checks import read_array
+from fedsmall.strategies.records import to_record
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.sealed_models import SealedModels
+from fedsmall.strategies.secure_sums import opened
+from fedsmall.strategies.server.grid import RetryingGrid
+from fedsmall.strategies.server.journal import put
+from fedsmall.strategies.server.regions import Line
+from fedsmall.wire import CONFIG, EXAMPLES, PLAN, Arrays, join, split
+
+Told = Mapping[str, RecordDict]  # what each site's answer to the roll holds, by name
+
+
+class Met(NamedTuple):
+    """What the sites of a run have agreed on: the ``sheet`` with it, their ``task``, and how they write letters."""
+
+    sheet: RunSheet
+    task: Task
+    sealed: SealedModels | None = None
+
+
+def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line: Line | None = None) -> Met:
+    """Wait for the sites, ask them, and let them agree; their answers go into the ``roster``.
+
+    Those of a region agree with those of all others, over its ``line`` upwards.
+
+    Raises PlanError that names every site that is missing, refuses, or differs from the others.
+    """
+    wait_for_sites(sheet, grid)
+    hidden = is_secure(sheet.plan)
+    told = greet(roster, sheet, grid, [] if hidden else to_tell(sheet.plan, folder))
+    task = task_from_roll(roster, grid, sheet.plan)
+    if line is not None:
+        sums = {kind: [_sums(site, kind, told[site])[0] for site in sorted(told)] for kind in _told_kinds(told)}
+        agree_above(line, folder, roster.answers, sums)
+    if hidden:  # sums need keys, so these come first
+        if (folder / WEIGHTS_FILE).exists():
+            sheet = agree_on_weights(sheet, folder, task, told)
+        sheet, sealed = let_all_know(roster, sheet, grid, folder, None)
+        told = told_together(sealed, sheet, grid, folder, task)
+        if not told and not (folder / SCALING_FILE).exists():
+            return Met(sheet, task, sealed)
+    sheet = agree_on_weights(sheet, folder, task, told)
+    scaling = agreed_scaling(roster, folder, told, of_regions=sheet.is_above)
+    sheet, sealed = let_all_know(roster, sheet, grid, folder, scaling)
+    return Met(sheet, task, sealed)
+
+
+def told_together(sealed: SealedModels | None, sheet: RunSheet, grid: RetryingGrid, folder: Path, task: Task) -> Told:
+    """The sums of all sites as one site's answer, under secure sums; nothing where none are wanted any more."""
+    assert sealed is not None
+    scaled = all(answer.get("scaled") for answer in sealed.roster.answers.values())
+    tell = [name for name in to_tell(sheet.plan, folder) if name == CLASSES or scaled]
+    return sums_before(sealed, grid, tell, task.classes) if tell else {}
+
+
+def to_tell(plan: Plan, folder: Path) -> list[str]:
+    """Of what the roll call asks for sums: of all that is not agreed on yet. A task that is not scaled has none."""
+    features = [] if (folder / SCALING_FILE).exists() else [SUMS]
+    balanced = plan.recipe.class_weights == BALANCED and not (folder / WEIGHTS_FILE).exists()
+    return [*features, CLASSES] if balanced else features
+
+
+def wait_for_sites(sheet: Sheet, grid: RetryingGrid) -> None:
+    """Wait until every site of the sheet is connected under its registered name; PlanError names those that are not."""
+    deadline = grid.clock() + sheet.start_deadline_s
+    while True:
+        missing = set(sheet.sites) - {node.name for node in grid.get_nodes()}
+        if not missing:
+            return
+        if grid.clock() > deadline:
+            raise PlanError(
+                f"{', '.join(sorted(missing))} did not connect within {sheet.start_deadline_s:g} s. "
+                f"Start the sites, then `fedsmall resume {sheet.run}`; or start a run without them."
+            )
+        time.sleep(1.0)
+
+
+def greet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, tell: Sequence[str] = ()) -> Told:
+    """Call the roll, and return the answers, with the sums that sites are asked to ``tell``.
+
+    A site is who its registered key says; PlanError names every site that refuses, and why.
+    """
+    config = _words(sheet)
+    if tell:
+        config[TELL] = list(tell)
+    answers = _ask(sheet, grid, MessageType.QUERY, RecordDict({CONFIG: config}))
+    for site, (node, content) in answers.items():
+        answer = dict(content.config_records.get(CONFIG, {}))
+        if answer.get("site") != site:
+            raise PlanError(f"the program that is registered as {site!r} calls itself {str(answer.get('site'))[:63]!r}")
+        roster.nodes[site] = node
+        roster.answers[site] = answer
+    return {site: content for site, (_, content) in answers.items()}
+
+
+def agreed_scaling(roster: Roster, folder: Path, answers: Told, *, of_regions: bool = False) -> Scaling | None:
+    """The scaling of all sites, from what all told; kept in the folder, so that a resumed run has it."""
+    if not all(answer.get("scaled") for answer in roster.answers.values()):
+        return None
+    if (scaling := scaling_in(folder)) is None:
+        sums = {site: _sums(site, SUMS, answers[site], of_regions) for site in sorted(answers)}
+        features = {site: len(told[0].count) for site, told in sums.items()}
+        if len(set(features.values())) > 1:
+            told = ", ".join(f"{site} has {count}" for site, count in features.items())
+            raise PlanError(f"Sites differ in their number of features: {told}. All must hold the same.")
+        scaling = agree([part for told in sums.values() for part in told])
+        keep_scaling(folder, scaling)
+    return scaling
+
+
+def let_all_know(
+    roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, scaling: Scaling | None
+) -> tuple[RunSheet, SealedModels | None]:
+    """The second question: it brings every site the scaling, and the keys of all; not asked where there is neither.
+
+    Gives the sheet, whose plan then has the seed of its routes where the sites have drawn one, and how they write.
+    """
+    content, letters = RecordDict({CONFIG: _words(sheet)}), needs_letters(sheet.plan)
+    if scaling is not None:
+        content[SCALING] = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
+    if letters:
+        announced = {site: _announced(site, answer) for site, answer in sorted(roster.answers.items())}
+        content[CONFIG] = ConfigRecord({**_words(sheet), ANNOUNCED: Opened(announced=announced).model_dump_json()})
+    if scaling is None and not letters:
+        return sheet, None
+    answers = _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", content)
+    if not letters:
+        return sheet, None
+    nonces = {site: str(content[CONFIG].get(NONCE, "")) for site, (_, content) in sorted(answers.items())}
+    for site, nonce in nonces.items():
+        if digest("drawn", nonce) != announced[site].commitment:
+            raise PlanError(f"{site}: what it had drawn for the routes is not what it committed itself to")
+    plan = sheet.plan.model_copy(update={"route_seed": seed_of(nonces, sheet.plan.seed)})
+    begun = Thread.begun(f"{sheet.run} {sheet.id}", roll_digest(sheet.roll), announced, nonces)
+    sealed = SealedModels(plan, roster, grid, begun, nonces, sheet.sites, folder)
+    return sheet.model_copy(update={"plan": plan}), sealed
+
+
+def _announced(site: str, answer: Mapping[str, Any]) -> Announcement:
+    try:
+        return Announcement.model_validate_json(str(answer.get(ANNOUNCED, "")))
+    except ValidationError:
+        raise PlanError(f"{site}: it announces no key for letters") from None
+
+
+def agree_on_weights(sheet: RunSheet, folder: Path, task: Task, answers: Told) -> RunSheet:
+    """The sheet with the class weights that follow from what the sites told; kept, so that a resumed run has them."""
+    if sheet.plan.recipe.class_weights != BALANCED:
+        return sheet
+    if (weights := weights_in(folder)) is None:
+        sums = [part for site in sorted(answers) for part in _sums(site, CLASSES, answers[site], sheet.is_above)]
+        if any(len(told.count) != task.classes for told in sums):
+            raise PlanError(f"Not every site tells of {task.classes} classes. All must know the same.")
+        keep_weights(folder, weights := list(agreed_weights(sums, task)))
+    return sheet.model_copy(update={"plan": with_weights(sheet.plan, weights)})
+
+
+def _words(sheet: RunSheet) -> ConfigRecord:
+    words = ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
+    if needs_letters(sheet.plan):
+        words[ROLL] = json.dumps(sheet.roll)
+    return words
+
+
+def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) -> dict[str, tuple[int, RecordDict]]:
+    """The answers of all sites of the sheet to one question, by name; PlanError where one refuses or is silent."""
+    nodes = {node.name: node.node_id for node in grid.get_nodes() if node.name in sheet.sites}
+    orders = {site: Message(content, nodes[site], kind) for site in sorted(nodes)}
+    replies = list(grid.send_and_receive(orders.values()))
+    by_order = {reply.metadata.reply_to_message_id: reply for reply in replies}
+    answers, faults = {}, []
+    for site in sheet.sites:
+        reply = by_order.get(orders[site].metadata.message_id) if site in orders else None
+        if reply is None:
+            faults.append(f"{site}: no answer within {sheet.round_deadline_s:g} s")
+        elif reply.has_error():
+            faults.append(_named(site, reply.error.reason))
+        else:
+            answers[site] = (nodes[site], reply.content)
+    if faults:
+        raise PlanError("Not every site takes part. " + "; ".join(faults))
+    return answers
+
+
+def _named(site: str, reason: str | None) -> str:
+    line = " ".join((reason or "no reason given").split())[:300]
+    return line if line.startswith(f"{site}:") else f"{site}: {line}"
+
+
+def _told_kinds(told: Told) -> list[str]:
+    return [kind for kind in (SUMS, CLASSES) if told and all(kind in content for content in told.values())]
+
+
+def _sums(site: str, kind: str, content: RecordDict, of_region: bool = False) -> list[Sums]:
+    """One kind of sums out of a site's answer, checked: three arrays of one shape, (features,) or (classes,).
+
+    A region's are exact sums of its sites', which are several summands: (parts, features).
+    """
+    record: Any = content.array_records.get(kind, {})
+    try:
+        told = {name: read_array(name, record[name]) for name in ("count", "total", "squares")}
+    except (KeyError, ReplyError):
+        raise PlanError(f"{site}: its sums cannot be read") from None
+    if any(values.dtype != np.float64 or not np.isfinite(values).all() for values in told.values()):
+        raise PlanError(f"{site}: its sums hold a number that is not finite")
+    count, shapes = told["count"], {values.shape for values in told.values()}
+    if len(shapes) > 1 or count.ndim != 1 + of_region or (of_region and not len(count)) or (told["count"] < 0).any():
+        raise PlanError(f"{site}: its sums are not three numbers for each feature")
+    parts = {name: np.atleast_2d(values) for name, values in told.items()}
+    return [Sums(*(parts[name][k] for name in ("count", "total", "squares"))) for k in range(len(parts["count"]))]
+
+
+SCALING_FILE, WEIGHTS_FILE = "scaling.json", "class_weights.json"
+
+
+def keep_scaling(folder: Path, scaling: Scaling) -> None:
+    """Keep the scaling of all features."""
+    put(folder / SCALING_FILE, json.dumps({name: values.tolist() for name, values in vars(scaling).items()}).encode())
+
+
+def scaling_in(folder: Path) -> Scaling | None:
+    """The scaling that was kept; None where there is none."""
+    if not (path := folder / SCALING_FILE).exists():
+        return None
+    return Scaling(**{name: np.array(values) for name, values in json.loads(path.read_text()).items()})
+
+
+def keep_weights(folder: Path, weights: Sequence[float]) -> None:
+    """Keep the weight of every class."""
+    put(folder / WEIGHTS_FILE, json.dumps(list(weights)).encode())
+
+
+def weights_in(folder: Path) -> list[float] | None:
+    """The class weights that were kept; None where there are none."""
+    path = folder / WEIGHTS_FILE
+    return list(json.loads(path.read_text())) if path.exists() else None
+
+
+MOST_ROWS = 4 << 20  # letters in which a site says how its rows become samples
+
+
+def told_at_roll(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What sites said of themselves, by name: "samples" they train on, and as "rows" how rows become samples.
+
+    The rows are those of the first site; None where a site reads its rows otherwise, but for the separator of a file.
+    """
+    samples = {site: int(answers[site].get(EXAMPLES, 0)) for site in sorted(answers)}
+    told = [str(answers[site].get(ROWS, "null"))[:MOST_ROWS] for site in sorted(answers)]
+    try:
+        rows = [json.loads(each) for each in told]
+        alike = [_without_separator(each) for each in rows]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return {"samples": samples, "rows": None}
+    return {"samples": samples, "rows": rows[0] if all(each == alike[0] for each in alike) else None}
+
+
+def _without_separator(rows: Mapping[str, Any] | None) -> Any:
+    return rows and {**rows, "form": {k: v for k, v in rows["form"].items() if k not in ("separator", "decimal")}}
+
+
+Answers = Mapping[str, Mapping[str, Any]]
+WORDS = ("task", "signature")  # on which the sites of a region have agreed
+
+
+def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, Sequence[Sums]]) -> None:
+    """Let a region's sites, whose ``answers`` to the roll and ``sums`` by kind are here, agree with all others'.
+
+    What came of it is kept in the run's folder, where it is looked for before sites are asked. Raises PlanError where
+    the regions agreed on less than these sites need.
+    """
+    scaled = all(answer.get("scaled") for answer in answers.values())
+    words = {word: answers[min(answers)].get(word) for word in WORDS}
+    words |= {"scaled": scaled, ROWS: json.dumps(told_at_roll(answers)["rows"])}
+    agreed = line.meet(words, join(**{kind: together(each) for kind, each in sums.items()}))
+    if scaled and set(agreed.arrays) != {"mean", "scale"}:
+        raise PlanError("the features of this region are scaled, and those of another are not: all must hold the same")
+    if scaled:
+        keep_scaling(folder, Scaling(**agreed.arrays))
+    if isinstance(weights := agreed.words.get("class_weights"), list):
+        keep_weights(folder, weights)
+
+
+def together(sums: Sequence[Sums]) -> Arrays:
+    """The sums of several sites as one, exactly: {"count": (parts, features), ...}, padded with zeros."""
+    parts = {name: in_parts([getattr(each, name) for each in sums]) for name in ("count", "total", "squares")}
+    most = max(map(len, parts.values()))
+    return {name: np.pad(array, ((0, most - len(array)), (0, 0))) for name, array in parts.items()}
+
+
+def sums_before(sealed: SealedModels, grid: Grid, tell: list[str], classes: int) -> dict[str, RecordDict]:
+    """The sums of all sites together, as one site's answer to the roll holds them; PlanError where one tells none."""
+    config = ConfigRecord({**sealed.words(0), TELL: tell})
+    contents = {site: RecordDict({CONFIG: config}) for site in sealed.ways.names}
+    tally = opened(sealed, grid, 0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
+    if missing := sorted(set(contents) - set(tally.sites)):
+        reasons = "; ".join(f"{event['site']}: {event['reason']}" for event in sealed.roster.events)
+        raise PlanError(f"Not every site takes part. {', '.join(missing)} told no sums. {reasons[:1000]}")
+    sizes = {CLASSES: classes} if CLASSES in tell else {}
+    if SUMS in tell:
+        sizes[SUMS] = len(tally.values) // len(("count", "total", "squares")) - sum(sizes.values())
+    shapes = {f"{name}/{part}": (size,) for name, size in sizes.items() for part in ("count", "total", "squares")}
+    if sum(size for (size,) in shapes.values()) != len(tally.values) or min(sizes.values()) < 1:
+        raise PlanError("The sums that sites tell are not those that they were asked for.")
+    arrays = apart(tally.values, shapes)
+    return {TOGETHER: RecordDict({name: to_record(split(arrays, name)) for name in sizes})}
+
+
+def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
+    """Call the roll and return the task on which all sites agree; the first site's, where sites have their own models.
+
+    Raises PlanError, with both values, where two sites differ in task, model or version, or nobody answers.
+    """
+    roster.call(grid, {PLAN: plan.model_dump_json(exclude_defaults=True)})
+    answers = {site: roster.answers[site] for site in roster.sites}
+    for node, reason in sorted(roster.refused.items()):
+        raise PlanError(f"Node {node} cannot take part: {one_line(reason, 300)}")
+    if not answers:
+        raise PlanError("No site is connected. Start the sites first; `status` shows who is there.")
+    for site, answer in answers.items():
+        if "error" in answer:
+            raise PlanError(f"Site {site!r} cannot take part: {answer['error']}")
+    first = next(iter(answers))
+    for key in ("task", "signature", "version"):
+        _check_alike(key, {site: _to_agree(key, answer, plan) for site, answer in answers.items()})
+    if answers[first].get("version") != __version__:
+        raise PlanError(f"The sites run fedsmall {answers[first].get('version')}, the server {__version__}.")
+    return task_from(json.loads(str(answers[first]["task"])))
+
+
+def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> str:
+    """What a site said, without what may differ: sites with models of their own may want longer or shorter targets."""
+    if key != "task" or not has_own_models(plan):
+        return str(answer.get(key))
+    task = json.loads(str(answer[key]))
+    return json.dumps({**task, "classes": None} if kind_of(str(task.get("loss"))) == "numbers" else task)
+
+
+def _check_alike(key: str, said: Mapping[str, str]) -> None:
+    """Raise PlanError where a site says other than most, with both values; of tasks, with what differs in them."""
+    usual = Counter(said.values()).most_common(1)[0][0]
+    most = next(site for site, value in said.items() if value == usual)
+    for site, value in said.items():
+        if value != usual:
+            of_most, own = _apart(usual, value) if key == "task" else (usual, value)
+            raise PlanError(
+                f"Sites differ in their {key}: {most!r} has {of_most[:200]}, {site!r} has {own[:200]}. "
+                "All must run the same."
+            )
+
+
+def _apart(one: str, other: str) -> list[str]:
+    """What differs in two tasks, the names of features first; of lists what the other lacks, or all for their order."""
+    tasks = [json.loads(one), json.loads(other)]
+    fields = [name for name in tasks[0] if tasks[0][name] != tasks[1].get(name)]
+    told: list[dict[str, Any]] = [{}, {}]
+    for name in sorted(fields, key=lambda name: name != "feature_names"):
+        values = [task.get(name) for task in tasks]
+        if all(isinstance(value, list) for value in values):
+            lacking = [[each for each in a if each not in b] for a, b in (values, values[::-1])]
+            values = lacking if any(lacking) else values
+        told[0][name], told[1][name] = values
+    return [json.dumps(each, ensure_ascii=False) for each in told]

@@ -1,0 +1,109 @@
+"""A run of several regions: a region's line to the program that speaks for it above, and what goes on above.
+
+It waits as long as the other regions take, and says in the run's folder for whom; a run that is stopped ends the wait.
+Above there is a mean of the regions' common models, of which each region is handed the last one too.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedsmall.errors import PlanError, ReplyError
+from fedsmall.plan import Plan
+from fedsmall.strategies.records import to_record
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.run_loop import Evaluation
+from fedsmall.travel.handover import FOLDER, Handed, Handover, put, read
+from fedsmall.travel.moments import Moment
+from fedsmall.wire import CONFIG, MODEL, PLAN, ROUND, Arrays
+
+POLL_S = 0.05
+LOOK_S = 5.0  # between two looks whether the run was stopped
+OTHERS = "the other regions"
+
+
+@dataclass(frozen=True)
+class Line:
+    """The files of a region's run; ``look`` raises where it was stopped, ``tell`` is given {who: why} of a wait."""
+
+    handover: Handover
+    look: Callable[[], object] = lambda: None
+    tell: Callable[[dict[str, str]], None] = lambda _: None
+
+    def meet(self, words: Mapping[str, Any], sums: Arrays) -> Handed:
+        """Hand up what the region's sites say together; gives what all regions agreed on."""
+        put(self.handover.met, dict(words), sums)
+        return self._wait(lambda: read(self.handover.agreed), "they have not met yet")
+
+    def united(self, t: int, model: Arrays, weight: float) -> Arrays:
+        """Hand up the region's common model after round ``t``; gives the united one.
+
+        Where that is there already, a server was started again: it takes what its region has had a part in before.
+        Raises PlanError where the other regions have gone on without this one.
+        """
+        down = self.handover.down(t)
+        if not down.exists():
+            put(self.handover.up(t), {"t": t, "weight": weight}, model)
+        return self._wait(lambda: self._come(t), f"their models of round {t} are not there yet").arrays
+
+    def _come(self, t: int) -> Handed | None:
+        come = read(self.handover.down(t))
+        if come is None and (last := self.handover.last_down()) > t:
+            raise PlanError(
+                f"the other regions have gone on to round {last} without this one, which is at round {t}. Take the run "
+                "above back, with `fedsmall resume RUN --from CONTACT` there, or start a new run"
+            )
+        return come
+
+    def _wait(self, ready: Callable[[], Handed | None], why: str) -> Handed:
+        if (come := ready()) is None:
+            self.tell({OTHERS: why})
+        looked = time.monotonic()
+        while come is None:
+            if time.monotonic() - looked > LOOK_S:
+                self.look()
+                looked = time.monotonic()
+            time.sleep(POLL_S)
+            come = ready()
+        self.tell({})
+        return come
+
+
+def line_of(folder: Path, look: Callable[[], object], tell: Callable[[dict[str, str]], None]) -> Line:
+    """The line of a region's run in ``folder``."""
+    return Line(Handover(folder / FOLDER), look, tell)
+
+
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class HandDown:
+    """Brings every region the run's last united model, which no order to train brings any more.
+
+    It stands where an evaluator does, and judges nothing: every region's own run has its sites judge that model.
+    """
+
+    roster: Roster
+    grid: Grid
+    plan: Plan
+
+    def __call__(self, moment: Moment) -> Evaluation | None:
+        """Raise ReplyError unless every region has taken it; the run, resumed, hands it out again."""
+        t, nodes = moment.contact.t, self.roster.nodes
+        assert moment.common is not None
+        words = ConfigRecord({PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: t})
+        content = RecordDict({MODEL: to_record(moment.common), CONFIG: words})
+        orders = {region: Message(content, nodes[region], MessageType.EVALUATE) for region in sorted(nodes)}
+        replies = self.grid.send_and_receive(list(orders.values()), timeout=TIMEOUT_S)
+        took = {reply.metadata.reply_to_message_id for reply in replies if not reply.has_error()}
+        if left := [region for region, order in orders.items() if order.metadata.message_id not in took]:
+            raise ReplyError(
+                f"{', '.join(left)} did not take the united model of round {t}; `fedsmall resume` hands it out again"
+            )
+        return None

@@ -1,0 +1,97 @@
+"""An answer that was sent in part is sent whole by the program that comes after; over Flower's own state of objects."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.proto.fleet_pb2 import PushMessagesResponse
+from flwr.proto.message_pb2 import PushObjectResponse
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
+
+from fedsmall.clients.fleet import Fleet
+from fedsmall.sim.engines.inprocess import act_as_server
+
+RUN = 1
+
+
+class Killed(BaseException):
+    """The program's end."""
+
+
+class Server:
+    """Keeps objects as a SuperLink does; ``shown``: the answer has been taken by the run, and its order forgotten."""
+
+    def __init__(self):
+        self.state = InMemoryNodeState(InMemoryObjectStore())
+        self.shown = False
+        self.takes = 10**9
+
+    def PushMessages(self, request):
+        session = self.state.start_session(RUN)
+        if self.shown:
+            return PushMessagesResponse(session_id=session)
+        missing = self.state.preregister_object_tree(request.message_object_trees[0], session)
+        return PushMessagesResponse(session_id=session, objects_to_push=missing)
+
+    def PushObject(self, request):
+        if self.takes == 0:
+            raise Killed
+        self.takes -= 1
+        return PushObjectResponse(
+            stored=self.state.store_object(RUN, request.session_id, request.object_id, request.object_content)
+        )
+
+
+@pytest.fixture
+def fleet():
+    act_as_server(RUN)
+    made = Fleet.__new__(Fleet)  # without a network
+    made.client, made.node = Server(), Node(node_id=5)
+    return made
+
+
+def answer():
+    order = Message(RecordDict(), 5, "train")
+    order.metadata.__dict__["_message_id"] = order.object_id
+    arrays = {f"w{k}": Array(np.arange(k + 3.0)) for k in range(3)}
+    return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=order)
+
+
+def missing(server, reply):
+    return [name for name in get_all_nested_objects(reply) if not server.state.get_object(RUN, name)]
+
+
+@pytest.mark.parametrize("sent", [0, 1, 3])
+@pytest.mark.parametrize("shown", [False, True])
+def test_the_rest_of_an_answer_is_sent_by_the_program_that_comes_after(fleet, sent, shown):
+    server, reply = fleet.client, answer()
+    server.takes = sent
+    with pytest.raises(Killed):
+        fleet.push(reply, 0.1)
+    assert len(missing(server, reply)) == len(get_all_nested_objects(reply)) - sent
+    server.takes, server.shown = 10**9, shown
+
+    fleet.push(reply, 0.1, again=True)
+
+    assert missing(server, reply) == []
+
+
+def test_without_more_ado_what_a_run_has_seen_would_stay_incomplete(fleet):
+    """The simple way fails: once the run has seen the answer, the server asks for nothing more of it."""
+    server, reply = fleet.client, answer()
+    server.takes = 1
+    with pytest.raises(Killed):
+        fleet.push(reply, 0.1)
+    server.takes, server.shown = 10**9, True
+
+    fleet.push(reply, 0.1)
+
+    assert missing(server, reply)
+
+
+def test_an_answer_that_nobody_waits_for_is_taken_by_nobody(fleet):
+    fleet.client.shown = True
+
+    fleet.push(answer(), 0.1, again=True)
