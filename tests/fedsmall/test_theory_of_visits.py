@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
-from fedsmall.theory.visits import (
+from fedsmall.theory import (
     Visits,
     expected_draws,
     simulate_visits,

@@ -254,7 +254,7 @@ def test_advice_walks_enough_chains_for_the_chance_it_names(monkeypatch, failure
         walked.append(runs)
         return simulate_visits(*arguments, runs=runs, rng=rng)
 
-    monkeypatch.setattr("fedsmall.theory.bounds.simulate_visits", watched)
+    monkeypatch.setattr("fedsmall.theory.simulate_visits", watched)
     advise(4, 100, failure=failure)
 
     assert walked == [max(100, ceil(10 / sqrt(failure)))]
