@@ -12,12 +12,12 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.hospital import HospitalClient, packed, unpacked
-from clients.memory import TRAVEL, ContextMemory
-from clients.records import arrays_of, records_of
-from clients.site_data import SiteData, simulated_site
-from clients.staying.training import asked_for, fitted, memory_for
 from fedsmall import __version__
+from fedsmall.clients.hospital import HospitalClient, packed, unpacked
+from fedsmall.clients.memory import TRAVEL, ContextMemory
+from fedsmall.clients.records import arrays_of, records_of
+from fedsmall.clients.site_data import SiteData, simulated_site
+from fedsmall.clients.staying.training import asked_for, fitted, memory_for
 from fedsmall.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import plan_at

@@ -11,9 +11,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from clients.policy import Policy
-from clients.site_log import SiteLog
 from fedsmall.check import leaves
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.site_log import SiteLog
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import PolicyError
 from fedsmall.files import one_line, write

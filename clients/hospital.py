@@ -11,9 +11,9 @@ import numpy as np
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 
-from clients.memory import Memory
-from clients.site_data import SiteData
 from fedsmall.audit_log import digest_of
+from fedsmall.clients.memory import Memory
+from fedsmall.clients.site_data import SiteData
 from fedsmall.codec import at_site
 from fedsmall.codec.check_wire import in_codes, top_share
 from fedsmall.codec.codes import CodecError

@@ -2,7 +2,7 @@
 
 In the folder of a run, ``kept/about.json`` says what the run is of, ``kept/common.safetensors`` is the common model of
 its end, and ``kept/own.safetensors`` the model that the site trained last; ``visitors/`` are the last that trained
-there, as they left (:mod:`clients.visitors`). Arrays alone are written while a run goes on; what makes a package of
+there, as they left (:mod:`fedsmall.clients.visitors`). Arrays alone are written while a run goes on; what makes a package of
 them comes when somebody asks for one.
 """
 
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from safetensors.numpy import load, save
 
-from clients.memory import put
-from clients.upkeep.at_rest import opened, seal
-from clients.visitors import FOLDER as VISITORS_FOLDER
-from clients.visitors import KeptVisitors
 from fedsmall import __version__
+from fedsmall.clients.memory import put
+from fedsmall.clients.upkeep.at_rest import opened, seal
+from fedsmall.clients.visitors import FOLDER as VISITORS_FOLDER
+from fedsmall.clients.visitors import KeptVisitors
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Scaling

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from clients.site_log import PUT_BACK, BrokenLogError, SiteLog
+from fedsmall.clients.site_log import PUT_BACK, BrokenLogError, SiteLog
 from fedsmall.ends import ENDS, OrderEnds, Statement
 from fedsmall.errors import PolicyError
 from fedsmall.run_sheet import RUN_ID

@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context
 from safetensors.numpy import load, save
 
-from clients.upkeep.at_rest import opened, seal
+from fedsmall.clients.upkeep.at_rest import opened, seal
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError
 from fedsmall.files import one_line, write

@@ -7,12 +7,12 @@ from typing import Any
 
 from safetensors.numpy import load, save
 
-from clients.memory import KEEP, put
-from clients.policy import Policy
-from clients.site_log import SiteLog
-from clients.socket_frames import Header
-from clients.upkeep.at_rest import opened, seal
 from fedsmall.audit_log import digest_of
+from fedsmall.clients.memory import KEEP, put
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.socket_frames import Header
+from fedsmall.clients.upkeep.at_rest import opened, seal
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.privacy.accountant import check_noise, epsilon_of, protection_of

@@ -39,20 +39,20 @@ class Policy(Frozen):
     expected number of samples in a step. ``bundles`` are the digests of the Flower bundles whose code
     may be loaded here; "own" stands for the one that the fedsmall installed here would send. ``devices`` are those that
     may train here; "cuda" stands for every GPU. Where ``approve``, each new run waits until somebody here has said yes
-    (:mod:`clients.consent`).
+    (:mod:`fedsmall.clients.consent`).
 
     ``most_rounds`` are the local rounds of a plan, and those that a run may train here with what it has trained anew.
     ``least_per_class`` is the least number of samples of every class that the site has. ``most_orders_per_minute`` and
     ``most_order_mib`` are how many orders, and how much in one, are taken, and ``most_order_minutes`` is how long the
     site works on one. What is kept of a run is deleted
     ``forget_after_days`` after it was last heard of, and sealed by the key in the file ``rest_key``
-    (:mod:`clients.upkeep.at_rest`); None keeps it, and as it is.
+    (:mod:`fedsmall.clients.upkeep.at_rest`); None keeps it, and as it is.
 
     ``sealed`` demands that models which are handed on go in letters that no server opens, ``secure`` that a server
     learns of an average the sum alone. ``roll`` pins the identities of all sites of the consortium, by their digest;
     ``most_readdressed`` is how many travellers of a run may be sealed anew because the one they went to was silent.
 
-    ``columns`` is whether the site takes part in runs over split columns (:mod:`clients.columns`), in which other sites
+    ``columns`` is whether the site takes part in runs over split columns (:mod:`fedsmall.clients.columns`), in which other sites
     learn which patients both have, and ``least_side`` how many of them either side of a split must hold.
     ``predict_from`` is the table, beside the policy's own file, of new patients about whom such a forest may be asked;
     None lets none be asked here.

@@ -1,6 +1,6 @@
 """From a message to the site's station and back; and the ClientApp of the classic programs, which does nothing else.
 
-All that takes time to load (torch, the data, the model) lives in the station (:mod:`clients.station`), which is also
+All that takes time to load (torch, the data, the model) lives in the station (:mod:`fedsmall.clients.station`), which is also
 the only one that can read the data: who passes messages on needs no right to, and reads no number in a model.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients import socket_frames
+from fedsmall.clients import socket_frames
 from fedsmall.ends import ENDS, Sign, signer, statement_of
 from fedsmall.frames import FrameError, header_and_block, joined, pieces_of, with_block
 from fedsmall.sealing.words import BEFORE, HELP, READDRESS

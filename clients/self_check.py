@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clients.hospital import HospitalClient, keyed
-from clients.policy import Policy
-from clients.site_log import SiteLog
-from clients.site_request import SiteRequest
 from fedsmall.aggregation.aggregate import is_buffer
+from fedsmall.clients.hospital import HospitalClient, keyed
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_request import SiteRequest
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import PlanError, PolicyError
 from fedsmall.models.registry import initial_model

@@ -3,7 +3,7 @@
 A chain of digests alone cannot show that its end was cut off, that all of it was written anew, or that it is another
 site's; ``log.state.json`` can, and the privacy budget is counted from both, whichever has spent more. Who can write
 both files can put both back to an older state; what the site has signed, which the coordinator holds and sends with
-every order, shows that (:mod:`clients.log_ends`). A log that does not go on from either is not gone on with.
+every order, shows that (:mod:`fedsmall.clients.log_ends`). A log that does not go on from either is not gone on with.
 """
 
 from collections.abc import Iterable

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from clients.memory import put
-from clients.policy import Policy
 from fedsmall.audit_log import digest_of
+from fedsmall.clients.memory import put
+from fedsmall.clients.policy import Policy
 from fedsmall.data.class_weights import BALANCED
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import DataError, PlanError, PolicyError

@@ -15,31 +15,31 @@ from typing import Any
 
 import numpy as np
 
-from clients.columns.desk import ColumnDesk
-from clients.consent import Consent
-from clients.hospital import HospitalClient
-from clients.kept import OWN_MODEL, Place, keep
-from clients.log_ends import LogEnds
-from clients.memory import check_same_data, folder_of_order, keep_scaling, memories_of, scaling_of
-from clients.patients import Answer, charge_contact, check_affordable, once
-from clients.policy import Policy, load_policy
-from clients.sealing import hidden_sums
-from clients.sealing.letters import Letters
-from clients.self_check import check_released, looked_over
-from clients.site_data import SiteData
-from clients.site_log import SiteLog
-from clients.site_request import SiteRequest, check_order, count_rounds, named, plan_of
-from clients.socket_frames import serve
-from clients.staying.training import asked_for, fitted, memory_for
-from clients.telling.answers import Telling
-from clients.telling.logged import LoggedAnswers
-from clients.telling.run_end import may_be_last
-from clients.upkeep.at_rest import keeping, secret
-from clients.upkeep.caps import CutError, Pace, check_time, cut_short, least_of_a_class
-from clients.upkeep.forgetting import forget_old
-from clients.visitors import keep_visitor, worth_of_visitors
 from fedsmall import __version__
 from fedsmall.audit_log import digest_of
+from fedsmall.clients.columns.desk import ColumnDesk
+from fedsmall.clients.consent import Consent
+from fedsmall.clients.hospital import HospitalClient
+from fedsmall.clients.kept import OWN_MODEL, Place, keep
+from fedsmall.clients.log_ends import LogEnds
+from fedsmall.clients.memory import check_same_data, folder_of_order, keep_scaling, memories_of, scaling_of
+from fedsmall.clients.patients import Answer, charge_contact, check_affordable, once
+from fedsmall.clients.policy import Policy, load_policy
+from fedsmall.clients.sealing import hidden_sums
+from fedsmall.clients.sealing.letters import Letters
+from fedsmall.clients.self_check import check_released, looked_over
+from fedsmall.clients.site_data import SiteData
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_request import SiteRequest, check_order, count_rounds, named, plan_of
+from fedsmall.clients.socket_frames import serve
+from fedsmall.clients.staying.training import asked_for, fitted, memory_for
+from fedsmall.clients.telling.answers import Telling
+from fedsmall.clients.telling.logged import LoggedAnswers
+from fedsmall.clients.telling.run_end import may_be_last
+from fedsmall.clients.upkeep.at_rest import keeping, secret
+from fedsmall.clients.upkeep.caps import CutError, Pace, check_time, cut_short, least_of_a_class
+from fedsmall.clients.upkeep.forgetting import forget_old
+from fedsmall.clients.visitors import keep_visitor, worth_of_visitors
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.files import stamp
 from fedsmall.ends import KEY_FILE

@@ -10,9 +10,9 @@ from typing import Any
 
 from safetensors.numpy import load, save
 
-from clients.hospital import HospitalClient
-from clients.memory import put
-from clients.upkeep.at_rest import opened, seal
+from fedsmall.clients.hospital import HospitalClient
+from fedsmall.clients.memory import put
+from fedsmall.clients.upkeep.at_rest import opened, seal
 from fedsmall.codec.parcels import pack, unpack
 from fedsmall.evaluation.ensembles import members_of
 from fedsmall.plan import Plan

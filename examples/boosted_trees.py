@@ -16,11 +16,11 @@ from typing import Any
 from examples.kept import measured
 from fedsmall.evaluation.intervals import Interval, interval
 from fedsmall.evaluation.statistics import holm, paired
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import Scenario, build
 from fedsmall.sim.tuning.search import choose, search, with_rates
-from research.evidence.items import DOCS
-from research.evidence.tables import fill
 
 KEPT = DOCS / "evidence" / "boosted-trees.json"
 RATES = (0.03, 0.1, 0.3)

@@ -18,10 +18,10 @@ import numpy as np
 
 from examples.kept import measured
 from fedsmall.evaluation.statistics import paired
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import Scenario, build
-from research.evidence.items import DOCS
-from research.evidence.tables import fill
 
 KEPT = DOCS / "evidence" / "dynamic-averages.json"
 FIGURE = DOCS / "evidence" / "dynamic-averages.svg"

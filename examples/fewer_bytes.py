@@ -24,6 +24,8 @@ from fedsmall.clients.site_data import give_federation
 from fedsmall.evaluation.statistics import paired
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import Scenario, build
@@ -32,8 +34,6 @@ from fedsmall.strategies.records import array_records
 from fedsmall.strategies.server.packed_grid import pack
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.tasks import build_federation
-from research.evidence.items import DOCS
-from research.evidence.tables import fill
 
 KEPT = DOCS / "evidence" / "fewer-bytes.json"
 FIGURE = DOCS / "evidence" / "fewer-bytes.svg"

@@ -18,8 +18,8 @@ import numpy as np
 from examples.fewer_bytes import DIGITS, METHODS, SGD, Cell, Measured, measure, table
 from examples.fewer_bytes import SETS as AS_BEFORE
 from examples.kept import measured
-from research.evidence.items import DOCS
-from research.evidence.tables import fill
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.research.evidence.tables import fill
 
 KEPT = DOCS / "evidence" / "largest-changes.json"
 FIGURE = DOCS / "evidence" / "largest-changes.svg"

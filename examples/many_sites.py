@@ -51,7 +51,7 @@ def measured(folder: Path, label: str, sites: int, rounds: int) -> dict[str, Any
     """Run one method by the command line, and say what it took."""
     (folder / f"{label}.toml").write_text(scenario(folder / "data.npz", sites, rounds, METHODS[label]))
     out, started = folder / label, time.perf_counter()
-    command = [sys.executable, "-m", "sim.cli.app", "run", f"{label}.toml", "--out", str(out)]
+    command = [sys.executable, "-m", "fedsmall.sim.cli.app", "run", f"{label}.toml", "--out", str(out)]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, env=os.environ)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -11,11 +11,11 @@ import sys
 from typing import Any
 
 from fedsmall.evaluation.intervals import interval
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.runs.scenario import build
-from research.evidence.items import DOCS
-from research.evidence.tables import fill
 
 KEPT = DOCS / "evidence" / "matched-averages.json"
 SEEDS, EVERY, ROUNDS = 10, 20, 100

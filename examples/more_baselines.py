@@ -19,14 +19,14 @@ from fedsmall.evaluation.metrics import predicted
 from fedsmall.evaluation.statistics import paired
 from fedsmall.federation import Federation
 from fedsmall.plan import Plan
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, run_plan
 from fedsmall.sim.runs.scenario import build
 from fedsmall.sim.tuning.search import choose, search
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import Arrays
-from research.evidence.items import DOCS
-from research.evidence.tables import fill
 
 KEPT = DOCS / "evidence" / "more-baselines.json"
 SEEDS, RATES = 10, (0.003, 0.01, 0.03, 0.1, 0.3)

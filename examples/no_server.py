@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from fedsmall.evaluation.intervals import interval
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.runs.scenario import Scenario, load
 from fedsmall.sim.runs.shipped import scenarios
-from research.evidence.items import DOCS
-from research.evidence.tables import fill
 
 KEPT = DOCS / "evidence" / "no-server.json"
 SERVED = "FedDC, server"

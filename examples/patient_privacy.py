@@ -14,11 +14,11 @@ from typing import Any
 
 from examples.kept import measured
 from fedsmall.evaluation.intervals import interval
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import Scenario, build
 from fedsmall.sim.tuning.search import choose, search, with_rates
-from research.evidence.items import DOCS
-from research.evidence.tables import fill
 
 KEPT = DOCS / "evidence" / "patient-privacy.json"
 EPSILONS = (1.0, 3.0, 8.0, None)

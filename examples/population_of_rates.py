@@ -24,11 +24,11 @@ from fedsmall.evaluation.statistics import Comparison, holm, paired
 from fedsmall.federation import Federation
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.runs.scenario import build
 from fedsmall.tasks import build_federation
-from research.evidence.items import DOCS
-from research.evidence.tables import fill
 
 KEPT = DOCS / "evidence" / "population-of-rates.json"
 GROUPS, SEEDS, CONTACTS = 10, 20, 100

@@ -27,6 +27,8 @@ from fedsmall.federation import Federation, Task
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.engines.cohort import run_cohort
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.tuning.search import inner
@@ -35,8 +37,6 @@ from fedsmall.training.stack import tensors_of
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.moments import Moment
 from fedsmall.wire import Arrays, stack_of_one
-from research.evidence.items import DOCS
-from research.evidence.tables import fill
 
 
 def over(label: str, federation: Federation, central: int) -> Federation:

@@ -10,8 +10,8 @@ from torch import nn
 from fedsmall.federation import Task
 from fedsmall.models.registry import cnn
 from fedsmall.plan import Plan
+from fedsmall.research.evidence.items import DOCS
 from fedsmall.sim.runs.scenario import build
-from research.evidence.items import DOCS
 
 BUDGETS = ("few", "many")
 SEARCH_SEEDS, FOLDS = (1000, 1001), 2

@@ -19,12 +19,12 @@ import numpy as np
 
 from examples.kept import measured
 from fedsmall.evaluation.statistics import paired
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import build
 from fedsmall.sim.tuning.grid import Grid, grid
 from fedsmall.sim.tuning.search import Try, choose, search
-from research.evidence.items import DOCS
-from research.evidence.tables import fill
 
 KEPT = DOCS / "evidence" / "tuned-periods.json"
 SEEDS, RATES = 10, (0.1, 0.3, 1.0)

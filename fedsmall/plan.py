@@ -1,6 +1,6 @@
 """A plan: everything that decides the numbers of one run, as frozen records that are validated when built.
 
-A scenario (a TOML file, :mod:`sim.runs.scenario`) is several plans: one for each of its methods and seeds. A plan
+A scenario (a TOML file, :mod:`fedsmall.sim.runs.scenario`) is several plans: one for each of its methods and seeds. A plan
 travels as JSON inside every order, so a site needs nothing else to know what it is asked to do.
 """
 

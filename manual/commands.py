@@ -7,8 +7,8 @@ from pathlib import PurePath
 
 import click
 
-from sim.cli.app import LazyCommand
-from sim.cli.commands import COMMANDS
+from fedsmall.sim.cli.app import LazyCommand
+from fedsmall.sim.cli.commands import COMMANDS
 
 HEAD = """# Every command
 

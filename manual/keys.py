@@ -11,9 +11,9 @@ from pydantic.fields import FieldInfo
 from fedsmall.boosting.settings import Boosting
 from fedsmall.parts import EarlyStop, Phase, Privacy, Recipe, Tree, Validation
 from fedsmall.plan import Method
+from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.travel.topology import Regions, Topology
 from manual.toml import spelled
-from sim.runs.scenario import Scenario
 
 MEANINGS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text("utf-8"))
 

@@ -28,7 +28,7 @@ print(*(package.__file__ for package in (fedsmall, strategies, clients, sim)), s
 """
 COMMANDS = """
 import click, typer
-from sim.cli.app import LazyCommand, app
+from fedsmall.sim.cli.app import LazyCommand, app
 def below(command, path):
     command = command.real() if isinstance(command, LazyCommand) else command
     print(*path)

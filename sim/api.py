@@ -16,15 +16,15 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import Architecture
+from fedsmall.sim.report.sentences import sentences
+from fedsmall.sim.report.stopping import stop_sentences
+from fedsmall.sim.report.tables import reference_of, table
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.federations import Build
+from fedsmall.sim.runs.folder import PlanRun, Run
+from fedsmall.sim.runs.progress import watcher
+from fedsmall.sim.runs.scenario import Scenario, build, load
 from fedsmall.tasks import TABLES, build_federation, federation_from_arrays
-from sim.report.sentences import sentences
-from sim.report.stopping import stop_sentences
-from sim.report.tables import reference_of, table
-from sim.runs.execute import execute
-from sim.runs.federations import Build
-from sim.runs.folder import PlanRun, Run
-from sim.runs.progress import watcher
-from sim.runs.scenario import Scenario, build, load
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,8 +75,8 @@ class Result:
 
     def figure(self, kind: str = "curves") -> "Figure":
         """A matplotlib figure: "curves" (the course of the run), "overview" (its end), or "chain" (who went where)."""
-        from sim.report import figures
-        from sim.report.chain import chain
+        from fedsmall.sim.report import figures
+        from fedsmall.sim.report.chain import chain
 
         known: dict[str, Callable[[Run], Figure | None]] = {
             "curves": figures.curves,
@@ -96,8 +96,8 @@ class Result:
 
         Raises PlanError where no method of the run lets models travel.
         """
-        from sim.report.travels.picture import travel_file
-        from sim.report.travels.seen import travels
+        from fedsmall.sim.report.travels.picture import travel_file
+        from fedsmall.sim.report.travels.seen import travels
 
         found = travels(self.run)
         if found is None:
@@ -139,7 +139,7 @@ class Result:
         trained there, which ``keep="sites"`` keeps; ``distilled`` for the one that was made of several.
         """
         from fedsmall.package.predictor import together
-        from sim.runs.chosen import chosen, whose_is
+        from fedsmall.sim.runs.chosen import chosen, whose_is
 
         return together(chosen(self.run, method, seed, whose_is(site, visitors, distilled)))
 
@@ -176,16 +176,16 @@ class Result:
         return f"Result of {self.run.scenario.name}: {len(self.run.done)} of {len(self.run.plans)} plans"
 
     def __str__(self) -> str:
-        from sim.report.terminal import failures, grid, noted
+        from fedsmall.sim.report.terminal import failures, grid, noted
 
         console = Console(record=True, width=120, file=StringIO())
         console.print(grid(table(self.run), self.run.scenario.name))
         return console.export_text() + "\n".join([*sentences(self.run), *noted(self.run), *failures(self.run)])
 
     def _repr_html_(self) -> str:
-        from sim.report.figures import svg
-        from sim.report.html import table_of
-        from sim.report.terminal import failures, noted
+        from fedsmall.sim.report.figures import svg
+        from fedsmall.sim.report.html import table_of
+        from fedsmall.sim.report.terminal import failures, noted
 
         said = [*sentences(self.run), *stop_sentences(self.run), *noted(self.run), *failures(self.run)]
         words = "".join(f"<p>{escape(sentence)}</p>" for sentence in said)
@@ -235,7 +235,7 @@ def run(
         data=data,
     )
     if out is not None:
-        from sim.report.html import write_report
+        from fedsmall.sim.report.html import write_report
 
         write_report(Path(out), [made], asked.name)
     return Result(made)

@@ -1,7 +1,7 @@
 """The ServerApp of ``flwr run .``: a scenario over the SuperNodes that are there, with a run's folder at its end.
 
 Flower's clients make the sites' data themselves, by the plan and their partition number; so the common test set is here
-too, as in any simulation, and models are judged on it. Real hospitals have :mod:`strategies.server.deployment`.
+too, as in any simulation, and models are judged on it. Real hospitals have :mod:`fedsmall.strategies.server.deployment`.
 """
 
 import logging
@@ -23,22 +23,22 @@ from fedsmall.federation import Federation
 from fedsmall.files import one_line
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
+from fedsmall.sim.cli.app import raised_by_us
+from fedsmall.sim.engines.record import RunRecord
+from fedsmall.sim.engines.run import Tell, run_on, run_plan
+from fedsmall.sim.report.sentences import named
+from fedsmall.sim.report.tables import PRIMARY
+from fedsmall.sim.report.terminal import print_run, terminal
+from fedsmall.sim.runs.federations import Federations
+from fedsmall.sim.runs.files import check_free, free_folder
+from fedsmall.sim.runs.folder import Run, start
+from fedsmall.sim.runs.progress import called
+from fedsmall.sim.runs.scenario import Scenario, build, load
+from fedsmall.sim.runs.shipped import find
+from fedsmall.strategies.roster import await_all, await_sites
+from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.tasks import build_federation
 from fedsmall.travel.schedule import Action, Contact
-from sim.cli.app import raised_by_us
-from sim.engines.record import RunRecord
-from sim.engines.run import Tell, run_on, run_plan
-from sim.report.sentences import named
-from sim.report.tables import PRIMARY
-from sim.report.terminal import print_run, terminal
-from sim.runs.federations import Federations
-from sim.runs.files import check_free, free_folder
-from sim.runs.folder import Run, start
-from sim.runs.progress import called
-from sim.runs.scenario import Scenario, build, load
-from sim.runs.shipped import find
-from strategies.roster import await_all, await_sites
-from strategies.server.run_loop import Evaluation
 
 DOES = {Action.TRAIN: "trained", Action.PERMUTE: "handed on", Action.AGGREGATE: "averaged"}
 

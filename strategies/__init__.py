@@ -2,8 +2,8 @@
 
 from fedsmall.imports.finder import with_namesakes
 from fedsmall.parts import Tree
-from strategies.daisy_chain import DaisyChain
-from strategies.named import SCAFFOLD, Averaging, FedDC, FedDyn, FedNova, RadonMachine, RepTreeFL
+from fedsmall.strategies.daisy_chain import DaisyChain
+from fedsmall.strategies.named import SCAFFOLD, Averaging, FedDC, FedDyn, FedNova, RadonMachine, RepTreeFL
 
 __all__ = ["SCAFFOLD", "Averaging", "DaisyChain", "FedDC", "FedDyn", "FedNova", "RadonMachine", "RepTreeFL", "Tree"]
 

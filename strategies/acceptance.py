@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from flwr.app import Message
 
 from fedsmall.errors import ReplyError
+from fedsmall.strategies.checks import NotFinite, companions
 from fedsmall.wire import BLURRED, METRICS
-from strategies.checks import NotFinite, companions
 
 Note = Callable[[str, str, str], None]
 

@@ -18,9 +18,9 @@ from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees
 from fedsmall.aggregation.server_optimizers import CORRECTIONS, parameters_of
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
+from fedsmall.strategies.records import array_records, described
 from fedsmall.training.batches import batch_sizes
 from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, SQUARES, STEPS
-from strategies.records import array_records, described
 
 NPY_HEADER_BYTES = 4096  # far more than any header numpy writes
 MOST = 10**9  # samples of a site, and its steps in a contact, where nothing else is known

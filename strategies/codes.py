@@ -10,9 +10,9 @@ from fedsmall.codec.differences import BITS, GAPS, VALUES
 from fedsmall.codec.parcels import PACKED, read_part
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
+from fedsmall.strategies.checks import Signature, check_headers, check_record, read_array, signature, signature_of
+from fedsmall.strategies.records import array_records, to_record
 from fedsmall.wire import MODEL, Arrays
-from strategies.checks import Signature, check_headers, check_record, read_array, signature, signature_of
-from strategies.records import array_records, to_record
 
 Records = dict[str, ArrayRecord]
 

@@ -12,17 +12,17 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from fedsmall.aggregation.combiners import Combiner
 from fedsmall.errors import PlanError
 from fedsmall.plan import Method, Plan
+from fedsmall.strategies.checks import check_enough, plan_for
+from fedsmall.strategies.foreign import FEW, FlowerCombiner, count_key, count_of, own_config, train_metrics_of
+from fedsmall.strategies.grid_trainer import GridTrainer
+from fedsmall.strategies.records import to_arrays, to_record
+from fedsmall.strategies.roster import await_all, await_sites
 from fedsmall.travel.commons import Event
 from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.gate import GATE
 from fedsmall.travel.moments import Moment
 from fedsmall.travel.schedule import AbstractSchedule, Action, Contact, Schedule
 from fedsmall.wire import PLAN, ROUND
-from strategies.checks import check_enough, plan_for
-from strategies.foreign import FEW, FlowerCombiner, count_key, count_of, own_config, train_metrics_of
-from strategies.grid_trainer import GridTrainer
-from strategies.records import to_arrays, to_record
-from strategies.roster import await_all, await_sites
 
 LOG = logging.getLogger("flwr")
 

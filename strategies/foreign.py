@@ -18,8 +18,8 @@ from flwr.serverapp.strategy import DifferentialPrivacyClientSideAdaptiveClippin
 from fedsmall.aggregation.aggregate import aggregate
 from fedsmall.aggregation.combiners import Combiner, Updates
 from fedsmall.errors import PlanError, ReplyError
+from fedsmall.strategies.records import parameters_of, to_arrays, to_record
 from fedsmall.wire import EXAMPLES, METRICS, MODEL, Arrays
-from strategies.records import parameters_of, to_arrays, to_record
 
 FEW: dict[str, Any] = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 

@@ -16,6 +16,20 @@ from fedsmall.codec.differences import difference
 from fedsmall.codec.parcels import Parcel, pack
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
+from fedsmall.strategies.acceptance import Note, leave_out_unusual
+from fedsmall.strategies.checks import (
+    Limits,
+    Signature,
+    check_content,
+    check_headers,
+    check_metrics,
+    check_record,
+    check_reply,
+)
+from fedsmall.strategies.codes import Records, decode_content
+from fedsmall.strategies.questions import ask, records_of
+from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
+from fedsmall.strategies.roster import Roster
 from fedsmall.training.stack import Rows, Stack, leaving
 from fedsmall.training.trainer import FORGOT, Fault, Leg, Signals, Summed
 from fedsmall.travel.dynamic.words import BALANCE, KNOWN, REFERENCE, UNSOUND
@@ -35,12 +49,6 @@ from fedsmall.wire import (
     parts,
     split,
 )
-from strategies.acceptance import Note, leave_out_unusual
-from strategies.checks import Limits, Signature, check_content, check_headers, check_metrics, check_record, check_reply
-from strategies.codes import Records, decode_content
-from strategies.questions import ask, records_of
-from strategies.records import array_records, size_in_bytes, to_arrays, to_record
-from strategies.roster import Roster
 
 
 @dataclass

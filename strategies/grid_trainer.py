@@ -15,6 +15,12 @@ from flwr.serverapp import Grid
 from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.codec.parcels import Parcel
 from fedsmall.plan import Plan
+from fedsmall.strategies.acceptance import Note, accepted
+from fedsmall.strategies.checks import limits_of, plan_in, samples_told
+from fedsmall.strategies.foreign import with_our_count
+from fedsmall.strategies.forms import Exchange, Form, KeptModels, OpenModels
+from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
+from fedsmall.strategies.roster import Roster
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Leg, Messages, Signals, Summed, Trained, Trainer
 from fedsmall.travel.commons import Event
@@ -34,12 +40,6 @@ from fedsmall.wire import (
     STEPS,
     Arrays,
 )
-from strategies.acceptance import Note, accepted
-from strategies.checks import limits_of, plan_in, samples_told
-from strategies.foreign import with_our_count
-from strategies.forms import Exchange, Form, KeptModels, OpenModels
-from strategies.records import array_records, size_in_bytes, to_arrays, to_record
-from strategies.roster import Roster
 
 TIMEOUT_S = 3600.0
 Orders = list[tuple[Message, str]]  # each with its site

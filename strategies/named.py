@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees, ServerStep
 from fedsmall.parts import Tree
+from fedsmall.strategies.daisy_chain import DaisyChain
 from fedsmall.travel.gate import GATE
 from fedsmall.travel.schedule import Schedule
-from strategies.daisy_chain import DaisyChain
 
 
 def FedDC(

@@ -7,8 +7,8 @@ from flwr.serverapp import Grid
 
 from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
-from strategies.records import array_records
-from strategies.roster import Roster
+from fedsmall.strategies.records import array_records
+from fedsmall.strategies.roster import Roster
 
 TIMEOUT_S = 600.0
 

@@ -54,7 +54,7 @@ def data_root() -> Path:
 @pytest.fixture
 def fedsmall(capfd, monkeypatch, tmp_path):
     """Call the command line in an empty folder: gives its exit code, what it said, and what it said on stderr."""
-    from sim.cli.app import main
+    from fedsmall.sim.cli.app import main
 
     monkeypatch.chdir(tmp_path)
 

@@ -1,7 +1,7 @@
 """The part of a site's station that answers for its columns: a party, whose every answer is written down.
 
 What is kept of a finished forest is a file in the run's folder; until then a notebook of what was asked
-(:mod:`clients.columns.notebook`), from which a station that was killed goes on.
+(:mod:`fedsmall.clients.columns.notebook`), from which a station that was killed goes on.
 """
 
 import csv
@@ -15,16 +15,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from clients.columns.letters import Introductions
-from clients.columns.notebook import Notebook
-from clients.columns.say import check_policy, described
-from clients.consent import Consent
-from clients.memory import RUNS, check_same_data, folders_of
-from clients.patients import Answer
-from clients.policy import Policy
-from clients.sealing.desk import identity_of
-from clients.sealing.letters import Letters
-from clients.upkeep.at_rest import opened, seal
+from fedsmall.clients.columns.letters import Introductions
+from fedsmall.clients.columns.notebook import Notebook
+from fedsmall.clients.columns.say import check_policy, described
+from fedsmall.clients.consent import Consent
+from fedsmall.clients.memory import RUNS, check_same_data, folders_of
+from fedsmall.clients.patients import Answer
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.sealing.desk import identity_of
+from fedsmall.clients.sealing.letters import Letters
+from fedsmall.clients.upkeep.at_rest import opened, seal
 from fedsmall.errors import DataError, PlanError, PolicyError, ReplyError
 from fedsmall.files import one_line, write
 from fedsmall.run_sheet import RUN, RUN_ID

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from clients.columns.notebook import Notebook
-from clients.sealing.desk import drawn
+from fedsmall.clients.columns.notebook import Notebook
+from fedsmall.clients.sealing.desk import drawn
 from fedsmall.sealing.letters import SEED, Announcement, LetterError, Post, announce, digest
 from fedsmall.sealing.roll import roll_digest
 from fedsmall.vertical.sheet import ColumnPlan

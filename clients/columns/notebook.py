@@ -11,8 +11,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from clients.memory import put
-from clients.upkeep.at_rest import opened, seal
+from fedsmall.clients.memory import put
+from fedsmall.clients.upkeep.at_rest import opened, seal
 from fedsmall.errors import PlanError
 
 FOLDER = "columns"  # in the run's folder at the site

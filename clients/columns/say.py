@@ -1,6 +1,6 @@
 """A hospital's say in runs over split columns: what its policy allows, and what its people are told beforehand."""
 
-from clients.policy import Policy
+from fedsmall.clients.policy import Policy
 from fedsmall.errors import PolicyError
 from fedsmall.vertical.sheet import ColumnPlan
 

@@ -1,7 +1,7 @@
 """The one program of a site that speaks to the network: takes orders, passes them to the station, sends its answers.
 
 It stands in place of Flower's SuperNode, its SuperExec and a fresh ClientApp for every message, and speaks the
-SuperNode's own protocol (:mod:`clients.network.fleet`). It opens no port, and imports and runs nothing that the server
+SuperNode's own protocol (:mod:`fedsmall.clients.network.fleet`). It opens no port, and imports and runs nothing that the server
 sends. A run's bundle is read once, for its digest: an app that the policy does not approve gets no order to the
 station.
 """
@@ -20,9 +20,9 @@ from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.supercore.task_identity import TaskIdentity
 from google.protobuf.message import DecodeError
 
-from clients.launcher import check_bundle
-from clients.network.fleet import FIRST_WAIT_S, LONGEST_WAIT_S, Arrival, Fleet, GoneError, NotAdmittedError
-from clients.relay import KILLED, answer_of, refusal
+from fedsmall.clients.launcher import check_bundle
+from fedsmall.clients.network.fleet import FIRST_WAIT_S, LONGEST_WAIT_S, Arrival, Fleet, GoneError, NotAdmittedError
+from fedsmall.clients.relay import KILLED, answer_of, refusal
 from fedsmall.ends import Sign, signer
 from fedsmall.errors import PolicyError
 from fedsmall.files import one_line, write

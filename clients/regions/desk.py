@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clients.consent import IS_PAUSED, Consent, WaitsError, is_paused
-from clients.log_ends import LogEnds
-from clients.patients import Answer
-from clients.policy import load_policy
-from clients.site_log import SiteLog
-from clients.site_request import check_contact, plan_of
-from clients.socket_frames import serve
-from clients.telling.logged import LoggedAnswers
-from clients.upkeep.caps import Pace
 from fedsmall import __version__
+from fedsmall.clients.consent import IS_PAUSED, Consent, WaitsError, is_paused
+from fedsmall.clients.log_ends import LogEnds
+from fedsmall.clients.patients import Answer
+from fedsmall.clients.policy import load_policy
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_request import check_contact, plan_of
+from fedsmall.clients.socket_frames import serve
+from fedsmall.clients.telling.logged import LoggedAnswers
+from fedsmall.clients.upkeep.caps import Pace
 from fedsmall.data.class_weights import BALANCED
 from fedsmall.ends import KEY_FILE
 from fedsmall.errors import PlanError

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load
 
-from clients.memory import put
-from clients.sealing.contents import bytes_of
-from clients.upkeep.at_rest import opened, seal
 from fedsmall.audit_log import digest_of
+from fedsmall.clients.memory import put
+from fedsmall.clients.sealing.contents import bytes_of
+from fedsmall.clients.upkeep.at_rest import opened, seal
 from fedsmall.errors import PlanError
 from fedsmall.files import write
 from fedsmall.plan import Plan

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from clients.patients import Answer
-from clients.policy import Policy
-from clients.sealing.contents import arrays_in, bytes_of, check_beside, check_model, fault_of, in_full
-from clients.sealing.desk import OpenDesk
-from clients.site_log import SiteLog
 from fedsmall.aggregation.exact import WORDS, to_words
 from fedsmall.aggregation.sums import LEAST, length, summand
 from fedsmall.audit_log import digest_of
+from fedsmall.clients.patients import Answer
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.sealing.contents import arrays_in, bytes_of, check_beside, check_model, fault_of, in_full
+from fedsmall.clients.sealing.desk import OpenDesk
+from fedsmall.clients.site_log import SiteLog
 from fedsmall.codec.parcels import own_parcel, pack, parcel
 from fedsmall.errors import ReplyError
 from fedsmall.federation import Task

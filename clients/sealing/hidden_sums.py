@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from clients.patients import Answer
-from clients.sealing.letters import Letters
-from clients.site_request import SiteRequest
-from clients.telling.answers import Telling
+from fedsmall.clients.patients import Answer
+from fedsmall.clients.sealing.letters import Letters
+from fedsmall.clients.site_request import SiteRequest
+from fedsmall.clients.telling.answers import Telling
 from fedsmall.errors import PlanError
 from fedsmall.sealing.tallies import JUDGED, SUMS_BEFORE, UNSEEN, judged, judged_shapes, shapes_in, unseen_shapes
 from fedsmall.sealing.words import is_secure

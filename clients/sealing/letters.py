@@ -8,14 +8,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from clients.hospital import packed, unpacked
-from clients.memory import RUNS, memories_of
-from clients.patients import Answer
-from clients.policy import Policy
-from clients.sealing.desk import Desk, OpenDesk, check_identities, destroy_ended, identity_of
-from clients.sealing.errand import Errand
-from clients.site_log import SiteLog
-from clients.site_request import SiteRequest
+from fedsmall.clients.hospital import packed, unpacked
+from fedsmall.clients.memory import RUNS, memories_of
+from fedsmall.clients.patients import Answer
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.sealing.desk import Desk, OpenDesk, check_identities, destroy_ended, identity_of
+from fedsmall.clients.sealing.errand import Errand
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_request import SiteRequest
 from fedsmall.errors import PlanError
 from fedsmall.files import one_line
 from fedsmall.run_sheet import RUN, RUN_ID, RUN_NAME, SITES

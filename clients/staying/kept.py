@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clients.memory import Memory
+from fedsmall.clients.memory import Memory
 from fedsmall.wire import Arrays, join, split
 
 STAYS = "stays/"  # begins the names of it in the site's memory, beside what training remembers

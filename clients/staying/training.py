@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from clients.hospital import HospitalClient, NDArrays
-from clients.memory import Memory
-from clients.sealing.contents import fault_of
-from clients.staying.kept import Kept, StayingMemory
+from fedsmall.clients.hospital import HospitalClient, NDArrays
+from fedsmall.clients.memory import Memory
+from fedsmall.clients.sealing.contents import fault_of
+from fedsmall.clients.staying.kept import Kept, StayingMemory
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import told_samples

@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clients.hospital import HospitalClient
-from clients.patients import Answer
-from clients.site_log import SiteLog
-from clients.site_request import SiteRequest, named
-from clients.telling.run_end import charged, keep_evaluation, tellable
-from clients.telling.told_patients import ToldPatients
-from clients.telling.told_sums import ToldSums, told_classes
+from fedsmall.clients.hospital import HospitalClient
+from fedsmall.clients.patients import Answer
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_request import SiteRequest, named
+from fedsmall.clients.telling.run_end import charged, keep_evaluation, tellable
+from fedsmall.clients.telling.told_patients import ToldPatients
+from fedsmall.clients.telling.told_sums import ToldSums, told_classes
 from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.held_out import told_of

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clients.consent import WaitsError
-from clients.log_ends import LogEnds
-from clients.patients import Answer
-from clients.site_log import BrokenLogError, SiteLog
-from clients.site_request import TOLD, reason_of
 from fedsmall.audit_log import manifest
+from fedsmall.clients.consent import WaitsError
+from fedsmall.clients.log_ends import LogEnds
+from fedsmall.clients.patients import Answer
+from fedsmall.clients.site_log import BrokenLogError, SiteLog
+from fedsmall.clients.site_request import TOLD, reason_of
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.run_sheet import RUN
 from fedsmall.wire import BROKEN, ROUND, WAITS, Arrays

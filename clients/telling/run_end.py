@@ -7,12 +7,12 @@ import numpy as np
 from safetensors.numpy import load, save
 from scipy.special import expit
 
-from clients.memory import put
-from clients.policy import Policy
-from clients.site_data import SiteData
-from clients.site_log import SiteLog
-from clients.telling.told_patients import ToldPatients
-from clients.upkeep.at_rest import opened, seal
+from fedsmall.clients.memory import put
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.site_data import SiteData
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.telling.told_patients import ToldPatients
+from fedsmall.clients.upkeep.at_rest import opened, seal
 from fedsmall.data.raw_site import RawSite
 from fedsmall.evaluation.probabilities import probabilities
 from fedsmall.federation import Task
@@ -45,7 +45,7 @@ def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarr
     """The numbers of the held-out patients of whom sums may be told, (rows,); None where none ever are.
 
     Of nobody for fewer patients than the policy's floor, and where the sums would be those of the answer before but for
-    a few (:class:`clients.telling.told_patients.ToldPatients`). None where the policy lets no sums be told, nobody is
+    a few (:class:`fedsmall.clients.telling.told_patients.ToldPatients`). None where the policy lets no sums be told, nobody is
     held out, and where sites have models of their own.
     """
     held = raw.held_out

@@ -1,7 +1,7 @@
 """Whose patients a site has told sums of, over all runs: two such sums must not differ by a few patients.
 
 The server knows the models of which it is told sums, and may ask of one model twice. So a site tells of other patients
-than before only where :mod:`clients.telling.told` lets it; else of the same patients as last time, where they are all
+than before only where :mod:`fedsmall.clients.telling.told` lets it; else of the same patients as last time, where they are all
 still here; else nothing.
 """
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from clients.telling.told import Verdict, digest, recall, remembered, verdict, write
+from fedsmall.clients.telling.told import Verdict, digest, recall, remembered, verdict, write
 
 
 class ToldPatients:
-    """The memory of one site, in the file ``path``: {"key", "patients": as :data:`clients.telling.told.Entry`}."""
+    """The memory of one site, in the file ``path``: {"key", "patients": as :data:`fedsmall.clients.telling.told.Entry`}."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,6 +1,6 @@
 """The sums that a site has told, over all runs: two tables of nearly the same patients must not differ by one of them.
 
-Of each feature by itself :mod:`clients.telling.told` says whether new sums may be told. A feature is its name (or its
+Of each feature by itself :mod:`fedsmall.clients.telling.told` says whether new sums may be told. A feature is its name (or its
 place, where it has none), so that another choice of columns is no way around.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clients.telling.told import Verdict, digest, recall, remembered, verdict, write
+from fedsmall.clients.telling.told import Verdict, digest, recall, remembered, verdict, write
 from fedsmall.data.class_weights import BALANCED, class_sums, one_hot
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Sums
@@ -29,7 +29,7 @@ class Told(NamedTuple):
 class ToldSums:
     """The memory of one site, in the file ``path``: {"key", "features"}.
 
-    Of a feature it holds, by its name, a :data:`clients.telling.told.Entry`.
+    Of a feature it holds, by its name, a :data:`fedsmall.clients.telling.told.Entry`.
     """
 
     def __init__(self, path: Path) -> None:

@@ -13,7 +13,7 @@ from types import FrameType
 
 import numpy as np
 
-from clients.policy import Policy
+from fedsmall.clients.policy import Policy
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import PolicyError
 from fedsmall.wire import Arrays

@@ -4,7 +4,7 @@ The log keeps its lines, and gets one more. Three things that belong to no singl
 against the next one: the privacy account beside the log, and the digests of whom sums were told of
 (``told_sums.json``, ``told_patients.json``, ``told_held_out.json``), without which a later run could single somebody
 out by subtraction. Files are deleted as the system deletes them: copies elsewhere stay, and what lay on a disk may be
-found there. Where that matters, keep them sealed (:mod:`clients.upkeep.at_rest`) and destroy the key.
+found there. Where that matters, keep them sealed (:mod:`fedsmall.clients.upkeep.at_rest`) and destroy the key.
 """
 
 import json
@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from clients.memory import RUNS, folders_of
-from clients.site_log import SiteLog
-from clients.site_request import AGREED
+from fedsmall.clients.memory import RUNS, folders_of
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_request import AGREED
 
 DAY_S = 86_400.0
 

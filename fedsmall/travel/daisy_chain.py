@@ -2,7 +2,7 @@
 
 Row k of a stack is a model, and ``at[k]`` the site where it is (:class:`~fedsmall.travel.travellers.Travellers`). A
 permutation changes ``at``, an aggregation the rows, as the topology has it. Sites train in this process, or behind a
-grid (:class:`strategies.grid_trainer.GridTrainer`): the algorithm does not know which.
+grid (:class:`fedsmall.strategies.grid_trainer.GridTrainer`): the algorithm does not know which.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -14,15 +14,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedsmall.research.bench.contenders import CPU_ALONE, RAY
+from fedsmall.research.bench.images import IMAGES, ImageRow, image_rows
+from fedsmall.research.bench.measure import feddc_over_fedavg, measure
+from fedsmall.research.bench.privacy import privacy_over_plain
+from fedsmall.research.bench.timing import Measured
+from fedsmall.research.bench.workloads import WORKLOADS, Workload
+from fedsmall.sim.cli.options import DATA_ROOT
+from fedsmall.sim.engines.allocator import keep_freed_memory
 from fedsmall.training.device import check_device
-from research.bench.contenders import CPU_ALONE, RAY
-from research.bench.images import IMAGES, ImageRow, image_rows
-from research.bench.measure import feddc_over_fedavg, measure
-from research.bench.privacy import privacy_over_plain
-from research.bench.timing import Measured
-from research.bench.workloads import WORKLOADS, Workload
-from sim.cli.options import DATA_ROOT
-from sim.engines.allocator import keep_freed_memory
 
 
 def bench(
@@ -121,7 +121,7 @@ def _show(console: Console, work: Workload, measured: Sequence[Measured]) -> Non
 
 
 def _grown(console: Console, device: str) -> list[dict[str, Any]]:
-    from research.bench.growth import growth
+    from fedsmall.research.bench.growth import growth
 
     table = Table(title="How the cost grows (cohort engine, MLP, FedDC d = 1)", title_justify="left")
     for heading in ("sites", "samples", "parameters", "updates a second", "ms a round", "peak memory"):
@@ -169,7 +169,7 @@ def _write(
     private: Sequence[float] | None,
     pictured: Sequence[ImageRow] = (),
 ) -> None:
-    from research.bench.figure import figure
+    from fedsmall.research.bench.figure import figure
 
     out.mkdir(parents=True, exist_ok=True)
     about = {

@@ -17,21 +17,21 @@ from fedsmall.federation import Federation
 from fedsmall.models.registry import build_model, initial_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.research.bench.rivals import by_fedlab, by_pfl
+from fedsmall.research.bench.timing import Clock, Timing
+from fedsmall.strategies.grid_trainer import GridTrainer
+from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action
 from fedsmall.wire import Arrays
-from research.bench.rivals import by_fedlab, by_pfl
-from research.bench.timing import Clock, Timing
-from strategies.grid_trainer import GridTrainer
-from strategies.server.run_loop import run_rounds
 
 Contender = Callable[[Plan, Federation, str], Timing]
 
 
 def by_cohort(plan: Plan, federation: Federation, device: str, path: str = "auto") -> Timing:
     """The cohort engine: schedule, aggregation and all else included."""
-    from sim.engines.cohort import run_cohort
+    from fedsmall.sim.engines.cohort import run_cohort
 
     trainer = cohort_for(plan, federation.task, federation.names, federation.train, path=path, device=device)
     clock = Clock("cpu")  # the model comes back as numbers, so a device has finished
@@ -42,9 +42,9 @@ def by_cohort(plan: Plan, federation: Federation, device: str, path: str = "auto
 
 def one_by_one(plan: Plan, federation: Federation, device: str) -> Timing:
     """The engine ``inprocess``: a message for every site and contact."""
-    from clients.client_app import app
-    from clients.site_data import give_federation
-    from sim.engines.inprocess import InProcessGrid
+    from fedsmall.clients.client_app import app
+    from fedsmall.clients.site_data import give_federation
+    from fedsmall.sim.engines.inprocess import InProcessGrid
 
     give_federation(plan, federation)
     return _conducted(plan, federation, InProcessGrid(app, len(federation.names)))
@@ -52,7 +52,7 @@ def one_by_one(plan: Plan, federation: Federation, device: str) -> Timing:
 
 def by_ray(plan: Plan, federation: Federation, device: str) -> Timing:
     """Flower's own simulation runtime at the pace of its later contacts: the start of its actors is not counted."""
-    from sim.engines.ray import with_ray_grid
+    from fedsmall.sim.engines.ray import with_ray_grid
 
     timing: Timing = with_ray_grid(len(federation.names), lambda grid: _conducted(plan, federation, grid, warm=2))
     return timing

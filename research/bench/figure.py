@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from research.bench.timing import Measured
-from sim.report.figures import STYLE
+from fedsmall.research.bench.timing import Measured
+from fedsmall.sim.report.figures import STYLE
 
 OURS, OTHERS = "#d9541e", "#8fa3b5"
 

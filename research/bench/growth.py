@@ -4,7 +4,7 @@ import multiprocessing
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from research.bench.workloads import Workload, small_mlps
+from fedsmall.research.bench.workloads import Workload, small_mlps
 
 SITES, SAMPLES, WIDTHS = (50, 500, 5000), (2, 10, 50), (10, 50, 250)
 UPDATES = 20_000  # about as many in every measurement
@@ -40,9 +40,9 @@ def _apart(varied: str, sites: int, samples: int, width: int, device: str) -> Gr
 def _measure(varied: str, sites: int, samples: int, width: int, device: str) -> Growth:
     import torch
 
+    from fedsmall.research.bench.contenders import by_cohort
+    from fedsmall.research.bench.timing import peak_bytes
     from fedsmall.validation import parameter_count
-    from research.bench.contenders import by_cohort
-    from research.bench.timing import peak_bytes
 
     torch.set_num_threads(1)
     work: Workload = small_mlps(sites, samples, max(8, UPDATES // sites))

@@ -21,10 +21,10 @@ from fedsmall.federation import Federation, Samples, Task
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from research.bench.contenders import by_cohort, pooled_loss
-from research.bench.measure import CLOSE
-from research.bench.timing import peak_bytes
-from research.bench.workloads import plan_of
+from fedsmall.research.bench.contenders import by_cohort, pooled_loss
+from fedsmall.research.bench.measure import CLOSE
+from fedsmall.research.bench.timing import peak_bytes
+from fedsmall.research.bench.workloads import plan_of
 
 MODELS = ("cnn", "resnet18")
 SITES = (50, 500, 5000)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from fedsmall.federation import Federation
 from fedsmall.methods import method
-from research.bench.contenders import CONTENDERS, RIVALS, pooled_loss
-from research.bench.timing import Measured, Timing
-from research.bench.workloads import WORKLOADS, Workload
+from fedsmall.research.bench.contenders import CONTENDERS, RIVALS, pooled_loss
+from fedsmall.research.bench.timing import Measured, Timing
+from fedsmall.research.bench.workloads import WORKLOADS, Workload
 
 CLOSE = 1e-4  # how near all contenders' losses must be for their times to be compared
 

@@ -11,11 +11,11 @@ from fedsmall.models.registry import build_model, initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.research.bench.timing import Clock
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.gradients import LOSSES, Batch, MlpGradients, clipped
 from fedsmall.training.gradients.prepare import prepared
 from fedsmall.wire import Traveller
-from research.bench.timing import Clock
 
 TASK = Task("bench-privacy", (64,), 10)
 SITES, LOT, ROUNDS = 50, 64, 12

@@ -19,7 +19,7 @@ from fedsmall.federation import Federation
 from fedsmall.models.registry import build_model, initial_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from research.bench.timing import Clock, Timing
+from fedsmall.research.bench.timing import Clock, Timing
 
 
 def by_fedlab(plan: Plan, federation: Federation, device: str) -> Timing:

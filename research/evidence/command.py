@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from sim.cli.options import DATA_ROOT, DEVICE, ENGINE
+from fedsmall.sim.cli.options import DATA_ROOT, DEVICE, ENGINE
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -34,8 +34,8 @@ def reproduce(
     models travel pays; `reading` counts the patients whose records could be read, with and without blur, for
     docs/security.md; `page` writes the page anew from the results that are there.
     """
-    from research.evidence.items import DOCS
-    from research.evidence.run import rewrite
+    from fedsmall.research.evidence.items import DOCS
+    from fedsmall.research.evidence.run import rewrite
 
     docs = docs or DOCS
     if item == "list":
@@ -54,9 +54,9 @@ def reproduce(
 
 
 def _items(name: str, profile: str, docs: Path, **how: Any) -> None:
-    from research.evidence.items import chosen
-    from research.evidence.page import summary
-    from research.evidence.run import reproduce as run_item
+    from fedsmall.research.evidence.items import chosen
+    from fedsmall.research.evidence.page import summary
+    from fedsmall.research.evidence.run import reproduce as run_item
 
     wanted, started = chosen(name), time.perf_counter()
     for item in wanted:
@@ -68,7 +68,7 @@ def _items(name: str, profile: str, docs: Path, **how: Any) -> None:
 
 
 def _reading(docs: Path, data_root: Path | None) -> None:
-    from research.evidence.reading import keep, measure
+    from fedsmall.research.evidence.reading import keep, measure
 
     rows = measure(lambda line: console.print(line, markup=False), data_root)
     keep(rows, docs)
@@ -76,7 +76,7 @@ def _reading(docs: Path, data_root: Path | None) -> None:
 
 
 def _study(docs: Path, minutes: float | None) -> None:
-    from research.evidence.study import Cell, CellOutcome, study
+    from fedsmall.research.evidence.study import Cell, CellOutcome, study
 
     def report(cell: Cell, outcome: CellOutcome, kept: int, count: int) -> None:
         factors = f"{cell.model}, {cell.optimizer}, {cell.sites} x {cell.samples}, {cell.classes} classes a site"
@@ -87,7 +87,7 @@ def _study(docs: Path, minutes: float | None) -> None:
 
 
 def _list(data_root: Path | None) -> None:
-    from research.evidence.items import items
+    from fedsmall.research.evidence.items import items
 
     for name, item in items().items():
         console.print(f"[bold]{name}[/bold]  {item.title}")

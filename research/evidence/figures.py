@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedsmall.evaluation.intervals import interval
-from research.evidence.items import Item
-from research.evidence.result import EvidenceRow, ItemResult
-from sim.report.figures import STYLE, WHITE, save
-from sim.report.style import LOOKS, Style
-from sim.tuning.figure import WIDTH, column, legend, line
+from fedsmall.research.evidence.items import Item
+from fedsmall.research.evidence.result import EvidenceRow, ItemResult
+from fedsmall.sim.report.figures import STYLE, WHITE, save
+from fedsmall.sim.report.style import LOOKS, Style
+from fedsmall.sim.tuning.figure import WIDTH, column, legend, line
 
 NAMES = {"accuracy": "test accuracy", "auc": "ROC-AUC", "samples_per_site": "samples per site"}
 

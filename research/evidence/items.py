@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from fedsmall.errors import PlanError
 from fedsmall.methods import explain, nearest
 from fedsmall.parts import Frozen
-from sim.runs.scenario import Scenario, assign, build, read
-from sim.runs.shipped import folder
+from fedsmall.sim.runs.scenario import Scenario, assign, build, read
+from fedsmall.sim.runs.shipped import folder
 
 INDEX, PUBLISHED = (Path(__file__).with_name(name) for name in ("papers.toml", "published.csv"))
 PAPERS = folder() / "papers"

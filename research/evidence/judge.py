@@ -21,8 +21,8 @@ from fedsmall.evaluation.statistics import (
     verdict,
     verdict_on_difference,
 )
-from research.evidence.items import Item, published
-from research.evidence.result import EvidenceRow
+from fedsmall.research.evidence.items import Item, published
+from fedsmall.research.evidence.result import EvidenceRow
 
 MARGIN = 0.02  # two points: what is called agreement with a published accuracy
 

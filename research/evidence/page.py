@@ -8,10 +8,10 @@ import numpy as np
 from fedsmall.evaluation.intervals import Interval
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.evaluation.statistics import ENOUGH
-from research.evidence.items import Item, published_by_hospital
-from research.evidence.judge import MARGIN, cannot_decide, nothing_learnt
-from research.evidence.result import EvidenceRow, ItemResult
-from sim.runs.folder import engine_of
+from fedsmall.research.evidence.items import Item, published_by_hospital
+from fedsmall.research.evidence.judge import MARGIN, cannot_decide, nothing_learnt
+from fedsmall.research.evidence.result import EvidenceRow, ItemResult
+from fedsmall.sim.runs.folder import engine_of
 
 HEAD = f"""# Evidence
 
@@ -224,6 +224,6 @@ def _counted(verdicts: Sequence[str]) -> str:
 
 
 def tables_of(items: Sequence[Item], results: dict[str, ItemResult]) -> dict[str, str]:
-    """The tables of all items that were run, as :func:`research.evidence.tables.filled` puts them into pages."""
+    """The tables of all items that were run, as :func:`fedsmall.research.evidence.tables.filled` puts them into pages."""
     known = [(item, results[item.name]) for item in items if item.name in results]
     return {item.name: _tables(item, result) for item, result in known if not result.not_run}

@@ -14,13 +14,13 @@ import numpy as np
 from fedsmall.errors import ReplyError
 from fedsmall.parts import Privacy
 from fedsmall.plan import Method
+from fedsmall.research.evidence.tables import fill
+from fedsmall.sim.consortium import sample_data
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.runs.files import write
+from fedsmall.sim.runs.scenario import Scenario, build, read
+from fedsmall.sim.runs.shipped import folder
 from fedsmall.tasks import build_federation
-from research.evidence.tables import fill
-from sim.consortium import sample_data
-from sim.engines.run import run_plan
-from sim.runs.files import write
-from sim.runs.scenario import Scenario, build, read
-from sim.runs.shipped import folder
 
 SCENARIOS = ("demo_breast_cancer", "demo_digits", "heart_disease", "consortium_demo")  # the last is for real sites
 EVERY_CONTACT = "FedAvg, b = 1"

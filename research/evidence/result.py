@@ -6,8 +6,8 @@ from typing import Any
 
 from fedsmall.evaluation.intervals import Interval
 from fedsmall.plan import Method
-from sim.report.style import Style, looks
-from sim.runs.files import read_json, write_json
+from fedsmall.sim.report.style import Style, looks
+from fedsmall.sim.runs.files import read_json, write_json
 
 
 @dataclass

@@ -9,19 +9,19 @@ import numpy as np
 from fedsmall.evaluation.intervals import interval
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.privacy.site_level import epsilon
+from fedsmall.research.evidence.items import Item
+from fedsmall.research.evidence.judge import judged
+from fedsmall.research.evidence.result import EvidenceRow
+from fedsmall.sim.report.style import in_order
+from fedsmall.sim.report.tables import trivials_of
+from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.wire import Traveller
-from research.evidence.items import Item
-from research.evidence.judge import judged
-from research.evidence.result import EvidenceRow
-from sim.report.style import in_order
-from sim.report.tables import trivials_of
-from sim.runs.folder import PlanRun, Run
 
 
 def rows_of(item: Item, runs: dict[str, Run]) -> list[EvidenceRow]:
-    """The rows of all variants, with what follows from their values (:mod:`research.evidence.judge`)."""
+    """The rows of all variants, with what follows from their values (:mod:`fedsmall.research.evidence.judge`)."""
     return judged(item, [row for variant, run in runs.items() for row in _of_variant(item, variant, run)])
 
 

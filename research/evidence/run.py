@@ -7,21 +7,21 @@ from pathlib import Path
 from rich.console import Console
 
 from fedsmall.errors import PlanError
-from research.evidence.figures import draw
-from research.evidence.items import DOCS, Item, items, published_by_hospital
-from research.evidence.judge import judged
-from research.evidence.page import page, tables_of
-from research.evidence.result import ItemResult, load
-from research.evidence.rows import curves_of, hospitals_of, own_models_of, rows_of
-from research.evidence.study_page import section
-from research.evidence.tables import fill
-from sim.runs.execute import execute
-from sim.runs.files import free_folder, write
-from sim.runs.folder import Run
-from sim.runs.progress import watcher
-from sim.runs.scenario import Scenario
-from sim.tuning.search import choose, with_rates
-from sim.tuning.search import load as load_search
+from fedsmall.research.evidence.figures import draw
+from fedsmall.research.evidence.items import DOCS, Item, items, published_by_hospital
+from fedsmall.research.evidence.judge import judged
+from fedsmall.research.evidence.page import page, tables_of
+from fedsmall.research.evidence.result import ItemResult, load
+from fedsmall.research.evidence.rows import curves_of, hospitals_of, own_models_of, rows_of
+from fedsmall.research.evidence.study_page import section
+from fedsmall.research.evidence.tables import fill
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.files import free_folder, write
+from fedsmall.sim.runs.folder import Run
+from fedsmall.sim.runs.progress import watcher
+from fedsmall.sim.runs.scenario import Scenario
+from fedsmall.sim.tuning.search import choose, with_rates
+from fedsmall.sim.tuning.search import load as load_search
 
 
 def reproduce(
@@ -39,7 +39,7 @@ def reproduce(
     """Run one item and write its part of the evidence into ``docs``/evidence: a JSON file and a figure.
 
     The runs themselves are kept in folders under ``out`` (runs/ITEM...). An item whose data are not at hand is recorded
-    as not run, with what is missing; it is never an error. ``processes`` as for :func:`sim.runs.execute.execute`.
+    as not run, with what is missing; it is never an error. ``processes`` as for :func:`fedsmall.sim.runs.execute.execute`.
     """
     missing = item.missing(data_root, profile)
     if missing:

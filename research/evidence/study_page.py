@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from scipy.stats import false_discovery_control
 
 from fedsmall.evaluation.intervals import interval
-from research.evidence.study import FULL, IMAGES, PERIOD, Cell, CellOutcome, cells, read
-from sim.report.figures import STYLE, WHITE, save
+from fedsmall.research.evidence.study import FULL, IMAGES, PERIOD, Cell, CellOutcome, cells, read
+from fedsmall.sim.report.figures import STYLE, WHITE, save
 
 MARGIN = 0.01  # one point: a difference within it is none that anybody would act on
 RATE = 0.05  # the share of false ones among all cells that are called decided

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from sim.runs.files import write
+from fedsmall.sim.runs.files import write
 
 TABLE = re.compile(r"<!-- table (?P<name>[\w-]+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 

@@ -8,12 +8,12 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.membership import Leak, leak, scores
 from fedsmall.privacy.one_run import lower_bound
 from fedsmall.randomness import rng_for
+from fedsmall.sim.audit.record import Finding
+from fedsmall.sim.audit.side_by_side import batches_of, side_by_side
+from fedsmall.sim.audit.sightings import READ_RUNS, Notes, Route, Sightings, joined
+from fedsmall.sim.audit.views import VIEWS, Case, InHand
+from fedsmall.sim.audit.world import World
 from fedsmall.validation import parameter_count
-from sim.audit.record import Finding
-from sim.audit.side_by_side import batches_of, side_by_side
-from sim.audit.sightings import READ_RUNS, Notes, Route, Sightings, joined
-from sim.audit.views import VIEWS, Case, InHand
-from sim.audit.world import World
 
 OBSERVERS = 4  # sites whose views are averaged; any site is as good as another
 

@@ -16,11 +16,11 @@ from fedsmall.models.registry import completed, initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.membership import Estimate, area
 from fedsmall.run_sheet import RunSheet
+from fedsmall.sim.audit.confidence import Confidence
+from fedsmall.sim.audit.sentences import interval
 from fedsmall.tasks import load_site
 from fedsmall.training.stack import stacked
 from fedsmall.wire import Arrays
-from sim.audit.confidence import Confidence
-from sim.audit.sentences import interval
 
 UNDECIDED = 0.5  # an interval wider than this says nothing
 

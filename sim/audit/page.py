@@ -7,10 +7,10 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 
-from sim.audit.record import Audit, Finding
-from sim.audit.sentences import LABELS, interval, percent, sentences
-from sim.report.css import style_sheet
-from sim.runs.files import write
+from fedsmall.sim.audit.record import Audit, Finding
+from fedsmall.sim.audit.sentences import LABELS, interval, percent, sentences
+from fedsmall.sim.report.css import style_sheet
+from fedsmall.sim.runs.files import write
 
 HEADS = ("who sees what", "AUC", "found at 1%", "found at .1%", "epsilon at least", "records read")
 

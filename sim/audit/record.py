@@ -9,8 +9,8 @@ import tomli_w
 
 from fedsmall.errors import PlanError
 from fedsmall.privacy.membership import Estimate
-from sim.runs.files import read_json, write, write_json
-from sim.runs.scenario import Scenario
+from fedsmall.sim.runs.files import read_json, write, write_json
+from fedsmall.sim.runs.scenario import Scenario
 
 NAME = "audit.json"
 

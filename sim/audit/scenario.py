@@ -7,13 +7,13 @@ from pathlib import Path
 from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
-from sim.audit.attack import audit
-from sim.audit.record import Audit, Finding
-from sim.audit.world import World, world_of
-from sim.engines.allocator import keep_freed_memory
-from sim.engines.record import versions
-from sim.runs.progress import Watcher
-from sim.runs.scenario import Scenario
+from fedsmall.sim.audit.attack import audit
+from fedsmall.sim.audit.record import Audit, Finding
+from fedsmall.sim.audit.world import World, world_of
+from fedsmall.sim.engines.allocator import keep_freed_memory
+from fedsmall.sim.engines.record import versions
+from fedsmall.sim.runs.progress import Watcher
+from fedsmall.sim.runs.scenario import Scenario
 
 POOLED = "it pools all patients in one place: there is nothing that a party would see"
 IN_PHASES = "runs in phases are not attacked yet: this says nothing of them"

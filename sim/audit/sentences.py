@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedsmall.privacy.membership import Estimate
-from sim.audit.record import Finding
+from fedsmall.sim.audit.record import Finding
 
 WHO = {
     "released": "Whoever has the released model",

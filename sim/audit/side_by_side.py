@@ -14,6 +14,7 @@ from fedsmall.aggregation.combiners import Combiner, Updates, combiner_for
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.leaving import make_private
+from fedsmall.sim.audit.world import World
 from fedsmall.training.stack import Rows, Stack, Tensors, stacked
 from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
 from fedsmall.training.trees import cohort_for
@@ -21,7 +22,6 @@ from fedsmall.travel.commons import combined, sound_means
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action, Contact
 from fedsmall.wire import Arrays, Traveller
-from sim.audit.world import World
 
 
 class Step(NamedTuple):

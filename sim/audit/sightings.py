@@ -1,6 +1,6 @@
 """What there is to be seen of each candidate in many federations: raw numbers, before anybody's view of them.
 
-An attacker judges the models that he holds on a candidate's record (:mod:`sim.audit.confidence`). Who holds which model
+An attacker judges the models that he holds on a candidate's record (:mod:`fedsmall.sim.audit.confidence`). Who holds which model
 follows from the routes, which are public: everything is written down once, and a view picks from it.
 """
 
@@ -13,14 +13,14 @@ import numpy as np
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import layers_read, padded, read_from_stack
+from fedsmall.sim.audit.confidence import Confidence
+from fedsmall.sim.audit.side_by_side import Step
+from fedsmall.sim.audit.world import World
 from fedsmall.training.frozen_body import as_trained
 from fedsmall.training.stack import Rows, Tensors, stacked
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action
 from fedsmall.wire import Arrays
-from sim.audit.confidence import Confidence
-from sim.audit.side_by_side import Step
-from sim.audit.world import World
 
 OLDEST = 8  # contacts: what a site left in a model longer ago is not looked for
 MOST_AVERAGES = 12  # at which single models are looked at for what earlier sites left in them

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.audit.sightings import OLDEST, SERVER, Route, Sightings, Visit
-from sim.audit.world import World
+from fedsmall.sim.audit.sightings import OLDEST, SERVER, Route, Sightings, Visit
+from fedsmall.sim.audit.world import World
 
 AGES = (1, 2, 4, OLDEST)  # contacts since a model was at a site: up to 1, 2, 4, ...
 TIMES = 4  # parts of a run that are told apart

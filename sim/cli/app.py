@@ -12,8 +12,8 @@ from typing import Any
 import click
 import typer
 
-from sim.cli.commands import COMMANDS, REPOSITORY, Entry
-from sim.cli.whole_help import with_whole_help
+from fedsmall.sim.cli.commands import COMMANDS, REPOSITORY, Entry
+from fedsmall.sim.cli.whole_help import with_whole_help
 
 OURS = ("fedsmall", "strategies", "clients", "sim", REPOSITORY)
 INTERRUPTED = 130

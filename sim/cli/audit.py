@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from fedsmall.own_code import look_in
-from sim.cli.options import DATA_ROOT, OUT, SET
-from sim.report.terminal import terminal
+from fedsmall.sim.cli.options import DATA_ROOT, OUT, SET
+from fedsmall.sim.report.terminal import terminal
 
 console = terminal()
 
@@ -34,19 +34,19 @@ def audit(
     Each candidate patient is in a federation's data by the toss of a coin. The first seed of the scenario counts. The
     audit of a run's folder becomes a section of the run's report.
     """
-    from sim.runs.scenario import load
-    from sim.runs.shipped import find
+    from fedsmall.sim.runs.scenario import load
+    from fedsmall.sim.runs.shipped import find
 
     run = scenario if (scenario / "run.json").is_file() else None
     path = run / "scenario.toml" if run else find(scenario)
     asked = load(path, setting or [])
     look_in(Path.cwd(), path.resolve().parent)
 
-    from sim.audit.page import print_audit, write_page
-    from sim.audit.record import save
-    from sim.audit.scenario import audit_scenario, chosen
-    from sim.runs.files import check_free, free_folder
-    from sim.runs.progress import watcher
+    from fedsmall.sim.audit.page import print_audit, write_page
+    from fedsmall.sim.audit.record import save
+    from fedsmall.sim.audit.scenario import audit_scenario, chosen
+    from fedsmall.sim.runs.files import check_free, free_folder
+    from fedsmall.sim.runs.progress import watcher
 
     folder = out or (run / "audit" if run else free_folder(f"audit-{asked.name}"))
     check_free(folder)
@@ -62,8 +62,8 @@ def audit(
 
 def _into_report(run: Path) -> Path:
     """Make the report of a run anew, which shows the audit that now lies in its folder."""
-    from sim.report.html import write_report
-    from sim.runs.folder import read_all
+    from fedsmall.sim.report.html import write_report
+    from fedsmall.sim.runs.folder import read_all
 
     runs = read_all(run)
     return write_report(run, runs, runs[0].scenario.name)

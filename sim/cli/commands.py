@@ -48,11 +48,15 @@ COMMANDS: dict[str, Entry] = {
         ".audit:audit", "What each party can learn of a patient: the methods of a scenario, attacked.", STUDY
     ),
     "bench": Entry(
-        "research.bench.command:bench", "Measure the engines against each other and against other frameworks.", STUDY
+        "fedsmall.research.bench.command:bench",
+        "Measure the engines against each other and against other frameworks.",
+        STUDY,
     ),
     "tune": Entry(".tune:tune", "Choose learning rates on the training sites alone.", STUDY),
     "reproduce": Entry(
-        "research.evidence.command:reproduce", "The papers' tables and figures, measured beside published.", STUDY
+        "fedsmall.research.evidence.command:reproduce",
+        "The papers' tables and figures, measured beside published.",
+        STUDY,
     ),
     "consortium": Entry(".consortium:app", "Make a consortium, admit and revoke sites.", LIVE),
     "server": Entry(".server:app", "The coordinator's server: up, down, status.", LIVE),

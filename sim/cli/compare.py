@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.options import OUT
-from sim.consortium.opened import opened
-from sim.report.terminal import terminal
-from sim.runs.folder import read_all
-from sim.runs.merge import merge
+from fedsmall.sim.cli.options import OUT
+from fedsmall.sim.consortium.opened import opened
+from fedsmall.sim.report.terminal import terminal
+from fedsmall.sim.runs.folder import read_all
+from fedsmall.sim.runs.merge import merge
 
 console = terminal()
 
@@ -22,8 +22,8 @@ def compare(
 
     With --out a report is written there too.
     """
-    from sim.report.html import write_report
-    from sim.report.terminal import print_run
+    from fedsmall.sim.report.html import write_report
+    from fedsmall.sim.report.terminal import print_run
 
     runs = [run for folder in folders for run in read_all(opened(folder))]
     merged = merge(runs)

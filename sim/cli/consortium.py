@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.site.roll import say_roll
-from sim.cli.terminal import say
-from sim.consortium import keys, members, server
+from fedsmall.sim.cli.site.roll import say_roll
+from fedsmall.sim.cli.terminal import say
+from fedsmall.sim.consortium import keys, members, server
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.options import ENGINE, OUT, PROCESSES
-from sim.report.terminal import terminal
+from fedsmall.sim.cli.options import ENGINE, OUT, PROCESSES
+from fedsmall.sim.report.terminal import terminal
 
 NAMES = ("demo_breast_cancer", "demo_digits")
 TITLE = "What federation is worth, and what daisy-chaining adds"
@@ -30,14 +30,14 @@ def demo(
 
     Prints a table for each with 95% intervals over seeds and two plain sentences, and writes report.html.
     """
-    from sim.engines.run import DEFAULT_ENGINE
-    from sim.report.html import write_report
-    from sim.report.terminal import print_run
-    from sim.runs.execute import execute
-    from sim.runs.files import check_free, free_folder
-    from sim.runs.progress import watcher
-    from sim.runs.scenario import Scenario, load
-    from sim.runs.shipped import scenarios
+    from fedsmall.sim.engines.run import DEFAULT_ENGINE
+    from fedsmall.sim.report.html import write_report
+    from fedsmall.sim.report.terminal import print_run
+    from fedsmall.sim.runs.execute import execute
+    from fedsmall.sim.runs.files import check_free, free_folder
+    from fedsmall.sim.runs.progress import watcher
+    from fedsmall.sim.runs.scenario import Scenario, load
+    from fedsmall.sim.runs.shipped import scenarios
 
     started = time.monotonic()
     engine = engine or DEFAULT_ENGINE

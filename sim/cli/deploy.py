@@ -9,13 +9,13 @@ import typer
 from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
-from sim.cli.consortium import HERE, Folder
-from sim.cli.terminal import say
-from sim.columns.real import prepare_columns, told_lines
-from sim.columns.scenario import is_of_columns, load_columns
-from sim.consortium import flower_cli, members, runs, server, waiting
-from sim.report.unseen import expectation
-from sim.runs import scenario, shipped
+from fedsmall.sim.cli.consortium import HERE, Folder
+from fedsmall.sim.cli.terminal import say
+from fedsmall.sim.columns.real import prepare_columns, told_lines
+from fedsmall.sim.columns.scenario import is_of_columns, load_columns
+from fedsmall.sim.consortium import flower_cli, members, runs, server, waiting
+from fedsmall.sim.report.unseen import expectation
+from fedsmall.sim.runs import scenario, shipped
 
 Run = Annotated[str, typer.Argument(help="the run's name")]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="return at once; `fedsmall status` shows how it goes")]
@@ -151,7 +151,7 @@ def logs(
 
 
 def _verify(folder: Path, run: str, copies: list[Path]) -> None:
-    from sim.consortium.records import log_check
+    from fedsmall.sim.consortium.records import log_check
 
     faults, home = log_check.check_run(folder, run), runs.run_home(folder, run)
     entries = list(AuditLog(home / "log.jsonl").entries())
@@ -233,9 +233,9 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
 
 def _page(home: Path) -> Path:
     """The report of a finished run, made anew."""
-    from sim.consortium.opened import opened
-    from sim.report.html import write_report
-    from sim.runs.folder import read
+    from fedsmall.sim.consortium.opened import opened
+    from fedsmall.sim.report.html import write_report
+    from fedsmall.sim.runs.folder import read
 
     run = read(opened(home))
     return write_report(home, [run], run.scenario.name)

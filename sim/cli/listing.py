@@ -6,7 +6,7 @@ from importlib import import_module
 import typer
 from rich.table import Table
 
-from sim.report.terminal import terminal
+from fedsmall.sim.report.terminal import terminal
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The methods, tasks and scenarios that come along.")
 console = terminal()
@@ -16,7 +16,7 @@ console = terminal()
 def methods() -> None:
     """Every method by name, with its source; any part of it can be set anew in a scenario."""
     from fedsmall.methods import METHODS
-    from sim.columns.scenario import METHODS as OVER_COLUMNS
+    from fedsmall.sim.columns.scenario import METHODS as OVER_COLUMNS
 
     table = Table("method", "what it does", "source", box=None, header_style="dim", pad_edge=False)
     for name, row in METHODS.items():
@@ -41,7 +41,7 @@ def tasks() -> None:
 @app.command()
 def scenarios() -> None:
     """The scenarios by name: `fedsmall run NAME` runs one."""
-    from sim.runs.shipped import scenarios as shipped
+    from fedsmall.sim.runs.shipped import scenarios as shipped
 
     table = Table("scenario", "what it is", box=None, header_style="dim", pad_edge=False)
     for name, path in shipped().items():

@@ -9,9 +9,9 @@ from rich.table import Table
 
 from fedsmall.errors import PlanError
 from fedsmall.sealing.waybills import ALL_HELP_BELOW, HELPERS
+from fedsmall.sim.report.terminal import terminal
+from fedsmall.sim.report.traffic import amount
 from fedsmall.theory import Advice, GroupAdvice, RadonAdvice, advise, advise_groups, advise_radon
-from sim.report.terminal import terminal
-from sim.report.traffic import amount
 
 console = terminal()
 
@@ -180,9 +180,9 @@ def _columns(*names: str) -> Table:
 
 
 def _figure(advice: Advice, folder: Path) -> Path:
-    from sim.report.figures import save
-    from sim.report.sweep import sweep
-    from sim.runs.files import check_free
+    from fedsmall.sim.report.figures import save
+    from fedsmall.sim.report.sweep import sweep
+    from fedsmall.sim.runs.files import check_free
 
     check_free(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,8 +10,8 @@ import typer
 from fedsmall.own_code import look_in
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED
 from fedsmall.package.record import VISITORS as OF_VISITORS
-from sim.cli.terminal import say
-from sim.consortium.opened import opened
+from fedsmall.sim.cli.terminal import say
+from fedsmall.sim.consortium.opened import opened
 
 MODEL = typer.Argument(help="the folder of a run, or a package: a folder or .zip", show_default=False)
 METHOD = typer.Option(help="of a run: the method, by its label; its main one if not given", show_default=False)
@@ -99,8 +99,8 @@ def packages(
 ) -> list[Any]:
     """The package at ``model``, or those of a run that are meant."""
     from fedsmall.package.store import is_package, read
-    from sim.runs.chosen import chosen, whose_is
-    from sim.runs.folder import read as read_run
+    from fedsmall.sim.runs.chosen import chosen, whose_is
+    from fedsmall.sim.runs.folder import read as read_run
 
     whose = whose_is(site, visitors, distilled)
     if is_package(model):
@@ -174,7 +174,7 @@ def _named(table: Any, column: str) -> list[str]:
 
 
 def _write(out: Path | None, columns: list[str], rows: list[dict[str, Any]]) -> None:
-    from sim.runs.files import csv_text, write
+    from fedsmall.sim.runs.files import csv_text, write
 
     text = csv_text(columns, rows)
     if out is None:

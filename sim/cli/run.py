@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from fedsmall.own_code import look_in
-from sim.cli.options import ADDRESS, DATA_ROOT, DEVICE, ENGINE, OUT, PROCESSES, SET, WORKERS
-from sim.consortium.opened import opened
-from sim.report.terminal import print_run, terminal
+from fedsmall.sim.cli.options import ADDRESS, DATA_ROOT, DEVICE, ENGINE, OUT, PROCESSES, SET, WORKERS
+from fedsmall.sim.consortium.opened import opened
+from fedsmall.sim.report.terminal import print_run, terminal
 
 console = terminal()
 
@@ -31,9 +31,9 @@ def run(
     Ctrl-C ends the run after the next contact; what was run until then is kept and reported. A plan that fails is a
     line with its reason, all others are run, and the exit code is 1.
     """
-    from sim.columns.scenario import is_of_columns
-    from sim.runs.scenario import load, read
-    from sim.runs.shipped import find
+    from fedsmall.sim.columns.scenario import is_of_columns
+    from fedsmall.sim.runs.scenario import load, read
+    from fedsmall.sim.runs.shipped import find
 
     scenario = find(scenario)
     if is_of_columns(read(scenario)):
@@ -42,10 +42,10 @@ def run(
     asked = load(scenario, setting or [])
     look_in(Path.cwd(), scenario.resolve().parent)
 
-    from sim.report.html import write_report
-    from sim.runs.execute import execute
-    from sim.runs.files import free_folder
-    from sim.runs.progress import watcher
+    from fedsmall.sim.report.html import write_report
+    from fedsmall.sim.runs.execute import execute
+    from fedsmall.sim.runs.files import free_folder
+    from fedsmall.sim.runs.progress import watcher
 
     folder = out or free_folder(asked.name)
     plans = asked.plans()
@@ -72,7 +72,7 @@ def run(
 def run_columns(scenario: Path, out: Path | None, setting: list[str] | None, unused: dict[str, object]) -> None:
     """Run a scenario whose task has columns: what `fedsmall columns run` does."""
     from fedsmall.errors import PlanError
-    from sim.columns.command import run as run_over_columns
+    from fedsmall.sim.columns.command import run as run_over_columns
 
     if given := [name for name, value in unused.items() if value is not None]:
         raise PlanError(f"--{given[0]} is of models that travel; trees over split columns have no such choice")
@@ -81,8 +81,8 @@ def run_columns(scenario: Path, out: Path | None, setting: list[str] | None, unu
 
 def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]) -> None:
     """Make the report of a run anew, from its folder alone, and print its table."""
-    from sim.report.html import write_report
-    from sim.runs.folder import read_all
+    from fedsmall.sim.report.html import write_report
+    from fedsmall.sim.runs.folder import read_all
 
     runs = read_all(opened(folder))
     for one in runs:

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.consortium import HERE, Folder
-from sim.cli.terminal import say
-from sim.consortium import members, server, supervisor
-from sim.consortium.flower_cli import port_is_free
-from sim.consortium.supervisor import stay
+from fedsmall.sim.cli.consortium import HERE, Folder
+from fedsmall.sim.cli.terminal import say
+from fedsmall.sim.consortium import members, server, supervisor
+from fedsmall.sim.consortium.flower_cli import port_is_free
+from fedsmall.sim.consortium.supervisor import stay
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run the coordinator's server.")
 
@@ -24,7 +24,7 @@ def up(
     ] = False,
 ) -> None:
     """Start the server and bring its register of sites up to date; every command that is run is shown."""
-    from sim.consortium.keeper import interrupted  # brings torch, which takes its time
+    from fedsmall.sim.consortium.keeper import interrupted  # brings torch, which takes its time
 
     server.up(folder, say, only, durable=durable)
     record = members.load(folder)
@@ -63,8 +63,13 @@ def dashboard(
     port: Annotated[int, typer.Option(min=1, max=65535, help="the page's port, on the loopback")] = 8780,
 ) -> None:
     """Show the consortium's sites and runs on a page that follows them, for a browser on this machine."""
-    from sim.dashboard.app import LOOPBACK, application, server_of, token_of  # brings torch, which takes its time
-    from sim.dashboard.desk import Desk
+    from fedsmall.sim.dashboard.app import (  # brings torch, which takes its time
+        LOOPBACK,
+        application,
+        server_of,
+        token_of,
+    )
+    from fedsmall.sim.dashboard.desk import Desk
 
     desk = Desk(folder)
     if not port_is_free(LOOPBACK, port):

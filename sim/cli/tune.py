@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsmall.errors import PlanError
-from sim.cli.commands import from_repository
-from sim.cli.options import DATA_ROOT, DEVICE, ENGINE, SET
+from fedsmall.sim.cli.commands import from_repository
+from fedsmall.sim.cli.options import DATA_ROOT, DEVICE, ENGINE, SET
 
 if TYPE_CHECKING:
-    from sim.runs.scenario import Scenario
-    from sim.tuning.grid import Grid
-    from sim.tuning.search import RateChoice, Try
+    from fedsmall.sim.runs.scenario import Scenario
+    from fedsmall.sim.tuning.grid import Grid
+    from fedsmall.sim.tuning.search import RateChoice, Try
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -64,11 +64,11 @@ def tune(
     of methods are chosen with it, by what models are worth and not by what they cost to send. For an item of `fedsmall
     reproduce` the search is kept beside its scenario and used when the item is run.
     """
-    from sim.runs.scenario import load
-    from sim.runs.shipped import find
-    from sim.tuning.by_routes import measure_of
-    from sim.tuning.grid import grid, settings_in
-    from sim.tuning.search import save, spaced_rates
+    from fedsmall.sim.runs.scenario import load
+    from fedsmall.sim.runs.shipped import find
+    from fedsmall.sim.tuning.by_routes import measure_of
+    from fedsmall.sim.tuning.grid import grid, settings_in
+    from fedsmall.sim.tuning.search import save, spaced_rates
 
     kept = from_repository("evidence.items")
     item = kept.items().get(scenario) if kept else None
@@ -100,7 +100,7 @@ def _check_item(of_item: bool, write: Path | None, tries_of: list[str] | None) -
 
 def _searched(variant: str, scenario: "Scenario", tried: Sequence[float], metric: str, **options: Any) -> "list[Try]":
     """All runs of one variant's search, with a line for each seed and a table at the end."""
-    from sim.tuning.search import choose, search
+    from fedsmall.sim.tuning.search import choose, search
 
     def report(seed: int, so_far: "list[Try]") -> None:
         worst = max(choice.regret for choice in choose(so_far).values())
@@ -136,9 +136,9 @@ def _show_taken(whole: "Grid", tries: "list[Try]") -> None:
 
 def _write(path: Path, scenario: "Scenario", tries: "list[Try]", whole: "Grid | None" = None) -> None:
     """Write the scenario with the chosen rates and settings."""
-    from sim.runs.files import write
-    from sim.runs.scenario import as_toml
-    from sim.tuning.search import choose, with_rates
+    from fedsmall.sim.runs.files import write
+    from fedsmall.sim.runs.scenario import as_toml
+    from fedsmall.sim.tuning.search import choose, with_rates
 
     rates_of = {label: choice.lr for label, choice in choose(tries).items()}
     write(path, as_toml(whole.with_taken(tries) if whole else with_rates(scenario, rates_of)))
@@ -153,9 +153,9 @@ def _draw(
     searched: str,
 ) -> None:
     """A figure in ``folder`` for every variant of what is ``searched``."""
-    from sim.report.figures import save
-    from sim.tuning.figure import sensitivity
-    from sim.tuning.search import choose
+    from fedsmall.sim.report.figures import save
+    from fedsmall.sim.tuning.figure import sensitivity
+    from fedsmall.sim.tuning.search import choose
 
     for variant, some in tries.items():
         name = f"lr-{searched}{'-' + variant if variant else ''}.svg"
@@ -174,7 +174,7 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 def _show(choices: "dict[str, RateChoice]", metric: str) -> None:
-    from sim.report.sentences import named
+    from fedsmall.sim.report.sentences import named
 
     head = f"{named(metric)} on sites never seen"
     table = Table("method", "rate", "rounds", head, "note", box=None, header_style="dim", pad_edge=False)
@@ -192,6 +192,6 @@ def _value(number: float, metric: str) -> str:
 
 def _is_percent(metric: str) -> bool:
     from fedsmall.evaluation.metrics import LOWER_IS_BETTER
-    from sim.report.tables import AREAS
+    from fedsmall.sim.report.tables import AREAS
 
     return metric not in (*LOWER_IS_BETTER, *AREAS)

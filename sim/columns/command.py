@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.options import OUT, SET
-from sim.report.terminal import terminal
+from fedsmall.sim.cli.options import OUT, SET
+from fedsmall.sim.report.terminal import terminal
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,11 +26,11 @@ def run(
 
     Parties know of each other what messages hold. Each keeps a file of its own in the run's folder.
     """
-    from sim.columns.execute import execute, world_of
-    from sim.columns.page import print_done, write_page
-    from sim.columns.saved import keep
-    from sim.columns.scenario import as_toml, load_columns
-    from sim.runs.files import check_free, free_folder, write, write_json
+    from fedsmall.sim.columns.execute import execute, world_of
+    from fedsmall.sim.columns.page import print_done, write_page
+    from fedsmall.sim.columns.saved import keep
+    from fedsmall.sim.columns.scenario import as_toml, load_columns
+    from fedsmall.sim.runs.files import check_free, free_folder, write, write_json
 
     asked = load_columns(scenario, setting or [])
     folder = out or free_folder(asked.name)
@@ -50,7 +50,7 @@ def sample(
     folder: Annotated[Path, typer.Argument(help="where two tables and a scenario are written")] = Path(),
 ) -> None:
     """Write something to try: breast cancer as a hospital and a laboratory would hold it, and a scenario over both."""
-    from sim.columns.sample import write_sample
+    from fedsmall.sim.columns.sample import write_sample
 
     for path in write_sample(folder):
         console.print(str(path), markup=False)
@@ -76,10 +76,10 @@ def predict(
     names in its policy (predict_from). What the forest says lies with the party that has the labels.
     """
     from fedsmall.errors import PlanError
+    from fedsmall.sim.columns.saved import predict as predicted
+    from fedsmall.sim.columns.scenario import METHODS, load_columns
+    from fedsmall.sim.runs.files import csv_text, write
     from fedsmall.vertical.sheet import COLUMN_SHEET
-    from sim.columns.saved import predict as predicted
-    from sim.columns.scenario import METHODS, load_columns
-    from sim.runs.files import csv_text, write
 
     if (folder / COLUMN_SHEET).exists():
         if tables or out or method or seed is not None:
@@ -106,10 +106,10 @@ def predict(
 
 def _ask_sites(home: Path, name: str | None) -> None:
     """Have the sites of a finished run ask its forest about their new patients."""
-    from sim.cli.deploy import follow
-    from sim.cli.terminal import say
-    from sim.columns.real import prepare_prediction
-    from sim.consortium import runs, server
+    from fedsmall.sim.cli.deploy import follow
+    from fedsmall.sim.cli.terminal import say
+    from fedsmall.sim.columns.real import prepare_prediction
+    from fedsmall.sim.consortium import runs, server
 
     folder = home.parents[1]
     server.check_up(folder)

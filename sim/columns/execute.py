@@ -10,6 +10,7 @@ import numpy as np
 
 from fedsmall.errors import DataError
 from fedsmall.randomness import rng_for
+from fedsmall.sim.columns.scenario import METHODS, Columns, PlanOfColumns
 from fedsmall.vertical.active import ActiveParty
 from fedsmall.vertical.forest import Split, Tree
 from fedsmall.vertical.intersection import matching
@@ -21,7 +22,6 @@ from fedsmall.vertical.messages import carried
 from fedsmall.vertical.party import Party
 from fedsmall.vertical.passive import PassiveParty
 from fedsmall.vertical.tables import party_table, target_of
-from sim.columns.scenario import METHODS, Columns, PlanOfColumns
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fedsmall.audit_log import AuditLog
+from fedsmall.sim.columns.learnt import Facts, Learnt, learnt, learnt_predicting
+from fedsmall.sim.columns.page import HEADS, TEMPLATES
+from fedsmall.sim.columns.scenario import METHODS, SAVES_TIME, Columns, Task, as_toml
+from fedsmall.sim.consortium.records.run_log import run_log
+from fedsmall.sim.report.css import style_sheet
+from fedsmall.sim.report.traffic import amount
+from fedsmall.sim.runs.files import write, write_json
 from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnPlan, ColumnSheet
-from sim.columns.learnt import Facts, Learnt, learnt, learnt_predicting
-from sim.columns.page import HEADS, TEMPLATES
-from sim.columns.scenario import METHODS, SAVES_TIME, Columns, Task, as_toml
-from sim.consortium.records.run_log import run_log
-from sim.report.css import style_sheet
-from sim.report.traffic import amount
-from sim.runs.files import write, write_json
 
 Told = Mapping[str, Any]
 

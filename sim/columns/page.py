@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsmall.evaluation.intervals import interval
+from fedsmall.sim.columns.execute import Done, World
+from fedsmall.sim.columns.learnt import Facts, Learnt, learnt
+from fedsmall.sim.columns.scenario import METHODS
+from fedsmall.sim.report.css import style_sheet
+from fedsmall.sim.report.traffic import amount
+from fedsmall.sim.runs.files import write
 from fedsmall.vertical.forest import with_splits
-from sim.columns.execute import Done, World
-from sim.columns.learnt import Facts, Learnt, learnt
-from sim.columns.scenario import METHODS
-from sim.report.css import style_sheet
-from sim.report.traffic import amount
-from sim.runs.files import write
 
 HEADS = {
     "accuracy": "accuracy",

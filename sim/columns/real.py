@@ -8,11 +8,11 @@ from typing import Any
 from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
 from fedsmall.files import write
+from fedsmall.sim.columns.finished import learnt_of
+from fedsmall.sim.columns.page import lines
+from fedsmall.sim.columns.scenario import METHODS, Columns
+from fedsmall.sim.consortium import members, runs
 from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnPlan, ColumnSheet, ForestOf
-from sim.columns.finished import learnt_of
-from sim.columns.page import lines
-from sim.columns.scenario import METHODS, Columns
-from sim.consortium import members, runs
 
 
 def prepare_columns(folder: Path, run: str, scenario: Columns, **patience: Any) -> Path:

@@ -6,7 +6,7 @@ from sklearn.datasets import load_breast_cancer
 
 from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
-from sim.runs.files import as_csv, write
+from fedsmall.sim.runs.files import as_csv, write
 
 SCENARIO = """\
 name = "two_houses"

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 
 from fedsmall.errors import DataError, PlanError
+from fedsmall.sim.columns.execute import Done, World
+from fedsmall.sim.columns.scenario import Columns
+from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.vertical.active import ActiveParty
 from fedsmall.vertical.intersection import matching
 from fedsmall.vertical.leading.in_process import Post
@@ -20,9 +23,6 @@ from fedsmall.vertical.party import Party
 from fedsmall.vertical.passive import PassiveParty
 from fedsmall.vertical.predicted import predicted_rows
 from fedsmall.vertical.tables import party_table
-from sim.columns.execute import Done, World
-from sim.columns.scenario import Columns
-from sim.runs.files import read_json, write_json
 
 PARTIES = "parties"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
-from clients.network.fleet import Fleet
-from sim.consortium import keys
-from sim.consortium.dialling import UNSEEN_S, dial
+from fedsmall.clients.network.fleet import Fleet
+from fedsmall.sim.consortium import keys
+from fedsmall.sim.consortium.dialling import UNSEEN_S, dial
 
 
 def clock_ahead(address: str, authority: Path) -> float:

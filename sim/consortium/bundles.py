@@ -4,7 +4,7 @@ from pathlib import Path
 
 from flwr.cli.build import build_fab_from_disk
 
-from clients.launcher import bundle_digest
+from fedsmall.clients.launcher import bundle_digest
 
 SOURCE = Path(__file__).parent / "bundle"
 

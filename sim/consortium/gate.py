@@ -19,8 +19,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
-from sim.consortium import members
-from sim.consortium.members import Consortium
+from fedsmall.sim.consortium import members
+from fedsmall.sim.consortium.members import Consortium
 
 # flwr 1.41 superlink/routers/fleet/router.py, less register-node and unregister-node: sites are registered by the
 # coordinator. A call that a later Flower adds is refused until someone has looked at it.

@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 from fedsmall.files import one_line
-from sim.consortium import flower_cli, runs, server
+from fedsmall.sim.consortium import flower_cli, runs, server
 
 LOOK_S = 2.0
 ENDS_S = 90.0  # how long a ServerApp may take to see that its SuperLink has forgotten it

@@ -22,7 +22,7 @@ from pydantic import Field
 import clients
 from fedsmall.files import write
 from fedsmall.parts import Frozen
-from sim.consortium import keys
+from fedsmall.sim.consortium import keys
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 RECORD = "consortium.json"

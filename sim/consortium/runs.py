@@ -19,14 +19,14 @@ from fedsmall.privacy.blur import check_handed_on
 from fedsmall.privacy.hidden import check_hidden
 from fedsmall.run_sheet import RunSheet
 from fedsmall.sealing.words import needs_letters
+from fedsmall.sim.consortium import flower_cli, members, server
+from fedsmall.sim.consortium.bundles import SOURCE
+from fedsmall.sim.consortium.waiting import waits
+from fedsmall.sim.runs.scenario import FILES
+from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.distillation import check_at_hand
 from fedsmall.travel.check_topology import check_apart, check_served
 from fedsmall.vertical.sheet import COLUMN_SHEET
-from sim.consortium import flower_cli, members, server
-from sim.consortium.bundles import SOURCE
-from sim.consortium.waiting import waits
-from sim.runs.scenario import FILES
-from strategies.server.journal import FileJournal
 
 Say = Callable[[str], None]
 SHEETS = ("sheet.json", COLUMN_SHEET)  # what a run's folder holds from its start, one of them

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from fedsmall.errors import PlanError
 from fedsmall.files import write
-from sim.consortium import flower_cli, gate, keys, members, supervisor
-from sim.consortium.members import Consortium
-from sim.consortium.supervisor import Program
+from fedsmall.sim.consortium import flower_cli, gate, keys, members, supervisor
+from fedsmall.sim.consortium.members import Consortium
+from fedsmall.sim.consortium.supervisor import Program
 
-# as strategies.server.deployment reads them; importing that would bring torch
+# as fedsmall.strategies.server.deployment reads them; importing that would bring torch
 RUNS, SITES = "FEDSMALL_RUNS", "FEDSMALL_SITES"
 
 SEEN = "seen.json"  # the server as its keeper has seen it last

@@ -7,8 +7,8 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedsmall.strategies.server.deployment import serve
 from fedsmall.vertical.sheet import COLUMN_SHEET
-from strategies.server.deployment import serve
 
 app = ServerApp()
 
@@ -22,9 +22,9 @@ def main(grid: Grid, context: Context) -> None:
 def finished(folder: Path, told: Mapping[str, Any]) -> None:
     """Write the folder of a run, of models that travel or over split columns."""
     if (folder / COLUMN_SHEET).exists():
-        from sim.columns.finished import write_run as write_columns
+        from fedsmall.sim.columns.finished import write_run as write_columns
 
         return write_columns(folder, told)
-    from sim.consortium.records.finished import write_run
+    from fedsmall.sim.consortium.records.finished import write_run
 
     write_run(folder, told)

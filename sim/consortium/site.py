@@ -12,15 +12,15 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from clients import socket_frames
-from clients.launcher import APPROVED
-from clients.policy import OWN, load_policy
-from clients.relay import KEY, SOCKET
+from fedsmall.clients import socket_frames
+from fedsmall.clients.launcher import APPROVED
+from fedsmall.clients.policy import OWN, load_policy
+from fedsmall.clients.relay import KEY, SOCKET
 from fedsmall.parts import Frozen
 from fedsmall.sealing.roll import IDENTITY
-from sim.consortium import dialling, flower_cli, keys, supervisor
-from sim.consortium.bundles import own_digest
-from sim.consortium.supervisor import Program
+from fedsmall.sim.consortium import dialling, flower_cli, keys, supervisor
+from fedsmall.sim.consortium.bundles import own_digest
+from fedsmall.sim.consortium.supervisor import Program
 
 Say = Callable[[str], None]
 NETWORK = {False: ("resident",), True: ("supernode", "superexec")}  # by whether the programs are the classic ones
@@ -207,7 +207,7 @@ def _check_region(region: Path | None, data: Path | None, *, classic: bool) -> N
 
 
 def _be_admitted(site: Site, left: int, say: Say) -> None:
-    from sim.consortium import admission  # brings Flower's client, which takes its time
+    from fedsmall.sim.consortium import admission  # brings Flower's client, which takes its time
 
     card, authority = site.card, site.kit / "ca.crt"
     say(admission.check_admission(card.address, authority, site.key, site.home / "node", card.expires))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from fedsmall.errors import PlanError
 from fedsmall.files import one_line
-from sim.consortium import server
+from fedsmall.sim.consortium import server
 
 Say = Callable[[str], None]
 LOOK_S = 3.0  # each look starts a program of Flower's
-WAITS_FILE = "waits.json"  # as strategies.server.deployment writes it
+WAITS_FILE = "waits.json"  # as fedsmall.strategies.server.deployment writes it
 
 
 def wait_for(

@@ -21,8 +21,8 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from fedsmall.files import write
-from sim.dashboard import metrics, page
-from sim.dashboard.desk import Desk
+from fedsmall.sim.dashboard import metrics, page
+from fedsmall.sim.dashboard.desk import Desk
 
 LOOPBACK = "127.0.0.1"
 LOOK_S = 1.0  # between two looks at the folder

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from fedsmall.audit_log import LogCheck, verify
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RunSheet
+from fedsmall.sim.consortium import members, runs, server
+from fedsmall.sim.consortium.records.run_log import LAUNCHED
+from fedsmall.sim.dashboard.follow import FollowedLog
+from fedsmall.strategies.server.journal import FileJournal
+from fedsmall.strategies.server.run_loop import ledger_of
 from fedsmall.travel.schedule import contacts_of
-from sim.consortium import members, runs, server
-from sim.consortium.records.run_log import LAUNCHED
-from sim.dashboard.follow import FollowedLog
-from strategies.server.journal import FileJournal
-from strategies.server.run_loop import ledger_of
 
 ASK_S = 20.0  # how often Flower is asked who is connected: each time starts a program
 MAPS = 3  # contacts of which the journal still says who is where

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sim.dashboard.desk import Map
-from sim.report.style import LOOKS, SPARE
-from sim.report.travels.circle import place
+from fedsmall.sim.dashboard.desk import Map
+from fedsmall.sim.report.style import LOOKS, SPARE
+from fedsmall.sim.report.travels.circle import place
 
 COLOURS = tuple(look.colour for look in (*LOOKS.values(), *SPARE))
 WIDE, HIGH, RADIUS = 340.0, 260.0, 88.0

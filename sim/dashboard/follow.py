@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsmall.audit_log import FIRST
-from sim.consortium.records.run_log import RunLog
+from fedsmall.sim.consortium.records.run_log import RunLog
 
 TOLD = 60  # happenings that a page shows
 QUIET = ("order", "answer")  # what happens at every contact

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from sim.consortium import members
-from sim.dashboard.desk import Desk
+from fedsmall.sim.consortium import members
+from fedsmall.sim.dashboard.desk import Desk
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS_S = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)

@@ -8,10 +8,10 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from fedsmall.files import one_line, plain
-from sim.dashboard import drawing
-from sim.dashboard.desk import Desk, RunView
-from sim.report.css import style_sheet
-from sim.report.travels.circle import short
+from fedsmall.sim.dashboard import drawing
+from fedsmall.sim.dashboard.desk import Desk, RunView
+from fedsmall.sim.report.css import style_sheet
+from fedsmall.sim.report.travels.circle import short
 
 MOST_RUNS = 8  # that are shown in full
 MOST_SHOWN = 30  # contacts in the table

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.allocator import keep_freed_memory
+from fedsmall.strategies.server.run_loop import Evaluator, Outcome, Progress, Stop, run_rounds
 from fedsmall.training.trainer import Trainer
 from fedsmall.travel.commons import Initial
 from fedsmall.travel.moments import Watcher
-from sim.engines.allocator import keep_freed_memory
-from strategies.server.run_loop import Evaluator, Outcome, Progress, Stop, run_rounds
 
 
 def run_cohort(

@@ -10,11 +10,11 @@ from fedsmall.evaluation.metrics import evaluate
 from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.cohort import run_cohort
 from fedsmall.training.distillation import distillation
 from fedsmall.training.trainer import OneModelTrainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import Arrays, stack_of_one
-from sim.engines.cohort import run_cohort
 
 
 class Distilled(NamedTuple):

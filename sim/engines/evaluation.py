@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from clients.site_data import site_in
+from fedsmall.clients.site_data import site_in
 from fedsmall.data.outcomes import survival_of
 from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.ensembles import answer, spread
@@ -18,17 +18,17 @@ from fedsmall.evaluation.probabilities import probabilities
 from fedsmall.evaluation.thresholds import thresholds_of
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.many_models import by_lot, evaluated
 from fedsmall.stopping import shapes_told
+from fedsmall.strategies.server.remote import Answers
+from fedsmall.strategies.server.run_loop import Evaluation
+from fedsmall.strategies.server.validation import Told, unseen_at
 from fedsmall.training.stack import Stack, tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.travel.moments import Moment
 from fedsmall.travel.routes import folds_of, folds_of_samples
 from fedsmall.travel.visitors import Visitors
 from fedsmall.wire import EXAMPLES, Arrays, first_of, stack_of_one
-from sim.engines.many_models import by_lot, evaluated
-from strategies.server.remote import Answers
-from strategies.server.run_loop import Evaluation
-from strategies.server.validation import Told, unseen_at
 
 MOST_SAMPLES = 100_000  # of more training samples no threshold is found
 ON_THE_WAY = ("kappa", "accuracy", "subset_accuracy", "mae", "c_index", "loss")

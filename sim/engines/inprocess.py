@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from sim.engines.local_grid import LocalGrid, client_context, failure, number_message
+from fedsmall.sim.engines.local_grid import LocalGrid, client_context, failure, number_message
 
 
 class InProcessGrid(LocalGrid):

@@ -9,7 +9,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedsmall.errors import PlanError
-from strategies.roster import await_sites
+from fedsmall.strategies.roster import await_sites
 
 CPU = torch.device("cpu")
 SHARED_BY = 4  # processes on one GPU: each takes half a GiB of it before its first model
@@ -82,7 +82,7 @@ def with_ray_grid(
         connect(address)
     from flwr.simulation import run_simulation
 
-    from clients.client_app import app_on
+    from fedsmall.clients.client_app import app_on
 
     share = gpu_share(device)
     kept: dict[str, Any] = {}

@@ -16,11 +16,11 @@ from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed
 from fedsmall.package.record import TrainedOn, counted
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.distil import Distilled
+from fedsmall.sim.engines.evaluation import LastRound, said_of
+from fedsmall.strategies.server.run_loop import Evaluation, Outcome
 from fedsmall.training.device import described
 from fedsmall.wire import Arrays
-from sim.engines.distil import Distilled
-from sim.engines.evaluation import LastRound, said_of
-from strategies.server.run_loop import Evaluation, Outcome
 
 
 @dataclass
@@ -34,7 +34,7 @@ class RunRecord:
     is, where the plan's ``stop`` keeps the best and not the last.
     ``averaged`` are how many models each average took that may be left out, and whether these were all, ``sent_by`` the
     bytes that had been sent by then.
-    ``predictions`` are what that model says of the test samples (:func:`sim.engines.evaluation.said_of`), empty where
+    ``predictions`` are what that model says of the test samples (:func:`fedsmall.sim.engines.evaluation.said_of`), empty where
     there is none or it was cut short, and ``thresholds`` those that it has by the training samples. ``own`` are the
     models that sites trained last, where they were asked for, and Central's; ``kept`` are then the last visitors of
     each site, {name: (members, ...)}, where sites keep any. ``task``, ``preparation`` and ``trained_on`` are what

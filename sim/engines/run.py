@@ -17,6 +17,14 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.exposure import Exposure
 from fedsmall.privacy.patient_level import is_patient_level
+from fedsmall.sim.engines.distil import Distilled, distilled
+from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalUnseen
+from fedsmall.sim.engines.record import RunRecord, record_of, whole_model, with_end
+from fedsmall.strategies.grid_trainer import GridTrainer
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.remote import Ask, Judges, OwnModelsEvaluator
+from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
+from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.training.device import chosen
 from fedsmall.training.distillation import check_at_hand
 from fedsmall.training.frozen_body import as_trained
@@ -30,14 +38,6 @@ from fedsmall.travel.schedule import Contact
 from fedsmall.travel.visitors import Visitors
 from fedsmall.validation import check_run
 from fedsmall.wire import Arrays
-from sim.engines.distil import Distilled, distilled
-from sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalUnseen
-from sim.engines.record import RunRecord, record_of, whole_model, with_end
-from strategies.grid_trainer import GridTrainer
-from strategies.roster import Roster
-from strategies.server.remote import Ask, Judges, OwnModelsEvaluator
-from strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
-from strategies.server.validation import AskSites, validated
 
 Tell = Callable[[Contact, Evaluation | None], None]
 
@@ -229,8 +229,8 @@ Ran = tuple[Outcome, str, torch.device]  # what came of a run, by which path, an
 
 
 def _batched(work: _Work, options: dict[str, Any]) -> Ran:
-    from sim.engines.cohort import run_cohort
-    from sim.engines.workers import shared_out
+    from fedsmall.sim.engines.cohort import run_cohort
+    from fedsmall.sim.engines.workers import shared_out
 
     whole = work.trainer()
     with shared_out(whole, work.federation, **options) as trainer:
@@ -242,9 +242,9 @@ def _batched(work: _Work, options: dict[str, Any]) -> Ran:
 
 
 def _in_process(work: _Work, options: dict[str, Any]) -> Ran:
-    from clients.client_app import app_on
-    from clients.site_data import give_federation
-    from sim.engines.inprocess import InProcessGrid
+    from fedsmall.clients.client_app import app_on
+    from fedsmall.clients.site_data import give_federation
+    from fedsmall.sim.engines.inprocess import InProcessGrid
 
     give_federation(work.plan, work.federation)
     device = work.device_of_one()
@@ -253,7 +253,7 @@ def _in_process(work: _Work, options: dict[str, Any]) -> Ran:
 
 
 def _ray(work: _Work, options: dict[str, Any]) -> Ran:
-    from sim.engines.ray import with_ray_grid
+    from fedsmall.sim.engines.ray import with_ray_grid
 
     device = work.device_of_one()
     placed = replace(work, device=device)

@@ -17,11 +17,11 @@ import torch
 
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.ray import connect, gpu_share
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Rows, Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained, Trainer
 from fedsmall.wire import Arrays
-from sim.engines.ray import connect, gpu_share
 
 SMALLEST = 4  # rows; less are not worth a worker
 

@@ -6,8 +6,8 @@ from markupsafe import Markup, escape
 
 from fedsmall.errors import PlanError
 from fedsmall.package.card import words
-from sim.runs.chosen import chosen, main_method
-from sim.runs.folder import PACKAGES, Run, stem
+from fedsmall.sim.runs.chosen import chosen, main_method
+from fedsmall.sim.runs.folder import PACKAGES, Run, stem
 
 SECTION = Markup("""<h3>Use the model</h3>
 <p><code>fedsmall predict {} NEW.csv</code> says what the models of {} make of new rows. It is no medical device.</p>

@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedsmall.plan import Plan
+from fedsmall.sim.report.figures import INK, RULE, STYLE
+from fedsmall.sim.report.style import LOOKS
+from fedsmall.sim.runs.folder import Run
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action
-from sim.report.figures import INK, RULE, STYLE
-from sim.report.style import LOOKS
-from sim.runs.folder import Run
 
 MOST_NAMES = 20
 MOST_MARKED = 200  # sites whose every training is marked

@@ -15,12 +15,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from fedsmall.evaluation.intervals import Scale, interval
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
+from fedsmall.sim.report.sentences import named
+from fedsmall.sim.report.style import Style, looks
+from fedsmall.sim.report.tables import by_label, primary, scale_of, table
+from fedsmall.sim.report.traffic import amount
+from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.travel.schedule import contacts_of
-from sim.report.sentences import named
-from sim.report.style import Style, looks
-from sim.report.tables import by_label, primary, scale_of, table
-from sim.report.traffic import amount
-from sim.runs.folder import PlanRun, Run
 
 INK, RULE = "#1b2530", "#d5dae1"  # become currentColor and var(--rule) in a page
 STYLE: dict[Any, Any] = {

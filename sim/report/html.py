@@ -15,31 +15,31 @@ from fedsmall.evaluation.clinical import precision_recall, roc
 from fedsmall.evaluation.intervals import interval
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from sim.report import figures
-from sim.report.cards import model_card
-from sim.report.chain import chain
-from sim.report.clinical import figures as clinical_figures
-from sim.report.clinical.shown import Clinical, class_names, clinical, participants
-from sim.report.clinical.subgroups import FLOOR, subgroups
-from sim.report.clinical.tripod import tripod
-from sim.report.css import style_sheet
-from sim.report.outcomes.grades import graded_half
-from sim.report.outcomes.half import Shown, asked, outcome_half
-from sim.report.readers import BLIND, HEADS, blind, looked_at, readers
-from sim.report.sentences import named, p_of, sentences, short, value, with_interval
-from sim.report.sites.at_home import at_home, real_sentences, repeat
-from sim.report.sites.figures import drawings
-from sim.report.stopping import stop_sentences
-from sim.report.style import Style
-from sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
-from sim.report.together import together
-from sim.report.traffic import amount, leaves_a_site
-from sim.report.travels.picture import travel_picture
-from sim.report.travels.seen import travels
-from sim.report.unseen import unseen_heads, unseen_rows, unseen_sentences
-from sim.runs.files import as_csv, write
-from sim.runs.folder import PlanRun, Run, engine_of
-from sim.runs.scenario import FILES
+from fedsmall.sim.report import figures
+from fedsmall.sim.report.cards import model_card
+from fedsmall.sim.report.chain import chain
+from fedsmall.sim.report.clinical import figures as clinical_figures
+from fedsmall.sim.report.clinical.shown import Clinical, class_names, clinical, participants
+from fedsmall.sim.report.clinical.subgroups import FLOOR, subgroups
+from fedsmall.sim.report.clinical.tripod import tripod
+from fedsmall.sim.report.css import style_sheet
+from fedsmall.sim.report.outcomes.grades import graded_half
+from fedsmall.sim.report.outcomes.half import Shown, asked, outcome_half
+from fedsmall.sim.report.readers import BLIND, HEADS, blind, looked_at, readers
+from fedsmall.sim.report.sentences import named, p_of, sentences, short, value, with_interval
+from fedsmall.sim.report.sites.at_home import at_home, real_sentences, repeat
+from fedsmall.sim.report.sites.figures import drawings
+from fedsmall.sim.report.stopping import stop_sentences
+from fedsmall.sim.report.style import Style
+from fedsmall.sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
+from fedsmall.sim.report.together import together
+from fedsmall.sim.report.traffic import amount, leaves_a_site
+from fedsmall.sim.report.travels.picture import travel_picture
+from fedsmall.sim.report.travels.seen import travels
+from fedsmall.sim.report.unseen import unseen_heads, unseen_rows, unseen_sentences
+from fedsmall.sim.runs.files import as_csv, write
+from fedsmall.sim.runs.folder import PlanRun, Run, engine_of
+from fedsmall.sim.runs.scenario import FILES
 
 MANY_SITES = 12
 
@@ -128,8 +128,8 @@ def audit_of(run: Run) -> Markup:
     """What an audit of the run has found, where `fedsmall audit RUN` was called; else nothing."""
     if run.folder is None or not (run.folder / "audit").is_dir():
         return Markup()
-    from sim.audit.page import section  # who has no audit need not read one
-    from sim.audit.record import read
+    from fedsmall.sim.audit.page import section  # who has no audit need not read one
+    from fedsmall.sim.audit.record import read
 
     return section(read(run.folder / "audit"))
 

@@ -14,7 +14,7 @@ from fedsmall.evaluation.sampling import (
     patients_behind,
     worth_without,
 )
-from sim.runs.folder import PlanRun, Run, prediction_key
+from fedsmall.sim.runs.folder import PlanRun, Run, prediction_key
 
 Values = Mapping[tuple[int, int], float]  # by seed and fold
 

@@ -1,7 +1,7 @@
 """What the methods of a run promise the people in the data: epsilon, from the run's own ledgers."""
 
-from sim.report.tables import by_label
-from sim.runs.folder import PlanRun, Run
+from fedsmall.sim.report.tables import by_label
+from fedsmall.sim.runs.folder import PlanRun, Run
 
 
 def promises(run: Run) -> list[str]:

@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from sim.report.tables import by_label
-from sim.runs.folder import PlanRun, Run
+from fedsmall.sim.report.tables import by_label
+from fedsmall.sim.runs.folder import PlanRun, Run
 
 HEADS = ("the server", "any next site", "one site (median, most)", "any site, from averages")
 BLIND = (

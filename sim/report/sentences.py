@@ -6,8 +6,8 @@ import numpy as np
 
 from fedsmall.evaluation.intervals import Interval
 from fedsmall.evaluation.statistics import ENOUGH, Comparison
-from sim.report.tables import AREAS, Table, TableRow, between, by_label, table
-from sim.runs.folder import PlanRun, Run
+from fedsmall.sim.report.tables import AREAS, Table, TableRow, between, by_label, table
+from fedsmall.sim.runs.folder import PlanRun, Run
 
 NAMES = {
     "auc": "ROC-AUC",

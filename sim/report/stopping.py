@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from statistics import mean, median_low
 
-from sim.report.tables import by_label
-from sim.runs.folder import PlanRun, Run
+from fedsmall.sim.report.tables import by_label
+from fedsmall.sim.runs.folder import PlanRun, Run
 
 
 def stop_sentences(run: Run) -> list[str]:

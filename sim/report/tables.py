@@ -14,9 +14,9 @@ from fedsmall.evaluation.metrics import LOWER_IS_BETTER, OTHER_NAMES
 from fedsmall.evaluation.statistics import Comparison, paired
 from fedsmall.methods import nearest
 from fedsmall.plan import Method
-from sim.report.patients import Values, behind_difference, behind_lead, mean_of, p_over_constant
-from sim.report.style import in_order
-from sim.runs.folder import PlanRun, Run
+from fedsmall.sim.report.patients import Values, behind_difference, behind_lead, mean_of, p_over_constant
+from fedsmall.sim.report.style import in_order
+from fedsmall.sim.runs.folder import PlanRun, Run
 
 NO_TRAFFIC = {"contacts": 0, "bytes_sent": 0, "stopped": False}
 PRIMARY = ("accuracy", "mae", "mse", "loss")  # of runs that do not say what they are judged by

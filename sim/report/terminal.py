@@ -3,16 +3,16 @@
 from rich.console import Console
 from rich.table import Table as Grid
 
-from sim.report.promises import promises
-from sim.report.readers import read_sentences
-from sim.report.sentences import named, sentences, short, with_interval
-from sim.report.sites.at_home import real_sentences
-from sim.report.stopping import stop_sentences
-from sim.report.tables import Table, by_label, table
-from sim.report.together import together
-from sim.report.traffic import amount, left_out, outside
-from sim.report.unseen import unseen_sentences
-from sim.runs.folder import Run
+from fedsmall.sim.report.promises import promises
+from fedsmall.sim.report.readers import read_sentences
+from fedsmall.sim.report.sentences import named, sentences, short, with_interval
+from fedsmall.sim.report.sites.at_home import real_sentences
+from fedsmall.sim.report.stopping import stop_sentences
+from fedsmall.sim.report.tables import Table, by_label, table
+from fedsmall.sim.report.together import together
+from fedsmall.sim.report.traffic import amount, left_out, outside
+from fedsmall.sim.report.unseen import unseen_sentences
+from fedsmall.sim.runs.folder import Run
 
 
 def terminal(stderr: bool = False) -> Console:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
-from sim.report.sentences import named
-from sim.report.tables import AREAS, by_label, primary
-from sim.report.traffic import amount
-from sim.runs.folder import PlanRun, Run
+from fedsmall.sim.report.sentences import named
+from fedsmall.sim.report.tables import AREAS, by_label, primary
+from fedsmall.sim.report.traffic import amount
+from fedsmall.sim.runs.folder import PlanRun, Run
 
 
 def together(run: Run) -> list[str]:

@@ -8,10 +8,10 @@ from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss
-from sim.report.promises import promises
-from sim.report.readers import blind, readers
-from sim.report.tables import by_label
-from sim.runs.folder import PlanRun, Run
+from fedsmall.sim.report.promises import promises
+from fedsmall.sim.report.readers import blind, readers
+from fedsmall.sim.report.tables import by_label
+from fedsmall.sim.runs.folder import PlanRun, Run
 
 HIDDEN = {
     "patient": "noise is in every local step under {}",

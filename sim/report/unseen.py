@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.evaluation.unseen import OF_PATIENTS
-from sim.report.sentences import named
-from sim.report.tables import by_label
-from sim.runs.folder import Run
+from fedsmall.sim.report.sentences import named
+from fedsmall.sim.report.tables import by_label
+from fedsmall.sim.runs.folder import Run
 
 SHARES = ("auc", "accuracy", "mae")  # the metrics of the sentence: the first two of these that there are
 METRICS = ("auc", "accuracy", "loss", "brier", "ece")

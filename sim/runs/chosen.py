@@ -8,8 +8,8 @@ from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, visitors_of
 from fedsmall.package.store import Stored
-from sim.report.tables import reference_of
-from sim.runs.folder import Run
+from fedsmall.sim.report.tables import reference_of
+from fedsmall.sim.runs.folder import Run
 
 
 def whose_is(site: str | None = None, visitors: str | None = None, distilled: bool = False) -> str | None:

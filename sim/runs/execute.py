@@ -12,18 +12,18 @@ from typing import Any
 from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.federation import Federation
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.run import DEFAULT_ENGINE, check_engine
+from fedsmall.sim.runs.failures import Failed, attempted
+from fedsmall.sim.runs.federations import Build, Federations
+from fedsmall.sim.runs.files import check_free
+from fedsmall.sim.runs.folder import Run, start
+from fedsmall.sim.runs.parallel import Ended, is_first, processes_for, run_one, run_side_by_side
+from fedsmall.sim.runs.progress import Silent, Watcher
+from fedsmall.sim.runs.scenario import Scenario
+from fedsmall.sim.runs.tracking import tracker
 from fedsmall.tasks import build_federation
 from fedsmall.training.device import check_device
 from fedsmall.validation import check_run
-from sim.engines.run import DEFAULT_ENGINE, check_engine
-from sim.runs.failures import Failed, attempted
-from sim.runs.federations import Build, Federations
-from sim.runs.files import check_free
-from sim.runs.folder import Run, start
-from sim.runs.parallel import Ended, is_first, processes_for, run_one, run_side_by_side
-from sim.runs.progress import Silent, Watcher
-from sim.runs.scenario import Scenario
-from sim.runs.tracking import tracker
 
 
 def execute(

@@ -9,7 +9,7 @@ from fedsmall.files import FULL, one_line
 from fedsmall.plan import Plan
 
 if TYPE_CHECKING:
-    from strategies.server.run_loop import Evaluation
+    from fedsmall.strategies.server.run_loop import Evaluation
 
 Made = TypeVar("Made")
 LONGEST = 300  # characters of a reason

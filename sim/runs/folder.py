@@ -33,17 +33,17 @@ from fedsmall.package.store import read as read_package
 from fedsmall.package.store import save as save_package
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import idle
+from fedsmall.sim.runs.class_counts import class_counts, weights_told
+from fedsmall.sim.runs.cores import cores
+from fedsmall.sim.runs.failures import Failed
+from fedsmall.sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
+from fedsmall.sim.runs.packages import packages_of
+from fedsmall.sim.runs.rows import curve_rows, evaluations_of, summary_row
+from fedsmall.sim.runs.scenario import Scenario, as_toml, load
 from fedsmall.wire import Arrays
-from sim.runs.class_counts import class_counts, weights_told
-from sim.runs.cores import cores
-from sim.runs.failures import Failed
-from sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
-from sim.runs.packages import packages_of
-from sim.runs.rows import curve_rows, evaluations_of, summary_row
-from sim.runs.scenario import Scenario, as_toml, load
 
 if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
-    from sim.engines.record import RunRecord
+    from fedsmall.sim.engines.record import RunRecord
 
 REAL_SITES = "real sites"  # the engine of a run that was none of a simulation
 PREDICTIONS, PACKAGES = "predictions.npz", "packages"
@@ -69,7 +69,7 @@ class PlanRun:
 class Run:
     """A run, read from its folder or just made: what was asked, what came of it, with what.
 
-    ``without`` remembers what models are worth without some of the test patients (:mod:`sim.report.patients`).
+    ``without`` remembers what models are worth without some of the test patients (:mod:`fedsmall.sim.report.patients`).
     """
 
     scenario: Scenario

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
+from fedsmall.sim.runs.folder import PlanRun, Run, prediction_key
+from fedsmall.sim.runs.scenario import FILES
 from fedsmall.wire import Arrays
-from sim.runs.folder import PlanRun, Run, prediction_key
-from sim.runs.scenario import FILES
 
 
 def merge(runs: Sequence[Run]) -> list[Run]:

@@ -12,7 +12,7 @@ from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import Arrays
 
 if TYPE_CHECKING:
-    from sim.engines.record import RunRecord
+    from fedsmall.sim.engines.record import RunRecord
 
 
 def packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str] = ()) -> list[Stored]:

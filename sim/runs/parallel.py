@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from fedsmall.evaluation.trivial import trivial
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from sim.runs.cores import cores
-from sim.runs.failures import DIVERGED, KILLED, Failed, attempted, has_diverged
-from sim.runs.federations import Build, Federations
+from fedsmall.sim.runs.cores import cores
+from fedsmall.sim.runs.failures import DIVERGED, KILLED, Failed, attempted, has_diverged
+from fedsmall.sim.runs.federations import Build, Federations
 
 if TYPE_CHECKING:
-    from sim.engines.record import RunRecord
+    from fedsmall.sim.engines.record import RunRecord
 
 
 Ended = tuple["RunRecord", dict[str, Any]]  # what a plan came to, and its trivial predictor
@@ -173,7 +173,7 @@ def run_one(
     plan: Plan, build: Build, engine: str, options: dict[str, Any] | None, told: dict[str, Any]
 ) -> Ended | Failed:
     """One plan on its federation: its record, and its trivial predictor's row; or that it diverged."""
-    from sim.engines.run import run_plan
+    from fedsmall.sim.engines.run import run_plan
 
     federation = build(plan)
     record = run_plan(plan, federation, engine, options=options, **told)

@@ -9,7 +9,7 @@ from fedsmall.package.record import CENTRAL, COMMON
 from fedsmall.plan import Plan
 
 if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
-    from sim.engines.record import RunRecord
+    from fedsmall.sim.engines.record import RunRecord
 
 SINGLE = "per_site"
 

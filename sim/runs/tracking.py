@@ -17,8 +17,8 @@ from typing import Any, Literal
 import tomli_w
 
 from fedsmall.errors import PlanError
-from sim.runs.folder import PACKAGES, PlanRun, Run, stem
-from sim.runs.scenario import FILES
+from fedsmall.sim.runs.folder import PACKAGES, PlanRun, Run, stem
+from fedsmall.sim.runs.scenario import FILES
 
 Tool = Literal["tensorboard", "mlflow"]
 Track = Callable[[Run, PlanRun], None]

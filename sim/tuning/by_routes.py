@@ -10,9 +10,9 @@ from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.federation import Federation
 from fedsmall.parts import Validation
 from fedsmall.plan import Method, Plan
+from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_run
-from sim.runs.scenario import Scenario
 
 FOLDS_OF_SITES, ROUTES = "folds", "routes"
 FIRST_SEED = 1000  # of a search, so that it shares none with the runs that are reported

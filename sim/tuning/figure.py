@@ -7,9 +7,9 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from fedsmall.plan import Method
-from sim.report.figures import STYLE, WHITE
-from sim.report.style import Style, looks
-from sim.tuning.search import RateChoice
+from fedsmall.sim.report.figures import STYLE, WHITE
+from fedsmall.sim.report.style import Style, looks
+from fedsmall.sim.tuning.search import RateChoice
 
 WIDTH = 6.8  # inches: a text column of the page
 

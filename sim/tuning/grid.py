@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedsmall.errors import PlanError
-from sim.runs.scenario import Scenario, build
-from sim.tuning.search import Try, best_row, choose
+from fedsmall.sim.runs.scenario import Scenario, build
+from fedsmall.sim.tuning.search import Try, best_row, choose
 
 Settings = dict[str, Any]
 

@@ -26,14 +26,14 @@ from fedsmall.methods import nearest
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.sim.engines.run import DEFAULT_ENGINE, run_plan
+from fedsmall.sim.report.tables import scale_of
+from fedsmall.sim.runs.files import write_csv
+from fedsmall.sim.runs.scenario import Scenario, assign, build
+from fedsmall.sim.tuning.by_routes import FIRST_SEED, ROUTES, by_routes, judged_by, measure_of, to_its_end, unit_of
+from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.tasks import build_federation
 from fedsmall.training.device import check_device
-from sim.engines.run import DEFAULT_ENGINE, run_plan
-from sim.report.tables import scale_of
-from sim.runs.files import write_csv
-from sim.runs.scenario import Scenario, assign, build
-from sim.tuning.by_routes import FIRST_SEED, ROUTES, by_routes, judged_by, measure_of, to_its_end, unit_of
-from strategies.server.run_loop import Evaluation
 
 FOLDS = 4
 WORST = 20.0  # a loss above it, or that is no number, counts as this; of numbers, so many times their spread

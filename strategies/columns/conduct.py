@@ -17,15 +17,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Rec
 from fedsmall.errors import PlanError
 from fedsmall.files import one_line
 from fedsmall.sealing.words import ROLL
+from fedsmall.strategies.server.asking import wait_for_sites
+from fedsmall.strategies.server.journal import FileJournal, put
+from fedsmall.strategies.server.retrying_grid import RetryingGrid
 from fedsmall.vertical.intersection import BLIND
 from fedsmall.vertical.leading.conducting import DONE, MEET, conducting_phases, growing, meeting_phases, predicting
 from fedsmall.vertical.leading.stages import Phases, Stage, advanced
 from fedsmall.vertical.messages import Message as Said
 from fedsmall.vertical.sheet import ColumnSheet
 from fedsmall.wire import COLUMNS, CONFIG, MESSAGE, ROUND
-from strategies.server.asking import wait_for_sites
-from strategies.server.journal import FileJournal, put
-from strategies.server.retrying_grid import RetryingGrid
 
 KIND = f"{MessageType.QUERY}.{COLUMNS}"
 JOURNAL = "journal"  # in the run's folder

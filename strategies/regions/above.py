@@ -7,11 +7,11 @@ from flwr.serverapp import Grid
 
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
+from fedsmall.strategies.records import to_record
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.travel.moments import Moment
 from fedsmall.wire import CONFIG, MODEL, PLAN, ROUND
-from strategies.records import to_record
-from strategies.roster import Roster
-from strategies.server.run_loop import Evaluation
 
 TIMEOUT_S = 600.0
 

@@ -11,10 +11,10 @@ from fedsmall.aggregation.exact import in_parts
 from fedsmall.data.standardise import Scaling, Sums
 from fedsmall.errors import PlanError
 from fedsmall.run_sheet import ROWS
+from fedsmall.strategies.regions.line import Line
+from fedsmall.strategies.server.agreed import keep_scaling, keep_weights
+from fedsmall.strategies.server.rolls import told_at_roll
 from fedsmall.wire import Arrays, join
-from strategies.regions.line import Line
-from strategies.server.agreed import keep_scaling, keep_weights
-from strategies.server.rolls import told_at_roll
 
 Answers = Mapping[str, Mapping[str, Any]]
 WORDS = ("task", "signature")  # on which the sites of a region have agreed

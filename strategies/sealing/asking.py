@@ -11,12 +11,12 @@ from flwr.serverapp import Grid
 from fedsmall.errors import ReplyError
 from fedsmall.sealing.waybills import Waybills
 from fedsmall.sealing.words import GROUP, HELP, LETTER, NUMBERS, OF, READDRESS, SEEDS, SUM, WRITTEN
+from fedsmall.strategies.checks import read_array
+from fedsmall.strategies.questions import ask, records_of
+from fedsmall.strategies.records import size_in_bytes, to_record
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.sealing.pending import Summand
 from fedsmall.wire import ANSWER_BYTES, CONFIG, MODEL
-from strategies.checks import read_array
-from strategies.questions import ask, records_of
-from strategies.records import size_in_bytes, to_record
-from strategies.roster import Roster
-from strategies.sealing.pending import Summand
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,13 +12,13 @@ from fedsmall.aggregation.sums import LEAST
 from fedsmall.errors import ReplyError
 from fedsmall.sealing.masks import unmasked
 from fedsmall.sealing.words import MASKED, SEEDS, TALLY
+from fedsmall.strategies.checks import read_array
+from fedsmall.strategies.questions import ask, records_of
+from fedsmall.strategies.records import to_arrays
+from fedsmall.strategies.sealing.asking import HelpError, ask_helpers
+from fedsmall.strategies.sealing.form import SealedModels
+from fedsmall.strategies.sealing.pending import Summand
 from fedsmall.wire import METRICS
-from strategies.checks import read_array
-from strategies.questions import ask, records_of
-from strategies.records import to_arrays
-from strategies.sealing.asking import HelpError, ask_helpers
-from strategies.sealing.form import SealedModels
-from strategies.sealing.pending import Summand
 
 
 class Tally(NamedTuple):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsmall.data.standardise import Scaling
-from strategies.server.journal import put
+from fedsmall.strategies.server.journal import put
 
 SCALING_FILE, WEIGHTS_FILE = "scaling.json", "class_weights.json"
 

@@ -25,13 +25,12 @@ from fedsmall.sealing.letters import Announcement, Thread, digest
 from fedsmall.sealing.roll import roll_digest
 from fedsmall.sealing.waybills import seed_of
 from fedsmall.sealing.words import ANNOUNCED, NONCE, ROLL, Opened, is_secure, needs_letters
-from fedsmall.wire import CONFIG, PLAN
-from strategies.checks import read_array
-from strategies.regions.line import Line
-from strategies.regions.meeting import agree_above
-from strategies.roster import Roster
-from strategies.sealing.form import SealedModels
-from strategies.server.agreed import (
+from fedsmall.strategies.checks import read_array
+from fedsmall.strategies.regions.line import Line
+from fedsmall.strategies.regions.meeting import agree_above
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.sealing.form import SealedModels
+from fedsmall.strategies.server.agreed import (
     SCALING_FILE,
     WEIGHTS_FILE,
     keep_scaling,
@@ -39,9 +38,10 @@ from strategies.server.agreed import (
     scaling_in,
     weights_in,
 )
-from strategies.server.hidden_sums import sums_before
-from strategies.server.remote import task_from_roll
-from strategies.server.retrying_grid import RetryingGrid
+from fedsmall.strategies.server.hidden_sums import sums_before
+from fedsmall.strategies.server.remote import task_from_roll
+from fedsmall.strategies.server.retrying_grid import RetryingGrid
+from fedsmall.wire import CONFIG, PLAN
 
 Told = Mapping[str, RecordDict]  # what each site's answer to the roll holds, by name
 

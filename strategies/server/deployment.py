@@ -2,7 +2,7 @@
 
 The folder of a run holds ``sheet.json`` (what it is), ``journal/``, ``log.jsonl`` (every order and answer, chained),
 ``progress.json``, and at the end ``outcome.json`` and ``model.safetensors``, or ``failure.json`` with one line. A run
-that is started again in its folder goes on from its journal. The app itself is :mod:`sim.consortium.server_app`, which
+that is started again in its folder goes on from its journal. The app itself is :mod:`fedsmall.sim.consortium.server_app`, which
 makes the folder what a simulation's is.
 """
 
@@ -31,25 +31,25 @@ from fedsmall.files import DiskFullError, one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN_NAME, RunSheet
+from fedsmall.strategies.columns.conduct import JOURNAL, conduct_columns
+from fedsmall.strategies.grid_trainer import GridTrainer
+from fedsmall.strategies.regions.above import HandDown
+from fedsmall.strategies.regions.line import line_of
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.sealing.form import SealedModels
+from fedsmall.strategies.server.asking import meet
+from fedsmall.strategies.server.heads import Heads
+from fedsmall.strategies.server.hidden_sums import HiddenAskSites, HiddenEvaluator
+from fedsmall.strategies.server.journal import FileJournal, put
+from fedsmall.strategies.server.packed_grid import PackedGrid
+from fedsmall.strategies.server.remote import Judges, evaluator_for
+from fedsmall.strategies.server.retrying_grid import RetryingGrid
+from fedsmall.strategies.server.rolls import told_at_roll
+from fedsmall.strategies.server.run_loop import Evaluator, Outcome, run_rounds
+from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.travel.routes import among
 from fedsmall.validation import check_plan
 from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnSheet
-from strategies.columns.conduct import JOURNAL, conduct_columns
-from strategies.grid_trainer import GridTrainer
-from strategies.regions.above import HandDown
-from strategies.regions.line import line_of
-from strategies.roster import Roster
-from strategies.sealing.form import SealedModels
-from strategies.server.asking import meet
-from strategies.server.heads import Heads
-from strategies.server.hidden_sums import HiddenAskSites, HiddenEvaluator
-from strategies.server.journal import FileJournal, put
-from strategies.server.packed_grid import PackedGrid
-from strategies.server.remote import Judges, evaluator_for
-from strategies.server.retrying_grid import RetryingGrid
-from strategies.server.rolls import told_at_roll
-from strategies.server.run_loop import Evaluator, Outcome, run_rounds
-from strategies.server.validation import AskSites, validated
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
 WAITS_FILE = "waits.json"

@@ -24,15 +24,15 @@ from fedsmall.sealing.tallies import (
 )
 from fedsmall.sealing.words import BEFORE
 from fedsmall.stopping import TELLING
+from fedsmall.strategies.checks import check_metrics
+from fedsmall.strategies.records import to_record
+from fedsmall.strategies.sealing.form import SealedModels
+from fedsmall.strategies.sealing.tallies import Tally, opened, told_or_none
+from fedsmall.strategies.server.remote import charges_in
+from fedsmall.strategies.server.run_loop import Evaluation
+from fedsmall.strategies.server.validation import AskSites, Told
 from fedsmall.travel.moments import Moment
 from fedsmall.wire import CONFIG, EXAMPLES, MODEL, VALIDATE, split
-from strategies.checks import check_metrics
-from strategies.records import to_record
-from strategies.sealing.form import SealedModels
-from strategies.sealing.tallies import Tally, opened, told_or_none
-from strategies.server.remote import charges_in
-from strategies.server.run_loop import Evaluation
-from strategies.server.validation import AskSites, Told
 
 PARTS = ("count", "total", "squares")
 

@@ -21,9 +21,9 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from fedsmall.ends import ENDS
 from fedsmall.files import one_line
 from fedsmall.frames import PIECE, FrameError, block_of, cuts_of, from_frame, joined, leaves, pieces_with
+from fedsmall.strategies.records import array_records, to_arrays, to_record
+from fedsmall.strategies.server.grid_around import GridAround
 from fedsmall.wire import ANSWER_BYTES, CONFIG, METRICS, REFUSED, join, parts
-from strategies.records import array_records, to_arrays, to_record
-from strategies.server.grid_around import GridAround
 
 LOST = 4  # Flower's ErrorCode: an answer is not to be had any more
 SHORTEST_S, LONGEST_S = 0.05, 1.0  # between two questions

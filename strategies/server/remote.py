@@ -18,12 +18,12 @@ from fedsmall.federation import Task, task_from
 from fedsmall.files import one_line
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
+from fedsmall.strategies.checks import check_metrics, checked_sums
+from fedsmall.strategies.records import array_records, to_record
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
 from fedsmall.travel.moments import Moment
 from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, HELD_OUT, KEEP, KEPT, METRICS, MODEL, PLAN, ROUND, Arrays
-from strategies.checks import check_metrics, checked_sums
-from strategies.records import array_records, to_record
-from strategies.roster import Roster
-from strategies.server.run_loop import Evaluation, Evaluator
 
 EVALUATE = MessageType.EVALUATE
 Answers = dict[str, dict[str, Any]]  # what each site said of a model: metrics, and the number of samples

@@ -21,12 +21,12 @@ from fedsmall.ends import ENDS, Statement
 from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
 from fedsmall.run_sheet import RUN, RUN_ID, SITES, Sheet
+from fedsmall.strategies.records import array_records, described, size_in_bytes
+from fedsmall.strategies.server.grid_around import GridAround
+from fedsmall.strategies.server.heads import Heads
+from fedsmall.strategies.server.packed_grid import PackedGrid
+from fedsmall.strategies.server.waits import Waits
 from fedsmall.wire import BROKEN, CONFIG, REFUSED, ROUND, WAITS, join
-from strategies.records import array_records, described, size_in_bytes
-from strategies.server.grid_around import GridAround
-from strategies.server.heads import Heads
-from strategies.server.packed_grid import PackedGrid
-from strategies.server.waits import Waits
 
 # Flower's ErrorCode: the message or its reply was lost, the node went away, the ClientApp's process was killed
 LOST = {3: "its order was lost", 4: "its answer was lost", 5: "its program went away", 8: "its ClientApp was killed"}

@@ -16,13 +16,13 @@ from fedsmall.evaluation.unseen import expected
 from fedsmall.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.stopping import looks, loss_of, shapes_told
+from fedsmall.strategies.checks import checked_sums
+from fedsmall.strategies.records import array_records, to_record
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
 from fedsmall.travel.moments import Moment
 from fedsmall.travel.routes import folds_of
 from fedsmall.wire import CONFIG, EXAMPLES, MEMBERS, MODEL, OUT_OF_FOLD, PLAN, ROUND, VALIDATE, Arrays
-from strategies.checks import checked_sums
-from strategies.records import array_records, to_record
-from strategies.roster import Roster
-from strategies.server.run_loop import Evaluation, Evaluator
 
 Told = dict[str, Arrays]  # what each site told of models that never saw its samples, by name in order
 Validate = Callable[[Moment], Told]

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from clients.memory import RUNS, own_folder
-from clients.sealing.desk import Desk
-from clients.upkeep.at_rest import secret
 from fedsmall.aggregation.sums import SCALE
 from fedsmall.audit_log import digest_of
+from fedsmall.clients.memory import RUNS, own_folder
+from fedsmall.clients.sealing.desk import Desk
+from fedsmall.clients.upkeep.at_rest import secret
 from fedsmall.sealing.letters import Thread, after
 from fedsmall.sealing.masks import total, unmasked
 from fedsmall.sealing.roll import IDENTITY

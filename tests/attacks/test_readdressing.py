@@ -2,8 +2,8 @@
 
 import pytest
 
-from clients.memory import RUNS, own_folder
-from clients.sealing.desk import FOLDER
+from fedsmall.clients.memory import RUNS, own_folder
+from fedsmall.clients.sealing.desk import FOLDER
 from fedsmall.sealing.waybills import Waybills
 from fedsmall.sealing.words import READDRESS, WRITTEN
 from fedsmall.wire import ROUND

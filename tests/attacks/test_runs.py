@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from clients.patients import Answer
-from clients.station import Station
 from fedsmall.audit_log import digest_of
+from fedsmall.clients.patients import Answer
+from fedsmall.clients.station import Station
 from fedsmall.run_sheet import SITES
 from fedsmall.sealing.waybills import Waybills
 from fedsmall.sealing.words import KEY, LETTER, SEALED, TRAVELLER
+from fedsmall.strategies.records import to_arrays, to_record
+from fedsmall.strategies.sealing.asking import HelpError
 from fedsmall.wire import COMMON, CONFIG, MODEL, ROUND, ROUNDS, Arrays
-from strategies.records import to_arrays, to_record
-from strategies.sealing.asking import HelpError
 from tests.attacks.test_letters import flipped, line
 from tests.attacks.world import MOMENTUM, Heard
 from tests.sim.engines.test_one_algorithm import assert_equal_bits

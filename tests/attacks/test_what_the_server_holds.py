@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message
 
-from clients.telling import answers
 from fedsmall.aggregation.exact import to_words
 from fedsmall.aggregation.sums import SCALE
+from fedsmall.clients.telling import answers
 from fedsmall.data.raw_site import RawSite
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import read_from_stack
+from fedsmall.strategies.forms import Form, OpenModels
+from fedsmall.strategies.records import to_arrays
+from fedsmall.strategies.sealing.form import SealedModels
 from fedsmall.wire import Arrays
-from strategies.forms import Form, OpenModels
-from strategies.records import to_arrays
-from strategies.sealing.form import SealedModels
 from tests.attacks import memory
 from tests.attacks.world import Trained, watch
 from tests.sim.sealing.federation import BOTH, Federation, plan_of, run

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from flwr.app import MessageType
 
-from clients.hospital import HospitalClient
-from clients.patients import Answer
-from clients.station import Station
+from fedsmall.clients.hospital import HospitalClient
+from fedsmall.clients.patients import Answer
+from fedsmall.clients.station import Station
 from fedsmall.ends import ENDS
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, RUN_ID, SCALING
 from fedsmall.sealing.words import HELP, OF, SEALED, Order
+from fedsmall.strategies.sealing.asking import HelpError
+from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.wire import CONFIG, MODEL, PLAN, ROUND, Arrays, split
 from fedsmall.wire import NAMES as NAMES_OF
-from strategies.sealing.asking import HelpError
-from strategies.server.run_loop import Outcome
 from tests.sim.sealing.federation import BOTH, Change, Federation, drawn, plan_of, run
 
 MOMENTUM = {"recipe": {"lr": 0.1, "batch": 4, "momentum": 0.5}}

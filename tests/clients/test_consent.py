@@ -2,8 +2,8 @@
 
 import pytest
 
-from clients import consent
-from clients.station import Station
+from fedsmall.clients import consent
+from fedsmall.clients.station import Station
 from fedsmall.errors import PolicyError
 from fedsmall.run_sheet import RUN_ID
 from fedsmall.wire import WAITS

@@ -6,14 +6,14 @@ from threading import Timer
 import numpy as np
 import pytest
 
-from clients.consent import IS_PAUSED, pause, unpause
-from clients.station import Station
 from fedsmall.audit_log import verify
+from fedsmall.clients.consent import IS_PAUSED, pause, unpause
+from fedsmall.clients.station import Station
 from fedsmall.parts import Recipe
 from fedsmall.run_sheet import SITES
+from fedsmall.sim.consortium import sample_data
 from fedsmall.travel.dynamic.words import BALANCE
 from fedsmall.wire import PLAN, ROUND, ROUNDS, VALIDATE, WAITS
-from sim.consortium import sample_data
 from tests.clients.test_station import AS_IT_IS, NAMES, config, order, plan, refused, same, scaled
 
 OTHER_PLAN = "the plan is another than that of which this run's sites were told"

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from clients.patients import spent_here
-from clients.policy import policy_from
-from clients.site_log import SiteLog
-from clients.station import Station
+from fedsmall.clients.patients import spent_here
+from fedsmall.clients.policy import policy_from
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.station import Station
 from fedsmall.errors import PolicyError
 from fedsmall.methods import method
 from fedsmall.parts import Recipe

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.policy import Policy, load_policy
+from fedsmall.clients.policy import Policy, load_policy
 from fedsmall.errors import PolicyError
 from fedsmall.methods import method
 from fedsmall.parts import Privacy, Recipe

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from clients import launcher, relay, socket_frames
+from fedsmall.clients import launcher, relay, socket_frames
 from fedsmall.errors import PolicyError
 from fedsmall.frames import from_frame, joined, pieces_of, to_frame
+from fedsmall.sim.consortium.bundles import own_digest
+from fedsmall.sim.engines.local_grid import act_as_server
+from fedsmall.strategies.server import retrying_grid
 from fedsmall.wire import CONFIG
-from sim.consortium.bundles import own_digest
-from sim.engines.local_grid import act_as_server
-from strategies.server import retrying_grid
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_station_that_ends_before_it_has_answered_is_sent_the_order_again(tmp_
 def test_the_relay_imports_nothing_heavy():
     code = (
         "import sys, flwr.supernode.cli.flwr_clientapp; before = set(sys.modules);"
-        "import clients.relay, clients.launcher;"
+        "import fedsmall.clients.relay, fedsmall.clients.launcher;"
         "heavy = {'torch', 'pydantic', 'sklearn', 'pandas', 'scipy', 'ray', 'flwr.serverapp'};"
         "heavy &= set(sys.modules) - before; print(sorted(heavy))"
     )

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from clients.memory import run_folder
-from clients.site_request import agreed
-from clients.telling.run_end import may_be_last, own_evaluation
+from fedsmall.clients.memory import run_folder
+from fedsmall.clients.site_request import agreed
+from fedsmall.clients.telling.run_end import may_be_last, own_evaluation
 from fedsmall.evaluation.held_out import shapes_of, told_of
 from fedsmall.federation import task_from
 from fedsmall.parts import EarlyStop

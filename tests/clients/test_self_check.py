@@ -7,9 +7,9 @@ from hashlib import blake2b
 import numpy as np
 import pytest
 
-from clients.policy import policy_from
-from clients.self_check import guarded, patients_read
-from clients.station import Station
+from fedsmall.clients.policy import policy_from
+from fedsmall.clients.self_check import guarded, patients_read
+from fedsmall.clients.station import Station
 from fedsmall.errors import PolicyError
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.run_sheet import SUMS, TELL

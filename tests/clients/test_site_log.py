@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from clients.site_log import SiteLog
 from fedsmall.audit_log import AuditLog
+from fedsmall.clients.site_log import SiteLog
 from fedsmall.errors import PolicyError
 
 

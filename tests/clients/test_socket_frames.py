@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients import socket_frames
+from fedsmall.clients import socket_frames
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import os
 import numpy as np
 import pytest
 
-from clients.kept import OWN_MODEL, kept
-from clients.memory import KEEP, RoundMemory, run_folder
-from clients.station import Station
 from fedsmall.audit_log import verify
+from fedsmall.clients.kept import OWN_MODEL, kept
+from fedsmall.clients.memory import KEEP, RoundMemory, run_folder
+from fedsmall.clients.station import Station
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.package.predictor import together
@@ -18,9 +18,9 @@ from fedsmall.package.record import COMMON
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, RUN_ID, SITES, SUMS, TELL
+from fedsmall.sim.consortium import sample_data
 from fedsmall.wire import BROKEN, PLAN, ROUND, ROUNDS, split
 from fedsmall.wire import COMMON as IS_COMMON
-from sim.consortium import sample_data
 from tests.fedsmall.training.second_device import second_device
 
 NAMES = ["bonn", "essen", "ulm"]

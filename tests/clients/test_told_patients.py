@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clients.telling.told_patients import ToldPatients
+from fedsmall.clients.telling.told_patients import ToldPatients
 
 FLOOR = 8
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from clients.kept import VISITORS, kept
-from clients.memory import run_folder
-from clients.station import Station
-from clients.visitors import KeptVisitors
+from fedsmall.clients.kept import VISITORS, kept
+from fedsmall.clients.memory import run_folder
+from fedsmall.clients.station import Station
+from fedsmall.clients.visitors import KeptVisitors
 from fedsmall.package.predictor import together
 from fedsmall.wire import KEPT, LEAVES, MODEL, split
 from tests.clients.test_station import AS_IT_IS, files, order, plan, scaled  # noqa: F401

@@ -5,8 +5,8 @@ import pytest
 
 from examples.boosted_trees import BASELINE, GROUPS, KEPT, SEEDS, SETS, STUMPS, Cell, scenario_of, table
 from fedsmall.evaluation.statistics import paired
-from research.evidence.items import DOCS
-from sim.runs.files import read_json
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.sim.runs.files import read_json
 
 CELLS = [Cell(**cell) for cell in read_json(KEPT)]
 

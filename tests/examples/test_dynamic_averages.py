@@ -18,7 +18,7 @@ from examples.dynamic_averages import (
     table,
 )
 from fedsmall.evaluation.statistics import paired
-from sim.runs.files import read_json
+from fedsmall.sim.runs.files import read_json
 from tests import ROOT
 
 CELLS = [Cell(**cell) for cell in read_json(KEPT)]

@@ -5,7 +5,7 @@ import pytest
 
 from examples.fewer_bytes import FORMS, KEPT, METHODS, SEEDS, SETS, Cell, draw, frames_of, scenario_of, table
 from fedsmall.evaluation.statistics import paired
-from sim.runs.files import read_json
+from fedsmall.sim.runs.files import read_json
 from tests import ROOT
 
 CELLS = [Cell(**cell) for cell in read_json(KEPT)]

@@ -13,7 +13,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.common.config import flatten_dict
 
-from sim.engines.inprocess import InProcessGrid
+from fedsmall.sim.engines.inprocess import InProcessGrid
 from tests import ROOT
 from tests.fedsmall.imports.apps import make_app
 from tests.flower import local_superlink
@@ -148,7 +148,7 @@ def test_flwr_run_of_an_app_with_folders_of_our_names_has_its_own_and_ours(flwr)
 
     assert status == "finished:completed", said
     check("flower_app", said)
-    assert "Sim of the app fedsmall.sim.api clients.hospital fedsmall.strategies.daisy_chain" in said
+    assert "Sim of the app fedsmall.sim.api fedsmall.clients.hospital fedsmall.strategies.daisy_chain" in said
 
 
 def check(app: str, said: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from examples.fewer_bytes import METHODS, Cell, frames_of, scenario_of, table
 from examples.largest_changes import KEPT, SEEDS, SETS, SHARES, draw
 from fedsmall.evaluation.statistics import paired
-from sim.runs.files import read_json
+from fedsmall.sim.runs.files import read_json
 from tests import ROOT
 
 CELLS = [Cell(**cell) for cell in read_json(KEPT)]

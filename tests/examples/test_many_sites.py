@@ -7,9 +7,9 @@ import tracemalloc
 import pytest
 
 from examples.many_sites import METHODS, main, scenario, write_data
-from sim.report.html import write_report
-from sim.runs.execute import execute
-from sim.runs.scenario import build
+from fedsmall.sim.report.html import write_report
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.scenario import build
 
 
 @pytest.mark.slow

@@ -3,8 +3,8 @@
 import numpy as np
 
 from examples.matched_averages import EVERY, KEPT, METHODS, SEEDS, SETS, STARTS, table
-from research.evidence.items import DOCS
-from sim.runs.files import read_json
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.sim.runs.files import read_json
 
 FOUND = read_json(KEPT)
 

@@ -11,7 +11,7 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
-from sim.engines.run import run_plan
+from fedsmall.sim.engines.run import run_plan
 
 RNG = np.random.default_rng(0)
 

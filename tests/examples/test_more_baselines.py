@@ -6,7 +6,7 @@ import pytest
 from examples.more_baselines import KEPT, METHODS, RATES, SEEDS, SETS, Cell, measure, spread, table
 from fedsmall.evaluation.statistics import paired
 from fedsmall.federation import Federation, Samples, Task
-from sim.runs.files import read_json
+from fedsmall.sim.runs.files import read_json
 from tests import ROOT
 
 CELLS = [Cell(**cell) for cell in read_json(KEPT)]

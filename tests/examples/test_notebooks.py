@@ -15,7 +15,7 @@ NOTEBOOKS = ROOT / "examples" / "notebooks"
 SIMULATED = ("first_federation", "images_at_ten_hospitals", "when_does_travelling_pay")
 REAL = "from_simulation_to_real_sites"
 LARGEST = 200_000
-IMPORT = ("from sim import run", "from fedsmall import run", "from fedsmall.sim import run")
+IMPORT = ("from fedsmall.sim import run", "from fedsmall import run", "from fedsmall.sim import run")
 WITHIN = {"abs": 0.02, "rel": 0.02}  # a kernel of another processor may round so that one sample is judged otherwise
 
 
@@ -141,7 +141,9 @@ def test_the_way_to_real_sites_ends_with_equal_bits(keeper, tmp_path_factory):
 
 def fedsmall(folder, *words):
     own = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-m", "sim.cli.app", *words], cwd=folder, env=own, check=False, timeout=120)
+    subprocess.run(
+        [sys.executable, "-m", "fedsmall.sim.cli.app", *words], cwd=folder, env=own, check=False, timeout=120
+    )
 
 
 @pytest.mark.parametrize("name", [*SIMULATED, REAL])

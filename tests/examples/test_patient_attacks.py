@@ -3,8 +3,8 @@
 from examples import patient_attacks, patient_privacy
 from examples.patient_attacks import ATTACKED, PARTIES, Attack, attack, table
 from examples.patient_privacy import EPSILONS, METHODS, SETS, Cell
-from research.evidence.items import DOCS
-from sim.runs.files import read_json
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.sim.runs.files import read_json
 
 
 def test_every_method_is_attacked_at_every_epsilon(monkeypatch):

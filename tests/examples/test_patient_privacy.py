@@ -4,7 +4,7 @@ import pytest
 
 from examples.patient_privacy import EPSILONS, KEPT, METHODS, SETS, Cell, scenario_of, table
 from fedsmall.privacy.patient_level import is_patient_level, lot_of
-from sim.runs.files import read_json
+from fedsmall.sim.runs.files import read_json
 
 
 @pytest.mark.parametrize("data", SETS)

@@ -26,9 +26,9 @@ from examples.travelling_groups import answers
 from examples.travelling_groups_sets import MLP
 from fedsmall.evaluation.ensembles import answer
 from fedsmall.evaluation.out_of_fold import figures, together, told_of
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.sim.runs.files import read_json
 from fedsmall.tasks import build_federation
-from research.evidence.items import DOCS
-from sim.runs.files import read_json
 
 SMALL = {"task": "breast_cancer", "model": "mlp", "model_options": {"hidden": [4]}, "sites": 20, "samples_per_site": 8}
 

@@ -11,8 +11,8 @@ from examples import travelling_groups
 from examples.travelling_groups import judged, kept, main, measure
 from examples.travelling_groups_sets import CNN, METHODS, METRICS, MLP, RIVALS
 from examples.travelling_groups_tables import against_rivals, of, tables, wins
-from research.evidence.items import DOCS
-from sim.runs.files import read_json
+from fedsmall.research.evidence.items import DOCS
+from fedsmall.sim.runs.files import read_json
 
 OF_SIX = {"sites": 6, "samples_per_site": 8}
 TABLE = {"task": "breast_cancer", "model": "mlp", "model_options": {"hidden": [4]}} | OF_SIX

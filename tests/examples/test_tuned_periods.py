@@ -4,7 +4,7 @@ import pytest
 
 from examples.tuned_periods import KEPT, METHODS, RATES, SEEDS, SETS, TRIED, Cell, measure, table
 from fedsmall.evaluation.statistics import paired
-from sim.runs.files import read_json
+from fedsmall.sim.runs.files import read_json
 from tests import ROOT
 
 CELLS = [Cell(**cell) for cell in read_json(KEPT)]

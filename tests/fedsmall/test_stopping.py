@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from fedsmall.errors import PlanError
 from fedsmall.parts import EarlyStop, Phase, Privacy
 from fedsmall.plan import Plan
+from fedsmall.sim.runs.scenario import build
 from fedsmall.stopping import best_round, check_stop, kept_back, looks, loss_of, ran_dry
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_run, check_told
-from sim.runs.scenario import build
 from tests.sim.engines.test_one_algorithm import plan_of
 
 STOP = EarlyStop(patience=2, hold_out=0.25)

@@ -17,10 +17,10 @@ from fedsmall.methods import METHODS
 from fedsmall.models.registry import MODELS
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Method
+from fedsmall.sim.cli.app import app
+from fedsmall.sim.runs.scenario import Scenario
 from manual import api, commands, keys, methods, tasks
 from manual.toml import spelled
-from sim.cli.app import app
-from sim.runs.scenario import Scenario
 
 SCENARIO, COMMANDS = keys.page(), commands.page()
 

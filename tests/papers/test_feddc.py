@@ -11,15 +11,15 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.runs.scenario import load
+from fedsmall.sim.runs.shipped import find
 from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Rows
 from fedsmall.training.trainer import Leg, Signals
 from fedsmall.travel.schedule import Action, bijection, contacts_of, participants
 from fedsmall.wire import Traveller
-from sim.engines.run import run_plan
-from sim.runs.scenario import load
-from sim.runs.shipped import find
 
 pytestmark = pytest.mark.slow
 

@@ -1,9 +1,9 @@
 import pytest
 
-from sim.report.html import write_report
-from sim.runs.execute import execute
-from sim.runs.folder import Run
-from sim.runs.scenario import load
+from fedsmall.sim.report.html import write_report
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import Run
+from fedsmall.sim.runs.scenario import load
 from tests.sim.runs.scenarios import write
 
 

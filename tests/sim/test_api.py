@@ -4,8 +4,8 @@ import torch
 from pandas import DataFrame, Series, concat
 
 from fedsmall.errors import DataError, PlanError
-from sim import run
-from sim.runs.scenario import load
+from fedsmall.sim import run
+from fedsmall.sim.runs.scenario import load
 from tests.sim.runs.scenarios import SMALL, write
 
 RNG = np.random.default_rng(0)
@@ -68,7 +68,7 @@ def test_a_scenario_runs_as_a_record_as_a_path_and_with_keys_set_anew(tmp_path):
 
 
 def test_the_model_is_the_reference_methods_with_its_first_seed(small_run):
-    from sim.api import Result
+    from fedsmall.sim.api import Result
 
     result = Result(small_run)
     weights = next(iter(result.model.state_dict().values())).numpy()

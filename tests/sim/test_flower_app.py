@@ -9,12 +9,12 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.common.config import flatten_dict
 
-from clients.client_app import app as client_app
+from fedsmall.clients.client_app import app as client_app
 from fedsmall.errors import PlanError
-from sim import flower_app
-from sim.engines.inprocess import InProcessGrid
-from sim.runs.folder import read
-from strategies.roster import await_all
+from fedsmall.sim import flower_app
+from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.sim.runs.folder import read
+from fedsmall.strategies.roster import await_all
 from tests import ROOT
 from tests.flower import local_superlink
 
@@ -69,7 +69,7 @@ def test_a_scenario_runs_all_its_methods_those_that_pool_among_them(no_report, t
 
 
 def test_what_a_grid_in_this_process_learns_flowers_clients_learn_to_the_bit(no_report, tmp_path):
-    from sim.runs.execute import execute
+    from fedsmall.sim.runs.execute import execute
 
     run_app(2, rounds=4, out=str(tmp_path / "flower"))
 
@@ -156,7 +156,7 @@ class OneByOne(InProcessGrid):
 
 
 def test_all_that_connect_one_after_the_other_are_taken(monkeypatch):
-    monkeypatch.setattr("strategies.roster.QUIET_S", 0.3)
+    monkeypatch.setattr("fedsmall.strategies.roster.QUIET_S", 0.3)
 
     assert await_all(OneByOne(client_app, 4)) == 4
 

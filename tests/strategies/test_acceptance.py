@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
+from fedsmall.strategies.acceptance import accepted
+from fedsmall.strategies.checks import Limits, check_reply
 from fedsmall.wire import BLURRED, EXAMPLES, METRICS, MODEL, STEPS
-from strategies.acceptance import accepted
-from strategies.checks import Limits, check_reply
 
 LIMITS = Limits(metrics=frozenset((EXAMPLES, STEPS, BLURRED)))
 

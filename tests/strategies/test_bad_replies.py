@@ -13,10 +13,10 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedsmall.errors import ReplyError
+from fedsmall.sim.engines.local_grid import act_as_server
+from fedsmall.strategies.checks import Limits, check_reply, signature
+from fedsmall.strategies.server.retrying_grid import _digest
 from fedsmall.wire import CARRIED, EXAMPLES, LOSS, METRICS, MODEL, RULE, STEPS
-from sim.engines.local_grid import act_as_server
-from strategies.checks import Limits, check_reply, signature
-from strategies.server.retrying_grid import _digest
 
 TRIES = int(os.environ.get("FEDSMALL_REPLIES", "400"))
 SHAPES = {"0.weight": (3, 4), "0.bias": (3,), "1.running_mean": (3,), "1.num_batches_tracked": ()}

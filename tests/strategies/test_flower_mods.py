@@ -20,19 +20,19 @@ from flwr.serverapp.strategy import (
     FedAvg,
 )
 
-from clients.client_app import app as our_app
-from clients.site_data import give_federation
+from fedsmall.clients.client_app import app as our_app
+from fedsmall.clients.site_data import give_federation
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.sim.engines.run import initial_model
+from fedsmall.strategies import SCAFFOLD, Averaging, DaisyChain, FedDC, RadonMachine
+from fedsmall.strategies.records import to_record
 from fedsmall.tasks import build_federation
 from fedsmall.travel.schedule import Schedule
 from fedsmall.wire import PLAN
-from sim.engines.inprocess import InProcessGrid
-from sim.engines.run import initial_model
-from strategies import SCAFFOLD, Averaging, DaisyChain, FedDC, RadonMachine
-from strategies.records import to_record
 
 NORM, SITES, SIZE, ROUNDS = 0.5, 4, 2, 6
 STRATEGIES = {

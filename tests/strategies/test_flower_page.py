@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from strategies import FedDC
+from fedsmall.strategies import FedDC
 from tests import ROOT
 from tests.strategies.toy import toy_grid, weights
 

@@ -6,20 +6,20 @@ import pytest
 from flwr.app import ConfigRecord
 
 import strategies
-from clients.client_app import app
-from clients.site_data import give_federation
+from fedsmall.clients.client_app import app
+from fedsmall.clients.site_data import give_federation
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.strategies import SCAFFOLD, Averaging, DaisyChain, FedDC, FedDyn, FedNova, RadonMachine, RepTreeFL
+from fedsmall.strategies.records import to_arrays, to_record
 from fedsmall.tasks import build_federation
 from fedsmall.travel.schedule import Schedule
 from fedsmall.wire import PLAN
-from sim.engines.inprocess import InProcessGrid
-from sim.engines.run import run_plan
-from strategies import SCAFFOLD, Averaging, DaisyChain, FedDC, FedDyn, FedNova, RadonMachine, RepTreeFL
-from strategies.records import to_arrays, to_record
 from tests import ROOT
 from tests.strategies.test_other_apps import Heard, template_app
 from tests.strategies.toy import weights

@@ -6,10 +6,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
+from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.strategies import Averaging, DaisyChain
 from fedsmall.travel.schedule import Schedule
 from fedsmall.wire import METRICS, PLAN
-from sim.engines.inprocess import InProcessGrid
-from strategies import Averaging, DaisyChain
 from tests.strategies.toy import toy_grid, weights
 
 

@@ -9,11 +9,11 @@ from fedsmall.federation import Federation
 from fedsmall.methods import method
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.record import RunRecord
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.strategies import SCAFFOLD, RepTreeFL
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_composition
-from sim.engines.record import RunRecord
-from sim.engines.run import run_plan
-from strategies import SCAFFOLD, RepTreeFL
 
 SITES = 3
 

@@ -5,9 +5,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsmall.errors import PlanError, PolicyError
+from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.strategies.roster import Roster, await_sites
 from fedsmall.wire import CONFIG
-from sim.engines.inprocess import InProcessGrid
-from strategies.roster import Roster, await_sites
 from tests.strategies.toy import append_digit, toy_app
 
 

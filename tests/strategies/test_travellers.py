@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from fedsmall.aggregation.combiners import Aggregate, Updates
 from fedsmall.errors import ReplyError
+from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.strategies import Averaging, DaisyChain
 from fedsmall.travel.schedule import Action, Schedule
 from fedsmall.wire import CONFIG, ROUND, Arrays
-from sim.engines.inprocess import InProcessGrid
-from strategies import Averaging, DaisyChain
 from tests.strategies.toy import moments_of, toy_app, toy_grid, weights
 
 

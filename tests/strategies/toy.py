@@ -6,9 +6,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.strategies.records import to_record
 from fedsmall.wire import CONFIG, METRICS, MODEL, PLAN
-from sim.engines.inprocess import InProcessGrid
-from strategies.records import to_record
 
 ASKED = ConfigRecord({PLAN: "a plan of which these sites know nothing"})  # so that they are asked for their names
 Change = Callable[[str, np.ndarray, int], np.ndarray]

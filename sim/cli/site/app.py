@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from sim.cli.site import programs, runs
+from fedsmall.sim.cli.site import programs, runs
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a hospital's side of a consortium.")
 COMMANDS: dict[str, Callable[..., None]] = {  # as its help lists them

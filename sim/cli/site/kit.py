@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from clients.policy import Policy, load_policy
-from sim.consortium.site import Site
+from fedsmall.clients.policy import Policy, load_policy
+from fedsmall.sim.consortium.site import Site
 
 Kit = Annotated[Path, typer.Option("--kit", "-k", help="the folder that the coordinator sent")]
 Home = Annotated[Path | None, typer.Option(help="where the site's programs write; by default the kit's state folder")]

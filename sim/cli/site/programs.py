@@ -5,15 +5,15 @@ from typing import Annotated
 
 import typer
 
-from clients import consent
+from fedsmall.clients import consent
 from fedsmall.sealing.roll import known_identities
-from sim.cli.site.kit import HERE, Home, Kit, site_of
-from sim.cli.site.roll import say_roll
-from sim.cli.terminal import say
-from sim.consortium import keys, supervisor
-from sim.consortium import site as sites
-from sim.consortium.site import Site
-from sim.consortium.supervisor import stay
+from fedsmall.sim.cli.site.kit import HERE, Home, Kit, site_of
+from fedsmall.sim.cli.site.roll import say_roll
+from fedsmall.sim.cli.terminal import say
+from fedsmall.sim.consortium import keys, supervisor
+from fedsmall.sim.consortium import site as sites
+from fedsmall.sim.consortium.site import Site
+from fedsmall.sim.consortium.supervisor import stay
 
 
 def keygen(kit: Kit = HERE) -> None:
@@ -77,7 +77,7 @@ def check(
 ) -> None:
     """Look at the site's data before it joins: what is wrong with them, what would leave, and what never does."""
     from fedsmall.check import check_site
-    from sim.runs import scenario, shipped
+    from fedsmall.sim.runs import scenario, shipped
 
     if bool(task) == (plan is not None):
         raise ValueError("say what the data are for: either --task or --scenario")

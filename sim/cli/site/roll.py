@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fedsmall.sealing.roll import roll_digest, spoken
-from sim.cli.terminal import say
+from fedsmall.sim.cli.terminal import say
 
 
 def say_roll(roll: Mapping[str, str]) -> None:

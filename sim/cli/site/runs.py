@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from clients.site_log import SiteLog
-from sim.cli.site.kit import HERE, Home, Kit, RunName, policy_of, site_of
-from sim.cli.terminal import say
-from sim.consortium.site import Site
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.sim.cli.site.kit import HERE, Home, Kit, RunName, policy_of, site_of
+from fedsmall.sim.cli.terminal import say
+from fedsmall.sim.consortium.site import Site
 
 OWNERS_ALONE = 0o600  # the mode of what has a line or a point for every patient
 
@@ -21,7 +21,7 @@ def audit(
     site: Annotated[str, typer.Option(help="the site's name; the kit's if not given")] = "",
 ) -> None:
     """Whether a run's model tells this site's training patients from those it held out. Nothing leaves the site."""
-    from sim.audit.own_site import audit_own_site
+    from fedsmall.sim.audit.own_site import audit_own_site
 
     for line in audit_own_site(run, site or Site(kit, kit).card.site, data).lines():
         say(line)
@@ -40,12 +40,12 @@ def package(
     out: Annotated[Path | None, typer.Option(help="the folder to write; RUN-common and the like if not given")] = None,
 ) -> None:
     """A model of a finished run, ready to use: from what the site keeps, without the coordinator."""
-    from clients.kept import OWN_MODEL, VISITORS, kept
-    from clients.memory import RUNS, run_folder
+    from fedsmall.clients.kept import OWN_MODEL, VISITORS, kept
+    from fedsmall.clients.memory import RUNS, run_folder
     from fedsmall.errors import PlanError
     from fedsmall.package.record import COMMON
     from fedsmall.package.store import save
-    from sim.runs.files import check_free
+    from fedsmall.sim.runs.files import check_free
 
     if own and visitors:
         raise PlanError("--own and --visitors each mean other models; give one of them")
@@ -77,8 +77,8 @@ def report(
 
     Made from the hospital's own disk; nothing is sent.
     """
-    from sim.report.sites.hospital import own_run, page
-    from sim.runs.files import write
+    from fedsmall.sim.report.sites.hospital import own_run, page
+    from fedsmall.sim.runs.files import write
 
     site = site_of(kit, home)
     own = own_run(site.home, policy_of(kit), site.card.site, run)
@@ -96,11 +96,11 @@ def predictions(
     out: Annotated[Path | None, typer.Option(help="the CSV; RUN.csv if not given")] = None,
 ) -> None:
     """What a forest over split columns says of this hospital's new patients; nobody else has it."""
-    from clients.columns.desk import PREDICTIONS
-    from clients.memory import RUNS, run_folder
-    from clients.upkeep.at_rest import opened
+    from fedsmall.clients.columns.desk import PREDICTIONS
+    from fedsmall.clients.memory import RUNS, run_folder
+    from fedsmall.clients.upkeep.at_rest import opened
     from fedsmall.errors import PlanError
-    from sim.runs.files import write
+    from fedsmall.sim.runs.files import write
 
     file, path = run_folder(site_of(kit, home).home / RUNS, run) / PREDICTIONS, out or Path(f"{run}.csv")
     if path.exists():
@@ -119,8 +119,8 @@ def forget(
     home: Home = None,
 ) -> None:
     """Delete what this site keeps of a run: models, visitors, memory. Log, privacy account and guards stay."""
-    from clients.socket_frames import is_answered
-    from clients.upkeep import forgetting
+    from fedsmall.clients.socket_frames import is_answered
+    from fedsmall.clients.upkeep import forgetting
     from fedsmall.errors import PlanError
 
     site = site_of(kit, home)
@@ -154,7 +154,7 @@ def log(
         say(f"{entry['time']}  {entry['event']:8} {entry.get('kind', ''):9} {entry.get('run', '')}  {what}")
     if not written.charges():
         return
-    from clients.patients import spent_here
+    from fedsmall.clients.patients import spent_here
 
     delta = policy_of(kit).delta
     for run, epsilon in spent_here(written, delta):
@@ -162,7 +162,7 @@ def log(
 
 
 def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
-    from sim.consortium.records import log_check
+    from fedsmall.sim.consortium.records import log_check
 
     result, faults = written.verify(), []
     if result.fault:
@@ -179,6 +179,6 @@ def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
 
 def _opened(kit: Path) -> AbstractContextManager[None]:
     """Within it, what the site keeps is read by the key that its policy names, where it names one."""
-    from clients.upkeep.at_rest import keeping
+    from fedsmall.clients.upkeep.at_rest import keeping
 
     return keeping(policy_of(kit).rest_key)

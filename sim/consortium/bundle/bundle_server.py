@@ -1,5 +1,5 @@
 """The ServerApp of a federation of real sites, from the fedsmall that is installed at the coordinator."""
 
-from sim.consortium.server_app import app
+from fedsmall.sim.consortium.server_app import app
 
 __all__ = ["app"]

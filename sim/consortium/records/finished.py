@@ -1,6 +1,6 @@
 """The folder of a run over real sites, once it is finished, made what a simulation's is.
 
-Beside its own files (:mod:`strategies.server.deployment`) it gets those of :mod:`sim.runs.folder`: scenario, plans,
+Beside its own files (:mod:`fedsmall.strategies.server.deployment`) it gets those of :mod:`fedsmall.sim.runs.folder`: scenario, plans,
 summary, rounds, packages. What a simulation knows and a coordinator does not is left out: what models say of single
 samples, how many of each class a site trains on, the sites' own models.
 """
@@ -32,15 +32,15 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.run_sheet import RunSheet
 from fedsmall.sealing.tallies import TOGETHER
+from fedsmall.sim.consortium.records.run_log import RunLog, run_log
+from fedsmall.sim.engines.record import RunRecord, versions
+from fedsmall.sim.runs.cores import cores
+from fedsmall.sim.runs.files import write, write_json
+from fedsmall.sim.runs.folder import REAL_SITES, Run
+from fedsmall.sim.runs.scenario import as_toml, of_plan
 from fedsmall.stopping import TELLING
+from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.wire import Arrays
-from sim.consortium.records.run_log import RunLog, run_log
-from sim.engines.record import RunRecord, versions
-from sim.runs.cores import cores
-from sim.runs.files import write, write_json
-from sim.runs.folder import REAL_SITES, Run
-from sim.runs.scenario import as_toml, of_plan
-from strategies.server.run_loop import Evaluation
 
 Told = Mapping[str, Any]
 MODEL_FILE = "model.safetensors"

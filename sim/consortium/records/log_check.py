@@ -11,9 +11,9 @@ from typing import Any
 
 from fedsmall.audit_log import AuditLog, verify
 from fedsmall.ends import Statement, statement_of
-from sim.consortium import runs
-from strategies.server import heads
-from strategies.server.retrying_grid import FAULT
+from fedsmall.sim.consortium import runs
+from fedsmall.strategies.server import heads
+from fedsmall.strategies.server.retrying_grid import FAULT
 
 Entry = dict[str, Any]
 

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from fedsmall.evaluation.clinical import Curve, calibration, precision_recall, roc
 from fedsmall.evaluation.intervals import interval
-from sim.report.clinical.shown import Clinical
-from sim.report.figures import INK, STYLE, square
-from sim.report.style import LOOKS, SPARE, looks
-from sim.report.tables import by_label
-from sim.runs.files import as_csv
+from fedsmall.sim.report.clinical.shown import Clinical
+from fedsmall.sim.report.figures import INK, STYLE, square
+from fedsmall.sim.report.style import LOOKS, SPARE, looks
+from fedsmall.sim.report.tables import by_label
+from fedsmall.sim.runs.files import as_csv
 
 GRID = np.linspace(0, 1, 101)
 MOST_OTHERS = 5

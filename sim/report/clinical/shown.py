@@ -14,8 +14,8 @@ from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.clinical import STATISTICS, VALUES, AtThreshold, Estimate, at_threshold, auc
 from fedsmall.evaluation.intervals import Interval, interval
 from fedsmall.evaluation.thresholds import SENSITIVITY
-from sim.report.tables import by_label, table
-from sim.runs.folder import PlanRun, Run
+from fedsmall.sim.report.tables import by_label, table
+from fedsmall.sim.runs.folder import PlanRun, Run
 
 MOST_CLASSES = 12
 MOST_SITES = 40

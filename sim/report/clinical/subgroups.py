@@ -12,7 +12,7 @@ import numpy as np
 
 from fedsmall.data.subgroups import UNKNOWN
 from fedsmall.evaluation.clinical import AtThreshold, Estimate, at_threshold, auc, wilson
-from sim.report.clinical.shown import Clinical
+from fedsmall.sim.report.clinical.shown import Clinical
 
 CUT = re.compile(r"(?P<below>below )?(?P<low>-?[\d.]+(e[-+]?\d+)?)( to below .*| or more)?$")
 FLOOR = 8  # samples of a group whose figures are shown, as of a hospital; of fewer they are as good as labels

@@ -6,8 +6,8 @@ regression or machine learning methods", BMJ 385:e078378. The items are abridged
 
 from typing import NamedTuple
 
-from sim.report.clinical.shown import Clinical, participants
-from sim.runs.folder import PACKAGES, Run
+from fedsmall.sim.report.clinical.shown import Clinical, participants
+from fedsmall.sim.runs.folder import PACKAGES, Run
 
 
 class Item(NamedTuple):

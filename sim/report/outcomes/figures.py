@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsmall.evaluation.survival import at, brier_scores, kaplan_meier, mean_time
-from sim.report.figures import INK, SMALL, STYLE, square
-from sim.report.style import LOOKS, SPARE
-from sim.runs.files import as_csv
+from fedsmall.sim.report.figures import INK, SMALL, STYLE, square
+from fedsmall.sim.report.style import LOOKS, SPARE
+from fedsmall.sim.runs.files import as_csv
 
 TENTHS = 10
 Z95 = 1.96  # of a normal distribution: between -1.96 and 1.96 standard deviations lie 95%

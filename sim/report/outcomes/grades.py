@@ -13,12 +13,12 @@ from fedsmall.data.outcomes import ORDINAL
 from fedsmall.evaluation.clinical import wilson
 from fedsmall.evaluation.grades import kappa
 from fedsmall.evaluation.intervals import Scale, interval
-from sim.report.clinical.shown import Said, clinical
-from sim.report.figures import INK
-from sim.report.outcomes.figures import Told, empty, reliability, reliability_of
-from sim.report.outcomes.half import Drawn, Shown, Worth, sites_of, worth
-from sim.runs.files import as_csv
-from sim.runs.folder import Run
+from fedsmall.sim.report.clinical.shown import Said, clinical
+from fedsmall.sim.report.figures import INK
+from fedsmall.sim.report.outcomes.figures import Told, empty, reliability, reliability_of
+from fedsmall.sim.report.outcomes.half import Drawn, Shown, Worth, sites_of, worth
+from fedsmall.sim.runs.files import as_csv
+from fedsmall.sim.runs.folder import Run
 
 FIFTHS = 5
 SHADES = (0.12, 0.88)  # of the colour map, between which grades lie: light to dark, so they are told apart in grey

@@ -16,11 +16,11 @@ from fedsmall.evaluation.intervals import Interval, Scale, interval
 from fedsmall.evaluation.numbers import STATISTICS, mean_absolute_error, mean_error
 from fedsmall.evaluation.resampling import resampled
 from fedsmall.evaluation.survival import concordance, integrated_brier
+from fedsmall.sim.report.outcomes import figures as drawing
+from fedsmall.sim.report.outcomes import labels as labelled
+from fedsmall.sim.report.tables import by_label, table
+from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.wire import Arrays
-from sim.report.outcomes import figures as drawing
-from sim.report.outcomes import labels as labelled
-from sim.report.tables import by_label, table
-from sim.runs.folder import PlanRun, Run
 
 MOST_SITES = 40
 LEAST = 5  # samples of a site on which a statistic is shown

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from fedsmall.evaluation import labels
 from fedsmall.evaluation.clinical import Curve, roc
 from fedsmall.evaluation.intervals import Scale
-from sim.report.figures import INK, square
-from sim.report.outcomes.figures import MANY, Told, legend, reliability, reliability_of
-from sim.runs.files import as_csv
+from fedsmall.sim.report.figures import INK, square
+from fedsmall.sim.report.outcomes.figures import MANY, Told, legend, reliability, reliability_of
+from fedsmall.sim.runs.files import as_csv
 
 MOST_LABELS = len(MANY)
 FIFTHS = 5  # of noisy shares, in few samples

@@ -9,9 +9,9 @@ import numpy as np
 
 from fedsmall.data.outcomes import kind_of
 from fedsmall.evaluation.clinical import AtThreshold, Estimate, of_counts, wilson
-from sim.report.clinical.shown import HALF, class_names
-from sim.report.sentences import named
-from sim.runs.folder import PlanRun, Run
+from fedsmall.sim.report.clinical.shown import HALF, class_names
+from fedsmall.sim.report.sentences import named
+from fedsmall.sim.runs.folder import PlanRun, Run
 
 NONE = Estimate(float("nan"), float("nan"), float("nan"))
 LEAST_TOLD = 0.0005  # of what bins may hide of an AUC

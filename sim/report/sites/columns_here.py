@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clients.columns.desk import PART, WORTH
-from clients.columns.notebook import Notebook
-from clients.columns.say import described
-from clients.upkeep.at_rest import opened
+from fedsmall.clients.columns.desk import PART, WORTH
+from fedsmall.clients.columns.notebook import Notebook
+from fedsmall.clients.columns.say import described
+from fedsmall.clients.upkeep.at_rest import opened
 from fedsmall.vertical.sheet import ColumnPlan
 
 

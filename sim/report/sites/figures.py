@@ -6,10 +6,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedsmall.evaluation.clinical import wilson
-from sim.report.figures import INK, LARGE, SMALL, STYLE, square
-from sim.report.sites.at_home import AtHome
-from sim.report.style import LOOKS, SPARE, looks
-from sim.runs.files import as_csv
+from fedsmall.sim.report.figures import INK, LARGE, SMALL, STYLE, square
+from fedsmall.sim.report.sites.at_home import AtHome
+from fedsmall.sim.report.style import LOOKS, SPARE, looks
+from fedsmall.sim.runs.files import as_csv
 
 MOST_CURVES = 12
 

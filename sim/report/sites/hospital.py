@@ -14,27 +14,27 @@ import numpy as np
 import tomli_w
 from scipy.special import logit
 
-from clients.kept import kept
-from clients.memory import RUNS, run_folder
-from clients.patients import spent_here
-from clients.policy import Policy
-from clients.site_log import SiteLog
-from clients.site_request import Agreed, agreed
-from clients.telling.run_end import OwnEvaluation, own_evaluation
-from clients.upkeep.at_rest import keeping
 from fedsmall.audit_log import LogCheck
+from fedsmall.clients.kept import kept
+from fedsmall.clients.memory import RUNS, run_folder
+from fedsmall.clients.patients import spent_here
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_request import Agreed, agreed
+from fedsmall.clients.telling.run_end import OwnEvaluation, own_evaluation
+from fedsmall.clients.upkeep.at_rest import keeping
 from fedsmall.data.outcomes import ORDINAL, survival_of
 from fedsmall.evaluation.grades import outputs_of
 from fedsmall.evaluation.metrics import GRADED, OF_LABELS, default_metric, evaluate
 from fedsmall.federation import Task
 from fedsmall.package.record import COMMON, Package
 from fedsmall.privacy.site_level import epsilon
+from fedsmall.sim.report.css import style_sheet
+from fedsmall.sim.report.html import TEMPLATES
+from fedsmall.sim.report.sites.columns_here import OwnColumns, own_columns
+from fedsmall.sim.runs.folder import PlanRun, Run, prediction_key
+from fedsmall.sim.runs.scenario import as_toml, of_plan
 from fedsmall.wire import Arrays
-from sim.report.css import style_sheet
-from sim.report.html import TEMPLATES
-from sim.report.sites.columns_here import OwnColumns, own_columns
-from sim.runs.folder import PlanRun, Run, prediction_key
-from sim.runs.scenario import as_toml, of_plan
 
 LISTED = 200  # messages that are shown one by one
 KINDS = {

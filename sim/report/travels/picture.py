@@ -6,12 +6,12 @@ from zlib import crc32
 
 from markupsafe import Markup
 
+from fedsmall.sim.report.style import LOOKS, SPARE
+from fedsmall.sim.report.travels import timeline
+from fedsmall.sim.report.travels.circle import place, short
+from fedsmall.sim.report.travels.seen import FEW, Stop, Travels
+from fedsmall.sim.report.travels.timeline import Point
 from fedsmall.travel.schedule import Action
-from sim.report.style import LOOKS, SPARE
-from sim.report.travels import timeline
-from sim.report.travels.circle import place, short
-from sim.report.travels.seen import FEW, Stop, Travels
-from sim.report.travels.timeline import Point
 
 WIDE, HIGH, MIDDLE, RADIUS = 400, 352, (200.0, 140.0), 100.0
 LETTERS = 12  # of a name

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsmall.plan import Plan
+from fedsmall.sim.report.chain import site_names
+from fedsmall.sim.report.tables import reference_of
+from fedsmall.sim.report.travels.learnt import BAD, Learnt
+from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.travel.journey import groups_of, journey
 from fedsmall.travel.routes import among
 from fedsmall.travel.schedule import Action, Contact
-from sim.report.chain import site_names
-from sim.report.tables import reference_of
-from sim.report.travels.learnt import BAD, Learnt
-from sim.runs.folder import PlanRun, Run
 
 FEW = 12  # so many models are followed, and so many contacts shown, whole
 MOST = 1000  # sites: what each model has learnt from is kept for every one of them

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from fedsmall.sim.report.travels.seen import Stop, Travels
 from fedsmall.travel.schedule import Action
-from sim.report.travels.seen import Stop, Travels
 
 TRAIN_S, HOP_S, GATHER_S, REST_S = 0.9, 1.0, 0.8, 1.0  # how long models train, are on their way, gather, and are one
 FADE_S, GAP_S, END_S = 0.4, 2.0, 1.6  # to vanish, what is not shown, and the last contact until all begins anew

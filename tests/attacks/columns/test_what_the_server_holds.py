@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("gmpy2")
 
 from fedsmall.errors import PlanError
+from fedsmall.sim.columns.real import prepare_columns
 from fedsmall.vertical.intersection import Blinding, on_curve
 from fedsmall.vertical.messages import Message
 from fedsmall.vertical.party import Party
 from fedsmall.wire import COLUMNS, MESSAGE
-from sim.columns.real import prepare_columns
 from tests.sim.consortium.test_columns_desk import KilledError, desk, gone_on, led, open_desk, scenario
 
 __all__ = ["desk", "open_desk", "scenario"]

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("gmpy2")
 
-from clients.consent import decide, requests
-from clients.memory import RUNS, run_folder
-from clients.station import Station
+from fedsmall.clients.consent import decide, requests
+from fedsmall.clients.memory import RUNS, run_folder
+from fedsmall.clients.station import Station
 from fedsmall.run_sheet import RUN, RUN_ID
 from fedsmall.vertical.leading.conducting import conducted
 from fedsmall.vertical.messages import Message, carried

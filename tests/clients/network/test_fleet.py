@@ -10,8 +10,8 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
-from clients.network.fleet import Fleet
-from sim.engines.local_grid import act_as_server
+from fedsmall.clients.network.fleet import Fleet
+from fedsmall.sim.engines.local_grid import act_as_server
 
 RUN = 1
 

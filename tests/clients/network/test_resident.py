@@ -6,14 +6,14 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
-from clients.launcher import bundle_digest
-from clients.network import fleet, resident
-from clients.network.fleet import Arrival, GoneError, NotAdmittedError
-from clients.network.resident import Resident
-from clients.relay import KILLED
+from fedsmall.clients.launcher import bundle_digest
+from fedsmall.clients.network import fleet, resident
+from fedsmall.clients.network.fleet import Arrival, GoneError, NotAdmittedError
+from fedsmall.clients.network.resident import Resident
+from fedsmall.clients.relay import KILLED
 from fedsmall.frames import from_frame, joined, pieces_of, to_frame
-from sim.engines.local_grid import act_as_server
-from strategies.server import packed_grid
+from fedsmall.sim.engines.local_grid import act_as_server
+from fedsmall.strategies.server import packed_grid
 from tests.clients.test_relay import bundle, station
 
 __all__ = ["station"]

@@ -8,15 +8,15 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients.kept import kept
-from clients.memory import run_folder
-from clients.station import Station
-from clients.upkeep.at_rest import KEY, NONCE, SEALED, keeping, opened, seal
+from fedsmall.clients.kept import kept
+from fedsmall.clients.memory import run_folder
+from fedsmall.clients.station import Station
+from fedsmall.clients.upkeep.at_rest import KEY, NONCE, SEALED, keeping, opened, seal
 from fedsmall.errors import PolicyError
 from fedsmall.package.record import COMMON
+from fedsmall.sim.cli.app import main
+from fedsmall.sim.consortium import members
 from fedsmall.wire import ROUND, split
-from sim.cli.app import main
-from sim.consortium import members
 from tests.clients.test_station import AS_IT_IS, config, files, order, plan, same, scaled
 
 __all__ = ["files"]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from clients.policy import Policy
-from clients.upkeep.caps import MIB, Pace, least_of_a_class
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.upkeep.caps import MIB, Pace, least_of_a_class
 from fedsmall.errors import PolicyError
 from fedsmall.tasks import load_site
 from tests.clients.test_station import AS_IT_IS, config, files, order, plan, scaled, station

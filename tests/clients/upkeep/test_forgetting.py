@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from clients import socket_frames
-from clients.memory import run_folder
-from clients.site_log import SiteLog
-from clients.station import Station
-from clients.upkeep.forgetting import DAY_S, forget, forget_old
-from sim.cli.app import main
-from sim.consortium import members
+from fedsmall.clients import socket_frames
+from fedsmall.clients.memory import run_folder
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.station import Station
+from fedsmall.clients.upkeep.forgetting import DAY_S, forget, forget_old
+from fedsmall.sim.cli.app import main
+from fedsmall.sim.consortium import members
 from tests.clients.test_station import AS_IT_IS, config, files, order, plan, scaled, station
 
 __all__ = ["files", "station"]

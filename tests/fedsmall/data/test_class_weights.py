@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from clients.telling.told_sums import told_classes
+from fedsmall.clients.telling.told_sums import told_classes
 from fedsmall.data.class_weights import agreed_weights, class_sums, with_weights
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.pool import Part
@@ -13,8 +13,8 @@ from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
+from fedsmall.sim import run
 from fedsmall.training.gradients import LOSSES, weighted
-from sim import run
 
 TASK = Task("t", (2,), 2, class_names=("well", "ill"))
 BALANCED = Plan(name="p", task="t", recipe=Recipe(class_weights="balanced"), method=method("FedDC"))

@@ -157,7 +157,7 @@ def test_images_are_grey_or_in_colour(tmp_path, options):
 
 
 def test_the_mri_scenario_deals_all_253_scans_as_printed(tmp_path):
-    from sim.runs.scenario import load
+    from fedsmall.sim.runs.scenario import load
     from tests import ROOT
 
     images(tmp_path / "brain_tumor_dataset", classes=("no",), each=98)

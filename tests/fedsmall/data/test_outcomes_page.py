@@ -6,7 +6,7 @@ import tomllib
 import numpy as np
 
 from fedsmall.methods import METHODS
-from sim import run
+from fedsmall.sim import run
 from tests import ROOT
 
 PAGE = (ROOT / "docs" / "outcomes.md").read_text(encoding="utf-8")

@@ -14,10 +14,10 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Samples, Task
 from fedsmall.models.frozen import frozen_names
 from fedsmall.models.registry import build_model, common_model, initial_model
+from fedsmall.sim import run
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.frozen_body import halves
 from fedsmall.wire import Traveller
-from sim import run
 from tests.fedsmall.training.cohorts import plan_for
 
 NAME = "shufflenet_v2_x0_5"  # the smallest

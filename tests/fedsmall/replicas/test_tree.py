@@ -19,8 +19,8 @@ from fedsmall.replicas.tree import (
     subsets,
     tree_at,
 )
-from sim.runs.execute import execute
-from sim.runs.scenario import build
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.scenario import build
 
 
 def labels(zeros: int, ones: int) -> np.ndarray:

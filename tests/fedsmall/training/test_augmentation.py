@@ -14,11 +14,11 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
 from fedsmall.training.augmentation import DRAWS, augmented
 from fedsmall.training.cohort import Cohort
 from fedsmall.validation import check_plan
-from sim.engines.run import run_plan
 from tests.fedsmall.training.cohorts import IMAGES, TABLE, plan_for, samples_for
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.test_outcomes import over_real_sites

@@ -12,11 +12,11 @@ from fedsmall.federation import Task
 from fedsmall.models.frozen import frozen_names, training_mode
 from fedsmall.models.registry import build_model, common_model, completed, frozen_arrays, initial_model
 from fedsmall.plan import Plan
+from fedsmall.sim import run
+from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.frozen_body import halves
 from fedsmall.wire import Traveller
-from sim import run
-from sim.engines.inprocess import InProcessGrid
 from tests.fedsmall.training.cohorts import IMAGES, TABLE, plan_for, samples_for
 
 HERE = "tests.fedsmall.training.test_frozen"

@@ -9,9 +9,9 @@ import torch
 from rich.console import Console
 
 from fedsmall.errors import PlanError
-from research.bench import images
-from research.bench.command import _left_out, _pictured
-from research.bench.images import ImageRow, Pictures, federation_of, image_plan, image_rows, pictures
+from fedsmall.research.bench import images
+from fedsmall.research.bench.command import _left_out, _pictured
+from fedsmall.research.bench.images import ImageRow, Pictures, federation_of, image_plan, image_rows, pictures
 
 
 @pytest.fixture

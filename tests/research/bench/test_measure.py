@@ -11,15 +11,15 @@ import torch
 import typer
 from rich.console import Console
 
-from clients.client_app import app
-from clients.site_data import give_federation
-from research.bench import contenders
-from research.bench.command import _keys, _show, _write
-from research.bench.figure import figure
-from research.bench.measure import measure
-from research.bench.timing import Measured, Timing, peak_bytes
-from research.bench.workloads import WORKLOADS, Workload, small_mlps
-from sim.engines.inprocess import InProcessGrid
+from fedsmall.clients.client_app import app
+from fedsmall.clients.site_data import give_federation
+from fedsmall.research.bench import contenders
+from fedsmall.research.bench.command import _keys, _show, _write
+from fedsmall.research.bench.figure import figure
+from fedsmall.research.bench.measure import measure
+from fedsmall.research.bench.timing import Measured, Timing, peak_bytes
+from fedsmall.research.bench.workloads import WORKLOADS, Workload, small_mlps
+from fedsmall.sim.engines.inprocess import InProcessGrid
 from tests.fedsmall.training.second_device import second_device
 from tests.sim.engines.test_one_algorithm import assert_equal_bits
 
@@ -84,7 +84,7 @@ def test_a_rival_that_cannot_be_imported_is_a_line_in_the_table(name, monkeypatc
 
 
 def test_a_fault_of_our_own_engine_is_not_taken_for_a_missing_rival(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sim.engines.cohort", None)
+    monkeypatch.setitem(sys.modules, "fedsmall.sim.engines.cohort", None)
 
     with pytest.raises(ImportError, match=r"sim\.engines\.cohort"):
         measure(little(WORKLOADS["E"], ("cohort",)), 1, "cpu")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from research.evidence.items import items
-from research.evidence.result import load
+from fedsmall.research.evidence.items import items
+from fedsmall.research.evidence.result import load
 from tests import ROOT
 
 MADE = [item for item in items().values() if (ROOT / "docs" / "evidence" / f"{item.name}.json").is_file()]

@@ -1,7 +1,7 @@
 import pytest
 
 from fedsmall.errors import PlanError
-from research.evidence.items import PAPERS, PROFILES, Item, chosen, items, published, published_by_hospital
+from fedsmall.research.evidence.items import PAPERS, PROFILES, Item, chosen, items, published, published_by_hospital
 
 ALL = list(items().values())
 

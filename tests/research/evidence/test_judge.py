@@ -3,10 +3,10 @@ import pytest
 
 from fedsmall.evaluation.intervals import Interval
 from fedsmall.evaluation.statistics import holm, paired, runs_to_decide
-from research.evidence.items import Item
-from research.evidence.judge import cannot_decide, judged, nothing_learnt
-from research.evidence.page import page
-from research.evidence.result import EvidenceRow, ItemResult
+from fedsmall.research.evidence.items import Item
+from fedsmall.research.evidence.judge import cannot_decide, judged, nothing_learnt
+from fedsmall.research.evidence.page import page
+from fedsmall.research.evidence.result import EvidenceRow, ItemResult
 
 BASE, OTHER = "FedAvg, equal communication", "FedDC"  # published at 80 and 89 in Fig. 4
 ITEM = Item(name="item", scenario="feddc_fig4_synthetic.toml", title="t", baseline=BASE, experiment="feddc-fig4")

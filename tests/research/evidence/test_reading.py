@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from research.evidence import reading
-from research.evidence.reading import keep, measure
+from fedsmall.research.evidence import reading
+from fedsmall.research.evidence.reading import keep, measure
 
 
 @pytest.fixture

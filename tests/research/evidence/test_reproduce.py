@@ -6,12 +6,12 @@ import pytest
 
 from fedsmall.evaluation.intervals import Interval
 from fedsmall.evaluation.statistics import paired
+from fedsmall.research.evidence.figures import FIGURES
+from fedsmall.research.evidence.items import Item, Vary, items
+from fedsmall.research.evidence.page import page, summary
+from fedsmall.research.evidence.result import load
+from fedsmall.research.evidence.run import reproduce, rewrite
 from fedsmall.tasks import build_federation
-from research.evidence.figures import FIGURES
-from research.evidence.items import Item, Vary, items
-from research.evidence.page import page, summary
-from research.evidence.result import load
-from research.evidence.run import reproduce, rewrite
 
 SMALL = ("seeds=[0,1,2]", "sites=4", "samples_per_site=6", "rounds=4", "evaluate_every=2", "recipe.lr=0.3")
 
@@ -128,7 +128,7 @@ def test_the_same_results_give_the_same_page_and_figure(made):
     item, result, base = made
     figure = base / "docs" / "evidence" / "gradients.svg"
     before = rewrite(base / "docs").read_text(), figure.read_text()
-    from research.evidence.figures import draw
+    from fedsmall.research.evidence.figures import draw
 
     draw(item, result, base / "docs" / "evidence")
 
@@ -159,8 +159,8 @@ def test_an_item_without_its_data_is_recorded_as_not_run(tmp_path):
 
 
 def test_a_claim_on_other_data_is_asked_for_its_sign_alone(made, tmp_path):
-    from research.evidence.rows import rows_of
-    from sim.runs.folder import read
+    from fedsmall.research.evidence.rows import rows_of
+    from fedsmall.sim.runs.folder import read
 
     item, _, base = made
     apart = item.model_copy(update={"apart": "other data", "baseline": "FedAvg, equal communication"})

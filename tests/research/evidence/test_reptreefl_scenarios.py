@@ -4,8 +4,8 @@ import pytest
 
 from fedsmall.parts import Tree
 from fedsmall.replicas.tree import forest
+from fedsmall.sim.runs.scenario import load
 from fedsmall.validation import check_composition
-from sim.runs.scenario import load
 from tests import ROOT
 
 PAPERS = ROOT / "scenarios" / "papers"

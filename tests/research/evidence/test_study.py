@@ -5,11 +5,11 @@ import pytest
 
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
+from fedsmall.research.evidence.study import FULL, METHODS, Cell, CellOutcome, _write, cells, read, study
+from fedsmall.research.evidence.study_page import judge, section
+from fedsmall.research.evidence.study_walk import final_accuracies, side_by_side, train
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
-from research.evidence.study import FULL, METHODS, Cell, CellOutcome, _write, cells, read, study
-from research.evidence.study_page import judge, section
-from research.evidence.study_walk import final_accuracies, side_by_side, train
-from sim.engines.run import run_plan
 
 OUTCOME = CellOutcome(0.9, 0.0, -0.1, 0.1, 1.0, 0.0, -0.1, 0.1, 1.0, 0.1, 0.1, 0.1, 0.0, 0, 10, 1.0)
 
@@ -73,7 +73,7 @@ def test_cells_come_out_the_same_from_two_processes(tmp_path, monkeypatch):
     quick = [cell for cell in cells() if (cell.samples, cell.sites, cell.model, cell.contacts) == (2, 5, "linear", 20)][
         :2
     ]
-    monkeypatch.setattr("research.evidence.study.cells", lambda: quick)
+    monkeypatch.setattr("fedsmall.research.evidence.study.cells", lambda: quick)
 
     for name, processes in (("one", 1), ("two", 2)):
         assert study(tmp_path / name, processes=processes) == 2

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from fedsmall.privacy.membership import leak, scores
-from sim.audit import attack
-from sim.audit.attack import audit, findings, play
-from sim.audit.side_by_side import side_by_side
-from sim.audit.views import VIEWS
-from sim.audit.world import world_of
+from fedsmall.sim.audit import attack
+from fedsmall.sim.audit.attack import audit, findings, play
+from fedsmall.sim.audit.side_by_side import side_by_side
+from fedsmall.sim.audit.views import VIEWS
+from fedsmall.sim.audit.world import world_of
 from tests.sim.audit.worlds import plan_of
 
 KEYS = {"sites": 8, "samples_per_site": 5, "rounds": 12, "recipe": {"lr": 0.3}, "model_options": {"hidden": [32, 16]}}

@@ -5,7 +5,7 @@ import torch
 from scipy.special import logit
 
 from fedsmall.evaluation.probabilities import probabilities
-from sim.audit.confidence import sureness
+from fedsmall.sim.audit.confidence import sureness
 
 RNG = np.random.default_rng(0)
 

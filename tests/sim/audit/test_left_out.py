@@ -2,9 +2,9 @@
 
 import pytest
 
-from sim.audit.scenario import CHANGED, IN_PHASES, OF_TREES, POOLED, SEVERAL, audit_scenario, chosen
-from sim.runs.progress import Silent
-from sim.runs.scenario import build
+from fedsmall.sim.audit.scenario import CHANGED, IN_PHASES, OF_TREES, POOLED, SEVERAL, audit_scenario, chosen
+from fedsmall.sim.runs.progress import Silent
+from fedsmall.sim.runs.scenario import build
 
 TASK = {"name": "small", "task": "digits", "sites": 4, "samples_per_site": 6, "rounds": 2, "seeds": [0]}
 PHASES = [{"rounds": 1, "sites": 0.5, "aggregate_every": 1}, {"permute_every": 1, "models": 1, "route": "cyclic"}]

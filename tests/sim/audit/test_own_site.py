@@ -7,11 +7,11 @@ from safetensors.numpy import save_file
 from fedsmall.data.raw_site import agreed
 from fedsmall.models.registry import initial_model
 from fedsmall.run_sheet import RunSheet
+from fedsmall.sim.audit.own_site import audit_own_site
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Signals, leg_at
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import Traveller
-from sim.audit.own_site import audit_own_site
 from tests.sim.audit.worlds import plan_of
 
 SITES = ("aachen", "bonn", "celle")

@@ -3,11 +3,11 @@ import pytest
 
 from fedsmall.methods import METHODS
 from fedsmall.models.registry import initial_model
+from fedsmall.sim.audit.side_by_side import batches_of, side_by_side
+from fedsmall.sim.audit.world import world_of
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import contacts_of
-from sim.audit.side_by_side import batches_of, side_by_side
-from sim.audit.world import world_of
 from tests.sim.audit.worlds import plan_of
 
 ASKED = {name: plan_of(name, dtype="float64") for name in METHODS if METHODS[name].parts.get("aggregator") != "radon"}

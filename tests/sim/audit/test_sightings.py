@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from fedsmall.models.registry import initial_model
+from fedsmall.sim.audit.confidence import Confidence
+from fedsmall.sim.audit.side_by_side import side_by_side
+from fedsmall.sim.audit.sightings import OLDEST, SERVER, Notes, Route
+from fedsmall.sim.audit.world import world_of
 from fedsmall.travel.schedule import Action
-from sim.audit.confidence import Confidence
-from sim.audit.side_by_side import side_by_side
-from sim.audit.sightings import OLDEST, SERVER, Notes, Route
-from sim.audit.world import world_of
 from tests.sim.audit.worlds import plan_of
 
 SITES = 5

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedsmall.errors import PlanError
-from sim.audit.world import MOST_CANDIDATES, split, world_of
+from fedsmall.sim.audit.world import MOST_CANDIDATES, split, world_of
 from tests.sim.audit.worlds import plan_of
 
 

@@ -1,7 +1,7 @@
 """Small worlds that the tests of the audit share."""
 
 from fedsmall.plan import Plan
-from sim.runs.scenario import build
+from fedsmall.sim.runs.scenario import build
 
 SMALL = {
     "name": "small",

@@ -2,7 +2,7 @@
 
 import click
 
-from sim.cli.app import COMMANDS, LazyCommand
+from fedsmall.sim.cli.app import COMMANDS, LazyCommand
 
 
 def assert_known(line: str) -> None:

@@ -3,9 +3,9 @@ import json
 import pytest
 from markupsafe import escape
 
-from sim.audit.page import page
-from sim.audit.record import read
-from sim.audit.sentences import sentences
+from fedsmall.sim.audit.page import page
+from fedsmall.sim.audit.record import read
+from fedsmall.sim.audit.sentences import sentences
 from tests.sim.runs.scenarios import SMALL, write
 
 QUICK = ("--runs", "8", "--out", "out")

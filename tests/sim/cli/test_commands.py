@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedsmall.sim.cli.app import COMMANDS, LazyCommand, main
 from fedsmall.theory import advise
 from manual.commands import walk
-from sim.cli.app import COMMANDS, LazyCommand, main
 from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write
 
@@ -307,7 +307,7 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
         return np.zeros(3).reshape(2, 2)  # a ValueError, but not one that a user can mend
 
     monkeypatch.setattr("fedsmall.theory.advise", broken)
-    monkeypatch.setattr("sim.cli.plan.advise", broken)
+    monkeypatch.setattr("fedsmall.sim.cli.plan.advise", broken)
 
     with pytest.raises(ValueError, match="reshape"):
         main(["plan", "--sites", "5", "--samples", "9"])
@@ -422,7 +422,7 @@ def test_the_version_is_said_alone(fedsmall):
 
 def test_help_is_there_at_once_without_the_heavy_libraries():
     code = (
-        "import sys; sys.argv = ['fedsmall', '--help']\nfrom sim.cli.app import main\ntry:\n    main()\nfinally:\n"
+        "import sys; sys.argv = ['fedsmall', '--help']\nfrom fedsmall.sim.cli.app import main\ntry:\n    main()\nfinally:\n"
         + (
             "    heavy = {'torch', 'flwr', 'ray', 'sklearn', 'scipy', 'matplotlib', 'pandas'} & set(sys.modules)\n"
             "    assert not heavy, heavy"
@@ -470,7 +470,7 @@ def test_the_shell_completes_commands_and_options(fedsmall, monkeypatch):
 
 
 def test_every_command_of_the_table_can_be_asked_for_help(fedsmall):
-    from sim.cli.app import Commands, app
+    from fedsmall.sim.cli.app import Commands, app
 
     for name in Commands(commands={}, name="x").list_commands(None):
         code, said, complained = fedsmall(name, "--help")
@@ -484,7 +484,7 @@ def test_ctrl_c_leaves_a_readable_partial_run(tmp_path):
     path = write(tmp_path, FAST.replace("rounds = 3", "rounds = 4000"))
     root = ROOT
     environment = {**os.environ, "PYTHONPATH": str(root)}
-    command = [sys.executable, "-m", "sim.cli.app", "run", str(path), "--engine", "inprocess", "--out", "out"]
+    command = [sys.executable, "-m", "fedsmall.sim.cli.app", "run", str(path), "--engine", "inprocess", "--out", "out"]
     program = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

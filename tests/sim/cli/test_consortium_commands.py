@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.kept import OWN_MODEL, Place, keep
-from clients.memory import run_folder
-from clients.site_log import SiteLog
-from clients.visitors import KeptVisitors
 from fedsmall.audit_log import AuditLog
+from fedsmall.clients.kept import OWN_MODEL, Place, keep
+from fedsmall.clients.memory import run_folder
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.visitors import KeptVisitors
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
@@ -22,11 +22,11 @@ from fedsmall.package.store import read
 from fedsmall.plan import Plan
 from fedsmall.privacy.accountant import epsilon_of
 from fedsmall.privacy.patient_level import Charge
+from fedsmall.sim.cli.app import main
+from fedsmall.sim.consortium import keys, members, runs, sample_data, server, waiting
+from fedsmall.sim.consortium.site import Site, classic_programs, programs
+from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.tasks import load_site
-from sim.cli.app import main
-from sim.consortium import keys, members, runs, sample_data, server, waiting
-from sim.consortium.site import Site, classic_programs, programs
-from strategies.server.journal import FileJournal
 from tests.sim.consortium.desk import Desk
 
 HOSTILE = {

@@ -3,9 +3,9 @@ import re
 
 import pytest
 
-from sim.cli.app import main
-from sim.runs.scenario import load as load_scenario
-from sim.tuning.search import FOLDS, choose, load
+from fedsmall.sim.cli.app import main
+from fedsmall.sim.runs.scenario import load as load_scenario
+from fedsmall.sim.tuning.search import FOLDS, choose, load
 
 SCENARIO = """
 name = "small"

@@ -14,14 +14,14 @@ import torch
 from flwr.app import Context, RecordDict
 
 from fedsmall.audit_log import AuditLog
-from sim import run
-from sim.cli.app import Commands
-from sim.cli.commands import COMMANDS
-from sim.consortium import server
-from sim.consortium import site as sites
-from sim.consortium.flower_cli import port_is_free
-from sim.runs.scenario import build
-from strategies import DaisyChain
+from fedsmall.sim import run
+from fedsmall.sim.cli.app import Commands
+from fedsmall.sim.cli.commands import COMMANDS
+from fedsmall.sim.consortium import server
+from fedsmall.sim.consortium import site as sites
+from fedsmall.sim.consortium.flower_cli import port_is_free
+from fedsmall.sim.runs.scenario import build
+from fedsmall.strategies import DaisyChain
 from tests import ROOT
 from tests.sim.cli.lines import assert_known
 from tests.strategies.toy import toy_grid

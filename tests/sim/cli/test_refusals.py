@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sim.runs.scenario import read
+from fedsmall.sim.runs.scenario import read
 
 MINE = """
 import numpy as np

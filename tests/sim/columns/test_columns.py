@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("gmpy2")
 
-from sim.columns.scenario import METHODS
+from fedsmall.sim.columns.scenario import METHODS
 
 SCENARIO = """
 name = "outcome"

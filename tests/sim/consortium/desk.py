@@ -12,23 +12,23 @@ from typing import Any
 
 from flwr.app import Message
 
-from clients import relay
-from clients.station import Station
+from fedsmall.clients import relay
+from fedsmall.clients.station import Station
 from fedsmall.ends import signer
 from fedsmall.frames import from_frame, joined, to_frame
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RunSheet
+from fedsmall.sim.consortium import keys, members, runs, sample_data
+from fedsmall.sim.consortium.site import Site
+from fedsmall.sim.engines.local_grid import act_as_server, number_message
+from fedsmall.sim.runs import scenario
+from fedsmall.strategies.server import retrying_grid
+from fedsmall.strategies.server.deployment import conduct, tell_waits, write_outcome
+from fedsmall.strategies.server.heads import Heads
+from fedsmall.strategies.server.packed_grid import pack, unpack
+from fedsmall.strategies.server.retrying_grid import RetryingGrid
+from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.wire import Arrays
-from sim.consortium import keys, members, runs, sample_data
-from sim.consortium.site import Site
-from sim.engines.local_grid import act_as_server, number_message
-from sim.runs import scenario
-from strategies.server import retrying_grid
-from strategies.server.deployment import conduct, tell_waits, write_outcome
-from strategies.server.heads import Heads
-from strategies.server.packed_grid import pack, unpack
-from strategies.server.retrying_grid import RetryingGrid
-from strategies.server.run_loop import Outcome
 from tests import ROOT
 
 NAMES = ("bonn", "essen", "ulm")

@@ -6,12 +6,12 @@ from typing import Any
 from fedsmall.audit_log import AuditLog
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RunSheet
-from sim.consortium import runs, sample_data
-from sim.consortium.records.finished import write_run
-from sim.consortium.records.run_log import LAUNCHED
-from sim.runs import scenario
-from strategies.server.deployment import conduct, write_outcome
-from strategies.server.retrying_grid import RetryingGrid
+from fedsmall.sim.consortium import runs, sample_data
+from fedsmall.sim.consortium.records.finished import write_run
+from fedsmall.sim.consortium.records.run_log import LAUNCHED
+from fedsmall.sim.runs import scenario
+from fedsmall.strategies.server.deployment import conduct, write_outcome
+from fedsmall.strategies.server.retrying_grid import RetryingGrid
 from tests import ROOT
 from tests.sim.engines.stations import Stations
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.consortium import admission, gate, keys
+from fedsmall.sim.consortium import admission, gate, keys
 
 
 @pytest.mark.parametrize("ahead", [-299.0, 0.0, 4.0])

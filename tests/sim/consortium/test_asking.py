@@ -6,14 +6,14 @@ import shutil
 import numpy as np
 import pytest
 
-from clients.site_log import SiteLog
 from fedsmall.audit_log import AuditLog
+from fedsmall.clients.site_log import SiteLog
 from fedsmall.errors import PlanError
 from fedsmall.run_sheet import CLASSES, RUN, SITES, SUMS, TELL
+from fedsmall.sim.consortium.records import log_check
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
 from fedsmall.wire import PLAN
-from sim.consortium.records import log_check
-from sim.engines.run import run_plan
 from tests.sim.consortium.desk import NAMES, Desk, plan_of
 
 BALANCED = {"recipe.class_weights": "balanced"}

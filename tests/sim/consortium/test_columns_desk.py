@@ -9,22 +9,22 @@ import pytest
 
 pytest.importorskip("gmpy2")
 
-from clients.memory import RUNS, run_folder
-from clients.policy import load_policy
 from fedsmall.audit_log import verify
+from fedsmall.clients.memory import RUNS, run_folder
+from fedsmall.clients.policy import load_policy
 from fedsmall.errors import PlanError
+from fedsmall.sim.cli.app import main
+from fedsmall.sim.columns.execute import execute, world_of
+from fedsmall.sim.columns.real import prepare_columns, told_lines
+from fedsmall.sim.columns.scenario import Columns, load_columns
+from fedsmall.sim.consortium import keys, members, runs
+from fedsmall.sim.consortium.server_app import finished
+from fedsmall.sim.engines.local_grid import act_as_server
+from fedsmall.sim.report.sites.hospital import own_run, page
+from fedsmall.strategies.columns.conduct import conduct_columns
+from fedsmall.strategies.server.heads import Heads
+from fedsmall.strategies.server.retrying_grid import RetryingGrid
 from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnSheet
-from sim.cli.app import main
-from sim.columns.execute import execute, world_of
-from sim.columns.real import prepare_columns, told_lines
-from sim.columns.scenario import Columns, load_columns
-from sim.consortium import keys, members, runs
-from sim.consortium.server_app import finished
-from sim.engines.local_grid import act_as_server
-from sim.report.sites.hospital import own_run, page
-from strategies.columns.conduct import conduct_columns
-from strategies.server.heads import Heads
-from strategies.server.retrying_grid import RetryingGrid
 from tests.sim.consortium.desk import Desk, Wire
 
 NAMES = ("hospital", "laboratory")

@@ -10,17 +10,17 @@ import pytest
 
 pytest.importorskip("gmpy2")
 
-from clients.memory import RUNS, run_folder
+from fedsmall.clients.memory import RUNS, run_folder
 from fedsmall.errors import DataError, PlanError, ReplyError
+from fedsmall.sim.cli.app import main
+from fedsmall.sim.columns.real import prepare_prediction, told_lines
+from fedsmall.sim.columns.saved import file_of, predict
+from fedsmall.sim.columns.scenario import Columns
+from fedsmall.sim.consortium.server_app import finished
 from fedsmall.vertical.active import ActiveParty
 from fedsmall.vertical.messages import Message as Said
 from fedsmall.vertical.party import Table
 from fedsmall.vertical.passive import PassiveParty
-from sim.cli.app import main
-from sim.columns.real import prepare_prediction, told_lines
-from sim.columns.saved import file_of, predict
-from sim.columns.scenario import Columns
-from sim.consortium.server_app import finished
 from tests.sim.consortium.desk import Desk
 from tests.sim.consortium.test_columns_desk import (
     NAMES,

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from sim.consortium import keys
+from fedsmall.sim.consortium import keys
 from tests import ROOT
 from tests.sim.consortium.test_docker import SERVICES
 

@@ -3,8 +3,8 @@
 import pytest
 
 from examples.loopback import LoopbackConsortium
-from sim.consortium import sample_data
-from sim.runs import scenario
+from fedsmall.sim.consortium import sample_data
+from fedsmall.sim.runs import scenario
 from tests import ROOT
 
 SITES = ("bonn", "essen", "ulm")

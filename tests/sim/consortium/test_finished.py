@@ -9,20 +9,20 @@ import pandas
 import pytest
 from sklearn.metrics import brier_score_loss, confusion_matrix, roc_auc_score
 
-from clients.memory import run_folder
-from clients.telling.run_end import own_evaluation
 from fedsmall.audit_log import AuditLog
+from fedsmall.clients.memory import run_folder
+from fedsmall.clients.telling.run_end import own_evaluation
 from fedsmall.errors import PlanError
+from fedsmall.sim.cli.app import main
+from fedsmall.sim.consortium.opened import opened
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.report.html import page
+from fedsmall.sim.report.sites.at_home import at_home
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import REAL_SITES, read
+from fedsmall.sim.runs.merge import merge
+from fedsmall.strategies.server import deployment
 from fedsmall.tasks import build_federation
-from sim.cli.app import main
-from sim.consortium.opened import opened
-from sim.engines.run import run_plan
-from sim.report.html import page
-from sim.report.sites.at_home import at_home
-from sim.runs.execute import execute
-from sim.runs.folder import REAL_SITES, read
-from sim.runs.merge import merge
-from strategies.server import deployment
 from tests.sim.consortium.real_run import NAMES, demo, files, plan_of, real_run
 
 SHORT = ("rounds=4", "method.0.permute_every=1", "method.0.aggregate_every=2", "evaluate_every=2")

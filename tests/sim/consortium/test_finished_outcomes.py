@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from clients.memory import run_folder
-from clients.policy import Policy
-from clients.telling.run_end import own_evaluation
+from fedsmall.clients.memory import run_folder
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.telling.run_end import own_evaluation
 from fedsmall.evaluation import survival
 from fedsmall.evaluation.grades import kappa
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.sim.api import Result
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.report.html import page
+from fedsmall.sim.report.sites.hospital import own_run
+from fedsmall.sim.report.sites.hospital import page as own_page
+from fedsmall.sim.runs.folder import read
 from fedsmall.tasks import build_federation
-from sim.api import Result
-from sim.engines.run import run_plan
-from sim.report.html import page
-from sim.report.sites.hospital import own_run
-from sim.report.sites.hospital import page as own_page
-from sim.runs.folder import read
 from tests.sim.consortium.real_run import NAMES, real_run
 
 TASKS = {

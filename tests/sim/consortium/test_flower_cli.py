@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from sim.consortium.flower_cli import environment
+from fedsmall.sim.consortium.flower_cli import environment
 
 
 def test_an_answer_has_no_colours_though_a_notebooks_kernel_asks_for_them(tmp_path):

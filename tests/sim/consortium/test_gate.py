@@ -13,10 +13,10 @@ from http.server import ThreadingHTTPServer
 import pytest
 from flwr.supernode.node_auth_http_interceptor import FLEET_HTTP_PUBLIC_KEY_HEADER
 
-from clients.network.fleet import Fleet
 from examples.loopback import free_ports
-from sim.consortium import flower_cli, gate, keys, members, server, supervisor
-from sim.consortium.supervisor import Program
+from fedsmall.clients.network.fleet import Fleet
+from fedsmall.sim.consortium import flower_cli, gate, keys, members, server, supervisor
+from fedsmall.sim.consortium.supervisor import Program
 from tests.sim.consortium.test_proxy import Gate
 
 pytestmark = pytest.mark.needs("nginx")

@@ -5,13 +5,13 @@ import stat
 import pytest
 from typer.testing import CliRunner
 
-from clients.sealing.desk import check_identities
+from fedsmall.clients.sealing.desk import check_identities
 from fedsmall.errors import PlanError
 from fedsmall.sealing.letters import LetterError, name_of
 from fedsmall.sealing.roll import known_identities, roll_digest, spoken
-from sim.cli.consortium import app as consortium
-from sim.cli.site.app import app as site
-from sim.consortium import keys, members, runs
+from fedsmall.sim.cli.consortium import app as consortium
+from fedsmall.sim.cli.site.app import app as site
+from fedsmall.sim.consortium import keys, members, runs
 from tests.sim.consortium.real_run import plan_of
 
 NAMES = ("bonn", "essen", "ulm")

@@ -6,7 +6,7 @@ import pytest
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
-from sim.consortium import keeper, keys, members, runs, server
+from fedsmall.sim.consortium import keeper, keys, members, runs, server
 
 
 @pytest.fixture

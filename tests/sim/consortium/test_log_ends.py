@@ -5,13 +5,13 @@ import shutil
 
 import pytest
 
-from clients.site_log import SiteLog
 from fedsmall.audit_log import AuditLog, verify
+from fedsmall.clients.site_log import SiteLog
 from fedsmall.ends import Statement, signer
 from fedsmall.errors import PlanError
+from fedsmall.sim.consortium.records import log_check
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
-from sim.consortium.records import log_check
-from sim.engines.run import run_plan
 from tests.sim.consortium.desk import NAMES, Desk, plan_of
 
 
@@ -174,7 +174,7 @@ def test_a_program_that_does_not_refuse_is_found_by_its_own_signature(desk, monk
     keep_lines(home / "log.jsonl", 3)
     (home / "log.state.json").unlink()
     desk.restart()
-    monkeypatch.setattr("clients.log_ends.LogEnds._check_held", lambda *_: None)
+    monkeypatch.setattr("fedsmall.clients.log_ends.LogEnds._check_held", lambda *_: None)
 
     with pytest.raises(PlanError, match="essen: its log was cut off or put back to an older state: it signed line"):
         desk.run("second")

@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from sim.consortium import gate, keys, members, site
+from fedsmall.sim.consortium import gate, keys, members, site
 
 
 @pytest.fixture

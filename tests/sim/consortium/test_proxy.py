@@ -16,9 +16,9 @@ import pytest
 from flwr.proto.fleet_pb2 import ActivateNodeResponse, DeactivateNodeResponse, PullMessagesResponse
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 
-from clients.network.fleet import Fleet
-from sim.consortium import admission, dialling, flower_cli, keys, members, server
-from sim.consortium.site import Site, classic_programs, programs
+from fedsmall.clients.network.fleet import Fleet
+from fedsmall.sim.consortium import admission, dialling, flower_cli, keys, members, server
+from fedsmall.sim.consortium.site import Site, classic_programs, programs
 
 HOST = "fed.hospital.invalid"  # no name server knows it (RFC 2606)
 ADDRESS = f"{HOST}:8443"

@@ -12,10 +12,10 @@ pytest.importorskip("gmpy2")
 
 from examples.loopback import LoopbackConsortium
 from fedsmall.errors import PlanError
-from sim.columns.execute import execute, world_of
-from sim.columns.real import prepare_columns, prepare_prediction, told_lines
-from sim.columns.scenario import Columns, load_columns
-from sim.consortium import runs
+from fedsmall.sim.columns.execute import execute, world_of
+from fedsmall.sim.columns.real import prepare_columns, prepare_prediction, told_lines
+from fedsmall.sim.columns.scenario import Columns, load_columns
+from fedsmall.sim.consortium import runs
 
 NAMES = ("hospital", "laboratory")
 SCENARIO = """

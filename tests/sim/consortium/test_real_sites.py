@@ -23,26 +23,26 @@ import pytest
 from safetensors.numpy import load_file
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, roc_auc_score
 
-from clients import consent
-from clients.memory import run_folder
-from clients.site_log import SiteLog
-from clients.telling.run_end import own_evaluation
 from examples import endurance
 from examples.loopback import LoopbackConsortium, free_ports
 from fedsmall.audit_log import AuditLog, verify
+from fedsmall.clients import consent
+from fedsmall.clients.memory import run_folder
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.telling.run_end import own_evaluation
 from fedsmall.data.held_out import hold_out
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.sim.cli.app import main
+from fedsmall.sim.consortium import dialling, flower_cli, keys, members, runs, sample_data, server, site, supervisor
+from fedsmall.sim.consortium.gate import LIMITS
+from fedsmall.sim.consortium.records import log_check
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.runs import scenario
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import read as read_run
 from fedsmall.tasks import build_federation
-from sim.cli.app import main
-from sim.consortium import dialling, flower_cli, keys, members, runs, sample_data, server, site, supervisor
-from sim.consortium.gate import LIMITS
-from sim.consortium.records import log_check
-from sim.engines.run import run_plan
-from sim.runs import scenario
-from sim.runs.execute import execute
-from sim.runs.folder import read as read_run
 from tests import ROOT
 from tests.sim.consortium.test_gate import at_once, invented
 
@@ -135,7 +135,7 @@ def test_a_hospital_uses_the_models_of_a_finished_run_without_the_coordinator(
         ["site", "package", "first", "--own", "--kit", str(loopback.kit("essen").kit)],
         ["predict", "first-common", "new.csv", "--out", "out.csv"],
     ):
-        command = [sys.executable, "-m", "sim.cli.app", *words]
+        command = [sys.executable, "-m", "fedsmall.sim.cli.app", *words]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr

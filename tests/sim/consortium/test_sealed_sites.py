@@ -7,9 +7,9 @@ from safetensors.numpy import load_file
 
 from examples.loopback import LoopbackConsortium
 from fedsmall.plan import Plan
+from fedsmall.sim.consortium import sample_data
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
-from sim.consortium import sample_data
-from sim.engines.run import run_plan
 from tests.sim.consortium.real_run import plan_of
 
 NAMES = ("bonn", "essen", "koeln", "mainz", "ulm")

@@ -9,8 +9,8 @@ import time
 import psutil
 import pytest
 
-from sim.consortium import supervisor
-from sim.consortium.supervisor import Program
+from fedsmall.sim.consortium import supervisor
+from fedsmall.sim.consortium.supervisor import Program
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 FAMILY = [

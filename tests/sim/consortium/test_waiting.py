@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from clients import consent
+from fedsmall.clients import consent
 from fedsmall.errors import PlanError
-from sim.consortium import runs, waiting
+from fedsmall.sim.consortium import runs, waiting
 from tests.sim.consortium.desk import NAMES, POLICY, Desk
 
 

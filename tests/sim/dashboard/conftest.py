@@ -6,8 +6,8 @@ import time
 import pytest
 
 from examples.loopback import free_ports
-from sim.dashboard.app import application, server_of
-from sim.dashboard.desk import Desk
+from fedsmall.sim.dashboard.app import application, server_of
+from fedsmall.sim.dashboard.desk import Desk
 from tests.sim.dashboard.folders import finished
 
 TOKEN = "the-token"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedsmall.audit_log import AuditLog
-from sim.consortium import members
-from strategies.server.journal import put
+from fedsmall.sim.consortium import members
+from fedsmall.strategies.server.journal import put
 from tests.sim.consortium.real_run import NAMES, plan_of, real_run
 
 RUN = "trial"

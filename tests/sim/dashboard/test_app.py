@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from fedsmall.audit_log import AuditLog
-from sim.dashboard.app import application, token_of
+from fedsmall.sim.dashboard.app import application, token_of
 from tests.sim.consortium.real_run import NAMES
 from tests.sim.dashboard.conftest import TOKEN
 from tests.sim.dashboard.folders import RUN, consortium
@@ -110,8 +110,8 @@ def test_the_token_is_made_once_in_a_file_of_its_owners(tmp_path):
 
 
 def test_the_program_listens_on_the_loopback_alone_and_writes_no_address_down(address, folder):
-    from sim.dashboard.app import server_of
-    from sim.dashboard.desk import Desk
+    from fedsmall.sim.dashboard.app import server_of
+    from fedsmall.sim.dashboard.desk import Desk
 
     settings = server_of(application(Desk(folder), TOKEN), 1).config
 

@@ -8,10 +8,10 @@ import pytest
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.methods import method
-from sim.dashboard import drawing, page
-from sim.dashboard.desk import Desk, Map, Sitting, budget_of, state_of
-from sim.dashboard.follow import FollowedLog
-from strategies.server.journal import FileJournal
+from fedsmall.sim.dashboard import drawing, page
+from fedsmall.sim.dashboard.desk import Desk, Map, Sitting, budget_of, state_of
+from fedsmall.sim.dashboard.follow import FollowedLog
+from fedsmall.strategies.server.journal import FileJournal
 from tests.sim.consortium.real_run import NAMES
 from tests.sim.dashboard.folders import PLAN, RUN, consortium
 

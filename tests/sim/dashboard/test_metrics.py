@@ -3,8 +3,8 @@
 import re
 
 from fedsmall.audit_log import AuditLog
-from sim.dashboard import metrics
-from sim.dashboard.desk import Desk
+from fedsmall.sim.dashboard import metrics
+from fedsmall.sim.dashboard.desk import Desk
 from tests.sim.consortium.real_run import NAMES
 from tests.sim.dashboard.folders import RUN
 

@@ -6,12 +6,12 @@ from fedsmall.models.own_models import SHARED_PART, has_own_models
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.cohort import run_cohort
+from fedsmall.sim.engines.evaluation import CentralEvaluator, LocalJudges
+from fedsmall.strategies.server.remote import OwnModelsEvaluator
+from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
-from sim.engines.cohort import run_cohort
-from sim.engines.evaluation import CentralEvaluator, LocalJudges
-from strategies.server.remote import OwnModelsEvaluator
-from strategies.server.run_loop import Outcome
 from tests.fedsmall.training.test_augmentation import image_plan
 from tests.sim.engines import test_groups, test_outcomes
 from tests.sim.engines.test_mixed import OPTIONS, TASK

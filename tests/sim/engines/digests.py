@@ -14,10 +14,10 @@ import torch
 
 from fedsmall.federation import Federation, Samples
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.record import RunRecord
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.runs.scenario import load
 from fedsmall.tasks import build_federation
-from sim.engines.record import RunRecord
-from sim.engines.run import run_plan
-from sim.runs.scenario import load
 from tests import ROOT
 
 FILE = Path(__file__).with_name("digests.json")

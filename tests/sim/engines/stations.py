@@ -7,15 +7,15 @@ from typing import Any
 
 from flwr.app import Message
 
-from clients import relay
-from clients.station import Station
+from fedsmall.clients import relay
+from fedsmall.clients.station import Station
 from fedsmall.data.standardise import Sums, agree
 from fedsmall.frames import from_frame, joined, to_frame
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, SITES, SUMS, TELL
+from fedsmall.sim.engines.local_grid import LocalGrid, number_message
+from fedsmall.strategies.server.packed_grid import pack, unpack
 from fedsmall.wire import PLAN
-from sim.engines.local_grid import LocalGrid, number_message
-from strategies.server.packed_grid import pack, unpack
 
 
 class Stations(LocalGrid):

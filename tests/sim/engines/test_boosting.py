@@ -12,11 +12,11 @@ from fedsmall.package.export import export
 from fedsmall.package.predictor import together
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import read
+from fedsmall.sim.runs.scenario import build
 from fedsmall.travel.routes import among
-from sim.engines.run import run_plan
-from sim.runs.execute import execute
-from sim.runs.folder import read
-from sim.runs.scenario import build
 from tests import ROOT
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import assert_equal_bits, federation_of, plan_of

@@ -5,18 +5,18 @@ from functools import partial
 import pytest
 import torch
 
-from clients import client_app
+from fedsmall.clients import client_app
 from fedsmall.errors import PlanError
 from fedsmall.models.registry import initial_model
+from fedsmall.sim.engines.cohort import run_cohort
+from fedsmall.sim.engines.ray import gpu_share
+from fedsmall.sim.engines.record import versions
+from fedsmall.sim.engines.run import ENGINES, run_plan
+from fedsmall.sim.engines.workers import ParallelCohort
 from fedsmall.tasks import build_federation
 from fedsmall.training import device as devices
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.trees import cohort_for
-from sim.engines.cohort import run_cohort
-from sim.engines.ray import gpu_share
-from sim.engines.record import versions
-from sim.engines.run import ENGINES, run_plan
-from sim.engines.workers import ParallelCohort
 from tests.fedsmall.training.second_device import second_device
 from tests.sim.engines.devices import RUNS, WITHIN, run_on
 from tests.sim.engines.on_ray import ON_RAY

@@ -12,16 +12,16 @@ from fedsmall.evaluation.ensembles import answer
 from fedsmall.package.record import DISTILLED
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
+from fedsmall.sim.consortium import runs
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.runs.chosen import chosen
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import read
+from fedsmall.sim.runs.scenario import build
 from fedsmall.tasks import build_federation
 from fedsmall.training.distillation import check_at_hand, distillation, perturbed, soft_answers
 from fedsmall.training.gradients import LOSSES
 from fedsmall.training.trees import cohort_for
-from sim.consortium import runs
-from sim.engines.run import run_plan
-from sim.runs.chosen import chosen
-from sim.runs.execute import execute
-from sim.runs.folder import read
-from sim.runs.scenario import build
 from tests.sim.engines.test_one_algorithm import federation_of, plan_of
 
 GROUPS: dict[str, Any] = {"groups": 2, "distil": 30}

@@ -8,9 +8,9 @@ import pytest
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_plan
-from sim.engines.run import run_plan
 from tests.sim.engines.test_one_algorithm import (
     RESET,
     assert_alike,

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from clients.hospital import HospitalClient
-from clients.memory import RECORD
-from clients.staying.kept import Kept, StayingMemory
-from clients.staying.training import fitted
+from fedsmall.clients.hospital import HospitalClient
+from fedsmall.clients.memory import RECORD
+from fedsmall.clients.staying.kept import Kept, StayingMemory
+from fedsmall.clients.staying.training import fitted
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.local_grid import failure
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.strategies.records import array_records, size_in_bytes
+from fedsmall.strategies.server.journal import FileJournal
+from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.travel.dynamic.words import BALANCE, FORGOT, REFERENCE, WITHIN
 from fedsmall.wire import ANSWER_BYTES, COMMON, METRICS, MODEL, ROUND, STEPS, Arrays
-from sim.engines.local_grid import failure
-from sim.engines.run import run_plan
-from strategies.records import array_records, size_in_bytes
-from strategies.server.journal import FileJournal
-from strategies.server.run_loop import Outcome
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_dynamic import ALWAYS, BETWEEN, NEVER, STAY, dynamic
@@ -264,7 +264,7 @@ def test_a_site_checks_what_leaves_against_what_its_receiver_knows(monkeypatch) 
             checked.append(client.steps)
         return done
 
-    monkeypatch.setattr("clients.client_app.fitted", seen)
+    monkeypatch.setattr("fedsmall.clients.client_app.fitted", seen)
 
     loop_of(dynamic(BETWEEN, rounds=24)).run()
 

@@ -13,11 +13,11 @@ from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.privacy import exposure
 from fedsmall.privacy.reading import records_read
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.schedule import Action, contacts_of, permutation
 from fedsmall.wire import Traveller
-from sim.engines.run import run_plan
 
 METHODS: dict[str, dict[str, Any]] = {
     "FedAvg": {"name": "FedAvg", "aggregate_every": 1},

@@ -9,8 +9,8 @@ from fedsmall.aggregation.combiners import ServerStep, Updates
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Task
 from fedsmall.parts import Recipe
+from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.validation import check_plan
-from strategies.server.journal import FileJournal
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import (
     assert_alike,

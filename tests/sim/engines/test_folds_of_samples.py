@@ -12,9 +12,9 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 from fedsmall.federation import Federation
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.routes import among, folds_of_samples
-from sim.engines.run import run_plan
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import ADAM, MOMENTUM, assert_equal_bits, federation_of, plan_of
 from tests.sim.engines.test_routes import (

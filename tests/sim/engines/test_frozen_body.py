@@ -16,9 +16,9 @@ from fedsmall.models.frozen import frozen_names
 from fedsmall.models.registry import common_model, completed
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.sim.audit.own_site import audit_own_site
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
-from sim.audit.own_site import audit_own_site
-from sim.engines.run import run_plan
 from tests.sim.consortium.real_run import files, real_run
 from tests.sim.consortium.real_run import plan_of as real_plan_of
 from tests.sim.engines.on_ray import ON_RAY

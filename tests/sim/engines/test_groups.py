@@ -11,16 +11,16 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.cohort import run_cohort
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.strategies.server.journal import FileJournal
+from fedsmall.strategies.server.remote import Judges, SiteEvaluator
 from fedsmall.tasks import build_federation
 from fedsmall.training.batches import Batches
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.commons import Commons
 from fedsmall.travel.journey import journey
 from fedsmall.validation import check_plan
-from sim.engines.cohort import run_cohort
-from sim.engines.run import run_plan
-from strategies.server.journal import FileJournal
-from strategies.server.remote import Judges, SiteEvaluator
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.test_one_algorithm import (
     ADAM,

@@ -11,10 +11,10 @@ from fedsmall.errors import ReplyError
 from fedsmall.methods import METHODS
 from fedsmall.parts import Privacy, Recipe, Tree
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.travel.journey import journey
 from fedsmall.travel.travellers import Travellers
-from sim.engines.run import run_plan
-from strategies.server.journal import FileJournal
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.test_one_algorithm import (
     ADAM,

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from fedsmall.sim.engines import many_models
+from fedsmall.sim.engines.many_models import by_lot, evaluated
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
-from sim.engines import many_models
-from sim.engines.many_models import by_lot, evaluated
-from sim.engines.run import run_plan
 from tests.sim.engines.test_no_server import plan_of
 
 

@@ -8,25 +8,25 @@ import re
 import numpy as np
 import pytest
 
-from clients.client_app import app
-from clients.site_data import give_federation
+from fedsmall.clients.client_app import app
+from fedsmall.clients.site_data import give_federation
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.models.own_models import SHARED_PART
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.sim.api import run
+from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.sim.engines.local_grid import LocalGrid
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.runs.scenario import build, load
+from fedsmall.sim.tuning.search import search
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.remote import evaluator_for, task_from_roll
+from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_plan, check_run
-from sim.api import run
-from sim.engines.inprocess import InProcessGrid
-from sim.engines.local_grid import LocalGrid
-from sim.engines.run import run_plan
-from sim.runs.scenario import build, load
-from sim.tuning.search import search
-from strategies.roster import Roster
-from strategies.server.remote import evaluator_for, task_from_roll
-from strategies.server.run_loop import Outcome
 from tests import ROOT
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations
@@ -171,7 +171,7 @@ def test_a_site_that_forgot_its_layers_would_be_judged_otherwise(federation, tmp
     plan = plan_of()
     grid = Stations(tmp_path, federation.names, monkeypatch)
     whole = conduct(plan, grid).evaluations[-1].sites["per_site"]["mae"]
-    monkeypatch.setattr("clients.memory.RoundMemory.read", lambda _: {})
+    monkeypatch.setattr("fedsmall.clients.memory.RoundMemory.read", lambda _: {})
 
     assert conduct(plan, grid).evaluations[-1].sites["per_site"]["mae"] != whole
 

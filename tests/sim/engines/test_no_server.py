@@ -11,6 +11,9 @@ from fedsmall.methods import METHODS, method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
+from fedsmall.sim.consortium import runs
+from fedsmall.sim.engines.cohort import run_cohort
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.moments import Moment
@@ -18,9 +21,6 @@ from fedsmall.travel.peers.places import Places
 from fedsmall.travel.peers.walk import Peers
 from fedsmall.travel.travellers import Travellers
 from fedsmall.validation import check_plan
-from sim.consortium import runs
-from sim.engines.cohort import run_cohort
-from sim.engines.run import run_plan
 
 MOMENTUM = Recipe(lr=0.05, momentum=0.5)
 UNEVEN = {"partition": {"sizes": [4, 8, 12, 6, 10, 5]}, "samples_per_site": None}

@@ -10,26 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients.client_app import app
-from clients.site_data import give_federation
 from fedsmall.boosting.slots import with_forest
+from fedsmall.clients.client_app import app
+from fedsmall.clients.site_data import give_federation
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.methods import METHODS, method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe, Tree
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.cohort import run_cohort
+from fedsmall.sim.engines.evaluation import CentralEvaluator
+from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.strategies.grid_trainer import GridTrainer
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.journal import FileJournal
+from fedsmall.strategies.server.run_loop import Outcome, run_rounds
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey
 from fedsmall.wire import EXAMPLES, METRICS, STEPS
-from sim.engines.cohort import run_cohort
-from sim.engines.evaluation import CentralEvaluator
-from sim.engines.inprocess import InProcessGrid
-from strategies.grid_trainer import GridTrainer
-from strategies.roster import Roster
-from strategies.server.journal import FileJournal
-from strategies.server.run_loop import Outcome, run_rounds
 
 ADAM = Recipe(optimizer="adam", lr=0.01, batch=2, local_epochs=1)
 MOMENTUM = Recipe(lr=0.05, momentum=0.5)

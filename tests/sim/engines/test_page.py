@@ -12,10 +12,10 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.batches import batch_order, batch_sizes
 from fedsmall.validation import check_plan
 from fedsmall.wire import Arrays
-from strategies.server.journal import FileJournal
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import (
     assert_alike,

@@ -11,14 +11,14 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Samples
 from fedsmall.methods import method
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.cohort import run_cohort
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.strategies.daisy_chain import DaisyChain
+from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey, taking_part
 from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.validation import check_plan
-from sim.engines.cohort import run_cohort
-from sim.engines.run import run_plan
-from strategies.daisy_chain import DaisyChain
-from strategies.server.journal import FileJournal
 from tests.sim.engines.test_one_algorithm import (
     ADAM,
     BLUR,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
-from clients.client_app import app
 from fedsmall.audit_log import digest_of
+from fedsmall.clients.client_app import app
 from fedsmall.codec.codes import SCALES
 from fedsmall.codec.differences import GAPS, VALUES
 from fedsmall.codec.known import Known
@@ -18,15 +18,15 @@ from fedsmall.frames import header_and_block, joined
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Phase, Privacy, Tree
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.strategies.records import array_records, to_arrays, to_record
+from fedsmall.strategies.server import packed_grid
+from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.departing import Door
 from fedsmall.validation import check_run
 from fedsmall.wire import CARRIED, MODEL, Traveller, join
-from sim.engines.inprocess import InProcessGrid
-from sim.engines.run import run_plan
-from strategies.records import array_records, to_arrays, to_record
-from strategies.server import packed_grid
-from strategies.server.journal import FileJournal
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import (
     ADAM,

@@ -11,25 +11,25 @@ import pytest
 from scipy.special import softmax
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
 
-from clients.client_app import app
-from clients.site_data import give_federation
+from fedsmall.clients.client_app import app
+from fedsmall.clients.site_data import give_federation
 from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import EarlyStop, Recipe, Tree
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, SITES
+from fedsmall.sim.engines.evaluation import CentralEvaluator
+from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.sim.engines.local_grid import LocalGrid
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.journal import FileJournal
+from fedsmall.strategies.server.remote import evaluator_for, task_from_roll
+from fedsmall.strategies.server.run_loop import Outcome
+from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.routes import folds_of
 from fedsmall.wire import PLAN
-from sim.engines.evaluation import CentralEvaluator
-from sim.engines.inprocess import InProcessGrid
-from sim.engines.local_grid import LocalGrid
-from sim.engines.run import run_plan
-from strategies.roster import Roster
-from strategies.server.journal import FileJournal
-from strategies.server.remote import evaluator_for, task_from_roll
-from strategies.server.run_loop import Outcome
-from strategies.server.validation import AskSites, validated
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import (
     ADAM,
@@ -114,7 +114,7 @@ def models_of_routes(plan: Plan, federation: Federation, loop: Callable[..., ByM
     if loop is not None:
         loop(plan, federation, keep)
     else:
-        from sim.engines.cohort import run_cohort
+        from fedsmall.sim.engines.cohort import run_cohort
 
         trainer = cohort_for(plan, federation.task, federation.names, federation.train)
         run_cohort(plan, trainer, lambda site: initial_model(plan, federation.task, site), keep)

@@ -8,25 +8,25 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
-from clients.client_app import app
-from clients.kept import kept
+from fedsmall.clients.client_app import app
+from fedsmall.clients.kept import kept
 from fedsmall.federation import Federation, Samples
 from fedsmall.package.record import COMMON
 from fedsmall.parts import EarlyStop, Recipe
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, SITES
+from fedsmall.sim.engines.evaluation import CentralEvaluator
+from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.sim.engines.record import RunRecord
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.journal import FileJournal
+from fedsmall.strategies.server.remote import Judges, evaluator_for, task_from_roll
+from fedsmall.strategies.server.run_loop import Outcome
+from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import PLAN
-from sim.engines.evaluation import CentralEvaluator
-from sim.engines.inprocess import InProcessGrid
-from sim.engines.record import RunRecord
-from sim.engines.run import run_plan
-from strategies.roster import Roster
-from strategies.server.journal import FileJournal
-from strategies.server.remote import Judges, evaluator_for, task_from_roll
-from strategies.server.run_loop import Outcome
-from strategies.server.validation import AskSites, validated
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import (

@@ -16,8 +16,8 @@ from fedsmall.federation import Federation, Samples, Task
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.training.trees import cohort_for
-from sim.engines.run import run_plan
 
 FEATURES, SITES, PATIENTS, SEEDS = 20, 15, 24, 12
 TASK = Task("made", (FEATURES,), 2, "cross_entropy", ("accuracy", "loss", "auc"))

@@ -13,12 +13,12 @@ from fedsmall.evaluation.metrics import evaluate
 from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.travel.visitors import Visitors, last_visits
 from fedsmall.validation import check_plan
-from sim.engines.run import run_plan
 from tests.sim.engines.test_one_algorithm import (
     ADAM,
     BLUR,

@@ -10,10 +10,10 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.remote import evaluator_for, task_from_roll
 from fedsmall.tasks import build_federation
-from sim.engines.run import run_plan
-from strategies.roster import Roster
-from strategies.server.remote import evaluator_for, task_from_roll
 from tests.fedsmall.data.pictures.test_volumes import folder
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import ByMessages

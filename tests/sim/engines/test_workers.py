@@ -12,13 +12,13 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Method, Plan
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.engines.workers import Given, LocalWorkers, ParallelCohort, StackPart, Walked, walk_part
 from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
 from fedsmall.training.trainer import Leg, Signals
 from fedsmall.wire import Traveller
-from sim.engines.run import run_plan
-from sim.engines.workers import Given, LocalWorkers, ParallelCohort, StackPart, Walked, walk_part
 from tests import ROOT
 from tests.fedsmall.training.cohorts import TABLE, plan_for, samples_for
 
@@ -100,8 +100,8 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_
 cluster.add_node(num_cpus=1)
 from tests.sim.engines.test_workers import assert_alike, given_for, plan_for
 from fedsmall.tasks import build_federation
-from sim.engines.run import run_plan
-from sim.engines.workers import RayWorkers
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.engines.workers import RayWorkers
 plan = plan_for(lr=0.1)
 workers = RayWorkers(given_for(plan), 2, cluster.address)
 assert_alike(plan, workers)

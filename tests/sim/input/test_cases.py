@@ -10,9 +10,9 @@ import pytest
 from fedsmall.errors import DataError, PlanError
 from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
+from fedsmall.sim.runs.scenario import load
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_run
-from sim.runs.scenario import load
 from tests.sim.input import cases, deep_cases, more_cases
 from tests.sim.input.cases import Case
 

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from fedsmall.run_sheet import RunSheet
+from fedsmall.sim.consortium import keys, members, runs
+from fedsmall.sim.consortium.site import Site, programs
+from fedsmall.sim.consortium.waiting import waits
 from fedsmall.travel.schedule import contacts_of
-from sim.consortium import keys, members, runs
-from sim.consortium.site import Site, programs
-from sim.consortium.waiting import waits
 from tests.sim.regions.two_levels import plan_of
 
 REGIONS = {"north": ("bonn", "essen", "ulm"), "south": ("aachen", "trier")}

@@ -11,11 +11,11 @@ from safetensors.numpy import load_file
 
 from examples import two_servers
 from fedsmall.audit_log import AuditLog
-from sim.cli.deploy import _page
-from sim.consortium import server
-from sim.consortium import site as sites
-from sim.consortium.flower_cli import port_is_free
-from sim.consortium.site import Site
+from fedsmall.sim.cli.deploy import _page
+from fedsmall.sim.consortium import server
+from fedsmall.sim.consortium import site as sites
+from fedsmall.sim.consortium.flower_cli import port_is_free
+from fedsmall.sim.consortium.site import Site
 from tests import ROOT
 
 pytestmark = [

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from clients import consent
+from fedsmall.clients import consent
 from fedsmall.errors import PlanError
+from fedsmall.strategies.regions.line import Line
 from fedsmall.travel.handover import Handover, put, read
 from fedsmall.wire import WAITS
-from strategies.regions.line import Line
 from tests.sim.regions.two_levels import TwoLevels, plan_of
 
 REGIONS = {"north": ("bonn", "essen", "ulm"), "south": ("aachen", "trier")}

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fedsmall.sim.cli.deploy import _page
 from fedsmall.travel.handover import Handover, read
-from sim.cli.deploy import _page
 from tests.sim.regions.two_levels import TwoLevels, plan_of, same, simulated, tables
 
 pytestmark = pytest.mark.slow

@@ -11,29 +11,29 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
-from clients import relay
-from clients.regions.desk import RegionDesk
-from clients.station import Station
+from fedsmall.clients import relay
+from fedsmall.clients.regions.desk import RegionDesk
+from fedsmall.clients.station import Station
 from fedsmall.federation import Federation
 from fedsmall.frames import from_frame, joined, to_frame
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN as RUN_KEY
 from fedsmall.run_sheet import RUN_ID, SITES, RunSheet
+from fedsmall.sim.consortium import runs, sample_data
+from fedsmall.sim.consortium.records.finished import write_run
+from fedsmall.sim.consortium.records.run_log import LAUNCHED
+from fedsmall.sim.engines.cohort import run_cohort
+from fedsmall.sim.engines.local_grid import LocalGrid, act_as_server, number_message
+from fedsmall.sim.runs import scenario
+from fedsmall.strategies.regions import line
+from fedsmall.strategies.server.deployment import conduct, tell_waits, write_outcome
+from fedsmall.strategies.server.packed_grid import pack, unpack
+from fedsmall.strategies.server.retrying_grid import RetryingGrid
+from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import PLAN
-from sim.consortium import runs, sample_data
-from sim.consortium.records.finished import write_run
-from sim.consortium.records.run_log import LAUNCHED
-from sim.engines.cohort import run_cohort
-from sim.engines.local_grid import LocalGrid, act_as_server, number_message
-from sim.runs import scenario
-from strategies.regions import line
-from strategies.server.deployment import conduct, tell_waits, write_outcome
-from strategies.server.packed_grid import pack, unpack
-from strategies.server.retrying_grid import RetryingGrid
-from strategies.server.run_loop import Outcome
 from tests import ROOT
 
 POLICY = "least_samples = 1\ncount_floor = 1\nleast_blur = 0\nmost_read = 1000\nleast_sites = 1\n"

@@ -3,8 +3,8 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from sim.report import chain
-from sim.report.chain import MOST_COUNTED, MOST_MARKED
+from fedsmall.sim.report import chain
+from fedsmall.sim.report.chain import MOST_COUNTED, MOST_MARKED
 
 
 def drawn(places: np.ndarray, sites: int) -> np.ndarray:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from sklearn import calibration, metrics
 
-from sim import run
-from sim.report.clinical.shown import clinical
-from sim.report.html import page
-from sim.runs.folder import read
-from sim.runs.merge import merge
+from fedsmall.sim import run
+from fedsmall.sim.report.clinical.shown import clinical
+from fedsmall.sim.report.html import page
+from fedsmall.sim.runs.folder import read
+from fedsmall.sim.runs.merge import merge
 from tests.sim.report.test_html import Nesting
 
 SITES, CLASSES = ("bonn", "essen", "graz"), ["well", "ill"]

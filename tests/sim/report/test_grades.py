@@ -12,12 +12,12 @@ import fedsmall
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.package import export as exporting
 from fedsmall.package.predictor import together
-from sim.api import Result
-from sim.report.html import page
-from sim.report.outcomes.grades import graded_half
-from sim.runs.execute import execute
-from sim.runs.folder import read
-from sim.runs.scenario import Scenario
+from fedsmall.sim.api import Result
+from fedsmall.sim.report.html import page
+from fedsmall.sim.report.outcomes.grades import graded_half
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import read
+from fedsmall.sim.runs.scenario import Scenario
 from tests.sim.engines import test_outcomes as sources
 from tests.sim.report.test_html import Nesting
 

@@ -6,16 +6,16 @@ import json
 import pytest
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
-from clients.memory import run_folder
-from clients.policy import Policy
-from clients.site_log import SiteLog
-from clients.site_request import agreed
-from clients.telling.run_end import own_evaluation
+from fedsmall.clients.memory import run_folder
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_request import agreed
+from fedsmall.clients.telling.run_end import own_evaluation
 from fedsmall.errors import PolicyError
-from sim.cli.app import main
-from sim.report.html import page as run_page
-from sim.report.sites.hospital import own_run, page
-from sim.runs.folder import read
+from fedsmall.sim.cli.app import main
+from fedsmall.sim.report.html import page as run_page
+from fedsmall.sim.report.sites.hospital import own_run, page
+from fedsmall.sim.runs.folder import read
 from tests.sim.consortium.real_run import NAMES, plan_of, real_run
 
 PRIVATE = (

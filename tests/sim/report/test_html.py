@@ -13,16 +13,16 @@ from markupsafe import escape
 from fedsmall.methods import method
 from fedsmall.parts import EarlyStop
 from fedsmall.plan import Plan
+from fedsmall.sim.report import chain, figures
+from fedsmall.sim.report.html import page, shown_scenario, write_report
+from fedsmall.sim.report.sentences import sentences
+from fedsmall.sim.report.tables import table
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import read
+from fedsmall.sim.runs.merge import data_of, merge
+from fedsmall.sim.runs.scenario import load
 from fedsmall.tasks import build_federation
 from fedsmall.travel.schedule import Action, permutation, schedule_for
-from sim.report import chain, figures
-from sim.report.html import page, shown_scenario, write_report
-from sim.report.sentences import sentences
-from sim.report.tables import table
-from sim.runs.execute import execute
-from sim.runs.folder import read
-from sim.runs.merge import data_of, merge
-from sim.runs.scenario import load
 from tests.sim.runs.scenarios import SMALL, write
 
 VOID = {"meta", "br", "path", "use", "image", "rect", "line", "circle", "input"}
@@ -132,7 +132,9 @@ def test_the_templates_go_into_the_wheel_with_the_package():
 
     assert "sim" in config["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert any(each.startswith("jinja2") for each in config["project"]["dependencies"])
-    assert {"page.html", "run.html", "table.html"} <= {f.name for f in (files("sim.report") / "templates").iterdir()}
+    assert {"page.html", "run.html", "table.html"} <= {
+        f.name for f in (files("fedsmall.sim.report") / "templates").iterdir()
+    }
 
 
 def test_a_partial_run_says_what_was_not_run(small_run):

@@ -4,12 +4,12 @@ import pytest
 
 from fedsmall.methods import method
 from fedsmall.privacy.handed_on import hands_on
+from fedsmall.sim.report.figures import _bytes
+from fedsmall.sim.report.traffic import leaves_a_site, left_out
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import read
+from fedsmall.sim.runs.scenario import build
 from fedsmall.travel.schedule import contacts_of
-from sim.report.figures import _bytes
-from sim.report.traffic import leaves_a_site, left_out
-from sim.runs.execute import execute
-from sim.runs.folder import read
-from sim.runs.scenario import build
 
 SCENARIO = {
     "name": "left out",

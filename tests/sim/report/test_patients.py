@@ -6,9 +6,9 @@ from scipy.special import expit
 
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.federation import Task
-from sim.report.sentences import sentences, with_interval
-from sim.report.tables import table
-from sim.runs.folder import Run, prediction_key
+from fedsmall.sim.report.sentences import sentences, with_interval
+from fedsmall.sim.report.tables import table
+from fedsmall.sim.runs.folder import Run, prediction_key
 from tests.sim.report.test_tables import GOOD, beside_trivial, made
 
 METHODS = [{"name": "FedAvg", "label": "often"}, {"name": "FedDC", "aggregate_every": 10}]

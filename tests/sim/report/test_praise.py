@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from fedsmall.errors import PlanError
-from sim import run
-from sim.report.html import page
-from sim.report.sentences import p_of, sentences
-from sim.report.tables import table
+from fedsmall.sim import run
+from fedsmall.sim.report.html import page
+from fedsmall.sim.report.sentences import p_of, sentences
+from fedsmall.sim.report.tables import table
 from tests.sim.report.test_tables import GOOD, beside_trivial, made
 
 PLAN = {"methods": ["FedAvg", "FedDC", "Central"], "model": "linear", "rounds": 10, "progress": False}

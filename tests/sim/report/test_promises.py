@@ -7,12 +7,12 @@ import pytest
 from rich.console import Console
 
 from fedsmall.privacy.accountant import epsilon_of, protection_of
+from fedsmall.sim.report.promises import promises
+from fedsmall.sim.report.terminal import print_run
+from fedsmall.sim.report.traffic import leaves_a_site
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.scenario import build
 from fedsmall.tasks import build_federation
-from sim.report.promises import promises
-from sim.report.terminal import print_run
-from sim.report.traffic import leaves_a_site
-from sim.runs.execute import execute
-from sim.runs.scenario import build
 
 METHODS = [
     {"name": "FedAvg", "label": "open", "aggregate_every": 2},

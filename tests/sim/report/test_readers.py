@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from sim.report.html import page
-from sim.report.readers import read_sentences, readers
-from sim.report.terminal import print_run, terminal
-from sim.runs.execute import execute
-from sim.runs.folder import Run, read
-from sim.runs.scenario import build
+from fedsmall.sim.report.html import page
+from fedsmall.sim.report.readers import read_sentences, readers
+from fedsmall.sim.report.terminal import print_run, terminal
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import Run, read
+from fedsmall.sim.runs.scenario import build
 
 TABLE = {
     "name": "who reads",

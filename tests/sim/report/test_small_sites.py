@@ -5,10 +5,10 @@ import pytest
 
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.evaluation.metrics import metrics_of
-from sim.report.html import page, site_by_site
-from sim.report.tables import table
-from sim.runs.execute import execute
-from sim.runs.scenario import Scenario
+from fedsmall.sim.report.html import page, site_by_site
+from fedsmall.sim.report.tables import table
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.scenario import Scenario
 from tests.sim.engines import test_outcomes as sources
 from tests.sim.report.test_html import Nesting
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from sim.report.stopping import stop_sentences
-from sim.runs.execute import execute
-from sim.runs.folder import read
-from sim.runs.scenario import build
+from fedsmall.sim.report.stopping import stop_sentences
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import read
+from fedsmall.sim.runs.scenario import build
 
 SCENARIO = {
     "name": "stops",

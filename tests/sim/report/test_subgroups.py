@@ -10,14 +10,14 @@ from fedsmall.data.subgroups import read_subgroups
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Plan
+from fedsmall.sim.report.clinical.shown import Said, clinical
+from fedsmall.sim.report.clinical.subgroups import _place, hidden_groups, subgroups
+from fedsmall.sim.report.clinical.tripod import tripod
+from fedsmall.sim.report.html import page
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import read
+from fedsmall.sim.runs.scenario import build
 from fedsmall.tasks import build_federation, load_site
-from sim.report.clinical.shown import Said, clinical
-from sim.report.clinical.subgroups import _place, hidden_groups, subgroups
-from sim.report.clinical.tripod import tripod
-from sim.report.html import page
-from sim.runs.execute import execute
-from sim.runs.folder import read
-from sim.runs.scenario import build
 
 ROWS = 240
 ASKED = ["sex", "age>=50, 60", "marker", "ward"]

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from fedsmall.methods import method
-from sim.report.sentences import sentences
-from sim.report.style import LOOKS, SPARE, in_order, looks
-from sim.report.tables import by_label, reference_of, table
-from sim.report.traffic import amount, leaves_a_site
-from sim.runs.folder import PlanRun, Run
-from sim.runs.scenario import build
+from fedsmall.sim.report.sentences import sentences
+from fedsmall.sim.report.style import LOOKS, SPARE, in_order, looks
+from fedsmall.sim.report.tables import by_label, reference_of, table
+from fedsmall.sim.report.traffic import amount, leaves_a_site
+from fedsmall.sim.runs.folder import PlanRun, Run
+from fedsmall.sim.runs.scenario import build
 
 METHODS = [
     {"name": "Standalone"},

@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from fedsmall.methods import method
-from sim.report.html import write_report
-from sim.report.terminal import print_run
-from sim.runs.execute import execute
-from sim.runs.scenario import build
+from fedsmall.sim.report.html import write_report
+from fedsmall.sim.report.terminal import print_run
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.scenario import build
 
 
 @pytest.mark.parametrize("names", [("Central",), ("FedDC", "Central")])

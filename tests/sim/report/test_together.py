@@ -2,12 +2,12 @@
 
 import pytest
 
-from sim.report.html import page
-from sim.report.terminal import print_run, terminal
-from sim.report.together import together
-from sim.runs.execute import execute
-from sim.runs.folder import Run, read
-from sim.runs.scenario import build
+from fedsmall.sim.report.html import page
+from fedsmall.sim.report.terminal import print_run, terminal
+from fedsmall.sim.report.together import together
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import Run, read
+from fedsmall.sim.runs.scenario import build
 
 TABLE = {
     "name": "together",

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sim.report.traffic import amount, leaves_a_site
-from sim.runs.execute import execute
-from sim.runs.scenario import build
+from fedsmall.sim.report.traffic import amount, leaves_a_site
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.scenario import build
 
 GOSSIP = {"name": "FedDC", "label": "by gossip", "aggregate_every": 2, "topology": "gossip"}
 REGIONS = {"name": "FedDC", "label": "in regions", "aggregate_every": 2, "regions": {"number": 2, "average_every": 2}}

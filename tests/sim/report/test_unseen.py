@@ -4,11 +4,11 @@ import html
 
 import pytest
 
-from sim.report.html import page
-from sim.report.unseen import expectation, unseen_rows, unseen_sentences
-from sim.runs.execute import execute
-from sim.runs.folder import read
-from sim.runs.scenario import build
+from fedsmall.sim.report.html import page
+from fedsmall.sim.report.unseen import expectation, unseen_rows, unseen_sentences
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import read
+from fedsmall.sim.runs.scenario import build
 
 SCENARIO = {
     "name": "unseen", "task": "breast_cancer", "model": "linear", "sites": 6, "samples_per_site": 8, "rounds": 8,

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from fedsmall.files import DiskFullError
-from sim import Result
-from sim.report.html import page
-from sim.report.terminal import failures
-from sim.runs.execute import execute
-from sim.runs.failures import Failed, attempted, reason_of
-from sim.runs.folder import read
-from sim.runs.merge import merge
-from sim.runs.scenario import load
+from fedsmall.sim import Result
+from fedsmall.sim.report.html import page
+from fedsmall.sim.report.terminal import failures
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.failures import Failed, attempted, reason_of
+from fedsmall.sim.runs.folder import read
+from fedsmall.sim.runs.merge import merge
+from fedsmall.sim.runs.scenario import load
 from tests.sim.runs.scenarios import SMALL, write
 
 WILD = SMALL + '[[method]]\nname = "FedDC"\nlabel = "Wild"\nrecipe = {lr = 1e38}\n'
@@ -135,7 +135,7 @@ def test_a_process_that_is_killed_takes_only_its_own_plan_with_it(tmp_path, monk
 
 
 def test_a_loss_that_is_not_finite_at_the_end_is_a_failure(monkeypatch, tmp_path):
-    import sim.engines.run as engines
+    import fedsmall.sim.engines.run as engines
 
     real = engines.run_plan
 

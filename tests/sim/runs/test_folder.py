@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from fedsmall.errors import PlanError
-from sim.runs.execute import execute
-from sim.runs.files import check_free, free_folder, write
-from sim.runs.folder import model_name, read
-from sim.runs.scenario import load
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.files import check_free, free_folder, write
+from fedsmall.sim.runs.folder import model_name, read
+from fedsmall.sim.runs.scenario import load
 from tests.sim.runs.scenarios import SMALL
 from tests.sim.runs.scenarios import write as write_scenario
 

@@ -17,10 +17,10 @@ from fedsmall.data.held_out import hold_out
 from fedsmall.errors import PlanError
 from fedsmall.package.store import read as read_package
 from fedsmall.randomness import rng_for
-from sim.api import Result
-from sim.runs.execute import execute
-from sim.runs.folder import read, stem
-from sim.runs.scenario import load
+from fedsmall.sim.api import Result
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import read, stem
+from fedsmall.sim.runs.scenario import load
 from tests import ROOT
 from tests.sim.runs.scenarios import write
 
@@ -95,7 +95,7 @@ def here(fedsmall):
 def elsewhere(folder, *arguments):
     """The command line in a process of its own, in another folder; what it wrote, as rows."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "sim.cli.app", "predict", *map(str, arguments)]
+    command = [sys.executable, "-m", "fedsmall.sim.cli.app", "predict", *map(str, arguments)]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
@@ -206,7 +206,7 @@ def test_a_run_over_images_that_was_kept_without_a_norm_predicts_with_batches_as
 
 
 def test_arrays_from_python_are_predicted_as_they_were_judged(tmp_path):
-    from sim import run
+    from fedsmall.sim import run
 
     rng = np.random.default_rng(0)
     sites = {name: (rng.normal(5, 3, (20, 4)), np.arange(20) % 2) for name in ("essen", "bonn")}

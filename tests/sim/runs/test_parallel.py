@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from fedsmall.plan import Plan
-from sim.runs.cores import cores
-from sim.runs.execute import execute
-from sim.runs.parallel import processes_for
-from sim.runs.scenario import load
+from fedsmall.sim.runs.cores import cores
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.parallel import processes_for
+from fedsmall.sim.runs.scenario import load
 from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write
 
@@ -73,7 +73,7 @@ def test_two_processes_give_the_bits_of_one(tmp_path):
 def test_ctrl_c_stops_all_processes_and_keeps_what_was_done(tmp_path):
     path = write(tmp_path, SMALL.replace("rounds = 6", "rounds = 3000"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "sim.cli.app", "run", str(path), "--engine", "inprocess", "--out", "out"]
+    command = [sys.executable, "-m", "fedsmall.sim.cli.app", "run", str(path), "--engine", "inprocess", "--out", "out"]
     program = subprocess.Popen(
         [*command, "--processes", "2"],
         cwd=tmp_path,

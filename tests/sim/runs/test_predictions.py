@@ -5,10 +5,10 @@ import pytest
 from sklearn import metrics
 
 from fedsmall.errors import PlanError
-from sim.runs.execute import execute
-from sim.runs.folder import prediction_key, read
-from sim.runs.merge import merge
-from sim.runs.scenario import load
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import prediction_key, read
+from fedsmall.sim.runs.merge import merge
+from fedsmall.sim.runs.scenario import load
 from tests.sim.runs.scenarios import SMALL, write
 
 

@@ -3,8 +3,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sim.runs.federations import Federations
-from sim.runs.progress import Bars, InCell, Lines, watcher
+from fedsmall.sim.runs.federations import Federations
+from fedsmall.sim.runs.progress import Bars, InCell, Lines, watcher
 
 
 def test_lines_say_what_is_done_and_what_is_left(small_run):
@@ -50,7 +50,7 @@ def test_plans_that_differ_in_their_method_share_their_federation(small_run):
 
 def test_a_long_plan_says_how_far_it_is_at_least_every_half_minute(small_run, monkeypatch):
     console, clock = Console(file=StringIO(), width=120), [0.0]
-    monkeypatch.setattr("sim.runs.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("fedsmall.sim.runs.progress.time.monotonic", lambda: clock[0])
 
     with Lines(console, small_run.plans[:2], "small") as lines:
         for rounds in range(1, 9):
@@ -74,7 +74,7 @@ def test_a_notebook_has_one_bar_that_moves(small_run, monkeypatch):
         def update(self, html):
             shown.append(html.data)
 
-    monkeypatch.setattr("sim.runs.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("fedsmall.sim.runs.progress.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(display, "display", lambda html, display_id: (shown.append(html.data), Handle())[1])
 
     with InCell(small_run.plans[:2], "<small>") as bar:

@@ -5,9 +5,9 @@ import pytest
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
+from fedsmall.sim.runs.scenario import as_toml, assign, build, load, of_plan, overlay, value_of
+from fedsmall.sim.runs.shipped import scenarios
 from fedsmall.validation import check_plan
-from sim.runs.scenario import as_toml, assign, build, load, of_plan, overlay, value_of
-from sim.runs.shipped import scenarios
 from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write
 

@@ -5,9 +5,9 @@ import pytest
 
 from fedsmall.errors import PlanError
 from fedsmall.package.store import read as read_package
-from sim.runs import tracking
-from sim.runs.execute import execute
-from sim.runs.scenario import build
+from fedsmall.sim.runs import tracking
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.scenario import build
 
 SCENARIO = {"name": "tracked", "task": "breast_cancer", "sites": 3, "samples_per_site": 8, "rounds": 6}
 METHODS = [{"name": "FedAvg", "recipe": {"lr": 0.2}}, {"name": "Standalone"}]

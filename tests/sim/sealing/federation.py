@@ -9,21 +9,21 @@ from typing import Any
 
 from flwr.app import Message
 
-from clients.sealing import desk
-from clients.station import Station
-from clients.upkeep.at_rest import secret
 from fedsmall.audit_log import AuditLog
+from fedsmall.clients.sealing import desk
+from fedsmall.clients.station import Station
+from fedsmall.clients.upkeep.at_rest import secret
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RunSheet
 from fedsmall.sealing.letters import name_of
 from fedsmall.sealing.roll import IDENTITY
+from fedsmall.sim.consortium import sample_data
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.runs import scenario
+from fedsmall.strategies.server.deployment import conduct
+from fedsmall.strategies.server.retrying_grid import RetryingGrid
+from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.wire import CONFIG, PLAN
-from sim.consortium import sample_data
-from sim.engines.run import run_plan
-from sim.runs import scenario
-from strategies.server.deployment import conduct
-from strategies.server.retrying_grid import RetryingGrid
-from strategies.server.run_loop import Outcome
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import federation_of
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from clients.hospital import HospitalClient
-from clients.sealing import contents, errand
-from clients.sealing.contents import arrays_in, bytes_of, check_beside, check_model, fault_of
+from fedsmall.clients.hospital import HospitalClient
+from fedsmall.clients.sealing import contents, errand
+from fedsmall.clients.sealing.contents import arrays_in, bytes_of, check_beside, check_model, fault_of
 from fedsmall.sealing.letters import LetterError
 from fedsmall.wire import ROUND
 from tests.sim.sealing.federation import Federation, plan_of, run

@@ -6,18 +6,18 @@ import json
 import numpy as np
 import pytest
 
-from clients.memory import scaling_of
+from fedsmall.clients.memory import scaling_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.held_out import figures, read
 from fedsmall.privacy.hidden import check_hidden
 from fedsmall.sealing.tallies import TOGETHER, apart, flat, judged, judged_shapes, judged_together
 from fedsmall.sealing.words import BEFORE, OF
+from fedsmall.sim.consortium.records.finished import write_run
+from fedsmall.sim.report.html import page
+from fedsmall.sim.report.sites.at_home import at_home
+from fedsmall.sim.runs.folder import read as read_run
+from fedsmall.strategies.server.deployment import write_outcome
 from fedsmall.wire import CONFIG, VALIDATE
-from sim.consortium.records.finished import write_run
-from sim.report.html import page
-from sim.report.sites.at_home import at_home
-from sim.runs.folder import read as read_run
-from strategies.server.deployment import write_outcome
 from tests.sim.engines.test_one_algorithm import assert_equal_bits, federation_of
 from tests.sim.sealing.federation import (
     BOTH,

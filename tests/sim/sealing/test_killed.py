@@ -5,9 +5,9 @@ import json
 import pytest
 
 from fedsmall.sealing.words import OF
+from fedsmall.strategies.sealing.pending import FILE
+from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.wire import CONFIG, ROUND
-from strategies.sealing.pending import FILE
-from strategies.server.journal import FileJournal
 from tests.sim.engines.test_one_algorithm import assert_equal_bits
 from tests.sim.sealing.federation import Federation, plan_of, run, simulated
 

@@ -1,9 +1,9 @@
 import pytest
 
 from fedsmall.errors import PlanError
-from sim.runs.scenario import build
-from sim.tuning.grid import grid, settings_in
-from sim.tuning.search import Try
+from fedsmall.sim.runs.scenario import build
+from fedsmall.sim.tuning.grid import grid, settings_in
+from fedsmall.sim.tuning.search import Try
 
 TABLE = {
     "name": "small",

@@ -4,10 +4,22 @@ import pytest
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.federation import Federation, Samples, Task
+from fedsmall.sim.runs.scenario import build
+from fedsmall.sim.tuning.by_routes import by_routes, judged_by, measure_of, unit_of
+from fedsmall.sim.tuning.search import (
+    FOLDS,
+    REGRET,
+    Try,
+    choose,
+    inner,
+    load,
+    save,
+    search,
+    signed,
+    spaced_rates,
+    with_rates,
+)
 from fedsmall.tasks import build_federation
-from sim.runs.scenario import build
-from sim.tuning.by_routes import by_routes, judged_by, measure_of, unit_of
-from sim.tuning.search import FOLDS, REGRET, Try, choose, inner, load, save, search, signed, spaced_rates, with_rates
 
 
 def tries(scores, label="FedDC"):

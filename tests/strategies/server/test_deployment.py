@@ -11,9 +11,9 @@ from safetensors.numpy import load_file
 from fedsmall.audit_log import AuditLog
 from fedsmall.files import DiskFullError
 from fedsmall.plan import Method, Plan
-from sim.consortium.waiting import waits
-from strategies.server import deployment
-from strategies.server.run_loop import Outcome
+from fedsmall.sim.consortium.waiting import waits
+from fedsmall.strategies.server import deployment
+from fedsmall.strategies.server.run_loop import Outcome
 
 PLAN = Plan(name="p", task="t", method=Method(name="FedDC"))
 

@@ -8,7 +8,7 @@ from fedsmall.ends import Statement, signer
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Method, Plan
 from fedsmall.run_sheet import RunSheet
-from strategies.server.heads import FILE, Heads, read
+from fedsmall.strategies.server.heads import FILE, Heads, read
 from tests.fedsmall.test_ends import key_pair
 
 DIGEST, OTHER = "ab" * 32, "cd" * 32

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedsmall.errors import PlanError
-from strategies.server.journal import FileJournal
+from fedsmall.strategies.server.journal import FileJournal
 
 DTYPES = st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.bool_])
 ARRAYS = st.dictionaries(

@@ -11,10 +11,10 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 
 from fedsmall.audit_log import digest_of
 from fedsmall.frames import from_frame, joined, leaves, pieces_of, to_frame
+from fedsmall.sim.engines.local_grid import act_as_server
+from fedsmall.strategies.server import packed_grid
+from fedsmall.strategies.server.packed_grid import PackedGrid, pack, unpack
 from fedsmall.wire import CONFIG, METRICS, MODEL
-from sim.engines.local_grid import act_as_server
-from strategies.server import packed_grid
-from strategies.server.packed_grid import PackedGrid, pack, unpack
 
 MODEL_SENT = {"b": np.array([1.0, -0.0], np.float32), "a": np.array(3, np.int64)}
 ANSWER = ({"metrics": {"num-examples": 9, "train-loss": 0.1}, "order": ["arrays/b", "arrays/a"]}, "arrays/")

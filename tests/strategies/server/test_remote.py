@@ -9,13 +9,13 @@ from fedsmall.evaluation.held_out import told_of
 from fedsmall.federation import Task
 from fedsmall.plan import Method, Plan
 from fedsmall.run_sheet import SUMS
+from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.asking import _sums, agreed_scaling
+from fedsmall.strategies.server.remote import Judges, SiteEvaluator
 from fedsmall.travel.moments import Moment
 from fedsmall.travel.schedule import Action, Contact
 from fedsmall.wire import HELD_OUT, METRICS
-from sim.engines.inprocess import InProcessGrid
-from strategies.roster import Roster
-from strategies.server.asking import _sums, agreed_scaling
-from strategies.server.remote import Judges, SiteEvaluator
 from tests.strategies.toy import ASKED, toy_grid
 
 PLAN = Plan(name="p", task="t", method=Method(name="FedDC"))

@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError
 from fedsmall.audit_log import AuditLog, digest_of, verify
 from fedsmall.plan import Method, Plan
 from fedsmall.run_sheet import RUN, RUN_ID, SITES, RunSheet
+from fedsmall.strategies.server import retrying_grid
+from fedsmall.strategies.server.retrying_grid import QuorumError, RetryingGrid
 from fedsmall.wire import CONFIG, METRICS, MODEL, ROUND, WAITS
-from strategies.server import retrying_grid
-from strategies.server.retrying_grid import QuorumError, RetryingGrid
 
 NAMES = {2: "bonn", 3: "essen", 4: "ulm"}
 PLAN = Plan(name="p", task="t", method=Method(name="FedDC"))

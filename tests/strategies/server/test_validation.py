@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from clients.client_app import app
-from clients.site_data import give_federation
+from fedsmall.clients.client_app import app
+from fedsmall.clients.site_data import give_federation
 from fedsmall.models.registry import initial_model
+from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.wire import OUT_OF_FOLD
-from sim.engines.inprocess import InProcessGrid
-from sim.engines.run import run_plan
-from strategies.roster import Roster
-from strategies.server.validation import AskSites, validated
 from tests.sim.engines.test_one_algorithm import ByMessages, federation_of, plan_of
 
 PLAN = plan_of("FedAvg", {"aggregate_every": 1, "validate": {"routes": 2}}, rounds=2)

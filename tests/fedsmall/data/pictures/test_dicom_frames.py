@@ -13,8 +13,8 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import method
 from fedsmall.package.rows import read_rows
 from fedsmall.plan import Plan
+from fedsmall.sim import run
 from fedsmall.tasks import build_federation
-from sim import run
 from tests.fedsmall.data.pictures.test_files import SIZE, deep, dicom
 
 pydicom = pytest.importorskip("pydicom")

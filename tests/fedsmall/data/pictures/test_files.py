@@ -15,8 +15,8 @@ from fedsmall.federation import Federation
 from fedsmall.methods import method
 from fedsmall.package.export import export
 from fedsmall.plan import Plan
+from fedsmall.sim import run
 from fedsmall.tasks import build_federation
-from sim import run
 
 SIZE = (9, 7)
 

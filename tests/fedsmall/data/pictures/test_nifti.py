@@ -10,7 +10,7 @@ import pytest
 from fedsmall.data.forms import Pixels
 from fedsmall.data.sources.images import images
 from fedsmall.errors import DataError, PlanError
-from sim import run
+from fedsmall.sim import run
 from tests.fedsmall.data.pictures.refusing import refused
 
 nibabel = pytest.importorskip("nibabel")

@@ -14,7 +14,7 @@ from fedsmall.data.pictures.picture import resampled
 from fedsmall.data.sources.images import images
 from fedsmall.errors import DataError, PlanError
 from fedsmall.package.export import export
-from sim import run
+from fedsmall.sim import run
 from tests.fedsmall.data.pictures.refusing import refused
 from tests.fedsmall.data.pictures.test_nifti import SHAPE, write
 from tests.fedsmall.data.pictures.test_nifti import volume as drawn

@@ -7,16 +7,16 @@ from xml.etree import ElementTree
 import pytest
 
 from examples.daisy_chain_picture import picture
+from fedsmall.sim.report.html import page
+from fedsmall.sim.report.travels import timeline
+from fedsmall.sim.report.travels.circle import short
+from fedsmall.sim.report.travels.picture import travel_file, travel_picture
+from fedsmall.sim.report.travels.seen import travels, travels_of
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import PlanRun, read
+from fedsmall.sim.runs.scenario import build
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action
-from sim.report.html import page
-from sim.report.travels import timeline
-from sim.report.travels.circle import short
-from sim.report.travels.picture import travel_file, travel_picture
-from sim.report.travels.seen import travels, travels_of
-from sim.runs.execute import execute
-from sim.runs.folder import PlanRun, read
-from sim.runs.scenario import build
 from tests import ROOT
 from tests.sim.consortium.real_run import plan_of as real_plan
 from tests.sim.consortium.real_run import real_run

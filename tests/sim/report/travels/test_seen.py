@@ -7,13 +7,13 @@ import pytest
 
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
+from fedsmall.sim.report.travels.learnt import Learnt
+from fedsmall.sim.report.travels.seen import FEW, MOST, travels, travels_of, which
+from fedsmall.sim.runs.folder import PlanRun, read
+from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import Action, contacts_of
-from sim.report.travels.learnt import Learnt
-from sim.report.travels.seen import FEW, MOST, travels, travels_of, which
-from sim.runs.folder import PlanRun, read
-from strategies.server.journal import FileJournal
 from tests.sim.consortium.real_run import plan_of as real_plan
 from tests.sim.consortium.real_run import real_run
 from tests.sim.engines.test_one_algorithm import federation_of, plan_of
