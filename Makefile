@@ -69,6 +69,8 @@ test-gpu: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	mkdir -p build/types/fedsmall
+	ln -sfn $(CURDIR)/fedsmall/* $(CURDIR)/strategies $(CURDIR)/clients $(CURDIR)/sim $(CURDIR)/extensions $(CURDIR)/research build/types/fedsmall
 	$(BIN)/mypy
 
 format: $(READY)
@@ -93,7 +95,7 @@ test-lowest: $(READY)
 	$(LOWEST)/bin/python -m pytest $(QUICK) $(PYTEST_ARGS) $(LOWEST_TESTS)
 
 licences: $(READY)
-	$(BIN)/python -m release.licences
+	$(BIN)/python -m tests.release.licences
 
 # The date in the files is that of the commit, so that who builds the same commit has the same bytes.
 dist: $(READY)
@@ -101,7 +103,7 @@ dist: $(READY)
 
 # What is installed where hashes are asked for, for every platform: pip install --require-hashes -r dist/requirements.txt
 release: $(READY) dist
-	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m release.check dist
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m tests.release.check dist
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --constraints constraints.txt \
 	  --no-header --output-file dist/requirements.txt pyproject.toml
 	$(BIN)/uv tool run --quiet --constraints constraints.txt --from 'cyclonedx-bom>=7,<8' cyclonedx-py requirements \

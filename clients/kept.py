@@ -2,8 +2,8 @@
 
 In the folder of a run, ``kept/about.json`` says what the run is of, ``kept/common.safetensors`` is the common model of
 its end, and ``kept/own.safetensors`` the model that the site trained last; ``visitors/`` are the last that trained
-there, as they left (:mod:`fedsmall.clients.visitors`). Arrays alone are written while a run goes on; what makes a package of
-them comes when somebody asks for one.
+there, as they left (:mod:`fedsmall.clients.visitors`). Arrays alone are written while a run goes on; what makes a
+package of them comes when somebody asks for one.
 """
 
 import json

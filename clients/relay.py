@@ -1,7 +1,7 @@
 """From a message to the site's station and back; and the ClientApp of the classic programs, which does nothing else.
 
-All that takes time to load (torch, the data, the model) lives in the station (:mod:`fedsmall.clients.station`), which is also
-the only one that can read the data: who passes messages on needs no right to, and reads no number in a model.
+All that takes time to load (torch, the data, the model) lives in the station (:mod:`fedsmall.clients.station`), which
+is also the only one that can read the data: who passes messages on needs no right to, and reads no number in a model.
 """
 
 import os

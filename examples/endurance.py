@@ -43,7 +43,7 @@ SEALED = [f"method.0.privacy.{key}" for key in ("sealed=true", "secure=true", "b
 
 def plan_of_rounds(rounds: int, sealed: bool = False) -> Plan:
     """A run with a contact in every round, and control variates that each site must remember."""
-    path = Path(__file__).parent.parent / "scenarios" / "consortium_demo.toml"
+    path = Path(__file__).parent.parent / "sim" / "scenarios" / "consortium_demo.toml"
     settings = [f"rounds={rounds}", "method.0.permute_every=1", "method.0.aggregate_every=3", "evaluate_every=1000"]
     return scenario.load(path, [*settings, *(SEALED if sealed else [])]).plans()[0]
 

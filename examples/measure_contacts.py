@@ -46,7 +46,7 @@ PATIENCE = {"round_deadline_s": 300.0, "start_deadline_s": 300.0}
 
 def main(contacts: int, every: int, variants: Iterable[str]) -> None:
     """Measure the variants and print a row for each."""
-    path = Path(__file__).parent.parent / "scenarios" / "consortium_demo.toml"
+    path = Path(__file__).parent.parent / "sim" / "scenarios" / "consortium_demo.toml"
     settings = [f"rounds={contacts + 1}", "method.0.permute_every=1", "evaluate_every=100000"]
     settings.append(f"method.0.aggregate_every={every}")
     for name in variants:

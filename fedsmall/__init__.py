@@ -1,18 +1,20 @@
 """Federated learning from small data: the mathematics, models, data and training. No network in here.
 
-``fedsmall.strategies``, ``fedsmall.clients`` and ``fedsmall.sim`` are the packages beside it, which know a network.
+``fedsmall.strategies``, ``fedsmall.clients`` and ``fedsmall.sim`` know a network. In a wheel these lie within this
+folder; in a checkout and in Flower's bundle they lie beside it, and are found there under the same names.
 """
 
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedsmall.imports.finder import install
-
 __all__ = ["Result", "__version__", "load", "run"]
 
 LATE = {"load": "fedsmall.package.predictor", "run": "fedsmall.sim.api", "Result": "fedsmall.sim.api"}
-BESIDE = Path(__file__).parents[1] / "pyproject.toml"
+HOME = Path(__file__).parent
+BESIDE = HOME.parent / "pyproject.toml"
+if not (HOME / "sim").is_dir():
+    __path__.append(str(HOME.parent))
 
 
 def _version(beside: Path) -> str:
@@ -38,6 +40,3 @@ def __getattr__(name: str) -> Any:
     if name in LATE:
         return getattr(import_module(LATE[name]), name)
     raise AttributeError(f"module 'fedsmall' has no attribute {name!r}")
-
-
-install()  # of fedsmall.strategies, fedsmall.clients and fedsmall.sim

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedsmall.errors import DataError, PlanError
-from fedsmall.imports.names import ROOTS
 
 
 @contextmanager
@@ -27,13 +26,8 @@ def own_code(what: str) -> Iterator[None]:
 def look_in(*folders: Path) -> None:
     """Find a user's modules in these folders, before any that are installed.
 
-    A folder that has a ``sim`` of its own, say, comes after ours: the command, and every process that it starts, would
-    else take the user's for a part of fedsmall.
+    A folder with a ``fedsmall`` of its own comes after ours: every process that a command starts would else take it.
     """
-    ours = [folder for folder in folders if any(_names(folder, root) for root in ROOTS)]
+    ours = [folder for folder in folders if (folder / "fedsmall").is_dir() or (folder / "fedsmall.py").is_file()]
     sys.path[:0] = [str(folder) for folder in folders if folder not in ours]
     sys.path += map(str, ours)
-
-
-def _names(folder: Path, module: str) -> bool:
-    return (folder / module).is_dir() or (folder / f"{module}.py").is_file()

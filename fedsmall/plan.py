@@ -1,7 +1,7 @@
 """A plan: everything that decides the numbers of one run, as frozen records that are validated when built.
 
-A scenario (a TOML file, :mod:`fedsmall.sim.runs.scenario`) is several plans: one for each of its methods and seeds. A plan
-travels as JSON inside every order, so a site needs nothing else to know what it is asked to do.
+A scenario (a TOML file, :mod:`fedsmall.sim.runs.scenario`) is several plans: one for each of its methods and seeds. A
+plan travels as JSON inside every order, so a site needs nothing else to know what it is asked to do.
 """
 
 from typing import Annotated, Any, Literal, Self

@@ -3,10 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from fedsmall.imports.finder import with_namesakes
-
 __all__ = ["Result", "run"]
-__path__ = with_namesakes(__path__, __name__)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
 """The ServerApp of ``flwr run .``: a scenario over the SuperNodes that are there, with a run's folder at its end.
 
 Flower's clients make the sites' data themselves, by the plan and their partition number; so the common test set is here
-too, as in any simulation, and models are judged on it. Real hospitals have :mod:`fedsmall.strategies.server.deployment`.
+too, as in any simulation, and models are judged on it. Real hospitals have
+:mod:`fedsmall.strategies.server.deployment`.
 """
 
 import logging

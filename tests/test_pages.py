@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from manual import made
+from docs.manual import made
 from tests import ROOT
 
 PAGES = sorted(
@@ -19,7 +19,7 @@ MACHINES = [
     ".pre-commit-config.yaml",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github" / "workflows").glob("*.yml")),
 ]
-ROOMS = r"(?:tests|docs|manual|fedsmall|strategies|clients|sim|docker|deploy|examples|scenarios|release|\.github|\.ci)"
+ROOMS = r"(?:tests|docs|fedsmall|strategies|clients|sim|extensions|research|docker|examples|\.github|\.ci)"
 PATH = rf"{ROOMS}/[\w./-]*|pyproject\.toml|constraints\.txt|CITATION\.cff|[A-Z]+\.md|Makefile"
 
 

@@ -1,9 +1,9 @@
 """The one program of a site that speaks to the network: takes orders, passes them to the station, sends its answers.
 
 It stands in place of Flower's SuperNode, its SuperExec and a fresh ClientApp for every message, and speaks the
-SuperNode's own protocol (:mod:`fedsmall.clients.network.fleet`). It opens no port, and imports and runs nothing that the server
-sends. A run's bundle is read once, for its digest: an app that the policy does not approve gets no order to the
-station.
+SuperNode's own protocol (:mod:`fedsmall.clients.network.fleet`). It opens no port, and imports and runs nothing that
+the server sends. A run's bundle is read once, for its digest: an app that the policy does not approve gets no order to
+the station.
 """
 
 import signal

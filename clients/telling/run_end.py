@@ -45,8 +45,8 @@ def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarr
     """The numbers of the held-out patients of whom sums may be told, (rows,); None where none ever are.
 
     Of nobody for fewer patients than the policy's floor, and where the sums would be those of the answer before but for
-    a few (:class:`fedsmall.clients.telling.told_patients.ToldPatients`). None where the policy lets no sums be told, nobody is
-    held out, and where sites have models of their own.
+    a few (:class:`fedsmall.clients.telling.told_patients.ToldPatients`). None where the policy lets no sums be told,
+    nobody is held out, and where sites have models of their own.
     """
     held = raw.held_out
     if held is None or not policy.judge or has_own_models(plan):

@@ -1,8 +1,8 @@
 """Whose patients a site has told sums of, over all runs: two such sums must not differ by a few patients.
 
 The server knows the models of which it is told sums, and may ask of one model twice. So a site tells of other patients
-than before only where :mod:`fedsmall.clients.telling.told` lets it; else of the same patients as last time, where they are all
-still here; else nothing.
+than before only where :mod:`fedsmall.clients.telling.told` lets it; else of the same patients as last time, where they
+are all still here; else nothing.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from fedsmall.clients.telling.told import Verdict, digest, recall, remembered, v
 
 
 class ToldPatients:
-    """The memory of one site, in the file ``path``: {"key", "patients": as :data:`fedsmall.clients.telling.told.Entry`}."""
+    """The memory of one site, in the file ``path``: {"key", "patients": as :data:`telling.told.Entry`}."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,7 +1,7 @@
 """The sums that a site has told, over all runs: two tables of nearly the same patients must not differ by one of them.
 
-Of each feature by itself :mod:`fedsmall.clients.telling.told` says whether new sums may be told. A feature is its name (or its
-place, where it has none), so that another choice of columns is no way around.
+Of each feature by itself :mod:`fedsmall.clients.telling.told` says whether new sums may be told. A feature is its name
+(or its place, where it has none), so that another choice of columns is no way around.
 """
 
 from collections import Counter

@@ -12,10 +12,10 @@ from fedsmall.errors import PlanError
 from fedsmall.methods import explain, nearest
 from fedsmall.parts import Frozen
 from fedsmall.sim.runs.scenario import Scenario, assign, build, read
-from fedsmall.sim.runs.shipped import folder
+from fedsmall.sim.runs.shipped import FOLDER
 
 INDEX, PUBLISHED = (Path(__file__).with_name(name) for name in ("papers.toml", "published.csv"))
-PAPERS = folder() / "papers"
+PAPERS = FOLDER / "papers"
 PROFILES = ("quick", "paper")
 DOCS = Path(__file__).parents[2] / "docs"
 

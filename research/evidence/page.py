@@ -224,6 +224,6 @@ def _counted(verdicts: Sequence[str]) -> str:
 
 
 def tables_of(items: Sequence[Item], results: dict[str, ItemResult]) -> dict[str, str]:
-    """The tables of all items that were run, as :func:`fedsmall.research.evidence.tables.filled` puts them into pages."""
+    """The tables of all items that were run, as :func:`evidence.tables.filled` puts them into pages."""
     known = [(item, results[item.name]) for item in items if item.name in results]
     return {item.name: _tables(item, result) for item, result in known if not result.not_run}

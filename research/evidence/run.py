@@ -39,7 +39,8 @@ def reproduce(
     """Run one item and write its part of the evidence into ``docs``/evidence: a JSON file and a figure.
 
     The runs themselves are kept in folders under ``out`` (runs/ITEM...). An item whose data are not at hand is recorded
-    as not run, with what is missing; it is never an error. ``processes`` as for :func:`fedsmall.sim.runs.execute.execute`.
+    as not run, with what is missing; it is never an error. ``processes`` as for
+    :func:`fedsmall.sim.runs.execute.execute`.
     """
     missing = item.missing(data_root, profile)
     if missing:

@@ -1,7 +1,7 @@
 """What there is to be seen of each candidate in many federations: raw numbers, before anybody's view of them.
 
-An attacker judges the models that he holds on a candidate's record (:mod:`fedsmall.sim.audit.confidence`). Who holds which model
-follows from the routes, which are public: everything is written down once, and a view picks from it.
+An attacker judges the models that he holds on a candidate's record (:mod:`fedsmall.sim.audit.confidence`). Who holds
+which model follows from the routes, which are public: everything is written down once, and a view picks from it.
 """
 
 from collections.abc import Iterator

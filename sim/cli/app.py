@@ -12,10 +12,10 @@ from typing import Any
 import click
 import typer
 
-from fedsmall.sim.cli.commands import COMMANDS, REPOSITORY, Entry
+from fedsmall.sim.cli.commands import COMMANDS, Entry
 from fedsmall.sim.cli.whole_help import with_whole_help
 
-OURS = ("fedsmall", "strategies", "clients", "sim", REPOSITORY)
+OURS = ("fedsmall",)
 INTERRUPTED = 130
 
 

@@ -4,8 +4,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from fedsmall.imports.finder import is_ours
-
 
 class Entry(NamedTuple):
     """A command: ``place`` is ".module:name" of a function in this folder, or of a Typer app for a group.
@@ -25,11 +23,11 @@ class Entry(NamedTuple):
     def is_here(self) -> bool:
         """Whether the command can be called: some come with the repository and not with the wheel."""
         if self.module.startswith(f"{REPOSITORY}."):
-            return is_ours(REPOSITORY)
+            return find_spec(REPOSITORY) is not None
         return find_spec(self.module, __package__) is not None
 
 
-REPOSITORY = "research"  # the folder of what is in no wheel
+REPOSITORY = "fedsmall.research"  # the folder of what is in no wheel
 RUN, STUDY, LIVE = "Run and compare", "Evidence and speed", "A consortium of real sites"
 
 COMMANDS: dict[str, Entry] = {
@@ -74,4 +72,4 @@ COMMANDS: dict[str, Entry] = {
 
 def from_repository(module: str) -> Any:
     """A module of :data:`REPOSITORY`; None where the wheel alone is installed. Nothing else of ours asks for one."""
-    return import_module(f"{REPOSITORY}.{module}") if is_ours(REPOSITORY) else None
+    return import_module(f"{REPOSITORY}.{module}") if find_spec(REPOSITORY) else None

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-import clients
+import fedsmall.clients
 from fedsmall.files import write
 from fedsmall.parts import Frozen
 from fedsmall.sim.consortium import keys
@@ -209,7 +209,7 @@ def write_kit(folder: Path, record: Consortium, member: Member) -> Path:
     card |= {"expires": member.expires.isoformat()}
     write(kit / "site.json", (json.dumps(card, indent=2) + "\n").encode(), flush=True)
     if not (kit / "policy.toml").exists():
-        (kit / "policy.toml").write_text(files(clients).joinpath("policy.toml").read_text())
+        (kit / "policy.toml").write_text(files(fedsmall.clients).joinpath("policy.toml").read_text())
     return kit
 
 

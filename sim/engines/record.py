@@ -34,11 +34,11 @@ class RunRecord:
     is, where the plan's ``stop`` keeps the best and not the last.
     ``averaged`` are how many models each average took that may be left out, and whether these were all, ``sent_by`` the
     bytes that had been sent by then.
-    ``predictions`` are what that model says of the test samples (:func:`fedsmall.sim.engines.evaluation.said_of`), empty where
-    there is none or it was cut short, and ``thresholds`` those that it has by the training samples. ``own`` are the
-    models that sites trained last, where they were asked for, and Central's; ``kept`` are then the last visitors of
-    each site, {name: (members, ...)}, where sites keep any. ``task``, ``preparation`` and ``trained_on`` are what
-    packages of these models need to know of the data.
+    ``predictions`` are what that model says of the test samples (:func:`fedsmall.sim.engines.evaluation.said_of`),
+    empty where there is none or it was cut short, and ``thresholds`` those that it has by the training samples. ``own``
+    are the models that sites trained last, where they were asked for, and Central's; ``kept`` are then the last
+    visitors of each site, {name: (members, ...)}, where sites keep any. ``task``, ``preparation`` and ``trained_on``
+    are what packages of these models need to know of the data.
     """
 
     plan: Plan

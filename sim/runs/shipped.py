@@ -2,19 +2,12 @@
 
 from pathlib import Path
 
-HOME = Path(__file__).parents[1]
-
-
-def folder() -> Path:
-    """Where they are: inside the package once it is installed, beside it in a working copy."""
-    inside = HOME / "scenarios"
-    return inside if inside.is_dir() else HOME.parent / "scenarios"
+FOLDER = Path(__file__).parents[1] / "scenarios"
 
 
 def scenarios() -> dict[str, Path]:
     """Their files by name, "papers/fig4" for one in a folder below."""
-    found = folder()
-    return {path.relative_to(found).with_suffix("").as_posix(): path for path in sorted(found.rglob("*.toml"))}
+    return {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in sorted(FOLDER.rglob("*.toml"))}
 
 
 def find(asked: Path) -> Path:

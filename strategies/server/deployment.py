@@ -2,8 +2,8 @@
 
 The folder of a run holds ``sheet.json`` (what it is), ``journal/``, ``log.jsonl`` (every order and answer, chained),
 ``progress.json``, and at the end ``outcome.json`` and ``model.safetensors``, or ``failure.json`` with one line. A run
-that is started again in its folder goes on from its journal. The app itself is :mod:`fedsmall.sim.consortium.server_app`, which
-makes the folder what a simulation's is.
+that is started again in its folder goes on from its journal. The app itself is
+:mod:`fedsmall.sim.consortium.server_app`, which makes the folder what a simulation's is.
 """
 
 import contextlib

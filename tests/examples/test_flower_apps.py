@@ -15,7 +15,7 @@ from flwr.common.config import flatten_dict
 
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from tests import ROOT
-from tests.fedsmall.imports.apps import make_app
+from tests.fedsmall.test_one_package import make_app
 from tests.flower import local_superlink
 
 APPS = ["flower_app", "flower_sklearn", "flower_text"]

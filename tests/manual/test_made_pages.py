@@ -5,9 +5,9 @@ from base64 import b64encode
 
 import pytest
 
-from manual.links import relinked, uri_of
-from manual.notebooks import page, title
-from manual.root_pages import section
+from docs.manual.links import relinked, uri_of
+from docs.manual.notebooks import page, title
+from docs.manual.root_pages import section
 
 
 @pytest.mark.parametrize(

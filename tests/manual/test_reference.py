@@ -10,6 +10,8 @@ import pytest
 import typer
 from pydantic import BaseModel, Field
 
+from docs.manual import api, commands, keys, methods, tasks
+from docs.manual.toml import spelled
 from fedsmall.data.partition import KINDS as PARTITIONS
 from fedsmall.data.sources.registry import KINDS, TASKS, read_task
 from fedsmall.errors import PlanError
@@ -19,8 +21,6 @@ from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Method
 from fedsmall.sim.cli.app import app
 from fedsmall.sim.runs.scenario import Scenario
-from manual import api, commands, keys, methods, tasks
-from manual.toml import spelled
 
 SCENARIO, COMMANDS = keys.page(), commands.page()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from manual import made
-from manual.root_pages import SHOWN
+from docs.manual import made
+from docs.manual.root_pages import SHOWN
 from tests import ROOT
 
 NOWHERE = "http://127.0.0.1:9"  # a proxy that nobody runs: whatever would fetch something fails

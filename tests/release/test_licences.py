@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from release import licences
 from tests import ROOT
+from tests.release import licences
 
 PINS = licences.pinned((ROOT / "constraints.txt").read_text())
 PAGE = licences.PAGE.read_text()

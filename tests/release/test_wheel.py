@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from release import check
-from release.check import Stranger, build, check_installed, check_sdist, only
 from tests import ROOT
+from tests.release import check
+from tests.release.check import Stranger, build, check_installed, check_sdist, only
 
 VERSION, PYTHONS = check.stated()
 PACKAGES = ("fedsmall", "strategies", "clients", "sim")
@@ -65,7 +65,7 @@ def assert_holds_the_checkout(held: set[str], of: Callable[[set[str]], set[str]]
 
 def in_wheel(names: set[str]) -> set[str]:
     ours = {name for name in names if name.split("/")[0] in PACKAGES}
-    return ours | {f"sim/{name}" for name in names if name.startswith("scenarios/")}
+    return {name if name.startswith("fedsmall/") else f"fedsmall/{name}" for name in ours}
 
 
 @pytest.mark.slow

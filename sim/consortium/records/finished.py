@@ -1,8 +1,8 @@
 """The folder of a run over real sites, once it is finished, made what a simulation's is.
 
-Beside its own files (:mod:`fedsmall.strategies.server.deployment`) it gets those of :mod:`fedsmall.sim.runs.folder`: scenario, plans,
-summary, rounds, packages. What a simulation knows and a coordinator does not is left out: what models say of single
-samples, how many of each class a site trains on, the sites' own models.
+Beside its own files (:mod:`fedsmall.strategies.server.deployment`) it gets those of :mod:`fedsmall.sim.runs.folder`:
+scenario, plans, summary, rounds, packages. What a simulation knows and a coordinator does not is left out: what models
+say of single samples, how many of each class a site trains on, the sites' own models.
 """
 
 import json

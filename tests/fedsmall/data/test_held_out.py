@@ -163,7 +163,7 @@ def test_the_mri_scenario_deals_all_253_scans_as_printed(tmp_path):
     images(tmp_path / "brain_tumor_dataset", classes=("no",), each=98)
     images(tmp_path / "brain_tumor_dataset", classes=("yes",), each=155)
 
-    printed = load(ROOT / "scenarios" / "papers" / "feddc_table1_mri.toml").plans()[0]
+    printed = load(ROOT / "sim" / "scenarios" / "papers" / "feddc_table1_mri.toml").plans()[0]
     federation = build_federation(printed, tmp_path)
 
     assert [len(site) for site in federation.train] == [8] * 25

@@ -40,7 +40,7 @@ def test_the_scenarios_of_the_page_run_and_predict(tmp_path, monkeypatch):
 
 def test_the_tables_of_the_page_hold_the_methods_of_the_scenarios():
     for name in ("diabetes", "gbsg2", "diabetes_grades", "digit_properties"):
-        scenario = tomllib.loads((ROOT / "scenarios" / f"{name}.toml").read_text())
+        scenario = tomllib.loads((ROOT / "sim" / "scenarios" / f"{name}.toml").read_text())
         labels = [each.get("label", each["name"]) for each in scenario["method"]]
         table = PAGE.partition(f"**{name}**")[2].partition("\n\n")[2].partition("\n\n")[0]
 

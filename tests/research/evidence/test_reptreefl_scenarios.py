@@ -8,7 +8,7 @@ from fedsmall.sim.runs.scenario import load
 from fedsmall.validation import check_composition
 from tests import ROOT
 
-PAPERS = ROOT / "scenarios" / "papers"
+PAPERS = ROOT / "sim" / "scenarios" / "papers"
 
 
 @pytest.mark.parametrize("path", sorted(PAPERS.glob("reptreefl_*.toml")), ids=lambda path: path.stem)

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from docs.manual.commands import walk
 from fedsmall.sim.cli.app import COMMANDS, LazyCommand, main
 from fedsmall.theory import advise
-from manual.commands import walk
 from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write
 
@@ -422,7 +422,8 @@ def test_the_version_is_said_alone(fedsmall):
 
 def test_help_is_there_at_once_without_the_heavy_libraries():
     code = (
-        "import sys; sys.argv = ['fedsmall', '--help']\nfrom fedsmall.sim.cli.app import main\ntry:\n    main()\nfinally:\n"
+        "import sys; sys.argv = ['fedsmall', '--help']\nfrom fedsmall.sim.cli.app import main\n"
+        + "try:\n    main()\nfinally:\n"
         + (
             "    heavy = {'torch', 'flwr', 'ray', 'sklearn', 'scipy', 'matplotlib', 'pandas'} & set(sys.modules)\n"
             "    assert not heavy, heavy"

@@ -45,7 +45,7 @@ def plan_of(rounds: int = 2, **settings: Any) -> Plan:
         "method.0.privacy.blur": 0,
         **settings,
     }
-    path = ROOT / "scenarios" / "consortium_demo.toml"
+    path = ROOT / "sim" / "scenarios" / "consortium_demo.toml"
     return scenario.load(path, [f"{key}={value}" for key, value in words.items()]).plans()[0]
 
 

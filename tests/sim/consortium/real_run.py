@@ -25,7 +25,7 @@ def plan_of(*settings: str) -> Plan:
 
 
 def demo(*settings: str) -> scenario.Scenario:
-    return scenario.load(ROOT / "scenarios" / "consortium_demo.toml", settings)
+    return scenario.load(ROOT / "sim" / "scenarios" / "consortium_demo.toml", settings)
 
 
 def files(folder: Path) -> dict[str, Path]:

@@ -16,7 +16,7 @@ def test_real_sites_answer_with_words_and_are_asked_for_models(tmp_path_factory:
     tmp_path = tmp_path_factory.mktemp("d")  # the path of a socket may not be long
     data = {name: tmp_path / f"{name}.csv" for name in SITES}
     sample_data.write(list(data.values()))
-    shipped = scenario.load(ROOT / "scenarios" / "consortium_demo.toml", ["rounds=8", "evaluate_every=100"])
+    shipped = scenario.load(ROOT / "sim" / "scenarios" / "consortium_demo.toml", ["rounds=8", "evaluate_every=100"])
     (plan,) = shipped.plans()
     changed = {"permute_every": None, "aggregate_every": 1, "divergence": 0.05, "privacy": None}
     plan = plan.model_copy(update={"method": plan.method.model_copy(update=changed)})

@@ -56,7 +56,7 @@ pytestmark = [
 
 
 def plan_of(rounds=4, **settings):
-    path = ROOT / "scenarios" / "consortium_demo.toml"
+    path = ROOT / "sim" / "scenarios" / "consortium_demo.toml"
     words = {
         "rounds": rounds,
         "method.0.permute_every": 1,

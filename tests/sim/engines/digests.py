@@ -86,7 +86,7 @@ def digest(record: RunRecord) -> dict[str, Any]:
 
 def digests(name: str) -> dict[str, dict[str, Any]]:
     """The digest of every method of a scenario, by its label."""
-    scenario = load(ROOT / "scenarios" / f"{name}.toml")
+    scenario = load(ROOT / "sim" / "scenarios" / f"{name}.toml")
     found: dict[str, dict[str, Any]] = {}
     federation: Federation | None = None
     with warnings.catch_warnings():

@@ -254,7 +254,7 @@ def test_what_needs_one_whole_model_says_so():
 
 
 def test_the_scenario_that_comes_along_can_be_run_as_it_is_written():
-    plans = load(ROOT / "scenarios" / "mixed_connectomes.toml").plans()
+    plans = load(ROOT / "sim" / "scenarios" / "mixed_connectomes.toml").plans()
 
     assert {plan.method.name for plan in plans} >= {"FedAvg", "FedDC", "FedDyn", "RepFL", "RepTreeFL", "Standalone"}
     federation = build_federation(plans[0])

@@ -48,7 +48,7 @@ def plan_of(regions: Regions, *settings: str, every: int = 4) -> Plan:
     short = ["rounds=6", "method.0.aggregate_every=2", "method.0.privacy.blur=0"]
     short += [] if plain else ["method.0.permute_every=1"]
     apart = f"method.0.regions={{sites = {{{named}}}, average_every = {every}, across = 0}}"
-    return scenario.load(ROOT / "scenarios" / "consortium_demo.toml", [*short, apart, *settings]).plans()[0]
+    return scenario.load(ROOT / "sim" / "scenarios" / "consortium_demo.toml", [*short, apart, *settings]).plans()[0]
 
 
 def tables(folder: Path, regions: Regions) -> dict[str, Path]:

@@ -130,7 +130,7 @@ def test_the_templates_go_into_the_wheel_with_the_package():
 
     config = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
 
-    assert "sim" in config["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert "sim" in config["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
     assert any(each.startswith("jinja2") for each in config["project"]["dependencies"])
     assert {"page.html", "run.html", "table.html"} <= {
         f.name for f in (files("fedsmall.sim.report") / "templates").iterdir()

@@ -1,7 +1,7 @@
 """The reference of the named methods, from their table."""
 
+from docs.manual.toml import spelled
 from fedsmall.methods import METHODS
-from manual.toml import spelled
 
 HEAD = """# Methods by name
 

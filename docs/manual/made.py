@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from manual import api, commands, keys, methods, notebooks, root_pages, tasks
+from docs.manual import api, commands, keys, methods, notebooks, root_pages, tasks
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def pages() -> dict[str, str]:

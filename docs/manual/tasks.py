@@ -6,10 +6,10 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from docs.manual.toml import spelled
 from fedsmall.data.partition import KINDS as PARTITIONS
 from fedsmall.data.sources.registry import KINDS, LOSSES, TASKS
 from fedsmall.models.registry import MODELS
-from manual.toml import spelled
 
 HEAD = f"""# Tasks, partitions, models
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[1] / "examples" / "notebooks"
+FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 READERS = "hospital data scientists and researchers"  # where a notebook does not say in a line of its own
 
 

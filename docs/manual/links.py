@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from posixpath import dirname, join, normpath, relpath
 
-from manual import notebooks, root_pages
+from docs.manual import notebooks, root_pages
 
 NO_TITLES: Mapping[str, str] = {}
 NOTEBOOKS = "examples/notebooks"

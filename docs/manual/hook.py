@@ -8,8 +8,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from manual import made, notebooks
-from manual.links import relinked
+from docs.manual import made, notebooks
+from docs.manual.links import relinked
 
 ASSETS = Path(__file__).with_name("assets")
 BOOSTS = (  # what a search shows first, by the beginnings of places; 1 for the others

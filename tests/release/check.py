@@ -17,14 +17,14 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parents[2]
 UV = (sys.executable, "-m", "uv")
 LISTS = ("methods", "tasks", "scenarios")
 SHORT = ("run", "synthetic", "--set", "rounds=4", "--set", "seeds=[0]", "--out", "short")
 # Run by the environment's own Python: where the packages are, and every command with those below it.
 ROOMS = """
-import fedsmall, strategies, clients, sim
-print(*(package.__file__ for package in (fedsmall, strategies, clients, sim)), sep="\\n")
+import fedsmall, fedsmall.strategies, fedsmall.clients, fedsmall.sim
+print(*(package.__file__ for package in (fedsmall, fedsmall.strategies, fedsmall.clients, fedsmall.sim)), sep="\\n")
 """
 COMMANDS = """
 import click, typer

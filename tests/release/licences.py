@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-HERE = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parents[2]
 PAGE = HERE / "docs" / "licences.md"
 LINE = re.compile(r"^\| (?P<name>[\w.-]+) \| (?P<version>\S+) \| (?P<licence>.+?) \| (?P<comes>.+?) \|$", re.MULTILINE)
 TOOLS = "development"  # what neither fedsmall nor one of its extras asks for

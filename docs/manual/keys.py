@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
+from docs.manual.toml import spelled
 from fedsmall.boosting.settings import Boosting
 from fedsmall.parts import EarlyStop, Phase, Privacy, Recipe, Tree, Validation
 from fedsmall.plan import Method
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.travel.topology import Regions, Topology
-from manual.toml import spelled
 
 MEANINGS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text("utf-8"))
 

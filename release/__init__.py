@@ -1,1 +1,0 @@
-"""What makes a release and checks it; no part of the wheel. ``make release`` and ``make licences`` call it."""
