@@ -160,7 +160,7 @@ class Policy(Frozen):
                 "the policy here lets no model be handed on to another site, nor an average of too few (least_sites); "
                 "take a method that averages over more sites"
             )
-        if self.least_blur and plan.method.boosting is not None:
+        if self.least_blur and not plan.method.trains_networks:
             raise PolicyError(
                 "trees of single sites go to others, and no noise hides whose patients they cut (least_blur); take "
                 "FedHistogramXGB, or write least_blur = 0 into the policy"

@@ -63,7 +63,7 @@ def patients_read(
     moments and controls, which are gradients themselves: they are tried as they are, and against what came. ``steps``
     is how many led from one to the other. Of trees none is found: this reads gradients, and nobody has tried trees.
     """
-    if plan.method.boosting is not None:
+    if not plan.method.trains_networks:
         return 0
     came, start = parts(received), parts(received).get(MODEL, {})
     model, sizes = parts(sent).get(MODEL, {}), apart(patients)

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
-from fedsmall.boosting.settings import Boosting
 from fedsmall.codec.forms import Wire
+from fedsmall.entry_points import load_extension
 from fedsmall.models.earlier import RENAMED_MODELS, Options
 from fedsmall.parts import (
+    Boosting,
     EarlyStop,
     Fraction,
     Frozen,
@@ -185,6 +186,16 @@ class Method(Frozen):
         return self.validation is not None and self.turns
 
     @property
+    def trains_networks(self) -> bool:
+        """Whether models are networks, trained by gradients."""
+        return self.boosting is None
+
+    @property
+    def extension(self) -> Any:
+        """What trains in place of networks, as ``fedsmall.trainers`` has it (:mod:`fedsmall.entry_points`), or None."""
+        return None if self.trains_networks else load_extension("fedsmall.trainers", "boosting")
+
+    @property
     def region_count(self) -> int:
         """How many regions with a server each there are; one where there is one server."""
         return 1 if self.regions is None else self.regions.number
@@ -250,6 +261,11 @@ class Plan(Frozen):
     stop: EarlyStop | None = None
     recipe: Recipe = Recipe()
     method: Method
+
+    def with_model_of(self, sites: int) -> "Plan":
+        """The plan with the model that so many sites train, where the method brings one and its size follows theirs."""
+        extension = self.method.extension
+        return self if extension is None else extension.plan_among(self, sites)  # type: ignore[no-any-return]
 
     @field_validator("model")
     @classmethod

@@ -6,7 +6,6 @@ from fedsmall.aggregation.aggregate import check_aggregator, is_buffer
 from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.aggregation.matching import layers_of
 from fedsmall.aggregation.server_optimizers import CORRECTIONS
-from fedsmall.boosting.slots import check_boosting
 from fedsmall.codec.check_wire import check_wire
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Task
@@ -36,7 +35,8 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     """Raise PlanError, in one line that says what to do, if ``sites`` sites cannot run the plan on ``task``."""
     plan = among(plan, sites)
     method = plan.method
-    check_boosting(plan, task)
+    if (extension := method.extension) is not None:
+        extension.check(plan, task)
     check_own_models(plan, sites)
     check_told(plan)
     check_topology(plan, sites)

@@ -9,8 +9,7 @@ from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
 from docs.manual.toml import spelled
-from fedsmall.boosting.settings import Boosting
-from fedsmall.parts import EarlyStop, Phase, Privacy, Recipe, Tree, Validation
+from fedsmall.parts import Boosting, EarlyStop, Phase, Privacy, Recipe, Tree, Validation
 from fedsmall.plan import Method
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.travel.topology import Regions, Topology

@@ -16,7 +16,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedsmall.boosting.slots import with_forest
 from fedsmall.data.folds import classes_of
 from fedsmall.data.kin import kin_of, representatives
 from fedsmall.data.sources.pool import Part
@@ -70,7 +69,7 @@ def dealt(seed: int, sizes: Sequence[int], routes: int) -> np.ndarray:
 
 def among(plan: Plan, sites: int) -> Plan:
     """The plan as so many sites follow it: with fewer sites than routes, folds are of samples; trees have a forest."""
-    plan = with_forest(plan, sites)
+    plan = plan.with_model_of(sites)
     validation = plan.method.validation
     if validation is None or plan.method.turns or sites >= validation.routes:
         return plan

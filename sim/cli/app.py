@@ -6,7 +6,6 @@ A command's module is imported when the command is called, so that help is there
 import errno
 import sys
 import traceback
-from importlib import import_module
 from typing import Any
 
 import click
@@ -33,8 +32,7 @@ class LazyCommand(click.Command):
 
     def real(self) -> click.Command:
         """The command itself."""
-        module, _, name = self.entry.place.partition(":")
-        found = getattr(import_module(module, __package__), name)
+        found = self.entry.load()
         if not isinstance(found, typer.Typer):
             app = typer.Typer(add_completion=False)
             app.command(self.name, help=found.__doc__)(found)

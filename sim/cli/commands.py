@@ -4,11 +4,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from fedsmall.entry_points import extensions, load_extension
+
 
 class Entry(NamedTuple):
     """A command: ``place`` is ".module:name" of a function in this folder, or of a Typer app for a group.
 
-    What is in :data:`REPOSITORY` has its place in full.
+    What is in :data:`REPOSITORY` has its place in full, and an extension's is "fedsmall.commands:name".
     """
 
     place: str
@@ -22,11 +24,21 @@ class Entry(NamedTuple):
 
     def is_here(self) -> bool:
         """Whether the command can be called: some come with the repository and not with the wheel."""
+        if self.module == EXTENSION:
+            return self.place.partition(":")[2] in extensions(EXTENSION)
         if self.module.startswith(f"{REPOSITORY}."):
             return find_spec(REPOSITORY) is not None
         return find_spec(self.module, __package__) is not None
 
+    def load(self) -> Any:
+        """The function or the app, imported now."""
+        module, _, name = self.place.partition(":")
+        if module == EXTENSION:
+            return load_extension(EXTENSION, name)
+        return getattr(import_module(module, __package__), name)
 
+
+EXTENSION = "fedsmall.commands"  # the entry points of commands that are not ours alone to give
 REPOSITORY = "fedsmall.research"  # the folder of what is in no wheel
 RUN, STUDY, LIVE = "Run and compare", "Evidence and speed", "A consortium of real sites"
 
@@ -43,7 +55,7 @@ COMMANDS: dict[str, Entry] = {
     "plan": Entry(".plan:plan", "How many rounds between aggregations, by the papers' bounds.", RUN),
     "list": Entry(".listing:app", "The methods, tasks and scenarios that come along.", RUN),
     "audit": Entry(
-        ".audit:audit", "What each party can learn of a patient: the methods of a scenario, attacked.", STUDY
+        "fedsmall.commands:audit", "What each party can learn of a patient: the methods of a scenario, attacked.", STUDY
     ),
     "bench": Entry(
         "fedsmall.research.bench.command:bench",
@@ -64,7 +76,7 @@ COMMANDS: dict[str, Entry] = {
     "status": Entry(".deploy:status", "The runs over real sites, and who is connected.", LIVE),
     "stop": Entry(".deploy:stop", "Stop a run over real sites; it can be resumed.", LIVE),
     "dashboard": Entry(
-        ".server:dashboard", "A page for the coordinator's browser: sites, contacts, models, budgets.", LIVE
+        "fedsmall.commands:dashboard", "A page for the coordinator's browser: sites, contacts, models, budgets.", LIVE
     ),
     "logs": Entry(".deploy:logs", "The orders and answers of a run over real sites.", LIVE),
 }

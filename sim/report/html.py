@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from fedsmall.data.outcomes import ORDINAL
+from fedsmall.entry_points import extensions, load_extension
 from fedsmall.evaluation.clinical import precision_recall, roc
 from fedsmall.evaluation.intervals import interval
 from fedsmall.models.own_models import has_own_models
@@ -34,8 +35,6 @@ from fedsmall.sim.report.style import Style
 from fedsmall.sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
 from fedsmall.sim.report.together import together
 from fedsmall.sim.report.traffic import amount, leaves_a_site
-from fedsmall.sim.report.travels.picture import travel_picture
-from fedsmall.sim.report.travels.seen import travels
 from fedsmall.sim.report.unseen import unseen_heads, unseen_rows, unseen_sentences
 from fedsmall.sim.runs.files import as_csv, write
 from fedsmall.sim.runs.folder import PlanRun, Run, engine_of
@@ -124,14 +123,13 @@ def events_of(run: Run) -> list[tuple[PlanRun, dict[str, Any]]]:
     return [(one, event) for one in run.done for event in one.events]
 
 
-def audit_of(run: Run) -> Markup:
-    """What an audit of the run has found, where `fedsmall audit RUN` was called; else nothing."""
-    if run.folder is None or not (run.folder / "audit").is_dir():
+def part_of(run: Run, extension: str, name: str) -> Markup:
+    """What an extension shows of a run in the section of that name; nothing where it is not there, or not needed."""
+    audited = run.folder is not None and (run.folder / "audit").is_dir()
+    needed = {"audit": audited, "travels": any(one.plan.method.moves for one in run.done)}
+    if extension not in extensions("fedsmall.pages") or not needed[extension]:
         return Markup()
-    from fedsmall.sim.audit.page import section  # who has no audit need not read one
-    from fedsmall.sim.audit.record import read
-
-    return section(read(run.folder / "audit"))
+    return load_extension("fedsmall.pages", extension).part(run, name)  # type: ignore[no-any-return]
 
 
 def svg(figure: Figure, title: str) -> Markup:
@@ -230,7 +228,6 @@ USED: tuple[Callable[..., Any], ...] = (
         anchor,
         asked,
         at_home,
-        audit_of,
         blind,
         by_label,
         chain,
@@ -259,6 +256,7 @@ USED: tuple[Callable[..., Any], ...] = (
         graded_half,
         names_of,
         p_of,
+        part_of,
         participants,
         tripod,
         place_of,
@@ -274,8 +272,6 @@ USED: tuple[Callable[..., Any], ...] = (
         svg,
         table,
         together,
-        travel_picture,
-        travels,
         unseen_heads,
         unseen_rows,
         unseen_sentences,

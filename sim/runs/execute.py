@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from fedsmall.entry_points import load_extension
 from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.federation import Federation
 from fedsmall.plan import Plan
@@ -20,7 +21,6 @@ from fedsmall.sim.runs.folder import Run, start
 from fedsmall.sim.runs.parallel import Ended, is_first, processes_for, run_one, run_side_by_side
 from fedsmall.sim.runs.progress import Silent, Watcher
 from fedsmall.sim.runs.scenario import Scenario
-from fedsmall.sim.runs.tracking import tracker
 from fedsmall.tasks import build_federation
 from fedsmall.training.device import check_device
 from fedsmall.validation import check_run
@@ -54,7 +54,7 @@ def execute(
     check_device(options["device"], scenario.dtype)
     if folder is not None:
         check_free(folder)
-    track = tracker(scenario.track, folder)
+    track = load_extension("fedsmall.watchers", scenario.track)(folder) if scenario.track else None
     watcher = watcher or Silent()
     plans = scenario.plans()
     build = data or partial(build_federation, data_root=data_root)
@@ -76,7 +76,9 @@ def execute(
             if isinstance(ended, Failed):
                 run.fail(index, ended)
             else:
-                track(run, run.add(index, *ended))
+                added = run.add(index, *ended)
+                if track is not None:
+                    track(run, added)
             watcher.end(plans[index])
     run.about |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted()}
     run.save()

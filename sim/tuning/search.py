@@ -111,7 +111,7 @@ def search(
     if has_own_models(scenario.plan(0, scenario.seeds[0])):
         raise PlanError("a search judges sites on common samples, and these have models of their own; set recipe.lr")
     for plan in (scenario.plan(index, scenario.seeds[0]) for index in range(len(scenario.method))):
-        if plan.method.boosting is not None:
+        if not plan.method.trains_networks:
             raise PlanError(
                 f"a search tries recipe.lr, which trees ({plan.method.label}) do not have; leave them out, and set "
                 "learning_rate in their boosting"

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fedsmall.clients.site_log import SiteLog
+from fedsmall.entry_points import load_extension
 from fedsmall.sim.cli.site.kit import HERE, Home, Kit, RunName, policy_of, site_of
 from fedsmall.sim.cli.terminal import say
 from fedsmall.sim.consortium.site import Site
@@ -21,9 +22,7 @@ def audit(
     site: Annotated[str, typer.Option(help="the site's name; the kit's if not given")] = "",
 ) -> None:
     """Whether a run's model tells this site's training patients from those it held out. Nothing leaves the site."""
-    from fedsmall.sim.audit.own_site import audit_own_site
-
-    for line in audit_own_site(run, site or Site(kit, kit).card.site, data).lines():
+    for line in load_extension("fedsmall.audits", "own_site")(run, site or Site(kit, kit).card.site, data):
         say(line)
 
 

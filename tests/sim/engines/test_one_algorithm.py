@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsmall.boosting.slots import with_forest
 from fedsmall.clients.client_app import app
 from fedsmall.clients.site_data import give_federation
 from fedsmall.errors import PlanError, ReplyError
@@ -59,7 +58,7 @@ def plan_of(name: str = "FedDC", settings: dict[str, Any] | None = None, **chang
         "recipe": Recipe(**METHODS[name].recipe | {"lr": 0.05}),
     }
     plan = Plan(**(defaults | changes))
-    return with_forest(plan, plan.sites or 1)
+    return plan.with_model_of(plan.sites or 1)
 
 
 def federation_of(plan: Plan) -> Federation:

@@ -1,0 +1,40 @@
+"""What the audit does not attack is named with its reason, and says nothing of anybody's safety."""
+
+import pytest
+
+from fedsmall.extensions.audit.scenario import CHANGED, IN_PHASES, OF_TREES, POOLED, SEVERAL, audit_scenario, chosen
+from fedsmall.sim.runs.progress import Silent
+from fedsmall.sim.runs.scenario import build
+
+TASK = {"name": "small", "task": "digits", "sites": 4, "samples_per_site": 6, "rounds": 2, "seeds": [0]}
+PHASES = [{"rounds": 1, "sites": 0.5, "aggregate_every": 1}, {"permute_every": 1, "models": 1, "route": "cyclic"}]
+
+
+@pytest.mark.parametrize(
+    ("method", "recipe", "reason"),
+    [
+        ({"name": "Central"}, {}, POOLED),
+        ({"name": "FedTM", "phases": PHASES}, {}, IN_PHASES),
+        ({"name": "TravellingGroups", "groups": 2}, {}, SEVERAL),
+        ({"name": "FedAvg", "ema": 0.9}, {}, SEVERAL),
+        ({"name": "FedXGBBagging", "aggregate_every": 1}, {}, OF_TREES),
+        ({"name": "FedDC"}, {"augment": ["shift"]}, CHANGED),
+    ],
+    ids=["central", "phases", "groups", "moving-average", "trees", "changed-images"],
+)
+def test_what_is_not_attacked_is_named_with_its_reason(method, recipe, reason):
+    scenario = build(
+        {
+            **TASK,
+            "task": "breast_cancer" if reason is OF_TREES else "digits",
+            "model": "mlp" if reason is OF_TREES else "cnn",
+            "recipe": {"lr": 0.1, **recipe},
+            "method": [method | {"aggregate_every": 2} if method["name"] == "FedDC" else method],
+        }
+    )
+    plans = chosen(scenario, None)
+
+    done = audit_scenario(scenario, plans, 2, 1, None, Silent())
+
+    assert done.left_out == {plans[0].method.label: reason}
+    assert not done.findings
