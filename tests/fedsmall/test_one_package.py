@@ -113,5 +113,5 @@ def test_an_extension_is_found_by_its_entry_point_or_missed_with_those_that_ther
     assert "fedsmall" in extensions("console_scripts")
 
     assert callable(load_extension("console_scripts", "fedsmall"))
-    with pytest.raises(PlanError, match="no extension of fedsmall.nothing is called 'mine'; there are: none"):
+    with pytest.raises(PlanError, match=r"no extension of fedsmall\.nothing is called 'mine'; there are: none"):
         load_extension("fedsmall.nothing", "mine")
