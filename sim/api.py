@@ -17,9 +17,10 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import Architecture
+from fedsmall.sim.report.facts import stop_sentences
 from fedsmall.sim.report.sentences import sentences
-from fedsmall.sim.report.stopping import stop_sentences
-from fedsmall.sim.report.tables import reference_of, table
+from fedsmall.sim.report.tables import table
+from fedsmall.sim.runs.chosen import reference_of
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.federations import Build
 from fedsmall.sim.runs.folder import PlanRun, Run

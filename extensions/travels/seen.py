@@ -9,7 +9,7 @@ import numpy as np
 from fedsmall.extensions.travels.learnt import BAD, Learnt
 from fedsmall.plan import Plan
 from fedsmall.sim.report.chain import site_names
-from fedsmall.sim.report.tables import reference_of
+from fedsmall.sim.runs.chosen import reference_of
 from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.travel.journey import groups_of, journey
 from fedsmall.travel.routes import among

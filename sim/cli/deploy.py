@@ -14,7 +14,7 @@ from fedsmall.sim.cli.terminal import say
 from fedsmall.sim.columns.real import prepare_columns, told_lines
 from fedsmall.sim.columns.scenario import is_of_columns, load_columns
 from fedsmall.sim.consortium import flower_cli, members, runs, server, waiting
-from fedsmall.sim.report.unseen import expectation
+from fedsmall.sim.report.facts import expectation
 from fedsmall.sim.runs import scenario, shipped
 
 Run = Annotated[str, typer.Argument(help="the run's name")]

@@ -87,6 +87,5 @@ def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", sh
     runs = read_all(opened(folder))
     for one in runs:
         print_run(console, one)
-    console.print(
-        f"\nReport: {write_report(folder, runs, folder.resolve().name if len(runs) > 1 else runs[0].scenario.name)}"
-    )
+    title = folder.resolve().name if len(runs) > 1 else runs[0].scenario.name
+    console.print(f"\nReport: {write_report(folder, runs, title)}")

@@ -13,7 +13,7 @@ from fedsmall.sim.columns.page import HEADS, TEMPLATES
 from fedsmall.sim.columns.scenario import METHODS, SAVES_TIME, Columns, Task, as_toml
 from fedsmall.sim.consortium.records.run_log import run_log
 from fedsmall.sim.report.css import style_sheet
-from fedsmall.sim.report.traffic import amount
+from fedsmall.sim.report.sentences import amount
 from fedsmall.sim.runs.files import write, write_json
 from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnPlan, ColumnSheet
 

@@ -12,7 +12,7 @@ from fedsmall.sim.columns.execute import Done, World
 from fedsmall.sim.columns.learnt import Facts, Learnt, learnt
 from fedsmall.sim.columns.scenario import METHODS
 from fedsmall.sim.report.css import style_sheet
-from fedsmall.sim.report.traffic import amount
+from fedsmall.sim.report.sentences import amount
 from fedsmall.sim.runs.files import write
 from fedsmall.vertical.forest import with_splits
 

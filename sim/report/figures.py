@@ -15,10 +15,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from fedsmall.evaluation.intervals import Scale, interval
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
-from fedsmall.sim.report.sentences import named
+from fedsmall.sim.report.sentences import amount, named
 from fedsmall.sim.report.style import Style, looks
 from fedsmall.sim.report.tables import by_label, primary, scale_of, table
-from fedsmall.sim.report.traffic import amount
 from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.travel.schedule import contacts_of
 

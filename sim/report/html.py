@@ -24,18 +24,26 @@ from fedsmall.sim.report.clinical.shown import Clinical, class_names, clinical, 
 from fedsmall.sim.report.clinical.subgroups import FLOOR, subgroups
 from fedsmall.sim.report.clinical.tripod import tripod
 from fedsmall.sim.report.css import style_sheet
+from fedsmall.sim.report.facts import (
+    BLIND,
+    READER_HEADS,
+    blind,
+    ensemble_sentences,
+    leaves_a_site,
+    looked_at,
+    readers,
+    stop_sentences,
+    unseen_heads,
+    unseen_rows,
+    unseen_sentences,
+)
 from fedsmall.sim.report.outcomes.grades import graded_half
 from fedsmall.sim.report.outcomes.half import Shown, asked, outcome_half
-from fedsmall.sim.report.readers import BLIND, HEADS, blind, looked_at, readers
-from fedsmall.sim.report.sentences import named, p_of, sentences, short, value, with_interval
+from fedsmall.sim.report.sentences import amount, named, p_of, sentences, short, value, with_interval
 from fedsmall.sim.report.sites.at_home import at_home, real_sentences, repeat
 from fedsmall.sim.report.sites.figures import drawings
-from fedsmall.sim.report.stopping import stop_sentences
 from fedsmall.sim.report.style import Style
 from fedsmall.sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
-from fedsmall.sim.report.together import together
-from fedsmall.sim.report.traffic import amount, leaves_a_site
-from fedsmall.sim.report.unseen import unseen_heads, unseen_rows, unseen_sentences
 from fedsmall.sim.runs.files import as_csv, write
 from fedsmall.sim.runs.folder import PlanRun, Run, engine_of
 from fedsmall.sim.runs.scenario import FILES
@@ -52,7 +60,8 @@ def write_report(folder: Path, runs: Sequence[Run], title: str, about: str = "")
 
 def page(runs: Sequence[Run], title: str, about: str = "") -> str:
     """The whole page."""
-    return TEMPLATES.get_template("page.html").render(runs=runs, title=title, about=about, css=style_sheet())
+    template = TEMPLATES.get_template("page.html")
+    return template.render(runs=runs, title=title, about=about, css=style_sheet())
 
 
 def table_of(shown: Table) -> str:
@@ -271,7 +280,7 @@ USED: tuple[Callable[..., Any], ...] = (
         subgroups,
         svg,
         table,
-        together,
+        ensemble_sentences,
         unseen_heads,
         unseen_rows,
         unseen_sentences,
@@ -280,4 +289,4 @@ USED: tuple[Callable[..., Any], ...] = (
     ),
 )
 TEMPLATES.globals |= {function.__name__: function for function in USED} | {"figures": figures, "toml": tomli_w.dumps}
-TEMPLATES.globals |= {"BLIND": BLIND, "HEADS": HEADS, "FLOOR": FLOOR}
+TEMPLATES.globals |= {"BLIND": BLIND, "HEADS": READER_HEADS, "FLOOR": FLOOR}

@@ -24,6 +24,30 @@ NAMES = {
     "average_precision": "average precision",
 }
 SAME_TRAFFIC = 0.05  # bytes may differ by this share where traffic is called the same
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def list_words(words: Sequence[str], last: str = " and ") -> str:
+    """Words or clauses as a list: a, b and c."""
+    return last.join([*filter(None, [", ".join(words[:-1])]), words[-1]])
+
+
+def verb_for(words: Sequence[str]) -> str:
+    """Is, of one, or are, of several."""
+    return "is" if len(words) == 1 else "are"
+
+
+def plural(count: int, word: str) -> str:
+    """A count with its word: 1 site, 2 sites."""
+    return f"{count} {word}{'s' * (count != 1)}"
+
+
+def amount(size: float) -> str:
+    """A number of bytes as a reader wants it: 1.2 MB."""
+    step = 0
+    while size >= 1000 and step < len(UNITS) - 1:
+        size, step = size / 1000, step + 1
+    return f"{size:.3g} {UNITS[step]}"
 
 
 def sentences(run: Run) -> list[str]:
@@ -37,7 +61,12 @@ def sentences(run: Run) -> list[str]:
 
 def value(shown: Table, number: float) -> str:
     """A number of a table, as a reader wants it: 94.6% or 0.0213."""
-    return f"{100 * number:.1f}%" if shown.percent else f"{number:.3f}" if shown.metric in AREAS else f"{number:.4g}"
+    return _digits(shown, number) + "%" * shown.percent
+
+
+def _digits(shown: Table, number: float, sign: str = "") -> str:
+    form = ".1f" if shown.percent else ".3f" if shown.metric in AREAS else ".4g"
+    return f"{100 * number if shown.percent else number:{sign}{form}}"
 
 
 def named(metric: str) -> str:
@@ -49,7 +78,7 @@ def with_interval(shown: Table, mean: Interval) -> str:
     """A mean and its 95% interval; without one where a single run, or equal ones, show no spread."""
     if np.isnan(mean.width) or mean.flat:
         return value(shown, mean.mean)
-    return f"{value(shown, mean.mean)} ({_bare(shown, mean.low)} to {_bare(shown, mean.high)})"
+    return f"{value(shown, mean.mean)} ({_digits(shown, mean.low)} to {_digits(shown, mean.high)})"
 
 
 def by(shown: Table, lead: Comparison) -> str:
@@ -101,20 +130,14 @@ def _headline(shown: Table, run: Run) -> str:
     good = [row.label for row in rows if shown.beats_trivial(row)]
     aheads = {row.label: row.ahead for row in rows if row.ahead}
     bad = [label for label, a in aheads.items() if a.decides(shown.comparisons) and not shown.is_better(a)]
-    worse = f"{_listed(bad)} {_is(bad)} worse than {constant}. " if bad else ""
+    worse = f"{list_words(bad)} {verb_for(bad)} worse than {constant}. " if bad else ""
     if not good:
         return f"No method here is shown to be better than {constant}. {worse}"
     if shown.reference in [row.label for row in rows] and shown.reference not in good:
-        return f"{shown.reference} is not shown to be better than {constant}; {_listed(good)} {_is(good)}. {worse}"
+        return (
+            f"{shown.reference} is not shown to be better than {constant}; {list_words(good)} {verb_for(good)}. {worse}"
+        )
     return worse
-
-
-def _listed(labels: Sequence[str]) -> str:
-    return labels[0] if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]}"
-
-
-def _is(labels: Sequence[str]) -> str:
-    return "is" if len(labels) == 1 else "are"
 
 
 def _constant(least: TableRow, run: Run) -> str:
@@ -195,7 +218,7 @@ def _travelling(shown: Table) -> str:
         f"{_verb(shown, lead, _learnt(shown))} {name} ({by(shown, lead)})"
         for name, lead in named_rows or [(row.label, lead) for row, lead in leads[:2]]
     ]
-    return f"{reference.label} {_joined(clauses)}."
+    return f"{reference.label} {list_words(clauses, ', and it ')}."
 
 
 def _reference(shown: Table) -> TableRow | None:
@@ -236,16 +259,8 @@ def _verb(shown: Table, lead: Comparison, learnt: bool = True) -> str:
     return "is better than" if learnt else "is not shown to beat a constant, but is ahead of"
 
 
-def _joined(clauses: Sequence[str]) -> str:
-    return clauses[0] if len(clauses) == 1 else ", ".join(clauses[:-1]) + ", and it " + clauses[-1]
-
-
-def _bare(shown: Table, number: float) -> str:
-    return f"{100 * number:.1f}" if shown.percent else f"{number:.3f}" if shown.metric in AREAS else f"{number:.4g}"
-
-
 def _signed(shown: Table, gap: Interval, number: float) -> str:
     """A difference with its sign; of positive measures by what share one is larger, or how many times from twice on."""
     if gap.scale == "change":
         return f"{100 * number:+.1f}%" if number < 1 else f"x {1 + number:.3g}"
-    return f"{100 * number:+.1f}" if shown.percent else f"{number:+.3f}" if shown.metric in AREAS else f"{number:+.4g}"
+    return _digits(shown, number, "+")

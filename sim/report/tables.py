@@ -16,6 +16,7 @@ from fedsmall.methods import nearest
 from fedsmall.plan import Method
 from fedsmall.sim.report.patients import Values, behind_difference, behind_lead, mean_of, p_over_constant
 from fedsmall.sim.report.style import in_order
+from fedsmall.sim.runs.chosen import reference_of
 from fedsmall.sim.runs.folder import PlanRun, Run
 
 NO_TRAFFIC = {"contacts": 0, "bytes_sent": 0, "stopped": False}
@@ -173,18 +174,6 @@ def primary(run: Run) -> str:
     if asked is not None and (OTHER_NAMES.get(asked, asked) in known or not known):
         return OTHER_NAMES.get(asked, asked)
     return next((name for name in PRIMARY if name in known), known[0] if known else PRIMARY[0])
-
-
-def reference_of(methods: Sequence[Method]) -> str | None:
-    """The method that others are measured against: the first that chains and averages, or else grows trees."""
-    federated = [method for method in methods if method.family == "federated"]
-    wanted = (
-        [method for method in federated if method.permute_every and method.aggregate_every],
-        [method for method in federated if method.tree],
-        [method for method in federated if method.name != "FedAvg"],
-        federated,
-    )
-    return next((group[0].label for group in wanted if group), None)
 
 
 def common_values(group: Sequence[PlanRun], metric: str, where: str | None = None) -> dict[tuple[int, int], float]:

@@ -3,16 +3,31 @@
 from rich.console import Console
 from rich.table import Table as Grid
 
-from fedsmall.sim.report.promises import promises
-from fedsmall.sim.report.readers import read_sentences
-from fedsmall.sim.report.sentences import named, sentences, short, with_interval
+from fedsmall.sim.report.facts import (
+    dynamic_sentences,
+    ensemble_sentences,
+    promises,
+    reader_sentences,
+    stop_sentences,
+    uncovered,
+    unseen_sentences,
+)
+from fedsmall.sim.report.sentences import amount, named, sentences, short, with_interval
 from fedsmall.sim.report.sites.at_home import real_sentences
-from fedsmall.sim.report.stopping import stop_sentences
 from fedsmall.sim.report.tables import Table, by_label, table
-from fedsmall.sim.report.together import together
-from fedsmall.sim.report.traffic import amount, left_out, outside
-from fedsmall.sim.report.unseen import unseen_sentences
 from fedsmall.sim.runs.folder import Run
+
+SAID = (  # behind a table, in this order
+    sentences,
+    stop_sentences,
+    dynamic_sentences,
+    ensemble_sentences,
+    reader_sentences,
+    unseen_sentences,
+    real_sentences,
+    promises,
+    uncovered,
+)
 
 
 def terminal(stderr: bool = False) -> Console:
@@ -28,10 +43,9 @@ def print_run(console: Console, run: Run) -> None:
         console.print(
             grid(shown, f"{run.scenario.name}: {run.scenario.about}" if run.scenario.about else run.scenario.name)
         )
-        told = (*sentences(run), *stop_sentences(run), *left_out(run), *together(run), *read_sentences(run))
-        told += (*unseen_sentences(run), *real_sentences(run))
-        for sentence in (*told, *promises(run), *outside(run)):
-            console.print(sentence, markup=False)
+        for say in SAID:
+            for sentence in say(run):
+                console.print(sentence, markup=False)
     for line in (*noted(run), *failures(run)):
         console.print(line, markup=False)
     if run.not_run:

@@ -4,8 +4,8 @@ import pytest
 
 from fedsmall.methods import method
 from fedsmall.privacy.handed_on import hands_on
+from fedsmall.sim.report.facts import dynamic_sentences, leaves_a_site
 from fedsmall.sim.report.figures import _bytes
-from fedsmall.sim.report.traffic import leaves_a_site, left_out
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
@@ -38,7 +38,7 @@ def run(tmp_path_factory):
 def test_the_sentence_counts_averages_by_kind_over_all_runs(run):
     rows = [one.row["averages"] for one in run.done if one.label == "dynamic"]
 
-    (sentence,) = left_out(run)
+    (sentence,) = dynamic_sentences(run)
 
     out, some, of_all = (sum(row[kind] for row in rows) for kind in ("left_out", "partial", "whole"))
     assert out > 0

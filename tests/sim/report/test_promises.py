@@ -7,9 +7,8 @@ import pytest
 from rich.console import Console
 
 from fedsmall.privacy.accountant import epsilon_of, protection_of
-from fedsmall.sim.report.promises import promises
+from fedsmall.sim.report.facts import leaves_a_site, promises
 from fedsmall.sim.report.terminal import print_run
-from fedsmall.sim.report.traffic import leaves_a_site
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import build
 from fedsmall.tasks import build_federation

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from fedsmall.sim.report.facts import reader_sentences, readers
 from fedsmall.sim.report.html import page
-from fedsmall.sim.report.readers import read_sentences, readers
 from fedsmall.sim.report.terminal import print_run, terminal
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import Run, read
@@ -68,7 +68,7 @@ def test_a_model_that_shows_this_attack_nothing_is_not_called_safe() -> None:
     run = execute(build({**images, "method": [{"name": "FedAvg", "aggregate_every": 1}]}))
 
     assert readers(run) == []
-    assert "which says nothing of others" in " ".join(read_sentences(run))
+    assert "which says nothing of others" in " ".join(reader_sentences(run))
     assert "which says nothing of others" in page([run], "t")
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedsmall.sim.report.stopping import stop_sentences
+from fedsmall.sim.report.facts import stop_sentences
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from fedsmall.methods import method
-from fedsmall.sim.report.sentences import sentences
+from fedsmall.sim.report.facts import leaves_a_site
+from fedsmall.sim.report.sentences import amount, sentences
 from fedsmall.sim.report.style import LOOKS, SPARE, in_order, looks
-from fedsmall.sim.report.tables import by_label, reference_of, table
-from fedsmall.sim.report.traffic import amount, leaves_a_site
+from fedsmall.sim.report.tables import by_label, table
+from fedsmall.sim.runs.chosen import reference_of
 from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.sim.runs.scenario import build
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from fedsmall.sim.report.facts import ensemble_sentences
 from fedsmall.sim.report.html import page
 from fedsmall.sim.report.terminal import print_run, terminal
-from fedsmall.sim.report.together import together
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import Run, read
 from fedsmall.sim.runs.scenario import build
@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_line_says_what_a_sites_last_visitors_are_worth_and_how_far_they_differ(run: Run) -> None:
-    lines = {line.partition(":")[0]: line for line in together(run)}
+    lines = {line.partition(":")[0]: line for line in ensemble_sentences(run)}
 
     kept = [one.row["kept"] for one in run.done if one.label == "FedDC"]
     mean = sum(row["accuracy_mean"] for row in kept) / 2
@@ -47,7 +47,7 @@ def test_a_line_says_what_a_sites_last_visitors_are_worth_and_how_far_they_diffe
 def test_an_ensemble_says_how_far_its_members_differ(run: Run) -> None:
     spreads = [one.row["spread"] for one in run.done if one.label == "TravellingGroups"]
 
-    line = next(line for line in together(run) if line.startswith("TravellingGroups"))
+    line = next(line for line in ensemble_sentences(run) if line.startswith("TravellingGroups"))
 
     assert f"the members differ by {50 * sum(row['deviation'] for row in spreads):.1f} points" in line
     assert all(row["information"] > 0 for row in spreads)
@@ -59,6 +59,6 @@ def test_the_lines_are_on_the_page_and_on_the_terminal_of_a_run_that_was_read_ag
     print_run(terminal(), again)
 
     said = " ".join(capsys.readouterr().out.split())
-    for line in together(again):
+    for line in ensemble_sentences(again):
         assert line in page([again], "t").replace("&#39;", "'")
         assert line in said

@@ -2,7 +2,8 @@
 
 import pytest
 
-from fedsmall.sim.report.traffic import amount, leaves_a_site
+from fedsmall.sim.report.facts import leaves_a_site
+from fedsmall.sim.report.sentences import amount
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import build
 

@@ -4,8 +4,8 @@ import html
 
 import pytest
 
+from fedsmall.sim.report.facts import expectation, unseen_rows, unseen_sentences
 from fedsmall.sim.report.html import page
-from fedsmall.sim.report.unseen import expectation, unseen_rows, unseen_sentences
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
@@ -62,7 +62,7 @@ def test_the_page_and_the_folder_hold_it(run):
 
     assert unseen_sentences(run)[0] in shown
     assert "accuracy, worst and best hospital" in shown
-    assert all(cell in shown for cell in unseen_rows(run)[0].cells)
+    assert all(cell in shown for rows in unseen_rows(run).values() for row in rows for cell in row)
     assert "it tells sums and binned counts over its samples at evaluations" in shown
     hospitals = next(one.row["validation"]["hospitals"] for one in run.done if one.label == "routes")
     assert {each["samples"] for each in hospitals.values()} == {8}

@@ -1,0 +1,502 @@
+"""What a report says of a run beside its table: when it ended, what it promises, what leaves a site, who could read it.
+
+A fact is said where it holds, in the words of its template, filled with numbers of the run's own rows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean, median_low
+from typing import Any, NamedTuple
+
+from fedsmall.codec.forms import share_of
+from fedsmall.evaluation.metrics import LOWER_IS_BETTER
+from fedsmall.evaluation.unseen import OF_PATIENTS
+from fedsmall.models.own_models import has_own_models
+from fedsmall.parts import Privacy
+from fedsmall.plan import Plan
+from fedsmall.privacy.patient_level import is_patient_level
+from fedsmall.privacy.site_level import tells_loss
+from fedsmall.sim.report.sentences import amount, named, plural
+from fedsmall.sim.report.tables import AREAS, by_label, primary
+from fedsmall.sim.runs.folder import PlanRun, Run
+
+Row = Mapping[str, Any]
+
+
+def say(facts: Mapping[str, Callable[[Plan], Any]], plans: Sequence[Plan]) -> list[str]:
+    """The sentences that hold of one of the plans at least."""
+    return [text for text, holds in facts.items() if any(map(holds, plans))]
+
+
+def say_of_methods(
+    run: Run, key: str, template: str, numbers: Callable[[list[PlanRun], list[dict[str, Any]]], Row]
+) -> list[str]:
+    """A sentence for each method whose rows have ``key``; ``numbers`` are those of its runs and of these rows."""
+    found = {label: _with(done, key) for label, done in by_label(run.done).items()}
+    return [
+        template.format(label=label, **numbers(done, [one.row[key] for one in done]))
+        for label, done in found.items()
+        if done
+    ]
+
+
+def _with(done: Sequence[PlanRun], key: str) -> list[PlanRun]:
+    return [one for one in done if one.row.get(key)]
+
+
+def _rows(run: Run, key: str) -> dict[str, list[dict[str, Any]]]:
+    """What the rows of each method have under ``key``; methods that have nothing are left out."""
+    found = {label: _with(done, key) for label, done in by_label(run.done).items()}
+    return {label: [one.row[key] for one in done] for label, done in found.items() if done}
+
+
+def _federated(run: Run) -> list[Plan]:
+    return [plan for plan in run.plans if plan.method.family == "federated"]
+
+
+def _labels(plans: Sequence[Plan]) -> str:
+    return ", ".join(dict.fromkeys(plan.method.label for plan in plans))
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return mean(float(row[name]) for row in rows)
+
+
+# When runs ended early, and which model they keep
+
+STOPPED = (
+    "{label} {how} (round {ends} of {rounds}{median}) and keeps its {models} of round {kept}: there the loss on {whom} "
+    "was lowest, {loss}; its patience is {patience}. Test samples had no say."
+)
+
+
+def stop_sentences(run: Run) -> list[str]:
+    """A sentence for each method whose plans could end early and have found a best round."""
+    return say_of_methods(run, "chosen", STOPPED, _stopped)
+
+
+def _stopped(done: Sequence[PlanRun], kept: Sequence[Any]) -> Row:
+    plan, rows = done[0].plan, [one.row["stop"] for one in done]
+    assert plan.stop is not None
+    ends = [one.row["rounds"] for one in done]
+    early, several = sum(end < plan.rounds for end in ends), len(done) > 1
+    some = f"ended early in {early} of {len(ends)} runs" if early else "went to its end"
+    return {
+        "how": "ended early" if early == len(ends) else some,
+        "ends": _median(ends),
+        "rounds": plan.rounds,
+        "median": f", median of {len(done)} runs" if several else "",
+        "models": "models" if plan.method.family == "standalone" else "model",
+        "kept": _median(kept),
+        "whom": _judges(plan, *(round(_mean(rows, name)) for name in ("samples", "sites"))),
+        "loss": f"{_mean(rows, 'loss'):.3g}" + " on average" * several,
+        "patience": plural(plan.stop.patience, "evaluation"),
+    }
+
+
+def _judges(plan: Plan, samples: int, sites: int) -> str:
+    if plan.method.validation is not None:
+        return f"{samples} training samples of {sites} hospitals, none of which the judged model had seen,"
+    where = "" if plan.method.family == "central" else f" at {plural(sites, 'site')}"
+    return f"the {samples} samples{where} that were kept back from training"
+
+
+def _median(rounds: Sequence[int]) -> str:
+    ends = f" ({min(rounds)} to {max(rounds)})" if min(rounds) < max(rounds) else ""
+    return f"{median_low(rounds)}{ends}"
+
+
+# What methods promise the people in the data: epsilon, from the run's own ledgers
+
+PROMISED = "{label} promises epsilon = {epsilon} at delta = {delta:g} to each {whom}."
+UNCOVERED = "Outside the epsilon: {sums}what models are worth on held-out samples, which is told exactly."
+
+
+def promises(run: Run) -> list[str]:
+    """A sentence for each method under differential privacy that was run to its end; none where no ledger is."""
+    return say_of_methods(run, "privacy", PROMISED, _promised)
+
+
+def _promised(done: Sequence[PlanRun], spent: Sequence[Row]) -> Row:
+    privacy = done[0].plan.method.privacy
+    assert privacy is not None
+    most = f"{max(row['epsilon'] for row in spent):.3g}"
+    if privacy.level == "site":
+        return {"epsilon": most, "delta": privacy.delta, "whom": "site, against readers of the final model"}
+    least = f"{min(row['epsilon_least'] for row in spent):.3g}"
+    whole = most if least == most else f"{least} to {most}, by the site,"
+    return {"epsilon": whole, "delta": privacy.delta, "whom": "patient, whoever sees whatever the site sends"}
+
+
+def uncovered(run: Run) -> list[str]:
+    """What the epsilon of a run does not cover, in one line, where there is an epsilon."""
+    if not _under(_federated(run), "patient", "site"):
+        return []
+    task = run.plans[0].task
+    stated = isinstance(task, dict) and "ranges" in task
+    sums = "" if stated else "the sums by which features are scaled (real sites want ranges in the task instead), and "
+    return [UNCOVERED.format(sums=sums)]
+
+
+# Models that answer together: how far they differ, and what a site's last visitors are worth
+
+DIFFER = "{label}: {differ}."
+DISTILLED = "{label}: distilled into one model {metric} {worth}, for {rounds} rounds more ({sent})."
+VISITORS = (
+    "{label}: the last {number} visitors of a site together reach {metric} {mean} (mean of the sites, sd {sd}); "
+    "{differ}."
+)
+
+
+def ensemble_sentences(run: Run) -> list[str]:
+    """A line for each method whose models answer together, and one where its sites keep visitors."""
+    metric = primary(run)
+    return [line for label, group in by_label(run.done).items() for line in _ensemble(label, group, metric)]
+
+
+def _ensemble(label: str, group: Sequence[PlanRun], metric: str) -> list[str]:
+    rows, lines, words = [one.row for one in group], [], {"label": label, "metric": named(metric)}
+    if all(row.get("spread") for row in rows):
+        lines.append(DIFFER.format(**words, differ=_differ([row["spread"] for row in rows])))
+    if all(metric in row.get("distilled", {}).get("common", {}) for row in rows):
+        models = [row["distilled"] for row in rows]
+        worth = _value(metric, _mean([model["common"] for model in models], metric))
+        sent = amount(_mean(models, "bytes_sent"))
+        lines.append(DISTILLED.format(**words, worth=worth, rounds=models[0]["rounds"], sent=sent))
+    if all(f"{metric}_mean" in row.get("kept", {}) for row in rows):
+        kept = [row["kept"] for row in rows]
+        ends = {name: _value(metric, _mean(kept, f"{metric}_{name}")) for name in ("mean", "sd")}
+        differ = _differ([row["spread"] for row in kept])
+        lines.append(VISITORS.format(**words, number=group[0].plan.method.keep_last, **ends, differ=differ))
+    return lines
+
+
+def _differ(spreads: Sequence[Row]) -> str:
+    """How far members differ, in words; outputs that are no probabilities have units of their own."""
+    deviation = _mean(spreads, "deviation")
+    if "information" not in spreads[0]:
+        return f"their outputs differ by {deviation:.3g} (sd, mean of the test samples)"
+    return (
+        f"the members differ by {100 * deviation:.1f} points of probability (sd, mean of the test samples; "
+        f"mutual information {_mean(spreads, 'information'):.3f} nats)"
+    )
+
+
+def _value(metric: str, value: float) -> str:
+    return f"{value:.3f}" if metric in (*LOWER_IS_BETTER, *AREAS) else f"{100 * value:.1f}%"
+
+
+# What to expect where models travel by routes; where folds were of samples it is of these hospitals
+
+EXPECTED = "{where}, expect {metrics}; {rests_on}."
+RESTS_ON = "{samples} patients of {sites}, each judged by models that never saw {whom}{seeds}"
+SHARES = ("auc", "accuracy", "mae")  # the metrics of the sentence: the first two of these that there are
+METRICS = ("auc", "accuracy", "loss", "brier", "ece")
+WHERE = {False: "at a hospital that took no part", True: "at these hospitals, for patients who took no part"}
+WORDS = {"loss": "negative log-likelihood", "brier": "Brier score", "ece": "calibration error"}
+
+
+def unseen_heads() -> list[str]:
+    """The columns of the table, after the method's name."""
+    return [WORDS.get(name, named(name)) for name in METRICS]
+
+
+def unseen_rows(run: Run) -> dict[str, list[tuple[str, ...]]]:
+    """By where it is expected, a row of each method that was validated by routes: its metrics over the seeds.
+
+    The last cell has the worst and the best hospital.
+    """
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for label, found in _rows(run, "validation").items():
+        cells = [_over_seeds(name, [fold["metrics"].get(name) for fold in found]) for name in METRICS]
+        rows.setdefault(WHERE[_of_patients(found)], []).append((label, *cells, _worst_and_best(found)))
+    return rows
+
+
+def unseen_sentences(run: Run) -> list[str]:
+    """A sentence for each method of a run that was validated by routes."""
+    return [f"{label}: {expectation(found)}" for label, found in _rows(run, "validation").items()]
+
+
+def expectation(found: Sequence[Row]) -> str:
+    """What to expect where, by what was ``found`` with each seed."""
+    known = [name for name in SHARES if all(name in fold["metrics"] for fold in found)][:2] or ["loss"]
+    values = {name: _over_seeds(name, [fold["metrics"][name] for fold in found]) for name in known}
+    samples, sites = (round(_mean(found, name)) for name in ("samples", "sites"))
+    rests_on = RESTS_ON.format(
+        samples=samples,
+        sites=plural(sites, "hospital"),
+        whom="the patient" if _of_patients(found) else "its hospital",
+        seeds=f", mean over {len(found)} seeds" if len(found) > 1 else "",
+    )
+    metrics = ", ".join(f"{WORDS.get(name, named(name))} {value}" for name, value in values.items())
+    return EXPECTED.format(where=WHERE[_of_patients(found)], metrics=metrics, rests_on=rests_on)
+
+
+def _of_patients(found: Sequence[Row]) -> bool:
+    return any(fold.get("folds") == OF_PATIENTS for fold in found)
+
+
+def _over_seeds(name: str, metrics: Sequence[Row | None]) -> str:
+    """Value and interval, the means of those of the seeds: the interval speaks of hospitals, not of seeds."""
+    known = [metric for metric in metrics if metric is not None]
+    if not known:
+        return "-"
+    value = _share(name, _mean(known, "value"))
+    if any(metric["low"] is None for metric in known):
+        return value
+    low, high = (_share(name, _mean(known, end)).rstrip("%") for end in ("low", "high"))
+    return f"{value} ({low} to {high})"
+
+
+def _share(name: str, value: float) -> str:
+    return f"{100 * value:.1f}%" if name in ("auc", "accuracy") else f"{value:.3f}"
+
+
+def _worst_and_best(found: Sequence[Row]) -> str:
+    """The accuracy of the worst and of the best hospital of those that are shown, each a mean over the seeds."""
+    shown = [[at["accuracy"] for at in fold["hospitals"].values() if "accuracy" in at] for fold in found]
+    if not all(shown):
+        return "-"
+    return " to ".join(_share("accuracy", mean(map(end, shown))) for end in (min, max))
+
+
+# Whose records could be read by whom in a simulation
+
+READER_HEADS = ("the server", "any next site", "one site (median, most)", "any site, from averages")
+BLIND = (
+    "its model has no layer that shows whole records to this attack, or trains on changed images, which says "
+    "nothing of others"
+)
+
+
+class Readable(NamedTuple):
+    """One method: how many ``patients`` there were, and what each of :data:`READER_HEADS` could read of them."""
+
+    label: str
+    patients: int
+    read: dict[str, Any]
+
+    @property
+    def anybody(self) -> bool:
+        """Whether some party could read somebody."""
+        return any(self.read.get(party, 0) > 0 for party in ("server", "neighbours", "averages"))
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """A cell for each of :data:`READER_HEADS`."""
+        median, most = self.read.get("curious", (None, None))
+        one_site = "-" if median is None else f"{median:g}, {most}"
+        return str(self.read["server"]), str(self.read.get("neighbours", "-")), one_site, str(self.read["averages"])
+
+    @property
+    def looked(self) -> str:
+        """At how many contacts the counts were taken; empty where that was at all."""
+        found = self.read
+        return f"{found['looked']} of {found['contacts']}" if found["looked"] < found["contacts"] else ""
+
+
+def readers(run: Run) -> list[Readable]:
+    """The methods of a run on whose first seed it was counted who could be read; not where no model leaves a site."""
+    first = {label: rows[0] for label, rows in _rows(run, "read").items()}
+    return [Readable(label, row["patients"], row) for label, row in first.items() if not row.get("blind")]
+
+
+def blind(run: Run) -> list[str]:
+    """The methods at whose models this attack has nothing to look."""
+    return [label for label, rows in _rows(run, "read").items() if any(row.get("blind") for row in rows)]
+
+
+def reader_sentences(run: Run) -> list[str]:
+    """What a terminal says of all this: a line for each method, and what to write where somebody could be read."""
+    rows = readers(run)
+    lines = [f"{row.label}: {_read(row)}" for row in rows]
+    if lines:
+        seed = run.plans[0].seed
+        lines.insert(0, f"Patients whose whole record could be read from what was sent (within 1%, seed {seed}):")
+    if any(row.anybody for row in rows):
+        lines.append("privacy = {blur = 1} under a method hides records; docs/security.md says what it does not hide.")
+    if names := blind(run):
+        lines.append(f"{', '.join(names)}: {BLIND}.")
+    return lines
+
+
+def looked_at(rows: Sequence[Readable]) -> str:
+    """At how many contacts the counts were taken, where those are not all."""
+    few = [f"{row.looked} ({row.label})" for row in rows if row.looked]
+    return f"Contacts looked at: {', '.join(few)}; the rest was not, so more may be read." if few else ""
+
+
+def _read(row: Readable) -> str:
+    """As "the server 151 of 160; any next site 140; one site 23 (median), 34 (most); any site, from averages 0"."""
+    found = row.read
+    parts = [f"the server {found['server']} of {row.patients}"]
+    if "neighbours" in found:
+        median, most = found["curious"]
+        parts += [f"any next site {found['neighbours']}", f"one site {median:g} (median), {most} (most)"]
+    part = f"; {row.looked} contacts looked at" if row.looked else ""
+    return "; ".join([*parts, f"any site, from averages {found['averages']}{part}."])
+
+
+# What leaves a site, and who sees it
+
+DYNAMIC = (
+    "Under {label} a site sends its model only where that is further than {bound:g} (squared) from the last model that "
+    "all had, where an average asks for it, and at the end; else a word. Of {due} averages{runs} {out} were left out, "
+    "{some} took some models and {whole} all."
+)
+LARGEST = (
+    "Under {} the {} of a model that have changed most leave a site, with what was left over before, which hides "
+    "nobody."
+)
+ROUNDED = "Under {} what travels is rounded to {} bits a number ({}), which hides nobody."
+BITS = {"half": 16, "int8": 8, "int4": 4}
+HIDDEN = {
+    "patient": "noise is in every local step under {}",
+    "site": "what leaves is clipped and noised under {}",
+    "blur": "what leaves is blurred under {}",
+}
+SENT: dict[str, Callable[[Plan], Any]] = {
+    "The other layers of its model never leave it.": has_own_models,
+    "The moments of its optimizer travel with the model.": lambda plan: (
+        plan.recipe.has_state and plan.recipe.optimizer_state == "travel"
+    ),
+}
+SENT_BESIDE: dict[str, Callable[[Plan], Any]] = {
+    "Under SCAFFOLD its control variate goes with it, which doubles what is sent.": lambda plan: (
+        plan.method.rule == "scaffold"
+    ),
+    "Under FedFa the accuracy of the common model on its training samples goes with it.": lambda plan: (
+        plan.method.rule == "fedfa"
+    ),
+    "Under FedPAGE every other contact tells a gradient, as a step down it, not a trained model.": lambda plan: (
+        plan.method.rule == "page"
+    ),
+    "Where models travel by routes it tells sums and binned counts over its samples at evaluations.": lambda plan: (
+        plan.method.validation
+    ),
+}
+SENT_AT_EVALUATIONS: dict[str, Callable[[Plan], Any]] = {
+    "At evaluations it tells how many samples it keeps back to say when to stop, and their loss.": lambda plan: (
+        plan.kept_back
+    ),
+    "Every replica's model leaves the site, for they are folded at the server.": lambda plan: (
+        plan.method.tree and plan.method.tree.fold_at == "server"
+    ),
+}
+HELD_OUT = "At evaluations it tells what the model is worth on its held-out patients, at the end as sums too."
+
+
+def leaves_a_site(run: Run) -> list[str]:
+    """What a site sends at a contact, one sentence each; it follows from the plans and the size of the model."""
+    plans = _federated(run)
+    if not plans:
+        return ["Nothing: no method of this run is federated."]
+    first = [f"At each contact a site sends {_sent(run, plans)}.", *say(SENT, plans)]
+    first += [*dynamic_sentences(run), *_rounded(plans), *say(SENT_BESIDE, plans), *[HELD_OUT] * run.real]
+    first += [*say(SENT_AT_EVALUATIONS, plans), _hidden(plans), *promises(run), *uncovered(run)]
+    return [*first, f"{_unsent(run)} {_seen_by_servers(run, plans)}"]
+
+
+def _sent(run: Run, plans: Sequence[Plan]) -> str:
+    model = "the trained layers that all sites share" if any(map(has_own_models, plans)) else "its trained model"
+    beside = ["the number of its samples"] * (not all(map(is_patient_level, plans)))
+    return " and ".join([model + _size(run), *beside, *["its training loss"] * any(map(tells_loss, plans))])
+
+
+def _size(run: Run) -> str:
+    model = next((model for one in run.done if (model := run.model_of(one)) is not None), None)
+    if model is None:
+        return ""
+    numbers = sum(array.size for array in model.values())
+    return f" ({numbers:,} numbers, {amount(sum(array.nbytes for array in model.values()))})"
+
+
+def dynamic_sentences(run: Run) -> list[str]:
+    """Where averages may be left out, what a site sends instead, and how many were: a sentence for each method."""
+    return say_of_methods(run, "averages", DYNAMIC, _averages)
+
+
+def _averages(done: Sequence[PlanRun], rows: Sequence[Row]) -> Row:
+    return {
+        "bound": done[0].plan.method.divergence,
+        "due": sum(len(row["models"]) for row in rows),
+        "runs": "" if len(done) == 1 else f" in {len(done)} runs",
+        "out": sum(row["left_out"] for row in rows),
+        "some": sum(row["partial"] for row in rows),
+        "whole": sum(row["whole"] for row in rows),
+    }
+
+
+def _rounded(plans: Sequence[Plan]) -> list[str]:
+    wires: dict[Any, list[Plan]] = {}
+    for plan in plans:
+        wires.setdefault(plan.method.wire, []).append(plan)
+    largest = [
+        LARGEST.format(_labels(those), wire.removeprefix("top"))
+        for wire, those in wires.items()
+        if share_of(wire) is not None
+    ]
+    return largest + [ROUNDED.format(_labels(wires[wire]), bits, wire) for wire, bits in BITS.items() if wire in wires]
+
+
+def _hidden(plans: Sequence[Plan]) -> str:
+    parts = [text.format(labels) for kind, text in HIDDEN.items() if (labels := _under(plans, kind))]
+    if not parts:
+        return "Nothing is added to hide the model: it is sent as it was trained."
+    text, is_open = "; ".join(parts), bool(_under(plans, ""))
+    return text[0].upper() + text[1:] + ("; other methods send the model as it was trained." if is_open else ".")
+
+
+def _under(plans: Sequence[Plan], *kinds: str) -> str:
+    """The methods whose privacy is for the "patient", for the "site", or "blur"; "" for none."""
+    return _labels([plan for plan in plans if _kind(plan.method.privacy) in kinds])
+
+
+def _kind(privacy: Privacy | None) -> str:
+    if privacy is None or privacy.open:
+        return ""
+    return privacy.level if privacy.counted else "blur"
+
+
+def _unsent(run: Run) -> str:
+    """What is not sent, and that models can show it all the same."""
+    counted = "what can be reconstructed from models stands below"
+    if not readers(run) and not blind(run):
+        counted = "what could be reconstructed from models was not counted (docs/security.md)"
+    return f"No record is sent as such, and no file name or identity of a patient; {counted}."
+
+
+def _seen_by_servers(run: Run, plans: Sequence[Plan]) -> str:
+    """Which single models a server sees, by method, and who sees them where there is none, or several."""
+    peers = [plan for plan in plans if plan.method.topology is not None]
+    regions = [plan for plan in plans if plan.method.region_count > 1]
+    served = [plan for plan in plans if plan not in peers and plan not in regions]
+    parts = [_seen_by_server(run, served, "the other methods' " if peers or regions else "")] * bool(served)
+    parts += [f"Under {_labels(peers)} there is no server: the site that a model is sent to sees it."] * bool(peers)
+    if regions:
+        parts.append(
+            f"Under {_labels(regions)} a region's server sees the models of its sites; one above them is told the "
+            f"regions' common models. Between servers went {_between_servers(run)} a run."
+        )
+    return " ".join(parts)
+
+
+def _between_servers(run: Run) -> str:
+    """What the servers of regions sent each other, by method."""
+    sent: dict[str, list[float]] = {}
+    for one in run.done:
+        if one.plan.method.region_count > 1:
+            sent.setdefault(one.plan.method.label, []).append(one.row.get("bytes_between", 0))
+    sizes = {label: amount(mean(each)) for label, each in sent.items()}
+    return ", ".join(f"{size} ({label})" if len(sizes) > 1 else size for label, size in sizes.items()) or "nothing"
+
+
+def _seen_by_server(run: Run, plans: Sequence[Plan], whose: str) -> str:
+    sealed = _labels([plan for plan in plans if plan.method.privacy and plan.method.privacy.sealed])
+    secure = _labels([plan for plan in plans if plan.method.privacy and plan.method.privacy.secure])
+    if not (sealed or secure):
+        return f"The server hands {whose}models on and sees each."
+    parts = [f"those handed on under {sealed}, which are sealed"] * bool(sealed)
+    parts += [f"those averaged under {secure}, of which it is told the sum alone (experimental)"] * bool(secure)
+    simulated = "" if run.real else " In a simulation seals and masks are left out: the models are the same."
+    return f"The server hands {whose}models on and sees each, but for {', and '.join(parts)}.{simulated}"
