@@ -19,9 +19,9 @@ from fedsmall.codec.check_wire import in_codes, top_share
 from fedsmall.codec.codes import CodecError
 from fedsmall.codec.parcels import pack, unpack
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.ensembles import answer, members_of
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.out_of_fold import by_folds, told_of
+from fedsmall.evaluation.outputs import answer, members_of
 from fedsmall.federation import Samples, Task
 from fedsmall.models.registry import frozen_arrays, initial_model
 from fedsmall.parts import Privacy

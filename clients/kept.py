@@ -25,7 +25,7 @@ from fedsmall.data.preparation import Preparation
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.ensembles import members_of
+from fedsmall.evaluation.outputs import members_of
 from fedsmall.federation import task_from
 from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed, initial_model

@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.memory import put
 from fedsmall.clients.policy import Policy
-from fedsmall.data.class_weights import BALANCED
-from fedsmall.data.raw_site import RawSite
+from fedsmall.data.raw_site import BALANCED, RawSite
 from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.files import DiskFullError, told_when_full
 from fedsmall.plan import Plan

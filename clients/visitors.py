@@ -14,7 +14,7 @@ from fedsmall.clients.hospital import HospitalClient
 from fedsmall.clients.memory import put
 from fedsmall.clients.upkeep.at_rest import opened, seal
 from fedsmall.codec.parcels import pack, unpack
-from fedsmall.evaluation.ensembles import members_of
+from fedsmall.evaluation.outputs import members_of
 from fedsmall.plan import Plan
 from fedsmall.travel.visitors import together
 from fedsmall.wire import KEPT, LEAVES, MODEL, ROUND, Arrays, join, split

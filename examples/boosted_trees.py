@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from examples.kept import measured
-from fedsmall.evaluation.intervals import Interval, interval
-from fedsmall.evaluation.statistics import holm, paired
+from fedsmall.evaluation.statistics import Interval, holm, interval, paired
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.execute import execute

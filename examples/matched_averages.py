@@ -10,7 +10,7 @@ twentieth, one learning rate.
 import sys
 from typing import Any
 
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.execute import execute

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from examples.kept import measured
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.execute import execute

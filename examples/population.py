@@ -8,8 +8,8 @@ from itertools import islice
 
 import numpy as np
 
-from fedsmall.evaluation.ensembles import answer
 from fedsmall.evaluation.out_of_fold import figures, together, told_of
+from fedsmall.evaluation.outputs import answer
 from fedsmall.federation import Federation, Samples
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan

@@ -19,7 +19,7 @@ from scipy.special import log_softmax
 from examples.population import Population, explored, halved
 from examples.travelling_groups import judged
 from examples.travelling_groups_sets import MLP, Design
-from fedsmall.evaluation.ensembles import answer
+from fedsmall.evaluation.outputs import answer
 from fedsmall.evaluation.statistics import Comparison, holm, paired
 from fedsmall.federation import Federation
 from fedsmall.plan import Plan

@@ -21,8 +21,8 @@ from scipy.special import log_softmax
 from examples.travelling_groups_sets import BASE, BUDGETS, CNN, FOLDS, MLP, SEARCH_SEEDS, Design
 from examples.travelling_groups_tables import Cell, tables, wins
 from fedsmall.errors import ReplyError
-from fedsmall.evaluation.ensembles import answer
 from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.outputs import answer
 from fedsmall.federation import Federation, Task
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan

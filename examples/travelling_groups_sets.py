@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from fedsmall.federation import Task
-from fedsmall.models.registry import cnn
+from fedsmall.models.networks import cnn
 from fedsmall.plan import Plan
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.sim.runs.scenario import build

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedsmall.data.forms import Pixels
+from fedsmall.data.preparation import Pixels
 from fedsmall.federation import Task
 from fedsmall.models.registry import build_model
 from fedsmall.training.gradients import LOSSES, Batch, choose

@@ -94,7 +94,7 @@ class Federation:
     ``test`` is the common test set: for a natural partition the sites' held-out samples together, and no sample where
     the sites' targets differ in length.
     ``kept_back`` is what each site keeps back of its training samples to tell when to stop, where a plan asks for it.
-    ``class_sums`` are what the sites tell of their classes (:mod:`fedsmall.data.class_weights`).
+    ``class_sums`` are what the sites tell of their classes (:mod:`fedsmall.data.raw_site`).
     ``extra`` holds further test sets by name (for example the unused official training images). ``preparation`` is what
     rows went through to become these samples, where that is known.
     """

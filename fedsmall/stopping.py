@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedsmall.data.folds import classes_of
+from fedsmall.data.splits import classes_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.out_of_fold import shapes_of, together
 from fedsmall.federation import Federation, Task
@@ -43,7 +43,7 @@ def kept_back(y: np.ndarray, share: float, rng: np.random.Generator, kin: np.nda
 
     Every class gives its share to within one sample, and which one gives more is drawn: places at equal distances from
     a random one, in an order sorted by class. A site of one sample keeps back none. The samples of a group of ``kin``
-    (:func:`fedsmall.data.kin.kin_of`) stay together: then the share is of groups, by the class of their first.
+    (:func:`fedsmall.data.splits.kin_of`) stay together: then the share is of groups, by the class of their first.
     """
     whose = np.arange(len(y)) if kin is None else kin
     _, first, group = np.unique(whose, return_index=True, return_inverse=True)

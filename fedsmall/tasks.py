@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsmall.data.dealing import deal, natural_site
-from fedsmall.data.dealing_notes import dealing_notes
+from fedsmall.data.dealing import deal, dealing_notes, natural_site
 from fedsmall.data.outcomes import ORDINAL, kind_of
 from fedsmall.data.partition import read_spec
-from fedsmall.data.preparation import preparation_of
 from fedsmall.data.raw_site import RawSite, agreed, ready, task_with
-from fedsmall.data.sources.pool import NOWHERE, Part, Pool
+from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
 from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task, with_loss
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import GRADED, OF_CLASSES, OF_KIND, known_metric
@@ -76,7 +74,7 @@ def federation_from_arrays(
     Raises PlanError or DataError, with the site's name, for what cannot be used.
     """
     from fedsmall.data.sources.arrays import TEST, given_samples, is_table, pool_of_arrays, tables_of, with_outcome
-    from fedsmall.data.sources.patient_column import patients_listed
+    from fedsmall.data.sources.patients import patients_listed
 
     said = {"name": plan.task} if isinstance(plan.task, str) else {"name": "arrays", **plan.task}
     given = given_samples(sites, test)

@@ -10,9 +10,8 @@ from fedsmall.codec.check_wire import check_wire
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Task
 from fedsmall.models.own_models import SHARED_PART, check_own_models, has_own_models
-from fedsmall.models.registry import initial_model
+from fedsmall.models.registry import initial_model, try_model
 from fedsmall.models.shared_part import agreed_part
-from fedsmall.models.trial import try_model
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Method, Plan
 from fedsmall.privacy.accountant import check_noise

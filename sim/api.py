@@ -251,7 +251,7 @@ def module(run: Run, one: PlanRun) -> "Module":
 
     The models of groups are one module that answers for them together.
     """
-    from fedsmall.package.network import build
+    from fedsmall.package.predictor import build
 
     if has_own_models(one.plan):
         raise PlanError("sites have models of their own here; `models` holds the arrays of the layers that they share")

@@ -24,7 +24,7 @@ from fedsmall.clients.site_request import check_contact, plan_of
 from fedsmall.clients.socket_frames import serve
 from fedsmall.clients.telling.logged import LoggedAnswers
 from fedsmall.clients.upkeep.caps import Pace
-from fedsmall.data.class_weights import BALANCED
+from fedsmall.data.raw_site import BALANCED
 from fedsmall.ends import KEY_FILE
 from fedsmall.errors import PlanError
 from fedsmall.files import one_line

@@ -14,7 +14,7 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.telling.told_patients import ToldPatients
 from fedsmall.clients.upkeep.at_rest import opened, seal
 from fedsmall.data.raw_site import RawSite
-from fedsmall.evaluation.probabilities import probabilities
+from fedsmall.evaluation.outputs import probabilities
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.clients.telling.told import Verdict, digest, recall, remembered, verdict, write
-from fedsmall.data.class_weights import BALANCED, class_sums, one_hot
-from fedsmall.data.raw_site import RawSite
+from fedsmall.data.raw_site import BALANCED, RawSite, class_sums, one_hot
 from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan

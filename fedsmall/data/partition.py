@@ -1,9 +1,4 @@
-"""Partitions: which samples of one data set go to which site.
-
-Every function returns one array of indices for each site and gives no index twice. Where a number of samples for each
-site is given, every site gets exactly that; otherwise all samples are dealt, by flwr-datasets' partitioners where the
-classes matter.
-"""
+"""Partitions: which samples, or patients, of one data set go to which site."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -11,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.data.splits import classes_of
 from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
 
@@ -198,3 +194,60 @@ def _possible_classes(classes: Any, known: int) -> None:
 def _possible_alpha(alpha: Any) -> None:
     if not isinstance(alpha, int | float) or not alpha > 0:
         raise PlanError(f"dirichlet is a number above 0 (small: few classes at a site; large: alike); not {alpha!r}")
+
+
+def partition_of_patients(
+    y: np.ndarray, patients: np.ndarray, spec: Spec, sites: int | None, per_site: int | None, rng: np.random.Generator
+) -> Shares:
+    """The samples of every site, as indices into ``y``, where ``patients`` (samples,) says whose each is.
+
+    Patients are dealt as :func:`~fedsmall.data.partition.partition` deals samples, each by the class that most of their
+    samples have. Where a site gets so many samples, patients are drawn until it has them, and what the last one has
+    beyond that is used nowhere.
+
+    Raises PlanError where that cannot be had.
+    """
+    of = np.unique(patients, return_inverse=True)[1]
+    kind, value = read_spec(spec)
+    listed = kind == "sizes" and not isinstance(value, str)
+    if kind in BY_CLASS and per_site is not None:
+        raise PlanError(
+            f"patient keeps a patient's samples together, so {kind} cannot give every site exactly {per_site}; "
+            "leave samples_per_site out"
+        )
+    if listed or (per_site is not None and sites is not None):
+        partition(y, spec, sites, per_site, rng)  # says what is wrong with it
+        sizes = list(value) if listed else _sizes(kind, sites or 1, per_site or 1)
+        return _filled(of, sizes, rng)
+    shares = partition(_classes(y, of), spec, sites, per_site, rng)
+    return [np.flatnonzero(np.isin(of, share)) for share in shares]
+
+
+def _sizes(kind: str, sites: int, per_site: int) -> list[int]:
+    return skewed_sizes(sites * per_site, sites) if kind == "sizes" else [per_site] * sites
+
+
+def _filled(of: np.ndarray, sizes: list[int], rng: np.random.Generator) -> Shares:
+    """Patients at random, whole, until site i has ``sizes[i]`` samples."""
+    order = rng.permutation(int(of.max()) + 1)
+    rows = np.argsort(np.argsort(order)[of], kind="stable")  # patient by patient
+    ends = np.cumsum(np.bincount(of)[order])
+    shares, begin = [], 0
+    for place, size in enumerate(sizes):
+        last = int(np.searchsorted(ends, begin + size))
+        if last == len(ends):
+            raise PlanError(
+                f"whole patients fill {place} of {len(sizes)} sites: {len(order)} patients have {len(of)} samples to "
+                f"train on, and the sites ask for {sum(sizes)}; ask for fewer"
+            )
+        shares.append(rows[begin : begin + size])
+        begin = int(ends[last])
+    return shares
+
+
+def _classes(y: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """The commonest class of each patient, (patients,)."""
+    labels, places = np.unique(classes_of(y), return_inverse=True)
+    counts = np.zeros((int(of.max()) + 1, len(labels)), dtype=int)
+    np.add.at(counts, (of, places), 1)
+    return np.asarray(labels[counts.argmax(axis=1)])

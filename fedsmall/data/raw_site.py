@@ -1,20 +1,17 @@
-"""A site's samples between reading and training: split, and not yet scaled.
-
-A hospital goes two steps: from its own file to the sums it may tell (:meth:`RawSite.sums`), and with the scaling that
-all sites agreed on to the samples it trains on (:meth:`RawSite.samples`). A simulation takes the same two.
-"""
+"""One site's samples as they were read, and the sums that it tells of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedsmall.data import standardise
-from fedsmall.data.class_weights import class_sums
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.sources.pool import Part
-from fedsmall.data.standardise import Scaling, Sums
+from fedsmall.data.standardise import COUNT_FLOOR, Scaling, Sums, agree, patients_with
+from fedsmall.data.standardise import sums as sums_of
+from fedsmall.errors import PlanError
 from fedsmall.federation import Samples, Task
+from fedsmall.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class RawSite:
     train: Part
     held_out: Part | None
     preparation: Preparation
-    floor: int = standardise.COUNT_FLOOR
+    floor: int = COUNT_FLOOR
     notes: tuple[str, ...] = ()
     kept_back: Part | None = None
 
@@ -54,7 +51,7 @@ class RawSite:
 
     def sums(self) -> Sums | None:
         """What this site tells of its training samples for the scaling; ``None`` where nothing is scaled."""
-        return standardise.sums(self.told, self.floor, self.train.patients) if self.scaled else None
+        return sums_of(self.told, self.floor, self.train.patients) if self.scaled else None
 
     def class_sums(self) -> Sums:
         """What this site tells of the classes of its training samples, for weights."""
@@ -85,7 +82,7 @@ def agreed(sites: Sequence[RawSite]) -> Scaling | None:
     """The scaling that the sites agree on, in the order of their names; ``None`` where nothing is scaled."""
     told = [site.sums() for site in sorted(sites, key=lambda site: site.name)]
     known = [sums for sums in told if sums is not None]
-    return standardise.agree(known) if known else None
+    return agree(known) if known else None
 
 
 def task_with(task: Task, preparation: Preparation) -> Task:
@@ -99,3 +96,46 @@ def ready(part: Part, preparation: Preparation) -> Samples:
     targets = part.y if preparation.outcome is None else preparation.outcome.targets(part.y)
     y = targets.astype(np.int64 if targets.dtype.kind in "iub" else preparation.dtype)
     return Samples(preparation.inputs(part.x), y, patients=part.patients, groups=part.groups)
+
+
+BALANCED = "balanced"
+
+
+def one_hot(y: np.ndarray, classes: int) -> np.ndarray:
+    """A column of 0 and 1 for each class, (samples, classes) in float64."""
+    return np.asarray(np.eye(classes)[y])
+
+
+def class_sums(y: np.ndarray, classes: int, floor: int, patients: np.ndarray | None = None) -> Sums:
+    """What a site may tell of its classes: sums of :func:`one_hot`, each class a feature.
+
+    Where ``patients``, (samples,), says whose each sample is, classes are small that have few patients.
+    """
+    hot = one_hot(y, classes)
+    sums = sums_of(hot, floor, patients)
+    counts = [patients_with(hot == each, patients) for each in (1, 0)]
+    few = np.any([(count > 0) & (count < floor) for count in counts], axis=0)
+    return Sums(*(np.where(few, 0.0, values) for values in (sums.count, sums.total, sums.squares)))
+
+
+def agreed_weights(sites: Sequence[Sums], task: Task) -> tuple[float, ...]:
+    """The weight of every class: 1 / (classes * its share), by what the sites tell in the order of their names.
+
+    Raises PlanError for a class of which no site may tell anything, or that none has.
+    """
+    shares = agree(sites).mean
+    for label, share in enumerate(shares):
+        if share <= 0:
+            name = task.class_names[label] if label < len(task.class_names) else str(label)
+            raise PlanError(
+                f"class_weights = {BALANCED!r}: no site may tell how many of class {name!r} it has, or none has any; "
+                "give numbers, as in class_weights = [1.0, 3.0]"
+            )
+    return tuple(float(weight) for weight in shares.sum() / (len(shares) * shares))
+
+
+def with_weights(plan: Plan, weights: Sequence[float]) -> Plan:
+    """The plan with these numbers in place of the word; any other plan as it is."""
+    if plan.recipe.class_weights != BALANCED:
+        return plan
+    return plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"class_weights": tuple(weights)})})

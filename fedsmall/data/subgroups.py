@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.cells import as_numbers, is_missing
-from fedsmall.data.forms import need
-from fedsmall.data.sources.files import plain
+from fedsmall.data.preparation import need
 from fedsmall.data.sources.pool import Part, Pool
+from fedsmall.data.table_files import as_numbers, is_missing, plain
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
 

@@ -1,18 +1,13 @@
-"""What a clinician asks of predictions: errors at a threshold, ranking, calibration, each with its uncertainty.
+"""What a clinician asks of predictions, each with its uncertainty."""
 
-``p`` (samples,) are probabilities of the positive class and ``positive`` (samples,) says who was so. Intervals here are
-of the finite number of test samples, given the model; what other seeds would change is another matter. Everything is
-held to scikit-learn by tests.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 from scipy import special, stats
 
-from fedsmall.evaluation.areas import average_precision
-from fedsmall.evaluation.thresholds import counts_from_above
+from fedsmall.evaluation.metrics import average_precision, r2_scores
+from fedsmall.plan import Plan
 
 BINS = 10
 DRAWS = 500
@@ -170,3 +165,117 @@ VALUES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "Brier score": brier,
     "calibration error (ECE)": calibration_error,
 }
+
+
+def mean_absolute_error(predicted: np.ndarray, true: np.ndarray) -> float:
+    """The mean distance of what was ``predicted`` (samples,) from what was ``true`` (samples,)."""
+    return float(np.abs(predicted - true).mean())
+
+
+def root_mean_squared_error(predicted: np.ndarray, true: np.ndarray) -> float:
+    """The root of the mean squared distance."""
+    return float(np.sqrt(((predicted - true) ** 2).mean()))
+
+
+def explained(predicted: np.ndarray, true: np.ndarray) -> float:
+    """R2, the coefficient of determination; NaN where all that was true is equal."""
+    return float(r2_scores((predicted - true)[None, :, None], true[:, None])[0])
+
+
+def mean_error(predicted: np.ndarray, true: np.ndarray) -> float:
+    """By how much predictions are too large on average (calibration in the large)."""
+    return float((predicted - true).mean())
+
+
+def calibration_slope(predicted: np.ndarray, true: np.ndarray) -> float:
+    """The slope of what was true over what was predicted: 1 where predictions spread as they should, NaN if equal.
+
+    Source: Van Calster et al. 2019, "Calibration: the Achilles heel of predictive analytics", for numbers.
+    """
+    around = predicted - predicted.mean()
+    spread = float((around**2).sum())
+    return float((around * true).sum() / spread) if spread > 1e-12 * float((predicted**2).sum()) else float("nan")
+
+
+NUMBER_STATISTICS = {  # what a report shows of one model
+    "mean absolute error": mean_absolute_error,
+    "root mean squared error": root_mean_squared_error,
+    "R2": explained,
+    "mean error (predicted minus true)": mean_error,
+    "calibration slope": calibration_slope,
+}
+
+
+Statistic = Callable[..., float]
+
+
+def resampled(statistic: Statistic, *arrays: np.ndarray, draws: int = DRAWS) -> Estimate:
+    """A statistic of ``arrays``, which share their first axis, with its percentile interval over resamples of that.
+
+    Resamples for which the statistic is not defined (NaN) are left out; where it is for none, there is no interval.
+    """
+    rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
+    samples = len(arrays[0])
+    found = []
+    for _ in range(draws):
+        drawn = rng.integers(samples, size=samples)
+        found.append(statistic(*(array[drawn] for array in arrays)))
+    low, high = np.nanpercentile(found, [2.5, 97.5]) if not np.isnan(found).all() else (np.nan, np.nan)
+    return Estimate(float(statistic(*arrays)), float(low), float(high))
+
+
+SENSITIVITY = 0.9  # of the threshold that is found beside the best one, where a plan does not say
+
+
+def thresholds_of(plan: Plan, p: np.ndarray, positive: np.ndarray) -> dict[str, float]:
+    """The thresholds that are told of a plan's model, by the way they were found: "youden", and by a "sensitivity"."""
+    if not positive.any() or positive.all():
+        return {}
+    asked = plan.threshold
+    wanted = asked["sensitivity"] if isinstance(asked, dict) else SENSITIVITY
+    return {"youden": best_threshold(p, positive), "sensitivity": least_sensitivity(p, positive, wanted)}
+
+
+def chosen_threshold(plan: Plan, found: Mapping[str, float]) -> tuple[float, str] | None:
+    """The threshold that a plan asks for and how it was found, of those ``found``; None where it leaves that open."""
+    asked = plan.threshold
+    if isinstance(asked, float):
+        return asked, "given in the scenario"
+    if asked is None or not found:
+        return None
+    if isinstance(asked, dict):
+        return found["sensitivity"], f"sensitivity {asked['sensitivity']:g} on the training samples"
+    return found["youden"], "Youden's index on the training samples"
+
+
+def best_threshold(p: np.ndarray, positive: np.ndarray) -> float:
+    """The threshold with the largest sensitivity + specificity - 1, in the middle of the gap; the lowest of several.
+
+    ``p`` (samples,) are probabilities of the positive class, ``positive`` (samples,) says who was so.
+    Source: Youden 1950, "Index for rating diagnostic tests".
+    """
+    values, hits, false = counts_from_above(p, positive)
+    gains = hits / max(hits[-1], 1) - false / max(false[-1], 1)
+    best = np.flatnonzero(gains >= gains.max() - 1e-12)[-1]
+    return _middle(values, int(best))
+
+
+def least_sensitivity(p: np.ndarray, positive: np.ndarray, wanted: float) -> float:
+    """The highest threshold at which at least the share ``wanted`` of the positive samples is called positive."""
+    values, hits, _ = counts_from_above(p, positive)
+    enough = np.flatnonzero(hits >= wanted * hits[-1] - 1e-9)
+    return _middle(values, int(enough[0]))
+
+
+def counts_from_above(p: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The values of ``p`` from high to low, and how many positive and other samples are at or above each."""
+    order = np.argsort(-p, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(p[order])), len(p) - 1)
+    hits = np.cumsum(positive[order])[ends]
+    return p[order][ends], hits, ends + 1 - hits
+
+
+def _middle(values: np.ndarray, place: int) -> float:
+    """Halfway between a value and the next lower one, or zero."""
+    below = values[place + 1] if place + 1 < len(values) else 0.0
+    return float((values[place] + below) / 2)

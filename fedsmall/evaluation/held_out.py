@@ -12,10 +12,9 @@ import numpy as np
 
 from fedsmall.evaluation import out_of_fold
 from fedsmall.evaluation.clinical import Estimate, auc
-from fedsmall.evaluation.labels import f1_of
-from fedsmall.evaluation.metrics import GRADED, of_matrices, predicted
+from fedsmall.evaluation.metrics import GRADED, f1_of, of_matrices, predicted
 from fedsmall.evaluation.out_of_fold import auc_error, together
-from fedsmall.evaluation.probabilities import by_class
+from fedsmall.evaluation.outputs import by_class
 from fedsmall.evaluation.unseen import over_hospitals
 from fedsmall.federation import Task
 from fedsmall.wire import Arrays

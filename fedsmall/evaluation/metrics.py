@@ -1,21 +1,15 @@
-"""What models are worth on samples, many models at once: the sites' own models are judged at every evaluation of a run.
+"""What models are worth on samples, many models at once."""
 
-``outputs`` are the last layers of all models, (models, samples, outputs): a column for each class, or one column that
-is positive for class 1. Class 1 is the positive one of two; with more classes every metric but accuracy is the mean
-over classes. The metrics are scikit-learn's (tests hold them to it), which takes models one by one: with fifty sites
-and small test sets that costs more than all training.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
+from scipy.stats import rankdata
 
-from fedsmall.data.outcomes import NUMBERS, ORDINAL, kind_of, survival_of
+from fedsmall.data.outcomes import HUBER, NUMBERS, ORDINAL, kind_of, survival_of
 from fedsmall.errors import PlanError
-from fedsmall.evaluation import grades, labels, numbers, survival
-from fedsmall.evaluation.areas import area, average_precision, known_mean
-from fedsmall.evaluation.probabilities import by_class, probabilities, squared_distances
+from fedsmall.evaluation import survival
+from fedsmall.evaluation.outputs import by_class, log_shares, probabilities, squared_distances
 from fedsmall.federation import Task
 from fedsmall.methods import nearest
 
@@ -100,11 +94,11 @@ def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, n
     with np.errstate(invalid="ignore", over="ignore"):  # outputs of a model that has diverged; its loss tells
         found = {"loss": _losses(outputs, y, task.loss)}
         if task.kind == "numbers":
-            found |= numbers.metrics_of(outputs, _flat(y), task.unit[1] if task.unit else 1.0, task.metrics)
+            found |= number_metrics(outputs, _flat(y), task.unit[1] if task.unit else 1.0, task.metrics)
         if task.kind == "times":
             found |= _of_times(outputs, y, task)
         if task.kind == "labels":
-            found |= labels.metrics_of(outputs, y, task.metrics)
+            found |= label_metrics(outputs, y, task.metrics)
     if task.kind == "classes":
         scores = by_class(outputs, task.loss)
         found |= _of_classes(scores, y, task.classes, with_auc="auc" in task.metrics)
@@ -144,8 +138,8 @@ def of_matrices(table: np.ndarray) -> dict[str, np.ndarray]:
         "macro_f1": known_mean(f1),
         "sensitivity": sensitivity[:, 1] if two else known_mean(sensitivity),
         "specificity": specificity[:, 1] if two else known_mean(specificity),
-        "kappa": grades.kappa_of(table),
-        "mae": grades.distance_of(table),
+        "kappa": kappa_of(table),
+        "mae": distance_of(table),
     }
 
 
@@ -174,11 +168,11 @@ def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
     if kind_of(name) == "times":
         return survival.loss_of(outputs, y.astype(np.float64))
     if kind_of(name) == "labels":
-        return labels.loss_of(outputs, y)
+        return label_losses(outputs, y)
     if kind_of(name) == "numbers":
-        return numbers.loss_of(name, outputs, _flat(y))
+        return number_losses(name, outputs, _flat(y))
     if name == ORDINAL:
-        return grades.loss_of(outputs, y)
+        return grade_losses(outputs, y)
     if name == "cross_entropy":
         of_label = np.take_along_axis(outputs, y[None, :, None], axis=2)[..., 0]
         return np.asarray((logsumexp(outputs, axis=2) - of_label).mean(axis=1))
@@ -204,3 +198,144 @@ def _of_times(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.nd
 def _flat(y: np.ndarray) -> np.ndarray:
     """Targets as (samples, numbers) in float64."""
     return y.reshape(len(y), -1).astype(np.float64)
+
+
+def grade_losses(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The mean negative log-likelihood of each model: (models, samples, grades - 1) and (samples,) -> (models,)."""
+    of_truth = np.take_along_axis(log_shares(outputs), y[None, :, None], axis=2)[..., 0]
+    return np.asarray(-of_truth.mean(axis=1))
+
+
+def kappa_of(table: np.ndarray) -> np.ndarray:
+    """Cohen's kappa with quadratic weights, of how many are called what: (models, truth, called) -> (models,).
+
+    1 where all are called right, 0 for what the shares of truth and of calls alone would give: so 0, too, for who calls
+    all alike. NaN where all are of one grade and called so. Source: Cohen 1968, "Weighted kappa".
+    """
+    table = np.asarray(table, dtype=np.float64)
+    place = np.arange(table.shape[-1])
+    apart = (place[:, None] - place) ** 2
+    count = table.sum(axis=(1, 2))
+    by_chance = table.sum(axis=2)[:, :, None] * table.sum(axis=1)[:, None, :]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(1 - (apart * table).sum(axis=(1, 2)) * count / (apart * by_chance).sum(axis=(1, 2)))
+
+
+def kappa(named: np.ndarray, true: np.ndarray) -> float:
+    """That of one model, of the grades that it ``named`` and the ``true`` ones, (samples,) each."""
+    grades = int(max(named.max(), true.max())) + 1
+    return float(kappa_of(np.bincount(true * grades + named, minlength=grades**2).reshape(1, grades, grades))[0])
+
+
+def distance_of(table: np.ndarray) -> np.ndarray:
+    """The mean number of grades between truth and call: (models, truth, called) -> (models,)."""
+    place = np.arange(table.shape[-1])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        apart = np.abs(place[:, None] - place) * table
+        return np.asarray(apart.sum(axis=(1, 2)) / table.sum(axis=(1, 2)))
+
+
+def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
+    """The precision at every threshold, weighted by what recall gains there; ties share one threshold. NaN for none."""
+    total = int(positive.sum())
+    if not total or not np.isfinite(scores).all():
+        return float("nan")
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+    hits = np.cumsum(positive[order])[ends]
+    return float((np.diff(hits, prepend=0) / total * hits / (ends + 1)).sum())
+
+
+def area(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """The area under the ROC curve by ranks (Mann and Whitney 1947), ties half: (models, samples) -> (models,)."""
+    good, bad = int(positive.sum()), int((~positive).sum())
+    if not good or not bad:
+        return np.full(len(scores), np.nan)
+    ranks = rankdata(scores, axis=1)  # (models, samples)
+    areas = (ranks[:, positive].sum(axis=1) - good * (good + 1) / 2) / (good * bad)
+    return np.where(np.isfinite(scores).all(axis=1), areas, np.nan)
+
+
+def known_mean(values: np.ndarray) -> np.ndarray:
+    """The mean over the classes for which a value is defined: (models, classes) -> (models,)."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=1)
+    return np.where(count > 0, np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
+
+
+def label_losses(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The mean binary cross-entropy of each model, over samples and labels: (models, samples, labels) -> (models,)."""
+    return np.asarray(np.logaddexp(0.0, np.where(y > 0, -outputs, outputs)).mean(axis=(1, 2)))
+
+
+def label_metrics(outputs: np.ndarray, y: np.ndarray, asked: Collection[str]) -> dict[str, np.ndarray]:
+    """The metrics ``asked``, (models,) each, of log-odds (models, samples, labels) and truth (samples, labels).
+
+    "auc", "average_precision" and "macro_f1" are means over labels, "subset_accuracy" is the share of samples of which
+    all labels are right, "label_accuracy" that of all labels.
+    """
+    there, called = np.asarray(y) > 0, outputs > 0
+    right = called == there
+    found = {"subset_accuracy": right.all(axis=2).mean(axis=1), "label_accuracy": right.mean(axis=(1, 2))}
+    if "macro_f1" in asked:
+        found["macro_f1"] = known_mean(f1_of(tally(outputs, y)))
+    if "auc" in asked:
+        found["auc"] = known_mean(np.stack([area(outputs[..., k], there[:, k]) for k in range(there.shape[1])], axis=1))
+    if "average_precision" in asked:
+        each = [[average_precision(model[:, k], there[:, k]) for k in range(there.shape[1])] for model in outputs]
+        found["average_precision"] = known_mean(np.array(each))
+    if "brier" in asked:
+        found["brier"] = ((expit(outputs) - there) ** 2).mean(axis=(1, 2))
+    return {name: value for name, value in found.items() if name in asked}
+
+
+def tally(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """How many samples of each label are called what: (models, labels, truth, called), of absent and there each."""
+    there, called = np.asarray(y) > 0, outputs > 0  # (samples, labels), (models, samples, labels)
+    cells = [[(there == truth) & (called == call) for call in (False, True)] for truth in (False, True)]
+    # in the order of its memory, too: the wire takes arrays as they lie
+    return np.ascontiguousarray(np.moveaxis(np.array(cells).sum(axis=3), (0, 1), (2, 3)))
+
+
+def f1_of(table: np.ndarray) -> np.ndarray:
+    """F1 of each label, (..., labels), of a :func:`tally`; NaN where it is nowhere and called nowhere."""
+    hits, wrong = table[..., 1, 1], table[..., 0, 1] + table[..., 1, 0]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(2 * hits / (2 * hits + wrong))
+
+
+def number_losses(name: str, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The mean loss of each model, in the scale of training: outputs (models, samples, numbers) -> (models,)."""
+    apart = np.abs(outputs - y)
+    if name == "mse":
+        apart = apart**2
+    elif name == "huber":
+        apart = np.where(apart < HUBER, apart**2 / 2, HUBER * (apart - HUBER / 2))
+    return np.asarray(apart.reshape(len(apart), -1).mean(axis=1))
+
+
+def number_metrics(outputs: np.ndarray, y: np.ndarray, scale: float, asked: Collection[str]) -> dict[str, np.ndarray]:
+    """Those of "mae", "rmse" and "r2" that are ``asked``, of each model: (models, samples, numbers) -> (models,) each.
+
+    ``scale`` is how much of the outcome's unit is 1 in training. "r2" is NaN of fewer than two samples, and where all
+    targets are equal.
+    """
+    apart = outputs - y
+    found: dict[str, np.ndarray] = {}
+    if "mae" in asked:
+        found["mae"] = np.abs(apart).reshape(len(apart), -1).mean(axis=1) * scale
+    if "rmse" in asked:
+        found["rmse"] = np.sqrt((apart**2).reshape(len(apart), -1).mean(axis=1)) * scale
+    if "r2" in asked:
+        found["r2"] = r2_scores(apart, y)
+    return found
+
+
+def r2_scores(apart: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The coefficient of determination, the mean over the numbers that vary: (models,)."""
+    around = ((y - y.mean(axis=0)) ** 2).sum(axis=0)  # (numbers,)
+    vary = around > 1e-12 * (y**2).sum(axis=0)
+    if len(y) < 2 or not vary.any():
+        return np.full(len(apart), np.nan)
+    left = (apart**2).sum(axis=1)[:, vary]  # (models, numbers)
+    return np.asarray((1 - left / around[vary]).mean(axis=1))

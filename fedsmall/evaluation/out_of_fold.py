@@ -11,10 +11,8 @@ import numpy as np
 from scipy.special import log_softmax, logsumexp
 
 from fedsmall.aggregation.exact import exact_sum
-from fedsmall.evaluation import labels
-from fedsmall.evaluation.areas import known_mean
-from fedsmall.evaluation.metrics import evaluate, predicted
-from fedsmall.evaluation.probabilities import by_class, squared_distances
+from fedsmall.evaluation.metrics import evaluate, f1_of, known_mean, predicted, tally
+from fedsmall.evaluation.outputs import by_class, squared_distances
 from fedsmall.federation import Task
 from fedsmall.wire import Arrays
 
@@ -31,7 +29,7 @@ def shapes_of(task: Task) -> dict[str, tuple[int, ...]]:
     (errors in the unit that the site knows); "scores" counts samples (classes, outside or of the
     class, bins of their score), of class 1 alone where there are two; "confidence" has for each bin of confidence how
     many samples, the sum of their confidences, and how many of them are right: (3, bins). Of labels "whole" counts
-    samples of which all are right, and "tally" is that of :mod:`fedsmall.evaluation.labels`.
+    samples of which all are right, and "tally" is that of :mod:`fedsmall.evaluation.metrics`.
     """
     told: dict[str, tuple[int, ...]] = {"count": (), "loss": ()}
     if task.kind == "numbers":
@@ -59,7 +57,7 @@ def told_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     if task.kind == "labels":
         found = evaluate(outputs, y, replace(task, metrics=("subset_accuracy", "brier")))
         sums |= {"whole": found["subset_accuracy"] * len(y), "brier": found["brier"] * len(y)}
-        sums |= {"scores": _scores(outputs, y, task), "tally": labels.tally(outputs[None], y)[0]}
+        sums |= {"scores": _scores(outputs, y, task), "tally": tally(outputs[None], y)[0]}
     if task.kind == "classes":
         outputs = by_class(outputs, task.loss)
         right = predicted(outputs) == y
@@ -126,7 +124,7 @@ def figures(sums: Mapping[str, np.ndarray], task: Task) -> dict[str, float]:
 def _of_labels(tally: np.ndarray, whole: float) -> dict[str, float]:
     """The metrics of labels that follow from how many are called what, (labels, truth, called)."""
     found = {"subset_accuracy": whole, "label_accuracy": float(np.trace(tally.sum(axis=0)) / tally.sum())}
-    f1 = float(known_mean(labels.f1_of(tally)[None])[0])
+    f1 = float(known_mean(f1_of(tally)[None])[0])
     return found if np.isnan(f1) else found | {"macro_f1": f1}
 
 

@@ -12,10 +12,8 @@ from scipy import stats
 from scipy.special import logit
 
 from fedsmall.evaluation import survival
-from fedsmall.evaluation.areas import average_precision
-from fedsmall.evaluation.grades import kappa
-from fedsmall.evaluation.metrics import OF_NUMBERS, evaluate
-from fedsmall.evaluation.probabilities import squared_distances
+from fedsmall.evaluation.metrics import OF_NUMBERS, average_precision, evaluate, kappa
+from fedsmall.evaluation.outputs import squared_distances
 from fedsmall.federation import Task
 
 DRAWS = 200

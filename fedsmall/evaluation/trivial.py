@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.evaluation.grades import outputs_of
 from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.outputs import outputs_of
 from fedsmall.evaluation.survival import interval_log_odds
 from fedsmall.federation import Federation, Samples, Task, task_at
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsmall.federation import Task
-from fedsmall.models import registry
+from fedsmall.models import networks
 
 FEW = 4  # output positions up to which a product of matrices is faster than a convolution (CPU, torch 2.13)
 NARROW = 64  # the same for the numbers under a kernel
@@ -114,9 +114,9 @@ def _plain(layer: nn.Conv2d) -> bool:
 
 def resnet10(task: Task, **options: Any) -> nn.Module:
     """The model of that name with the same initial weights, for images of the task's size and no other."""
-    return cropped(registry.resnet10(task, **options), task.input_shape)
+    return cropped(networks.resnet10(task, **options), task.input_shape)
 
 
 def resnet18(task: Task, **options: Any) -> nn.Module:
     """The model of that name with the same initial weights, for images of the task's size and no other."""
-    return cropped(registry.resnet18(task, **options), task.input_shape)
+    return cropped(networks.resnet18(task, **options), task.input_shape)

@@ -9,31 +9,13 @@ Departures: the prediction of a graph is the product of its own features (a batc
 taken above the diagonal, since the diagonal is known.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 
+from fedsmall.data.sources.connectomes import REGIONS, pairs, regions_of
 from fedsmall.federation import Task
 
-REGIONS = 35  # of an input graph
 EPSILON, MOMENTUM, DROPOUT = 1e-3, 0.1, 0.5  # the authors' settings
-
-
-def pairs(regions: int) -> int:
-    """The number of entries above the diagonal."""
-    return regions * (regions - 1) // 2
-
-
-def regions_of(entries: int) -> int:
-    """The number of regions of a graph with so many entries above the diagonal.
-
-    Raises ValueError where no graph has that many.
-    """
-    regions = (1 + math.isqrt(1 + 8 * entries)) // 2
-    if entries < 1 or pairs(regions) != entries:
-        raise ValueError(f"no symmetric matrix has {entries} entries above its diagonal; 35 regions have 595")
-    return regions
 
 
 def matrices(vectors: Tensor, regions: int) -> Tensor:

@@ -1,30 +1,8 @@
-"""Models by name: what a task's samples go through, as ``torch.nn.Module``.
-
-========================  =============================================================================
-name                      model and its options
-========================  =============================================================================
-``linear``                one linear layer; logistic, hinge or softmax by the task's loss
-``proportional``          one risk, and a level for each interval of time or step between grades; ``hidden`` (grades)
-``mlp``                   linear layers with ReLU; ``hidden`` (widths), ``dropout``
-``cnn``                   Conv32-GN-ReLU-pool-Conv64-GN-ReLU-pool-Linear; ``norm``, ``dropout``
-``cnn3d``                 Conv3d-GN-ReLU-pool for each of ``widths``, means, Linear; ``norm``, ``dropout``
-``resnet10``              one basic block a stage, 64-128-256-512; ``stem``, ``norm``
-``resnet18``              two basic blocks a stage; ``stem`` "cifar" (default) or "imagenet", ``norm``
-``resnet_small``          ``blocks`` (2) basic blocks a stage, 16-32-64, CIFAR stem; ``norm``
-``resnet10_cropped``      the same without the taps that small images never reach; also ``resnet18_cropped``
-``shared_part``           the layers that sites with models of their own have in common; ``sites``, ``shared``
-``g1``, ``g2``            RepTreeFL's networks for brain graphs, 35 regions to 160 and to 268; ``widths``
-``torchvision:NAME``      a network of torchvision; ``weights``, ``train`` (:mod:`fedsmall.models.pretrained`)
-``module:function``       your own: ``function(task, **options) -> torch.nn.Module``
-========================  =============================================================================
-
-``norm`` is "group" by default, which a site of a few images bears, or "batch", as in the papers. A network of
-torchvision keeps the normalisation that its weights were trained with; what is frozen of it keeps their statistics too.
-"""
+"""Models by name."""
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -36,11 +14,8 @@ from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.methods import nearest
-from fedsmall.models.earlier import NORM
-from fedsmall.models.frozen import frozen_state, trainable_state
 from fedsmall.models.graphs import g1, g2
-from fedsmall.models.norms import forgive_small_batches
-from fedsmall.models.resnets import ResNet, norm_layer
+from fedsmall.models.layers import forgive_small_batches, frozen_state, trainable_state
 from fedsmall.own_code import own_code
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
@@ -48,13 +23,12 @@ from fedsmall.wire import Arrays
 
 TORCHVISION = "torchvision:"  # first word of the names of torchvision's networks
 Builder = Callable[..., nn.Module]
-HIDDEN = {"digits": (64, 32), "breast_cancer": (32, 16), "synthetic": (50, 20)}
 
 
 def build_model(name: str, task: Task, options: dict[str, Any], rng: np.random.Generator) -> nn.Module:
     """The model called ``name`` for ``task``, in float32 and training mode, its parameters drawn from ``rng``.
 
-    Torch's global generator is neither read nor moved. Batch normalisation is :mod:`fedsmall.models.norms`'s, also
+    Torch's global generator is neither read nor moved. Batch normalisation is :mod:`fedsmall.models.layers`'s, also
     in a model of one's own.
 
     Raises PlanError for an unknown name or option, and for a model that cannot take the task's samples.
@@ -98,7 +72,7 @@ def common_model(plan: Plan, task: Task) -> nn.Module:
 def initial_model(plan: Plan, task: Task, site: str | None = None) -> Arrays:
     """What ``site`` starts with, or the common start (``None``), by the names and order of ``state_dict``.
 
-    What is frozen is not in it (:mod:`fedsmall.models.frozen`): it is no site's own, and never travels. Float arrays
+    What is frozen is not in it (:mod:`fedsmall.models.layers`): it is no site's own, and never travels. Float arrays
     have the plan's dtype; float32 and float64 plans start from the same numbers.
     """
     own = site is not None and plan.initial_models == "independent"
@@ -133,59 +107,15 @@ def _as_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
     return array.astype(dtype if np.issubdtype(array.dtype, np.floating) else array.dtype)
 
 
-def linear(task: Task) -> nn.Module:
-    """One linear layer over all the numbers of a sample."""
-    return nn.Sequential(*_flat(task), nn.Linear(_size(task), task.outputs))
-
-
-def mlp(task: Task, *, hidden: Sequence[int] | None = None, dropout: float = 0.0) -> nn.Module:
-    """Linear layers of widths ``hidden`` with ReLU, as one plain ``nn.Sequential``."""
-    widths = HIDDEN.get(task.name, (64, 32)) if hidden is None else hidden
-    if any(width < 1 for width in widths):
-        raise ValueError(f"hidden is a number of units for each layer, at least 1; got {list(widths)}")
-    layers, before = _flat(task), _size(task)
-    for width in widths:
-        layers += [nn.Linear(before, width), nn.ReLU(), *_dropout(dropout)]
-        before = width
-    return nn.Sequential(*layers, nn.Linear(before, task.outputs))
-
-
-def cnn(task: Task, *, norm: str = NORM, dropout: float = 0.0) -> nn.Module:
-    """The papers' small convolutional network, as one plain ``nn.Sequential``; images of at least 4 x 4."""
-    channels, height, width = _image_shape(task)
-    if min(height, width) < 4:
-        raise ValueError(f"two poolings need images of at least 4 x 4; these are {height} x {width}")
-    layers: list[nn.Module] = []
-    for before, after in ((channels, 32), (32, 64)):
-        layers += [nn.Conv2d(before, after, 3, padding=1), norm_layer(norm)(after), nn.ReLU(), nn.MaxPool2d(2)]
-    head = nn.Linear(64 * (height // 4) * (width // 4), task.outputs)
-    return nn.Sequential(*layers, nn.Flatten(), *_dropout(dropout), head)
-
-
-def resnet10(task: Task, *, stem: Any = "imagenet", norm: str = NORM) -> nn.Module:
-    """One basic block a stage: 4,900,546 parameters for grey images and two classes (RepTreeFL's model)."""
-    return ResNet(_image_shape(task)[0], task.outputs, blocks=1, stem=stem, norm=norm)
-
-
-def resnet18(task: Task, *, stem: Any = "cifar", norm: str = NORM) -> nn.Module:
-    """Two basic blocks a stage; ``stem="imagenet"`` is torchvision's network, weight for weight."""
-    return ResNet(_image_shape(task)[0], task.outputs, blocks=2, stem=stem, norm=norm)
-
-
-def resnet_small(task: Task, *, blocks: int = 2, norm: str = NORM) -> nn.Module:
-    """Three stages of 16, 32 and 64 channels behind a 3 x 3 stem."""
-    return ResNet(_image_shape(task)[0], task.outputs, (16, 32, 64), blocks, "cifar", norm)
-
-
 MODELS: dict[str, Builder | str] = {  # as "module:function" where the module needs this one
-    "linear": linear,
-    "proportional": "fedsmall.models.proportional:proportional",
-    "mlp": mlp,
-    "cnn": cnn,
-    "cnn3d": "fedsmall.models.volumes:cnn3d",
-    "resnet10": resnet10,
-    "resnet18": resnet18,
-    "resnet_small": resnet_small,
+    "linear": "fedsmall.models.networks:linear",
+    "proportional": "fedsmall.models.networks:proportional",
+    "mlp": "fedsmall.models.networks:mlp",
+    "cnn": "fedsmall.models.networks:cnn",
+    "cnn3d": "fedsmall.models.networks:cnn3d",
+    "resnet10": "fedsmall.models.networks:resnet10",
+    "resnet18": "fedsmall.models.networks:resnet18",
+    "resnet_small": "fedsmall.models.networks:resnet_small",
     "g1": g1,
     "g2": g2,
     "resnet10_cropped": "fedsmall.models.cropped:resnet10",
@@ -232,21 +162,17 @@ def _check_options(name: str, builder: Builder, options: dict[str, Any]) -> None
             raise PlanError(f"model {name!r} has no option {option!r}. {hint}")
 
 
-def _image_shape(task: Task) -> tuple[int, int, int]:
-    if len(task.input_shape) != 3:
-        other = "cnn3d" if len(task.input_shape) == 4 else "linear or mlp"
-        raise ValueError(f"it takes images, and a sample has shape {task.input_shape}; use {other}")
-    channels, height, width = task.input_shape
-    return channels, height, width
-
-
-def _size(task: Task) -> int:
-    return int(np.prod(task.input_shape))
-
-
-def _flat(task: Task) -> list[nn.Module]:
-    return [nn.Flatten()] if len(task.input_shape) > 1 else []
-
-
-def _dropout(share: float) -> list[nn.Module]:
-    return [nn.Dropout(share)] if share else []
+def try_model(plan: Plan, task: Task) -> None:
+    """Raise PlanError where a model of one's own cannot take the task's samples, or gives other than its outputs."""
+    if not is_own(plan.model):
+        return
+    model = common_model(plan, task).eval()
+    what = f"model {plan.model!r}"
+    with torch.no_grad(), own_code(f"{what}, given samples of shape {task.input_shape},"):
+        outputs = model(torch.zeros(2, *task.input_shape))
+    if not isinstance(outputs, torch.Tensor):
+        raise PlanError(f"{what} gives {type(outputs).__name__} and not a tensor of outputs")
+    if tuple(outputs.shape) != (2, task.outputs):
+        raise PlanError(
+            f"{what} gives outputs of shape {tuple(outputs.shape)} for 2 samples; this task wants (2, {task.outputs})"
+        )

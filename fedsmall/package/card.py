@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.data.forms import Pixels
+from fedsmall.data.image_files import EIGHT_BITS
 from fedsmall.data.outcomes import ORDINAL, Outcome
-from fedsmall.data.pictures.picture import EIGHT_BITS
-from fedsmall.data.preparation import FAR
+from fedsmall.data.preparation import FAR, Pixels
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, Package
 
 KINDS = {"table": "tabular", "images": "image", "arrays": "tabular"}

@@ -18,16 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from fedsmall import files
-from fedsmall.data.forms import Pixels
+from fedsmall.data.image_files import EIGHT_BITS
 from fedsmall.data.outcomes import ORDINAL, Amount, kind_of
-from fedsmall.data.pictures.picture import EIGHT_BITS
-from fedsmall.data.preparation import Agreed, Preparation, Ranges
+from fedsmall.data.preparation import Agreed, Pixels, Preparation, Ranges
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.probabilities import probabilities
+from fedsmall.evaluation.outputs import probabilities
 from fedsmall.methods import nearest
-from fedsmall.models.grades import log_shares
-from fedsmall.package.network import network
-from fedsmall.package.predictor import outputs_of
+from fedsmall.models.outputs import log_shares
+from fedsmall.package.predictor import network, outputs_of
 from fedsmall.package.record import Package
 from fedsmall.package.store import Stored, save_zip
 from fedsmall.randomness import rng_for

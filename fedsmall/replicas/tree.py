@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedsmall.data.folds import classes_of
+from fedsmall.data.splits import classes_of
 from fedsmall.errors import PlanError
 from fedsmall.models.own_models import with_own_model
 from fedsmall.parts import Tree

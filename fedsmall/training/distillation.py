@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.ensembles import answer
+from fedsmall.evaluation.outputs import answer
 from fedsmall.federation import Federation, Samples
 from fedsmall.plan import Method, Plan
 from fedsmall.randomness import rng_for

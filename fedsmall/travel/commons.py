@@ -1,7 +1,7 @@
 """The common models of a federation: one, or one for each group of models that travel and are never merged.
 
 The batched engine and the Flower strategy both keep them here. Groups are averaged each by itself; the members of the
-result are judged and used together (:mod:`fedsmall.evaluation.ensembles`).
+result are judged and used together (:mod:`fedsmall.evaluation.outputs`).
 """
 
 from collections import deque

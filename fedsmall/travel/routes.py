@@ -16,9 +16,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedsmall.data.folds import classes_of
-from fedsmall.data.kin import kin_of, representatives
 from fedsmall.data.sources.pool import Part
+from fedsmall.data.splits import classes_of, kin_of, representatives
 from fedsmall.errors import PlanError
 from fedsmall.federation import Samples
 from fedsmall.plan import Plan

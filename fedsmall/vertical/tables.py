@@ -6,9 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsmall.data.cells import as_numbers, is_missing, number_block
-from fedsmall.data.sources.files import plain
-from fedsmall.data.sources.table_files import check_header, read_table
+from fedsmall.data.table_files import as_numbers, check_header, is_missing, number_block, plain, read_table
 from fedsmall.errors import DataError
 from fedsmall.parts import Frozen
 from fedsmall.vertical.party import Table

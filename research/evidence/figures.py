@@ -8,7 +8,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.research.evidence.items import Item
 from fedsmall.research.evidence.result import EvidenceRow, ItemResult
 from fedsmall.sim.report.figures import STYLE, WHITE, save

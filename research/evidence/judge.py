@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fedsmall.evaluation.intervals import interval
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.evaluation.statistics import (
     holm,
+    interval,
     paired,
     runs_to_decide,
     seeds_for_width,

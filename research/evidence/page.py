@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.evaluation.intervals import Interval
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
-from fedsmall.evaluation.statistics import ENOUGH
+from fedsmall.evaluation.statistics import ENOUGH, Interval
 from fedsmall.research.evidence.items import Item, published_by_hospital
 from fedsmall.research.evidence.judge import MARGIN, cannot_decide, nothing_learnt
 from fedsmall.research.evidence.result import EvidenceRow, ItemResult

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fedsmall.evaluation.intervals import Interval
+from fedsmall.evaluation.statistics import Interval
 from fedsmall.plan import Method
 from fedsmall.sim.report.style import Style, looks
 from fedsmall.sim.runs.files import read_json, write_json

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.evaluation.intervals import interval
 from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.statistics import interval
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.research.evidence.items import Item
 from fedsmall.research.evidence.judge import judged

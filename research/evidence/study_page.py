@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import false_discovery_control
 
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.research.evidence.study import FULL, IMAGES, PERIOD, Cell, CellOutcome, cells, read
 from fedsmall.sim.report.figures import STYLE, WHITE, save
 

@@ -47,8 +47,7 @@ def predict(
     if out is not None and out.exists():
         raise ValueError(f"{out} is there already; it is not written over")
     look_in(Path.cwd())
-    from fedsmall.package.predictor import together
-    from fedsmall.package.rows import summary
+    from fedsmall.package.predictor import summary, together
 
     stored = packages(model, method, seed, site, visitors, distilled)
     answers = together(stored).answers(new, array, sheet)
@@ -164,7 +163,7 @@ def _curves(package: Any, survival: Any) -> list[dict[str, str]]:
 
 
 def _named(table: Any, column: str) -> list[str]:
-    from fedsmall.data.forms import need
+    from fedsmall.data.preparation import need
     from fedsmall.errors import DataError
 
     if table is None:

@@ -7,7 +7,7 @@ from jinja2 import Environment, PackageLoader
 from rich.console import Console
 from rich.table import Table
 
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.sim.columns.execute import Done, World
 from fedsmall.sim.columns.learnt import Facts, Learnt, learnt
 from fedsmall.sim.columns.scenario import METHODS

@@ -11,11 +11,10 @@ from scipy.special import expit
 from fedsmall.clients.site_data import site_in
 from fedsmall.data.outcomes import survival_of
 from fedsmall.data.subgroups import KEPT_AS
-from fedsmall.evaluation.ensembles import answer, spread
+from fedsmall.evaluation.clinical import thresholds_of
 from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate
 from fedsmall.evaluation.out_of_fold import by_folds, told_of
-from fedsmall.evaluation.probabilities import probabilities
-from fedsmall.evaluation.thresholds import thresholds_of
+from fedsmall.evaluation.outputs import answer, probabilities, spread
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.many_models import by_lot, evaluated
@@ -41,7 +40,7 @@ class LastRound:
     All of it is by round, for where a run may end early the best round is the one that counts: that alone is kept as
     soon as there is one. ``outputs`` (samples, outputs) are those of the one model on the common test set, if there is
     one. ``thresholds`` are those that it has by the training samples of all sites
-    (:func:`fedsmall.evaluation.thresholds.thresholds_of`). Where they are ``wanted``, ``own`` are the models that the
+    (:func:`fedsmall.evaluation.clinical.thresholds_of`). Where they are ``wanted``, ``own`` are the models that the
     sites trained last, by site; that of all pooled data is "central".
     """
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from flwr.serverapp import Grid
 
-from fedsmall.data.class_weights import BALANCED, agreed_weights, with_weights
+from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.methods import nearest

@@ -13,8 +13,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
-from fedsmall.evaluation.intervals import Scale, interval
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
+from fedsmall.evaluation.statistics import Scale, interval
 from fedsmall.sim.report.sentences import amount, named
 from fedsmall.sim.report.style import Style, looks
 from fedsmall.sim.report.tables import by_label, primary, scale_of, table

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from fedsmall.data.outcomes import ORDINAL
 from fedsmall.entry_points import extensions, load_extension
 from fedsmall.evaluation.clinical import precision_recall, roc
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.sim.report import figures

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedsmall.data.dealing import HELD_OUT
-from fedsmall.evaluation.intervals import NOTHING, Interval, Scale, Shared, interval
 from fedsmall.evaluation.sampling import (
     constant_beside,
     error_over_constant,
@@ -14,6 +13,7 @@ from fedsmall.evaluation.sampling import (
     patients_behind,
     worth_without,
 )
+from fedsmall.evaluation.statistics import NOTHING, Interval, Scale, Shared, interval
 from fedsmall.sim.runs.folder import PlanRun, Run, prediction_key
 
 Values = Mapping[tuple[int, int], float]  # by seed and fold

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsmall.evaluation.intervals import Interval
-from fedsmall.evaluation.statistics import ENOUGH, Comparison
+from fedsmall.evaluation.statistics import ENOUGH, Comparison, Interval
 from fedsmall.sim.report.tables import AREAS, Table, TableRow, between, by_label, table
 from fedsmall.sim.runs.folder import PlanRun, Run
 

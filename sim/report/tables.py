@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.intervals import Interval, Scale, Shared, interval
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, OTHER_NAMES
-from fedsmall.evaluation.statistics import Comparison, paired
+from fedsmall.evaluation.statistics import Comparison, Interval, Scale, Shared, interval, paired
 from fedsmall.methods import nearest
 from fedsmall.plan import Method
 from fedsmall.sim.report.patients import Values, behind_difference, behind_lead, mean_of, p_over_constant

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsmall.data.class_weights import BALANCED, agreed_weights
+from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.federation import Federation, Samples
 from fedsmall.plan import Plan
 

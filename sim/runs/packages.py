@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from fedsmall.evaluation.thresholds import chosen_threshold
+from fedsmall.evaluation.clinical import chosen_threshold
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, visitors_of
 from fedsmall.package.store import Stored

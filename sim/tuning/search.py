@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from fedsmall.errors import PlanError, ReplyError
-from fedsmall.evaluation.intervals import Interval, interval
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
+from fedsmall.evaluation.statistics import Interval, interval
 from fedsmall.federation import Federation, Samples
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import has_own_models

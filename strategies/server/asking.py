@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from pydantic import ValidationError
 
-from fedsmall.data.class_weights import BALANCED, agreed_weights, with_weights
+from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
 from fedsmall.data.standardise import Scaling, Sums, agree
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.federation import Task

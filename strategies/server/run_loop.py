@@ -31,7 +31,7 @@ class Evaluation:
     like, and under "per_site" the metrics of each. ``extra`` holds the same two for further test sets by name.
     ``kept``, at the end of a run whose sites keep visitors, is of each site's visitors together: what ``sites`` has,
     and under "held_out" the metrics on the site's own held-out samples. ``spread`` is how far the members of an
-    ensemble differ (:func:`fedsmall.evaluation.ensembles.spread`), empty for one model.
+    ensemble differ (:func:`fedsmall.evaluation.outputs.spread`), empty for one model.
     ``validation`` is what to expect at an unseen hospital (:func:`fedsmall.evaluation.unseen.expected`), where models
     travel by routes. ``told`` is what real sites tell beside their metrics, by site: under "samples" how
     many they judge by, under "sums" those of :mod:`fedsmall.evaluation.held_out`, under "charged" what the run was

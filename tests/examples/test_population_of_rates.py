@@ -24,8 +24,8 @@ from examples.population_of_rates import (
 )
 from examples.travelling_groups import answers
 from examples.travelling_groups_sets import MLP
-from fedsmall.evaluation.ensembles import answer
 from fedsmall.evaluation.out_of_fold import figures, together, told_of
+from fedsmall.evaluation.outputs import answer
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.sim.runs.files import read_json
 from fedsmall.tasks import build_federation

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 import fedsmall.package.export as exporting
-from fedsmall.data.forms import Columns, Numbers, Pixels
-from fedsmall.data.preparation import Agreed, Preparation, Ranges
+from fedsmall.data.preparation import Agreed, Columns, Numbers, Pixels, Preparation, Ranges
 from fedsmall.errors import PlanError
-from fedsmall.package.predictor import together
-from fedsmall.package.rows import read_rows
+from fedsmall.package.predictor import read_rows, together
 from tests.fedsmall.test_package import PREPARED, ROWS, made
 
 # torch calls TorchScript, which many still read, an old format of its own

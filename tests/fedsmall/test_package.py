@@ -14,15 +14,13 @@ from sklearn.metrics import RocCurveDisplay, accuracy_score, roc_auc_score
 from sklearn.model_selection import cross_val_score
 
 import fedsmall
-from fedsmall.data.forms import Columns, Numbers, Pixels
-from fedsmall.data.preparation import Agreed, Preparation, Ranges
+from fedsmall.data.preparation import Agreed, Columns, Numbers, Pixels, Preparation, Ranges
 from fedsmall.errors import DataError, PlanError
 from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.package.predictor import together
+from fedsmall.package.predictor import read_rows, together
 from fedsmall.package.record import TrainedOn, describe
-from fedsmall.package.rows import read_rows
 from fedsmall.package.store import Stored, read, save, save_zip
 from fedsmall.plan import Plan
 

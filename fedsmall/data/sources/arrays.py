@@ -12,11 +12,18 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from fedsmall.data.forms import Columns
-from fedsmall.data.outcomes import DEFAULT_LOSS, LEAST_LABELS, ORDINAL, Amount, Findings, kind_of
-from fedsmall.data.sources.files import as_classes, at_site, check_order, class_names, locate, site_files
-from fedsmall.data.sources.outcome_columns import is_amount
-from fedsmall.data.sources.patient_column import patients_listed
+from fedsmall.data.outcomes import (
+    DEFAULT_LOSS,
+    LEAST_LABELS,
+    ORDINAL,
+    Amount,
+    Findings,
+    kind_of,
+)
+from fedsmall.data.preparation import Columns
+from fedsmall.data.sources.classes import as_classes, check_order, class_names
+from fedsmall.data.sources.files import at_site, locate, site_files
+from fedsmall.data.sources.patients import patients_listed
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
 from fedsmall.files import check_is_regular
@@ -25,8 +32,10 @@ from fedsmall.methods import nearest
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+
 UNREADABLE = (OSError, ValueError, EOFError, LookupError, TypeError, BadZipFile, zlib.error)
 PATIENT = "patient"
+MANY = 20  # different numbers that are not whole, from which on y is a number to be predicted
 TEST = "the common test set"  # its key beside the names of sites
 SAID = ("name", "loss", "classes", "label", "target", "targets")  # what a task says of arrays
 Given = dict[str, tuple[Any, ...]]  # (x, y), or (x, time, event), by site
@@ -294,3 +303,13 @@ def as_inputs(x: np.ndarray) -> np.ndarray:
         )
     x = x.astype(np.float64)
     return x[:, None] if x.ndim == 3 else x
+
+
+def is_amount(outcomes: Sequence[Any]) -> bool:
+    """Whether y of all sites are numbers to be predicted: more than 20 of different values are not whole."""
+    arrays = [np.asarray(y).ravel() for y in outcomes]
+    return all(y.dtype.kind in "fiu" for y in arrays) and _fractions(np.unique(np.concatenate(arrays))) > MANY
+
+
+def _fractions(numbers: np.ndarray) -> int:
+    return int((np.isfinite(numbers) & (numbers != np.round(numbers))).sum())

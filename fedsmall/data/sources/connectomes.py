@@ -4,6 +4,7 @@ Register as a source: ``task = {connectomes = "generated"}`` or ``{connectomes =
 (SLIM) are confidential; the generator makes plausible ones, so that the models and methods can be tried.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +12,27 @@ import numpy as np
 
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError
-from fedsmall.models.graphs import REGIONS, regions_of
 from fedsmall.randomness import rng_for
 
+REGIONS = 35  # of an input graph
 FEATURES, TRAITS = 24, 6  # waves over the brain's surface; what makes a subject differ from others
 NOISE = 0.02  # of the logit of an entry, from one resolution to another
+
+
+def pairs(regions: int) -> int:
+    """The number of entries above the diagonal."""
+    return regions * (regions - 1) // 2
+
+
+def regions_of(entries: int) -> int:
+    """The number of regions of a graph with so many entries above the diagonal.
+
+    Raises ValueError where no graph has that many.
+    """
+    regions = (1 + math.isqrt(1 + 8 * entries)) // 2
+    if entries < 1 or pairs(regions) != entries:
+        raise ValueError(f"no symmetric matrix has {entries} entries above its diagonal; 35 regions have 595")
+    return regions
 
 
 def generate(subjects: int, resolutions: tuple[int, ...], seed: int) -> tuple[np.ndarray, ...]:

@@ -1,17 +1,13 @@
 """Where files are, and the names of classes in them."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
-from fedsmall.data.outcomes import LEAST_GRADES
 from fedsmall.errors import DataError, PlanError
 
 ROOT_VARIABLE = "FEDSMALL_DATA"
-MOST_CLASSES = 100
 HIDDEN = (".", "~$")  # how the names of files begin that programs put beside a user's own
 
 
@@ -92,76 +88,3 @@ def short(path: str | Path) -> str:
     """A path that a scenario names, in as many letters as a line can hold."""
     text = str(path)
     return text if len(text) <= 120 else f"{text[:60]}...{text[-50:]}"
-
-
-def plain(label: object) -> str:
-    """A label as text, whole numbers without a decimal point: "1.0" and "1" are one class."""
-    text = str(label).strip()
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return str(int(number)) if number.is_integer() else text
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def class_names(labels: Iterable[object], given: Sequence[object] | None) -> tuple[str, ...]:
-    """The classes in order: those ``given``, else all that occur, numbers by size and words by the alphabet.
-
-    Raises DataError where fewer than two occur, or so many that the labels can hardly be classes.
-    """
-    if given is not None:
-        names = tuple(plain(label) for label in given)
-        if len(names) < 2:
-            raise PlanError(f"a model needs at least two classes to tell apart; classes lists {len(names)}")
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise PlanError(f"classes lists {twice[0]!r} twice; each has one place")
-        return names
-    found = {plain(label) for label in labels}
-    if len(found) < 2:
-        raise DataError("all samples have one label; a model needs at least two classes to tell apart")
-    if len(found) > MOST_CLASSES:
-        raise DataError(
-            f"the labels have {len(found)} different values; they do not look like classes. "
-            "A number that is to be predicted is named as target in place of label"
-        )
-    return tuple(sorted(found, key=_by_size))
-
-
-def check_order(names: Sequence[str], said: bool) -> None:
-    """Raise PlanError where classes are too few to have an order, or nobody has ``said`` which it is."""
-    if len(names) < LEAST_GRADES:
-        raise PlanError(
-            f'the loss "ordinal" is for {LEAST_GRADES} classes or more in their order; this task has {len(names)}, so '
-            "leave it out"
-        )
-    if not said and not all(map(is_number, names)):  # they are in the order of the alphabet
-        listed = ", ".join(f'"{name}"' for name in names)
-        raise PlanError(
-            'the loss "ordinal" needs the order of the classes, from the lowest to the highest: classes = '
-            f"[{listed}], in that order"
-        )
-
-
-def _by_size(label: str) -> tuple[float, str]:
-    try:
-        return float(label), label
-    except ValueError:
-        return float("inf"), label
-
-
-def as_classes(labels: Sequence[object], names: Sequence[str]) -> np.ndarray:
-    """Labels as indices into ``names``; DataError, with how many, where a label is none of them."""
-    index = {name: place for place, name in enumerate(names)}
-    places = np.array([index.get(plain(label), -1) for label in labels], dtype=np.int64)
-    if (places < 0).any():
-        raise DataError(f"{(places < 0).sum()} of {len(places)} labels are none of the classes {', '.join(names)}")
-    return places

@@ -10,15 +10,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.forms import Pixels
-from fedsmall.data.pictures.dicom import window_ends
-from fedsmall.data.pictures.files import ENDINGS, is_image
-from fedsmall.data.pictures.nifti import plane_and_place
-from fedsmall.data.pictures.picture import EIGHT_BITS, Frames, Picture, Window, common_ends
-from fedsmall.data.pictures.places import EACH, MIDDLE, is_place
-from fedsmall.data.sources.class_spelling import Classes, check_spelling, lone_classes, read_classes
-from fedsmall.data.sources.files import as_classes, at_site, class_names, locate
-from fedsmall.data.sources.patient_column import numbered, patients_in
+from fedsmall.data.image_files import (
+    EACH,
+    EIGHT_BITS,
+    ENDINGS,
+    MIDDLE,
+    Frames,
+    Picture,
+    Window,
+    common_ends,
+    is_image,
+    is_place,
+    plane_and_place,
+    window_ends,
+)
+from fedsmall.data.preparation import Pixels
+from fedsmall.data.sources.classes import (
+    Classes,
+    as_classes,
+    check_spelling,
+    class_names,
+    lone_classes,
+    read_classes,
+)
+from fedsmall.data.sources.files import at_site, locate
+from fedsmall.data.sources.patients import numbered, patients_in
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
 

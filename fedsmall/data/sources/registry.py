@@ -1,12 +1,8 @@
-"""The sources by name, and how a scenario's ``task`` chooses one.
-
-A source is a function ``(root, seed, [value,] **options) -> Pool``. Sources are named here, not imported: a run needs
-one, and the libraries of some take seconds to import.
-"""
+"""The sources by name, and how a scenario's ``task`` chooses one."""
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,23 +10,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.data.outcomes import LABELS, NUMBERS, ORDINAL, TIMES, kind_of
-from fedsmall.data.ranges import within_ranges
-from fedsmall.data.sources.files import check_order
-from fedsmall.data.sources.once import read_once
-from fedsmall.data.sources.pool import Part, Pool
+from fedsmall.data.sources.classes import check_order
+from fedsmall.data.sources.files import locate, stamp
+from fedsmall.data.sources.pool import Part, Pool, within_ranges
 from fedsmall.data.subgroups import of_features, read_subgroups
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
 from fedsmall.own_code import own_code
 
 TASKS = {
-    "breast_cancer": "fedsmall.data.sources.embedded:breast_cancer",
-    "diabetes": "fedsmall.data.sources.embedded:diabetes",
-    "diabetes_grades": "fedsmall.data.sources.embedded:diabetes_grades",
-    "digits": "fedsmall.data.sources.embedded:digits",
-    "digit_properties": "fedsmall.data.sources.embedded:digit_properties",
-    "synthetic": "fedsmall.data.sources.embedded:synthetic",
-    "gbsg2": "fedsmall.data.sources.survival:gbsg2",
+    "breast_cancer": "fedsmall.data.sources.public:breast_cancer",
+    "diabetes": "fedsmall.data.sources.public:diabetes",
+    "diabetes_grades": "fedsmall.data.sources.public:diabetes_grades",
+    "digits": "fedsmall.data.sources.public:digits",
+    "digit_properties": "fedsmall.data.sources.public:digit_properties",
+    "synthetic": "fedsmall.data.sources.public:synthetic",
+    "gbsg2": "fedsmall.data.sources.public:gbsg2",
     "heart_disease": "fedsmall.data.sources.public:heart_disease",
     "susy": "fedsmall.data.sources.public:susy",
     "cifar10": "fedsmall.data.sources.public:cifar10",
@@ -202,3 +197,21 @@ def _function(words: str) -> Callable[..., Pool]:
         return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
     except (ImportError, AttributeError, ValueError) as wrong:
         raise PlanError(f"source {words!r} was not found: {wrong}. It is written as module:function.") from wrong
+
+
+PATHS = ("test",)  # options that name files, beside the first value
+_last: dict[str, Pool] = {}  # one pool, by all that decides it
+
+
+def read_once(
+    read: Callable[..., Pool], root: Path | None, seed: int, values: Sequence[Any], options: Mapping[str, Any]
+) -> Pool:
+    """What ``read`` gives for files, which does not depend on the seed; the last pool is kept."""
+    named = [*values[:1], *(options[key] for key in PATHS if isinstance(options.get(key), str))]
+    stamps = [stamp(locate(path, root)) for path in named]
+    key = repr((read.__module__, read.__qualname__, tuple(values), sorted(options.items()), stamps))
+    if key not in _last:
+        pool = read(root, seed, *values, **options)
+        _last.clear()
+        _last[key] = pool
+    return _last[key]

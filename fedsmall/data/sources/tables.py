@@ -1,35 +1,61 @@
-"""Tables in files of CSV, Parquet or Excel, one file or one for each site in a folder, and pandas tables in Python.
+"""Tables in files of CSV, Parquet or Excel, and pandas tables in Python."""
 
-What cannot be used is said by column and count, never by value: a message may travel further than the data.
-"""
-
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsmall.data.cells import is_missing
-from fedsmall.data.folds import classes_of
-from fedsmall.data.forms import Columns, need
-from fedsmall.data.outcomes import DEFAULT_LOSS, ORDINAL, Outcome
-from fedsmall.data.sources import sheets
-from fedsmall.data.sources.class_spelling import Classes, check_sites, check_spelling, lone_classes, read_classes
-from fedsmall.data.sources.column_notes import column_notes
-from fedsmall.data.sources.files import MOST_CLASSES, as_classes, at_site, class_names, locate, plain, site_files
-from fedsmall.data.sources.outcome_columns import asked_outcome, check_filled, check_label, in_order, read_outcome
-from fedsmall.data.sources.patient_column import check_no_feature, patients_of
+from fedsmall.data.outcomes import (
+    DEFAULT_LOSS,
+    LEAST_GRADES,
+    LEAST_LABELS,
+    ORDINAL,
+    Amount,
+    Findings,
+    Outcome,
+    Survival,
+)
+from fedsmall.data.preparation import Columns, need
+from fedsmall.data.sources.classes import (
+    MOST_CLASSES,
+    Classes,
+    as_classes,
+    check_sites,
+    check_spelling,
+    class_names,
+    lone_classes,
+    read_classes,
+)
+from fedsmall.data.sources.files import at_site, locate, site_files
+from fedsmall.data.sources.patients import check_no_feature, patients_of
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
-from fedsmall.data.sources.table_files import check_header, common_columns, read_table
-from fedsmall.data.sources.table_options import check_options
+from fedsmall.data.splits import classes_of
 from fedsmall.data.subgroups import of_table, read_subgroups
+from fedsmall.data.table_files import (
+    DATE,
+    SHEETS,
+    as_table,
+    check_header,
+    check_no_text,
+    common_columns,
+    is_missing,
+    is_number,
+    number_block,
+    plain,
+    read_table,
+)
 from fedsmall.errors import DataError, PlanError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-ENDINGS = (".csv", ".csv.gz", ".data", *sheets.ENDINGS)
+
+ENDINGS = (".csv", ".csv.gz", ".data", *SHEETS)
 Categorical = Sequence[str] | Mapping[str, Sequence[object]]
 Tables = Mapping[str, "DataFrame"]
 
@@ -105,7 +131,7 @@ def _tables(
 ) -> dict[str, "DataFrame"]:
     """The table of each site, or the one of all, in order of their names; each has a header and a row."""
     if isinstance(path, Mapping):
-        tables = {name: sheets.as_table(path[name]) for name in sorted(path)}
+        tables = {name: as_table(path[name]) for name in sorted(path)}
     else:
         found = locate(path, root)
         files = site_files(found, ENDINGS) if found.is_dir() else {NOWHERE: found}
@@ -200,7 +226,7 @@ class Schema:
     ) -> "Schema":
         """The schema that all ``frames`` share: what the scenario says, else what they hold together.
 
-        ``reading`` are further fields of :class:`~fedsmall.data.forms.Columns`.
+        ``reading`` are further fields of :class:`~fedsmall.data.preparation.Columns`.
         """
         first = next(iter(frames.values()))
         wanted = (learns,) if isinstance(learns, str) else learns.columns
@@ -266,3 +292,235 @@ def _categories(
 
 def _present(frames: Mapping[str, "DataFrame"], column: str) -> list[str]:
     return [value for frame in frames.values() for value in frame.loc[~is_missing(frame[column]), column].unique()]
+
+
+WORDS = {"label": "outcome", "patient": "patient_id", "sheet": "2024"}
+LISTS = {"features": '["age", "dose"]', "drop": '["remark"]', "categorical": '["sex"]'}
+
+
+def check_options(separator: Any, decimal: Any, **options: Any) -> None:
+    """Raise PlanError for an option that is not of its kind; an option that is None was not given."""
+    for name, mark in (("separator", separator), ("decimal", decimal)):
+        if mark is not None and not (isinstance(mark, str) and len(mark) == 1 and mark not in '\r\n"'):
+            raise PlanError(f'{name} is one character, as in {name} = ","; got {mark!r}')
+    for name, value in options.items():
+        if name in WORDS and value is not None and not isinstance(value, str):
+            raise PlanError(f'{name} is text, as in {name} = "{WORDS[name]}"; got {value!r}')
+        if name in LISTS and value is not None and not _lists(value):
+            raise PlanError(f"{name} lists columns, as in {name} = {LISTS[name]}; got {value!r}")
+    if options.get("label") is not None and options["label"] in (options.get("features") or ()):
+        raise PlanError(f"{options['label']!r} is the label, and can be no feature: a model would be told the answer")
+
+
+def _lists(value: Any) -> bool:
+    """Whether a value lists columns, or says values of each."""
+    if isinstance(value, Mapping):
+        return all(isinstance(known, Sequence) and not isinstance(known, str) for known in value.values())
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, str) for one in value)
+
+
+EVENTS = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
+MOST_INTERVALS = 100
+MANY = 20  # classes that are all numbers, from which on a label looks like a number to be predicted
+
+
+def in_order(label: str | None, target: str | None, classes: Any, order: Any) -> tuple[str | None, str | None, Any]:
+    """Label, target and classes where a target's grades are in ``order``: it is a label then, of these classes.
+
+    PlanError where nothing has these grades, or they are not three or more in a list.
+    """
+    if order is None:
+        return label, target, classes
+    if target is None or label is not None or classes is not None:
+        raise PlanError(
+            'order lists the grades of a target, from the lowest to the highest: target = "grade", order = ["0", "I", '
+            '"II"]; leave label and classes out'
+        )
+    if isinstance(order, str) or not isinstance(order, Sequence | Mapping) or len(order) < LEAST_GRADES:
+        raise PlanError(
+            f'order lists {LEAST_GRADES} grades or more, from the lowest to the highest, as in ["0", "I", "II"]; '
+            f"two are classes of a label; got {order!r}"
+        )
+    return target, None, order
+
+
+def asked_outcome(
+    label: str | None, target: str | None, targets: Any, survival: Mapping[str, Any], classes: Any
+) -> Outcome | None:
+    """What a task's table asks to be predicted, None for classes; PlanError where it asks for two things or none."""
+    said = {name: value for name, value in survival.items() if value is not None}
+    asked = [
+        name for name, column in {"label": label, "target": target, "targets": targets}.items() if column is not None
+    ]
+    asked += [" and ".join(said)] if said else []
+    if len(asked) != 1:
+        raise PlanError(
+            'task \'csv\' needs one of label, as in label = "disease" (classes), target, as in target = "age" (a '
+            "number), targets, a list of columns of 0 and 1, and time with event (survival); this one has "
+            f"{', '.join(asked) or 'none'}"
+        )
+    if classes is not None and label is None:
+        raise PlanError("classes are for a label; leave classes out")
+    if said:
+        return _survival(**survival)
+    if targets is not None:
+        return _findings(targets)
+    return None if target is None else Amount(name=target)
+
+
+def _findings(targets: Any) -> Findings:
+    listed = isinstance(targets, Sequence) and not isinstance(targets, str) and all(isinstance(t, str) for t in targets)
+    if not listed or len(targets) < LEAST_LABELS:
+        raise PlanError(
+            f"targets lists {LEAST_LABELS} columns or more that hold 0 or 1; one is a label, or a number as target; "
+            f"got {targets!r}"
+        )
+    if twice := [name for name in targets if targets.count(name) > 1]:
+        raise PlanError(f"targets lists {twice[0]!r} twice; each label is there once")
+    return Findings(names=tuple(targets))
+
+
+def _survival(time: str | None, event: str | None, cuts: Any, intervals: Any) -> Survival:
+    if time is None or event is None:
+        raise PlanError('survival is time and event, as in time = "months", event = "died" (1: it happened, 0: not)')
+    if cuts is not None and intervals is not None:
+        raise PlanError("cuts say what the intervals are, and intervals how many; remove one of them")
+    if intervals is not None and (type(intervals) is not int or not 1 <= intervals <= MOST_INTERVALS):
+        raise PlanError(f"intervals is a whole number from 1 to {MOST_INTERVALS}; got {intervals!r}")
+    if cuts is None:
+        return Survival(name=time, event=event, intervals=intervals or 10)
+    good = isinstance(cuts, Sequence) and len(cuts) > 0 and all(type(cut) in (int, float) for cut in cuts)
+    if not good or not all(low < high < float("inf") for low, high in pairwise([0, *cuts])):
+        raise PlanError(
+            f"cuts are the ends of intervals, from low to high and above 0, as in [12, 24, 60]; got {cuts!r}"
+        )
+    return Survival(name=time, event=event, intervals=len(cuts), stated=tuple(map(float, cuts)))
+
+
+def check_label(label: str, classes: Sequence[str]) -> None:
+    """Raise DataError where a label's classes, which nobody listed, look like numbers to be predicted."""
+    if len(classes) < MANY or not all(map(is_number, classes)):
+        return
+    target = json.dumps(label, ensure_ascii=False)
+    raise DataError(
+        f"column {label!r} holds {len(classes)} different numbers. To predict the number itself: target = {target} in "
+        f"place of label. If each is a class, list them: classes = [{', '.join(classes)}]"
+    )
+
+
+def read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] = ()) -> np.ndarray:
+    """What is predicted as it was read, in float64: a number (rows, 1), a time and its event (rows, 2), or labels.
+
+    Raises DataError for text, for rows without it, for times below 0 and events that are not 0 or 1.
+    """
+    if outcome.kind == "findings":
+        return np.stack([_yes_or_no(frame, column, markers, "there", "absent") for column in outcome.names], axis=1)
+    first = _numbers(frame, outcome.name, markers)
+    if outcome.kind == "amount":
+        return first[:, None]
+    if (first < 0).any():
+        raise DataError(f"column {outcome.name!r} is below 0 in {(first < 0).sum()} of {len(frame)} rows; it is a time")
+    return np.stack([first, _yes_or_no(frame, outcome.event, markers, "it happened", "not yet")], axis=1)
+
+
+def _yes_or_no(frame: "DataFrame", column: str, markers: Sequence[str], one: str, zero: str) -> np.ndarray:
+    """A column of 0 and 1, or words for them, (rows,); ``one`` and ``zero`` say what they mean."""
+    check_filled(frame, column, markers)
+    said = frame[column].map(lambda cell: EVENTS.get(plain(cell).lower(), np.nan)).to_numpy(dtype=np.float64)
+    if (odd := np.isnan(said)).any():
+        raise DataError(f"column {column!r} is neither 1 ({one}) nor 0 ({zero}) in {odd.sum()} of {len(frame)} rows")
+    return np.asarray(said)
+
+
+def check_filled(frame: "DataFrame", column: str, markers: Sequence[str]) -> None:
+    """Raise DataError, with how many, where a column that must hold something is empty."""
+    empty = is_missing(frame[column], markers)
+    if empty.any():
+        raise DataError(f"column {column!r} is empty in {empty.sum()} of {len(frame)} rows; drop those rows")
+
+
+def _numbers(frame: "DataFrame", column: str, markers: Sequence[str]) -> np.ndarray:
+    check_filled(frame, column, markers)
+    values, text = number_block(frame[[column]], markers)
+    check_no_text(frame, [column], text)
+    return values[:, 0]
+
+
+IDENTIFIER = re.compile(
+    r"(^|[ _-])(id|nr|no|mrn|patient|name|birth|dob|date|zip|postcode|phone)([ _-]|$)", re.IGNORECASE
+)
+MANY_VALUES = 20  # values of a category
+LISTED = 12
+BY_NAME, CONSTANT = "look like identifiers by their names", "hold one value only, and say nothing"
+
+
+def column_notes(
+    frames: Mapping[str, "DataFrame"], parts: Mapping[str, np.ndarray], y: np.ndarray, form: Columns
+) -> tuple[str, ...]:
+    """Notes on all sites together; ``parts`` are their samples (rows, features), ``y`` (rows,) all classes."""
+    x = np.concatenate(list(parts.values()))
+    numeric = [column for column in form.columns if column not in form.categories]
+    where = {name: place for place, name in enumerate(form.feature_names)}
+    values = x[:, [where[column] for column in numeric]]
+    found = {
+        CONSTANT: _constant(values, numeric),
+        "look like identifiers, a number for each row": _counting(values, numeric),
+        BY_NAME: [name for name in form.columns if IDENTIFIER.search(name)],
+        "have nearly as many values as rows, a feature for each": _many(form, len(x)),
+        "look like dates, a feature for each": [name for name in form.categories if _dates(form.categories[name])],
+        "say the class by themselves": _telling(values, y, numeric),
+    }
+    notes = [f"Columns that {what}: {_listed(names)}. Leave them out" for what, names in found.items() if names]
+    words = sorted({word for name, frame in frames.items() for word in _missing(frame, parts[name], form)})
+    return (*notes, *([f"Taken as missing values: {_listed([repr(word) for word in words])}"] if words else ()))
+
+
+def _missing(frame: "DataFrame", x: np.ndarray, form: Columns) -> set[str]:
+    """The words and codes of a table that became missing values; an empty cell is none."""
+    widths = [len(form.categories.get(column, ("itself",))) for column in form.columns]
+    gaps = np.isnan(x[:, np.cumsum([0, *widths[:-1]])])
+    if not gaps.any():
+        return set()
+    rows, columns = np.nonzero(gaps)
+    cells = frame[list(form.columns)].to_numpy(dtype=object)[rows, columns]
+    return {str(cell).strip() for cell in cells} - {"", "nan", "None", "0"}
+
+
+def _constant(values: np.ndarray, names: list[str]) -> list[str]:
+    low, high = np.where(np.isnan(values), np.inf, values), np.where(np.isnan(values), -np.inf, values)
+    flat = low.min(axis=0, initial=np.inf) >= high.max(axis=0, initial=-np.inf)
+    return [name for name, one in zip(names, flat, strict=True) if one]
+
+
+def _counting(values: np.ndarray, names: list[str]) -> list[str]:
+    """Columns of whole numbers that rise by one, in any order of the rows."""
+    if len(values) < MANY_VALUES:
+        return []
+    steps = np.diff(np.sort(values, axis=0), axis=0)
+    return [name for name, one in zip(names, (steps == 1).mean(axis=0) > 0.9, strict=True) if one]
+
+
+def _many(form: Columns, rows: int) -> list[str]:
+    return [name for name, known in form.categories.items() if len(known) > max(MANY_VALUES, rows / 2)]
+
+
+def _dates(known: tuple[str, ...]) -> bool:
+    return len(known) > 1 and all(DATE.fullmatch(value) for value in known)
+
+
+def _telling(values: np.ndarray, y: np.ndarray, names: list[str]) -> list[str]:
+    """Columns with one value for each class, and for each another."""
+    if len(y) < MANY_VALUES or len(np.unique(y)) < 2:
+        return []
+    ends = []
+    for label in np.unique(y):
+        of_class = values[y == label]
+        ends.append(np.where((of_class == of_class[:1]).all(axis=0), of_class[0], np.nan))
+    one_each = np.sort(np.stack(ends), axis=0)
+    telling = np.asarray((np.diff(one_each, axis=0) > 0).all(axis=0))
+    return [name for name, one in zip(names, telling, strict=True) if one]
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -7,7 +7,7 @@ import torch
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedsmall.models.frozen import frozen_names
+from fedsmall.models.layers import frozen_names
 from fedsmall.training.gradients.prepare import MaskedDropout
 
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedsmall.models.frozen import training_mode
+from fedsmall.models.layers import training_mode
 from fedsmall.training.gradients.batch import Batch
 from fedsmall.training.gradients.losses import Loss
 from fedsmall.training.stack import Tensors

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedsmall.models.norms import has_spread
+from fedsmall.models.layers import has_spread
 from fedsmall.training.gradients.batch import Batch, mean_loss
 from fedsmall.training.gradients.chain import check_trains, traced
 from fedsmall.training.gradients.losses import Loss

@@ -5,8 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fedsmall.models.frozen import training_mode
-from fedsmall.models.norms import forgive_small_batches
+from fedsmall.models.layers import forgive_small_batches, training_mode
 
 
 class MaskedDropout(nn.Module):

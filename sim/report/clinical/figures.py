@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsmall.evaluation.clinical import Curve, calibration, precision_recall, roc
-from fedsmall.evaluation.intervals import interval
+from fedsmall.evaluation.statistics import interval
 from fedsmall.sim.report.clinical.shown import Clinical
 from fedsmall.sim.report.figures import INK, STYLE, square
 from fedsmall.sim.report.style import LOOKS, SPARE, looks

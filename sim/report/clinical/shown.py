@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.data.subgroups import KEPT_AS
-from fedsmall.evaluation.clinical import STATISTICS, VALUES, AtThreshold, Estimate, at_threshold, auc
-from fedsmall.evaluation.intervals import Interval, interval
-from fedsmall.evaluation.thresholds import SENSITIVITY
+from fedsmall.evaluation.clinical import SENSITIVITY, STATISTICS, VALUES, AtThreshold, Estimate, at_threshold, auc
+from fedsmall.evaluation.statistics import Interval, interval
 from fedsmall.sim.report.tables import by_label, table
 from fedsmall.sim.runs.folder import PlanRun, Run
 

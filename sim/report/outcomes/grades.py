@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from fedsmall.data.outcomes import ORDINAL
 from fedsmall.evaluation.clinical import wilson
-from fedsmall.evaluation.grades import kappa
-from fedsmall.evaluation.intervals import Scale, interval
+from fedsmall.evaluation.metrics import kappa
+from fedsmall.evaluation.statistics import Scale, interval
 from fedsmall.sim.report.clinical.shown import Said, clinical
 from fedsmall.sim.report.figures import INK
 from fedsmall.sim.report.outcomes.figures import Told, empty, reliability, reliability_of

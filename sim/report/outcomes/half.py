@@ -11,10 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedsmall.evaluation.clinical import Estimate
-from fedsmall.evaluation.intervals import Interval, Scale, interval
-from fedsmall.evaluation.numbers import STATISTICS, mean_absolute_error, mean_error
-from fedsmall.evaluation.resampling import resampled
+from fedsmall.evaluation.clinical import NUMBER_STATISTICS, Estimate, mean_absolute_error, mean_error, resampled
+from fedsmall.evaluation.statistics import Interval, Scale, interval
 from fedsmall.evaluation.survival import concordance, integrated_brier
 from fedsmall.sim.report.outcomes import figures as drawing
 from fedsmall.sim.report.outcomes import labels as labelled
@@ -115,7 +113,7 @@ def _of_numbers(run: Run, label: str, by_seed: dict[int, Arrays]) -> Shown:
     return Shown(
         *_whose(run, label, by_seed),
         f"A number is predicted: {name}",
-        [worth(statistic, of, pairs) for statistic, of in STATISTICS.items()],
+        [worth(statistic, of, pairs) for statistic, of in NUMBER_STATISTICS.items()],
         [Drawn(*each) for each in drawn],
         ("mean absolute error", "mean error"),
         sites_of(said.get("sites"), pairs[0], (mean_absolute_error, mean_error)),

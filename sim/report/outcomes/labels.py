@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedsmall.evaluation import labels
 from fedsmall.evaluation.clinical import Curve, roc
-from fedsmall.evaluation.intervals import Scale
+from fedsmall.evaluation.metrics import label_metrics
+from fedsmall.evaluation.statistics import Scale
 from fedsmall.sim.report.figures import INK, square
 from fedsmall.sim.report.outcomes.figures import MANY, Told, legend, reliability, reliability_of
 from fedsmall.sim.runs.files import as_csv
@@ -19,7 +19,7 @@ Statistic = Callable[[np.ndarray, np.ndarray], float]
 
 def _metric(name: str) -> Statistic:
     def of(p: np.ndarray, y: np.ndarray) -> float:
-        return float(labels.metrics_of(_log_odds(p)[None], y, (name,))[name][0])
+        return float(label_metrics(_log_odds(p)[None], y, (name,))[name][0])
 
     return of
 

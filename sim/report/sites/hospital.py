@@ -24,8 +24,8 @@ from fedsmall.clients.site_request import Agreed, agreed
 from fedsmall.clients.telling.run_end import OwnEvaluation, own_evaluation
 from fedsmall.clients.upkeep.at_rest import keeping
 from fedsmall.data.outcomes import ORDINAL, survival_of
-from fedsmall.evaluation.grades import outputs_of
 from fedsmall.evaluation.metrics import GRADED, OF_LABELS, default_metric, evaluate
+from fedsmall.evaluation.outputs import outputs_of
 from fedsmall.federation import Task
 from fedsmall.package.record import COMMON, Package
 from fedsmall.privacy.site_level import epsilon

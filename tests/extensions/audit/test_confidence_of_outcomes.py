@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy.special import logit
 
-from fedsmall.evaluation.probabilities import probabilities
+from fedsmall.evaluation.outputs import probabilities
 from fedsmall.extensions.audit.confidence import sureness
 
 RNG = np.random.default_rng(0)

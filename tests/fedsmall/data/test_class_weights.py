@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from fedsmall.clients.telling.told_sums import told_classes
-from fedsmall.data.class_weights import agreed_weights, class_sums, with_weights
-from fedsmall.data.raw_site import RawSite
+from fedsmall.data.raw_site import RawSite, agreed_weights, class_sums, with_weights
 from fedsmall.data.sources.pool import Part
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsmall.data.folds import fold_pool, fold_split, stratified_folds
+from fedsmall.data.splits import fold_pool, fold_split, stratified_folds
 from fedsmall.errors import PlanError
 
 

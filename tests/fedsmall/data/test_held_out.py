@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsmall.data.held_out import hold_out
+from fedsmall.data.splits import hold_out
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for

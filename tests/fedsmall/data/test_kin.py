@@ -11,12 +11,10 @@ from PIL import Image
 
 from fedsmall.check import check_site
 from fedsmall.data import standardise
-from fedsmall.data.class_weights import class_sums
-from fedsmall.data.folds import fold_pool, fold_split, stratified_folds
-from fedsmall.data.held_out import hold_out
-from fedsmall.data.kin import kin_of, twins
-from fedsmall.data.patients import partition_of_patients
+from fedsmall.data.partition import partition_of_patients
+from fedsmall.data.raw_site import class_sums
 from fedsmall.data.sources.pool import Part
+from fedsmall.data.splits import fold_pool, fold_split, hold_out, kin_of, stratified_folds, twins
 from fedsmall.errors import DataError, PlanError
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for

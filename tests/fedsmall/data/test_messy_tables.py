@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsmall.data.cells import MISSING, number_block
 from fedsmall.data.sources import tables
-from fedsmall.data.sources.table_files import read_table
 from fedsmall.data.sources.tables import csv
+from fedsmall.data.table_files import MISSING, number_block, read_table
 from fedsmall.errors import DataError, PlanError
 from fedsmall.tasks import build_federation
 from tests.fedsmall.data.test_sources import plan

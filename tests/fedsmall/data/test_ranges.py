@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsmall.data.preparation import preparation_of
-from fedsmall.data.ranges import within_ranges
-from fedsmall.data.sources.pool import Part, Pool
+from fedsmall.data.sources.pool import Part, Pool, preparation_of, within_ranges
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Plan

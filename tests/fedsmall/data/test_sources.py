@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from fedsmall.data.sources.table_files import read_table
+from fedsmall.data.table_files import read_table
 from fedsmall.errors import DataError, PlanError
 from fedsmall.plan import Method, Plan
 from fedsmall.tasks import build_federation

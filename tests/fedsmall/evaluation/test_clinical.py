@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn import calibration, metrics
 
 from fedsmall.evaluation import clinical
-from fedsmall.evaluation.thresholds import best_threshold, least_sensitivity
+from fedsmall.evaluation.clinical import best_threshold, least_sensitivity
 
 
 @st.composite

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy.special import expit, softmax
 from torch import nn
 
-from fedsmall.evaluation.ensembles import answer, members_of, spread
-from fedsmall.models.ensemble import Ensemble
+from fedsmall.evaluation.outputs import answer, members_of, spread
+from fedsmall.models.outputs import Ensemble
 
 RNG = np.random.default_rng(0)
 

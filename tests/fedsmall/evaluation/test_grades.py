@@ -6,15 +6,22 @@ import torch
 from scipy.special import expit, softmax
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, recall_score, roc_auc_score
 
-from fedsmall.evaluation import grades
-from fedsmall.evaluation.ensembles import answer, spread
+from fedsmall.evaluation import outputs as in_numpy
 from fedsmall.evaluation.held_out import figures, told_of
-from fedsmall.evaluation.metrics import default_metric, evaluate, evaluate_many, known_metric, metrics_of
-from fedsmall.evaluation.probabilities import by_class, probabilities
+from fedsmall.evaluation.metrics import (
+    default_metric,
+    distance_of,
+    evaluate,
+    evaluate_many,
+    kappa_of,
+    known_metric,
+    metrics_of,
+)
+from fedsmall.evaluation.outputs import answer, by_class, probabilities, spread
 from fedsmall.evaluation.trivial import constant
 from fedsmall.federation import Task
-from fedsmall.models import grades as in_torch
-from fedsmall.models.ensemble import Ensemble
+from fedsmall.models import outputs as in_torch
+from fedsmall.models.outputs import Ensemble
 
 RNG = np.random.default_rng(2)
 OUTPUTS = 2 * RNG.normal(size=(5, 80, 3))
@@ -23,7 +30,7 @@ TASK = Task("t", (3,), 4, "ordinal", metrics_of("ordinal"))
 
 
 def test_probabilities_are_differences_of_falling_log_odds_and_sum_to_one():
-    p, odds = probabilities(OUTPUTS, "ordinal"), grades.cumulative(OUTPUTS)
+    p, odds = probabilities(OUTPUTS, "ordinal"), in_numpy.cumulative(OUTPUTS)
 
     assert (np.diff(odds, axis=-1) < 0).all()
     assert (p >= 0).all()
@@ -41,13 +48,13 @@ def test_no_output_makes_a_probability_that_is_none(size):
 
 
 def test_outputs_are_found_again_from_probabilities():
-    np.testing.assert_allclose(grades.outputs_of(grades.log_shares(OUTPUTS) + 3), OUTPUTS, atol=1e-10)
+    np.testing.assert_allclose(in_numpy.outputs_of(in_numpy.log_shares(OUTPUTS) + 3), OUTPUTS, atol=1e-10)
 
 
 def test_torch_says_the_same():
     outputs = torch.tensor(OUTPUTS)
 
-    np.testing.assert_allclose(in_torch.log_shares(outputs), grades.log_shares(OUTPUTS), atol=1e-12)
+    np.testing.assert_allclose(in_torch.log_shares(outputs), in_numpy.log_shares(OUTPUTS), atol=1e-12)
     np.testing.assert_allclose(in_torch.outputs_of(in_torch.log_shares(outputs)), OUTPUTS, atol=1e-10)
 
 
@@ -70,9 +77,9 @@ def test_two_grades_off_count_four_times_as_much():
     once[0, [0, 1, 2, 0], [0, 1, 2, 1]] = 1
     twice[0, [0, 1, 2, 0], [0, 1, 2, 2]] = 1
 
-    assert 1 > grades.kappa_of(once)[0] > grades.kappa_of(twice)[0]
-    assert grades.kappa_of(np.eye(3)[None])[0] == 1
-    assert (grades.distance_of(once)[0], grades.distance_of(twice)[0]) == (0.25, 0.5)
+    assert 1 > kappa_of(once)[0] > kappa_of(twice)[0]
+    assert kappa_of(np.eye(3)[None])[0] == 1
+    assert (distance_of(once)[0], distance_of(twice)[0]) == (0.25, 0.5)
 
 
 def test_calling_all_alike_has_a_kappa_of_zero_and_names_the_commonest():

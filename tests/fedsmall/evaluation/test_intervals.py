@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsmall.evaluation.intervals import ENDS, Interval, interval
-from fedsmall.evaluation.statistics import paired
+from fedsmall.evaluation.statistics import ENDS, Interval, interval, paired
 
 SHARES = st.lists(st.floats(0, 1), min_size=2, max_size=12)
 

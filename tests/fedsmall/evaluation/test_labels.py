@@ -6,13 +6,12 @@ import torch
 from scipy.special import expit, logit
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, hamming_loss, log_loss, roc_auc_score
 
-from fedsmall.evaluation import labels
-from fedsmall.evaluation.ensembles import answer, spread
 from fedsmall.evaluation.held_out import figures, judged_at_home, shapes_of, told_of
-from fedsmall.evaluation.metrics import OF_LABELS, default_metric, evaluate, evaluate_many
+from fedsmall.evaluation.metrics import OF_LABELS, default_metric, evaluate, evaluate_many, f1_of, tally
+from fedsmall.evaluation.outputs import answer, spread
 from fedsmall.evaluation.trivial import constant
 from fedsmall.federation import Task
-from fedsmall.models.ensemble import Ensemble
+from fedsmall.models.outputs import Ensemble
 
 RNG = np.random.default_rng(4)
 NAMES = ("edema", "effusion", "mass")
@@ -37,11 +36,11 @@ def test_metrics_are_those_of_scikit_learn():
 
 
 def test_each_label_is_told_by_itself():
-    table = labels.tally(OUTPUTS, Y)
+    table = tally(OUTPUTS, Y)
 
     assert table.shape == (4, 3, 2, 2)
     assert (table.sum(axis=(2, 3)) == 90).all()
-    np.testing.assert_allclose(labels.f1_of(table)[0], f1_score(Y, OUTPUTS[0] > 0, average=None))
+    np.testing.assert_allclose(f1_of(table)[0], f1_score(Y, OUTPUTS[0] > 0, average=None))
 
 
 def test_a_label_that_nobody_has_is_left_out_of_means():
@@ -53,7 +52,7 @@ def test_a_label_that_nobody_has_is_left_out_of_means():
     known = roc_auc_score(y[:, [0, 2]], OUTPUTS[0][:, [0, 2]], average="macro")
     assert found["auc"] == pytest.approx(known)
     nowhere = np.full((90, 1), -1.0)
-    assert np.isnan(labels.f1_of(labels.tally(nowhere[None], np.zeros((90, 1))))).all()
+    assert np.isnan(f1_of(tally(nowhere[None], np.zeros((90, 1))))).all()
 
 
 def test_the_trivial_prediction_is_the_share_of_each_label():

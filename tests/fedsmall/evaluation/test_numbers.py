@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
 from fedsmall.errors import PlanError
-from fedsmall.evaluation import numbers
+from fedsmall.evaluation.clinical import calibration_slope, explained
 from fedsmall.evaluation.metrics import default_metric, evaluate, evaluate_many, known_metric
 from fedsmall.federation import Task
 
@@ -38,8 +38,8 @@ def test_the_share_explained_of_equal_targets_is_not_defined():
 def test_always_the_mean_explains_nothing_and_the_truth_all():
     true = np.array([1.0, 2.0, 6.0])
 
-    assert numbers.explained(np.full(3, true.mean()), true) == pytest.approx(0)
-    assert numbers.explained(true, true) == 1
+    assert explained(np.full(3, true.mean()), true) == pytest.approx(0)
+    assert explained(true, true) == 1
 
 
 def test_the_slope_of_calibration_is_that_of_a_straight_line():
@@ -47,8 +47,8 @@ def test_the_slope_of_calibration_is_that_of_a_straight_line():
     predicted = rng.normal(size=20)
     true = 3 + 0.5 * predicted + rng.normal(size=20)
 
-    assert numbers.calibration_slope(predicted, true) == pytest.approx(np.polyfit(predicted, true, 1)[0])
-    assert np.isnan(numbers.calibration_slope(np.ones(4), np.arange(4.0)))
+    assert calibration_slope(predicted, true) == pytest.approx(np.polyfit(predicted, true, 1)[0])
+    assert np.isnan(calibration_slope(np.ones(4), np.arange(4.0)))
 
 
 def test_a_metric_of_classes_is_none_of_numbers():

@@ -5,9 +5,9 @@ import pytest
 from scipy.special import expit, softmax
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
 
-from fedsmall.evaluation.ensembles import answer
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.out_of_fold import auc_error, figures, shapes_of, together, told_of
+from fedsmall.evaluation.outputs import answer
 from fedsmall.federation import Task
 
 KINDS = {"two classes": (2, "cross_entropy"), "one output": (2, "logistic"), "four classes": (4, "cross_entropy")}

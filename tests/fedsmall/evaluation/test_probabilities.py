@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedsmall.evaluation.metrics import predicted
-from fedsmall.evaluation.probabilities import named_classes, probabilities
+from fedsmall.evaluation.outputs import named_classes, probabilities
 
 OUTPUTS = np.random.default_rng(0).normal(size=(200, 3)) * 5
 

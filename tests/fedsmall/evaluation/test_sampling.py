@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from fedsmall.evaluation.areas import area
 from fedsmall.evaluation.clinical import auc
-from fedsmall.evaluation.intervals import NOTHING, Shared, interval
+from fedsmall.evaluation.metrics import area
 from fedsmall.evaluation.sampling import GROUPS, jackknife, patients_behind, worth_without
-from fedsmall.evaluation.statistics import paired
+from fedsmall.evaluation.statistics import NOTHING, Shared, interval, paired
 
 NULLS = 400
 SLACK = 3 * np.sqrt(0.05 * 0.95 / NULLS)

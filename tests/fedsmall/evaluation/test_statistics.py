@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsmall.evaluation.intervals import Interval, interval
 from fedsmall.evaluation.statistics import (
+    Interval,
     holm,
+    interval,
     paired,
     runs_to_decide,
     seeds_for_width,

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedsmall.federation import Task
 from fedsmall.models.cropped import MatrixConv2d, cropped, reach, resnet10
-from fedsmall.models.resnets import ResNet
+from fedsmall.models.networks import ResNet
 
 TASK = Task("images", (1, 28, 28), 2)
 

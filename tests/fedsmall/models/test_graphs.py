@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedsmall.data.sources.connectomes import generate, vectors
+from fedsmall.data.sources.connectomes import generate, pairs, regions_of, vectors
 from fedsmall.errors import DataError
 from fedsmall.federation import Task
-from fedsmall.models.graphs import EdgeConvolution, GraphNet, above_diagonal, g1, g2, matrices, pairs, regions_of
+from fedsmall.models.graphs import EdgeConvolution, GraphNet, above_diagonal, g1, g2, matrices
 
 
 def graphs(count: int, regions: int, seed: int = 0) -> torch.Tensor:

@@ -169,7 +169,7 @@ def test_a_plan_made_today_names_its_norm_and_is_read_as_it_was_made():
         ("cnn", GREY, {"norm": "layer"}, '"batch", or|"batch" or "group"'),
         ("resnet10", GREY, {"stem": "tall"}, 'stem is "imagenet" or "cifar"'),
         ("no.such:thing", TABLE, {}, "written as module:function"),
-        ("fedsmall.models.registry:HIDDEN", TABLE, {}, "not a function"),
+        ("fedsmall.models.networks:HIDDEN", TABLE, {}, "not a function"),
     ],
 )
 def test_a_model_that_cannot_be_built_says_why(name, task, options, words):

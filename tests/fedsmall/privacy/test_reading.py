@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedsmall.data.sources.embedded import breast_cancer
 from fedsmall.data.sources.pool import NOWHERE
+from fedsmall.data.sources.public import breast_cancer
 from fedsmall.privacy.reading import layers_read, padded, read_from_stack, records_read
 from fedsmall.wire import Arrays
 

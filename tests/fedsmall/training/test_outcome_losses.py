@@ -8,7 +8,8 @@ from scipy.special import expit
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 
 from fedsmall.data.outcomes import Survival
-from fedsmall.evaluation.grades import cumulative, loss_of
+from fedsmall.evaluation.metrics import grade_losses
+from fedsmall.evaluation.outputs import cumulative
 from fedsmall.federation import Samples, Task
 from fedsmall.models.registry import build_model
 from fedsmall.parts import Recipe
@@ -159,7 +160,7 @@ def test_proportional_odds_on_pooled_data_are_the_maximum_of_their_likelihood():
 def test_steps_that_differ_between_patients_fit_no_worse():
     model = fitted(Task("t", (3,), 4, "ordinal"), GRADES, rounds=6000, momentum=0.9)
 
-    worth = loss_of((X @ model["0.weight"].T + model["0.bias"])[None], GRADES)[0]
+    worth = grade_losses((X @ model["0.weight"].T + model["0.bias"])[None], GRADES)[0]
 
     assert worth < proportional_odds(X, GRADES, 4)[2]
 

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from fedsmall.evaluation.intervals import Interval
-from fedsmall.evaluation.statistics import holm, paired, runs_to_decide
+from fedsmall.evaluation.statistics import Interval, holm, paired, runs_to_decide
 from fedsmall.research.evidence.items import Item
 from fedsmall.research.evidence.judge import cannot_decide, judged, nothing_learnt
 from fedsmall.research.evidence.page import page

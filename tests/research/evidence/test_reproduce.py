@@ -4,8 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedsmall.evaluation.intervals import Interval
-from fedsmall.evaluation.statistics import paired
+from fedsmall.evaluation.statistics import Interval, paired
 from fedsmall.research.evidence.figures import FIGURES
 from fedsmall.research.evidence.items import Item, Vary, items
 from fedsmall.research.evidence.page import page, summary

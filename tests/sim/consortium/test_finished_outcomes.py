@@ -11,7 +11,7 @@ from fedsmall.clients.memory import run_folder
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.telling.run_end import own_evaluation
 from fedsmall.evaluation import survival
-from fedsmall.evaluation.grades import kappa
+from fedsmall.evaluation.metrics import kappa
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan

@@ -30,7 +30,7 @@ from fedsmall.clients import consent
 from fedsmall.clients.memory import run_folder
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.telling.run_end import own_evaluation
-from fedsmall.data.held_out import hold_out
+from fedsmall.data.splits import hold_out
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for

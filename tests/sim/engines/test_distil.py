@@ -8,7 +8,7 @@ import torch
 from scipy.special import softmax
 
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.ensembles import answer
+from fedsmall.evaluation.outputs import answer
 from fedsmall.package.record import DISTILLED
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan

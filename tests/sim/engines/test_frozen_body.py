@@ -13,7 +13,7 @@ from torch import nn
 from fedsmall.extensions.audit.own_site import hold_against
 from fedsmall.federation import Task, task_from
 from fedsmall.methods import method
-from fedsmall.models.frozen import frozen_names
+from fedsmall.models.layers import frozen_names
 from fedsmall.models.registry import common_model, completed
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan

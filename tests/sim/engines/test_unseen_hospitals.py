@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedsmall.evaluation.ensembles import members_of
 from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.outputs import members_of
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.methods import method
 from fedsmall.parts import Recipe

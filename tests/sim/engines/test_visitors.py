@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.ensembles import answer, members_of
 from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.outputs import answer, members_of
 from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan

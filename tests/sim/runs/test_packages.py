@@ -13,7 +13,7 @@ import pandas
 import pytest
 
 import fedsmall
-from fedsmall.data.held_out import hold_out
+from fedsmall.data.splits import hold_out
 from fedsmall.errors import PlanError
 from fedsmall.package.store import read as read_package
 from fedsmall.randomness import rng_for

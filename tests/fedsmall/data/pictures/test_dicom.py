@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsmall.data.forms import Pixels
+from fedsmall.data.preparation import Pixels
 from fedsmall.data.sources.images import images
 from fedsmall.errors import DataError, PlanError
 from fedsmall.sim import run

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsmall.data.forms import Pixels
+from fedsmall.data.preparation import Pixels
 from fedsmall.data.sources.images import images
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import method
-from fedsmall.package.rows import read_rows
+from fedsmall.package.predictor import read_rows
 from fedsmall.plan import Plan
 from fedsmall.sim import run
 from fedsmall.tasks import build_federation

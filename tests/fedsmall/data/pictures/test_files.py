@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedsmall.data.forms import Pixels
+from fedsmall.data.preparation import Pixels
 from fedsmall.data.sources.images import images
 from fedsmall.errors import DataError, PlanError
 from fedsmall.federation import Federation

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
-from fedsmall.data.forms import Pixels
-from fedsmall.data.pictures.picture import resampled
+from fedsmall.data.image_files import resampled
+from fedsmall.data.preparation import Pixels
 from fedsmall.data.sources.images import images
 from fedsmall.errors import DataError, PlanError
 from fedsmall.package.export import export

@@ -1,4 +1,4 @@
-"""Whose each sample is, by a column, an array or a file's name: who is who counts, so numbers stand for the names."""
+"""Whose each sample is, by a column, an array or a file's name."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsmall.data.cells import is_missing
-from fedsmall.data.forms import need
-from fedsmall.data.sources.files import at_site, plain
+from fedsmall.data.preparation import need
+from fedsmall.data.sources.files import at_site
 from fedsmall.data.sources.pool import Part, Pool
+from fedsmall.data.table_files import is_missing, plain
 from fedsmall.errors import DataError, PlanError
 
 if TYPE_CHECKING:

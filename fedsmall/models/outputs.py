@@ -1,18 +1,39 @@
-"""Several models as one torch module."""
+"""What outputs of classes in their order mean, and of several models together, in torch."""
 
 import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsmall.data.outcomes import LABELS, ORDINAL
-from fedsmall.models.grades import log_shares, outputs_of
+
+
+def cumulative(outputs: Tensor) -> Tensor:
+    """The log-odds of being above each grade but the highest, falling: shaped as ``outputs``, (..., grades - 1)."""
+    steps = -F.logsigmoid(-outputs[..., 1:])  # softplus, which ONNX Runtime does not have in float64
+    return outputs[..., :1] - F.pad(torch.cumsum(steps, -1), (1, 0))
+
+
+def log_shares(outputs: Tensor) -> Tensor:
+    """The logarithms of the grades' probabilities: (..., grades - 1) -> (..., grades)."""
+    odds = cumulative(outputs)
+    passed, ahead = F.pad(F.logsigmoid(odds), (1, 0)), F.pad(F.logsigmoid(-odds), (0, 1))
+    return passed + ahead + F.pad(F.logsigmoid(outputs[..., 1:]), (1, 1))
+
+
+def outputs_of(logs: Tensor) -> Tensor:
+    """The outputs that give grades these logarithms of probabilities, to a constant: the other way."""
+    logs = F.log_softmax(logs, -1)
+    below = torch.logcumsumexp(logs, -1)
+    above = torch.logcumsumexp(logs.flip(-1), -1).flip(-1)
+    return torch.cat([above[..., 1:2] - logs[..., :1], logs[..., 1:-1] - below[..., :-2] - above[..., 2:]], -1)
 
 
 class Ensemble(nn.Module):
-    """Models that answer together, as :func:`fedsmall.evaluation.ensembles.answer` does with arrays.
+    """Models that answer together, as :func:`fedsmall.evaluation.outputs.answer` does with arrays.
 
     ``members`` are modules with equal outputs, ``loss`` the task's and ``together`` the method's word.
     """

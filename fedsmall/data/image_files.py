@@ -1,0 +1,374 @@
+"""One image file as numbers at the depth it has: PNG, JPEG, BMP, TIFF; DICOM and NIfTI where their readers are here."""
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from fedsmall.errors import DataError, PlanError
+from fedsmall.files import check_is_regular
+
+EIGHT_BITS = (0.0, 255.0)
+Window = tuple[float, float] | Literal["file"] | None
+Frames = Literal["middle", "each"] | int | float | None
+
+
+class Picture(NamedTuple):
+    """``values`` (height, width), (height, width, 3) or (depth, height, width), and the ends of what a file could hold.
+
+    The ends are None where the file does not say them.
+    """
+
+    values: np.ndarray
+    ends: tuple[float, float] | None
+
+
+def in_channels(values: np.ndarray, ends: tuple[float, float] | None, colour: bool) -> Picture:
+    """A grey image, (height, width), as it is or as three equal channels."""
+    return Picture(np.repeat(values[..., None], 3, axis=2) if colour else values, ends)
+
+
+def resized(values: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    """``values`` brought to (height, width), bilinear, with their dtype."""
+    from PIL import Image
+
+    if values.dtype == np.float32 and values.ndim == 3:
+        return np.stack([resized(values[..., channel], size) for channel in range(values.shape[2])], axis=-1)
+    return np.asarray(Image.fromarray(values).resize((size[1], size[0]), Image.Resampling.BILINEAR))
+
+
+def resampled(values: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    """A volume, (depth, height, width) in float32, brought to ``size``: the whole of it, whatever its voxels measure.
+
+    Linear interpolation between the middles of voxels (``scipy.ndimage.zoom``, order 1, beyond an edge the edge); along
+    a side that shrinks by a factor f it is first smoothed by a Gaussian of (f - 1) / 2 voxels, so that none is missed.
+    """
+    from scipy.ndimage import gaussian_filter, zoom
+
+    if values.shape == size:
+        return values
+    factors = [before / after for before, after in zip(values.shape, size, strict=True)]
+    smooth = gaussian_filter(values, [max(0.0, (factor - 1) / 2) for factor in factors], mode="nearest")
+    found = zoom(smooth, [1 / factor for factor in factors], order=1, mode="nearest", grid_mode=True)
+    return np.asarray(found, dtype=np.float32)
+
+
+def common_ends(pictures: Sequence[Picture]) -> tuple[float, float]:
+    """The ends of what the files could hold; DataError where they differ, or one does not say."""
+    ends = sorted({picture.ends for picture in pictures if picture.ends is not None})
+    if len(ends) != 1 or any(picture.ends is None for picture in pictures):
+        found = " and ".join(f"{low:g} to {high:g}" for low, high in ends[:2]) or "no range that their files say"
+        raise DataError(f"the images have values from {found}; say which values count: range = [0, 4095]")
+    return ends[0]
+
+
+MIDDLE, EACH = "middle", "each"
+Place = int | float
+
+
+def is_place(where: object) -> bool:
+    """Whether ``where`` is a number counted from 0, or a share from 0 to 1."""
+    return (type(where) is int and where >= 0) or (type(where) is float and 0 <= where <= 1)
+
+
+def index_of(where: Place, count: int) -> int:
+    """The number of the place among ``count``; it may be beyond them where it was said as a number."""
+    return where if isinstance(where, int) else round(where * (count - 1))
+
+
+DICOM, NIFTI = (".dcm", ".dicom"), (".nii", ".nii.gz")
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", *DICOM, *NIFTI)
+SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes
+DEEP = (*SIXTEEN_BITS, "I", "F")
+
+
+def is_image(path: Path) -> bool:
+    """Whether a file has the ending of an image that is read here."""
+    return path.name.lower().endswith(ENDINGS)
+
+
+def read_pictures(
+    path: Path,
+    colour: bool,
+    window: Window = None,
+    cut: str | None = None,
+    frames: Frames = None,
+    volume: bool = False,
+) -> list[Picture]:
+    """The images in a file, in ``colour`` or grey; deep ones in float32, others in uint8.
+
+    ``window`` (:mod:`fedsmall.data.image_files`) says which values of a DICOM file count and ``frames`` which of its
+    frames are images; ``cut`` (:mod:`fedsmall.data.image_files`) says which slice of a volume is the image,
+    or ``volume`` that all of it is.
+
+    Raises DataError, with the file's name, where it holds no image that can be read at its full depth.
+    """
+    check_is_regular(path)
+    try:
+        return _read(path, colour, window, cut, frames, volume)
+    except DataError as wrong:
+        raise DataError(wrong.words, file=path.name) from wrong
+
+
+def _read(path: Path, colour: bool, window: Window, cut: str | None, frames: Frames, volume: bool) -> list[Picture]:
+    name = path.name.lower()
+    if frames is not None and not name.endswith(DICOM):
+        raise DataError("frames is for DICOM, and this file is none; leave frames out")
+    if window == "file" and not name.endswith(DICOM):
+        raise DataError('window = "file" is for DICOM, and this file is none; say range = [lowest, highest]')
+    if volume and not name.endswith(NIFTI):
+        raise DataError("volume is for volumes (NIfTI), and this file is none; leave volume out")
+    if volume:
+        return [Picture(read_volume(path), None)]
+    if name.endswith(NIFTI):
+        return [in_channels(read_slice(path, cut), None, colour)]
+    if cut is not None:
+        raise DataError("slice is for volumes (NIfTI), and this file is none; leave slice out")
+    if name.endswith(DICOM):
+        return read_dicom(path, colour, window, frames)
+    return [_plain(path, colour)]
+
+
+def _plain(path: Path, colour: bool) -> Picture:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            if image.mode in DEEP:
+                ends = (0.0, 65535.0) if image.mode in SIXTEEN_BITS or image.format == "PNG" else None
+                values = np.asarray(image).astype(np.float32)
+                return in_channels(values, ends, colour)
+            if image.format == "PNG" and _bits(path) == 16:
+                raise DataError("16-bit colour cannot be read at its full depth; save it as grey or at 8 bits")
+            return Picture(np.asarray(image.convert("RGB" if colour else "L")), EIGHT_BITS)
+    except DataError:
+        raise
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as wrong:
+        raise DataError("a file with the ending of an image is none, or is damaged") from wrong
+
+
+def _bits(path: Path) -> int:
+    """The bits of a sample that the header of a PNG names."""
+    with path.open("rb") as file:
+        return file.read(25)[24]
+
+
+ELEMENTS = [  # that are read, and no others
+    "Rows",
+    "Columns",
+    "SamplesPerPixel",
+    "NumberOfFrames",
+    "BitsAllocated",
+    "BitsStored",
+    "HighBit",
+    "PixelRepresentation",
+    "PhotometricInterpretation",
+    "PlanarConfiguration",
+    "RescaleSlope",
+    "RescaleIntercept",
+    "ModalityLUTSequence",
+    "WindowCenter",
+    "WindowWidth",
+    "VOILUTFunction",
+    "VOILUTSequence",
+    "BurnedInAnnotation",
+    "SharedFunctionalGroupsSequence",
+    "PerFrameFunctionalGroupsSequence",
+    "PixelData",
+]
+OF_FRAMES = {  # what functional groups may say, by the sequences in which they say it
+    "PixelValueTransformationSequence": ("RescaleSlope", "RescaleIntercept"),
+    "FrameVOILUTSequence": ("WindowCenter", "WindowWidth", "VOILUTFunction"),
+}
+SAID = [name for name in ELEMENTS if name != "PixelData" and "FunctionalGroups" not in name]
+GREY = ("MONOCHROME1", "MONOCHROME2")
+COLOURS = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_RCT", "YBR_ICT")
+UNREADABLE = "a file with the ending of DICOM is none, or its pixels cannot be read"
+
+
+def window_ends(centre: float, width: float) -> tuple[float, float]:
+    """The values that a window makes black and white."""
+    middle, half = centre - 0.5, (width - 1) / 2
+    return middle - half, middle + half
+
+
+def read_dicom(path: Path, colour: bool, window: Window, frames: Frames = None) -> list[Picture]:
+    """The images in a file; DataError where there is none, or writing about the patient is burnt into it.
+
+    ``frames`` says which of several are meant; without it a file has one.
+    """
+    try:
+        from pydicom import dcmread
+        from pydicom.errors import InvalidDicomError
+    except ImportError as wrong:
+        raise DataError("DICOM is read by pydicom: pip install 'fedsmall[dicom]'") from wrong
+    try:
+        held = dcmread(path, specific_tags=ELEMENTS)
+        burnt = str(held.get("BurnedInAnnotation", "")).strip().upper() == "YES"
+        places = [] if burnt else _frame_places(int(held.get("NumberOfFrames") or 1), frames)
+        pixels = [_frame(held, place) for place in places]
+    except DataError:
+        raise
+    except (InvalidDicomError, OSError, AttributeError, ValueError, RuntimeError, LookupError, TypeError) as wrong:
+        raise DataError(UNREADABLE) from wrong
+    if burnt:
+        raise DataError("writing is burnt into its pixels (BurnedInAnnotation = YES); blank it, or leave it out")
+    return [_picture(_said_of(held, place), seen, colour, window) for place, seen in zip(places, pixels, strict=True)]
+
+
+def _frame_places(count: int, frames: Frames) -> list[int]:
+    """The numbers of the frames that are meant, of ``count``."""
+    if frames is None and count > 1:
+        raise DataError(f'it holds {count} frames; say which: frames = "middle", "each", or a number counted from 0')
+    if frames is None or frames == EACH:
+        return list(range(count))
+    place = index_of(0.5 if isinstance(frames, str) else frames, count)
+    if place >= count:
+        raise DataError(f"it has {count} frame{'s' * (count > 1)}, counted from 0, and so no {place}")
+    return [place]
+
+
+def _frame(held: Any, place: int) -> np.ndarray:
+    """The stored values of one frame, (height, width) or (height, width, 3); the others are not decoded."""
+    held.pixel_array_options(index=place)
+    return np.asarray(held.pixel_array)
+
+
+def _said_of(held: Any, place: int) -> Any:
+    """What is said of one frame: by the file, by the functional groups of all frames, and by those of its own."""
+    from pydicom import Dataset
+
+    shared, own = (held.get(f"{whose}FunctionalGroupsSequence") or [] for whose in ("Shared", "PerFrame"))
+    if not shared and not own:
+        return held
+    said = Dataset()
+    said.file_meta = held.file_meta
+    found = {name: held[name] for name in SAID if name in held}
+    for group in (*shared[:1], *own[place : place + 1]):  # what a frame's own says comes last, and counts
+        for sequence, names in OF_FRAMES.items():
+            for item in (group.get(sequence) or [])[:1]:
+                found |= {name: item[name] for name in names if name in item}
+    for element in found.values():
+        said.add(element)
+    return said
+
+
+def _picture(held: Any, pixels: np.ndarray, colour: bool, window: Window) -> Picture:
+    photometric = str(held.PhotometricInterpretation)
+    if pixels.ndim == 3 or photometric not in GREY:
+        return _coloured(photometric, pixels, colour)
+    try:
+        values, ends = _seen(held, pixels, window)
+    except DataError:
+        raise
+    except (AttributeError, ValueError, TypeError, LookupError, NotImplementedError) as wrong:
+        raise DataError("what says how its pixels are meant (rescale, window or LUT) cannot be used") from wrong
+    if photometric == "MONOCHROME1":
+        values = np.float32(sum(ends)) - values
+    return in_channels(values, ends, colour)
+
+
+def _coloured(photometric: str, pixels: np.ndarray, colour: bool) -> Picture:
+    from PIL import Image
+
+    if photometric not in COLOURS:
+        raise DataError(f"colours as {photometric} are not read; save them as RGB")
+    if pixels.dtype != np.uint8:
+        raise DataError("colours of more than 8 bits cannot be read at their full depth; save them at 8 bits")
+    image = Image.fromarray(pixels.astype(np.uint8))
+    return Picture(np.asarray(image if colour else image.convert("L")), EIGHT_BITS)
+
+
+def _seen(held: Any, pixels: np.ndarray, window: Window) -> tuple[np.ndarray, tuple[float, float]]:
+    """Stored values as what they stand for, in the window where there is one, and the ends of that."""
+    from pydicom.pixels.processing import apply_modality_lut, apply_voi_lut
+
+    measured = apply_modality_lut(pixels, held)
+    if window == "file":
+        low, high = _shown_ends(held)
+        return ((apply_voi_lut(measured, held) - low) / (high - low)).astype(np.float32), (0.0, 1.0)
+    if window is not None:
+        ends = window_ends(*window)
+        return np.clip(measured, *ends).astype(np.float32), ends
+    return measured.astype(np.float32), _measured_ends(held)
+
+
+def _measured_ends(held: Any) -> tuple[float, float]:
+    """What the modality LUT, or the stored bits and the rescale, can come to."""
+    if held.get("ModalityLUTSequence"):
+        return 0.0, 2.0 ** int(held.ModalityLUTSequence[0].LUTDescriptor[2]) - 1
+    slope, intercept = (held.get(name, neutral) for name, neutral in (("RescaleSlope", 1), ("RescaleIntercept", 0)))
+    bits = int(held.BitsStored)
+    stored = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if held.PixelRepresentation else (0, 2**bits - 1)
+    low, high = sorted(float(slope) * end + float(intercept) for end in stored)
+    return low, high
+
+
+def _shown_ends(held: Any) -> tuple[float, float]:
+    """What the file's own VOI LUT or window comes to; DataError where it has neither."""
+    if held.get("VOILUTSequence"):
+        return 0.0, 2.0 ** int(held.VOILUTSequence[0].LUTDescriptor[2]) - 1
+    if held.get("WindowCenter") is None or held.get("WindowWidth") is None:
+        raise DataError("it says no window of its own; write the window of all: window = [40, 400]")
+    return _measured_ends(held)
+
+
+PLANES = {"sagittal": 0, "coronal": 1, "axial": 2}  # the axis that a plane cuts across
+HELP = 'slice is a plane and a place, as in "axial:middle", "coronal:12" (counted from 0) or "sagittal:0.4" (a share)'
+
+
+def plane_and_place(cut: object) -> tuple[str, Place]:
+    """The plane, and the number of a slice or what share of the way; PlanError where ``cut`` is none."""
+    plane, _, place = cut.partition(":") if isinstance(cut, str) else ("", "", "")
+    try:
+        where: Place = 0.5 if place == MIDDLE else int(place) if place.isdecimal() else float(place)
+    except ValueError:
+        where = -1
+    if plane not in PLANES or not is_place(where):
+        raise PlanError(f"{HELP}; got {cut!r}")
+    return plane, where
+
+
+def read_slice(path: Path, cut: str | None) -> np.ndarray:
+    """The slice ``cut`` of the volume in a file, (height, width) in float32; DataError where it has none such."""
+    if cut is None:
+        raise DataError('it is a volume; say which slice, slice = "axial:middle", or take all of it: volume = true')
+    volume, (plane, where) = _volume(path), plane_and_place(cut)
+    count = volume.shape[PLANES[plane]]
+    place = index_of(where, count)
+    if place >= count:
+        raise DataError(f"it has {count} {plane} slices, counted from 0, and so no {place}")
+    return _finite(np.rot90(np.take(volume, place, axis=PLANES[plane])), "slice")
+
+
+def read_volume(path: Path) -> np.ndarray:
+    """The volume in a file, (depth, height, width) in float32: its axial slices as they are looked at, one by one."""
+    stack = _volume(path).transpose(2, 1, 0)[:, ::-1]  # (superior, posterior, right)
+    return _finite(stack, "volume")
+
+
+def _finite(values: np.ndarray, what: str) -> np.ndarray:
+    if not np.isfinite(values).all():
+        raise DataError(f"its {what} holds values that are not finite")
+    return np.ascontiguousarray(values)
+
+
+def _volume(path: Path) -> np.ndarray:
+    """All values as the file scales them, (right, anterior, superior)."""
+    try:
+        import nibabel
+    except ImportError as wrong:
+        raise DataError("NIfTI is read by nibabel: pip install 'fedsmall[nifti]'") from wrong
+    try:
+        held = nibabel.as_closest_canonical(nibabel.load(path))  # type: ignore[no-untyped-call]
+        volume: np.ndarray = held.get_fdata(dtype=np.float32, caching="unchanged")
+    except (nibabel.filebasedimages.ImageFileError, OSError, EOFError, ValueError, zlib.error, TypeError) as wrong:
+        raise DataError("a file with the ending of NIfTI is none, or is damaged") from wrong
+    if volume.ndim == 4 and volume.shape[3] == 1:
+        volume = volume[..., 0]
+    if volume.ndim != 3:
+        series = "; a series in time is not read" if volume.ndim == 4 else ""
+        raise DataError(f"it has {volume.ndim} dimensions, and a volume has 3{series}")
+    return volume

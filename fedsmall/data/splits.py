@@ -1,0 +1,243 @@
+"""Which samples are held out, and which lie in which fold; those that are kin stay on one side."""
+
+from collections import Counter
+
+import numpy as np
+
+from fedsmall.data.sources.pool import Part
+from fedsmall.errors import PlanError
+from fedsmall.randomness import rng_for
+
+ROWS_AT_ONCE = 4096
+COARSE = 4  # samples for each different one, from which on equal samples are different patients who happen to be alike
+
+
+def kin_of(part: Part) -> np.ndarray | None:
+    """The group of each sample, (samples,) from 0 on: one patient's rows, and equal samples; None where all are alone.
+
+    Groups grow together: two patients who share an equal sample are one group. Where samples are ``coarse``, equal ones
+    are no group: a table of three answers has eight different rows at most.
+    """
+    groups = twins(part.x)
+    groups = np.arange(len(groups)) if coarse(groups) else groups
+    if part.patients is not None:
+        groups = _joined(groups, np.unique(part.patients, return_inverse=True)[1])
+    return groups if groups.max(initial=-1) + 1 < len(groups) else None
+
+
+def twins(x: np.ndarray) -> np.ndarray:
+    """The group of each sample of ``x`` (samples, *shape), those that are equal together; groups by first sample."""
+    digests = _digests(x)
+    order = np.argsort(digests, kind="stable")
+    ends = np.flatnonzero(np.diff(digests[order])) + 1
+    group = np.arange(len(x))
+    for alike in np.split(order, ends) if len(ends) + 1 < len(x) else ():
+        first: dict[bytes, int] = {}
+        for row in alike if len(alike) > 1 else ():  # equal digests are not yet equal samples
+            group[row] = first.setdefault(_bytes(x[row]), row)
+    return np.asarray(np.unique(group, return_inverse=True)[1])
+
+
+def coarse(groups: np.ndarray) -> bool:
+    """Whether so few samples are different that equal ones are no copies."""
+    return bool((groups.max(initial=-1) + 1) * COARSE < len(groups))
+
+
+def representatives(groups: np.ndarray) -> np.ndarray:
+    """The first sample of every group, in ascending order."""
+    return np.sort(np.unique(groups, return_index=True)[1])
+
+
+def apart(rows: np.ndarray, taken: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
+    """Those of ``rows`` that have no kin among the ``taken`` rows."""
+    return rows if groups is None else rows[~np.isin(groups[rows], groups[taken])]
+
+
+def _joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The finest groups of which each holds whole groups of both."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    size = int(one.max()) + int(other.max()) + 2
+    edges = coo_matrix((np.ones(len(one)), (one, other + one.max() + 1)), shape=(size, size))
+    labels = connected_components(edges, directed=False)[1][one]
+    return np.asarray(np.unique(labels, return_inverse=True)[1])
+
+
+def _digests(x: np.ndarray) -> np.ndarray:
+    """A number for each sample, (samples,), the same for equal ones."""
+    draws = np.random.default_rng(0)
+    found = np.zeros(len(x), dtype=np.uint64)
+    factors = draws.integers(0, 2**64, -(-x[:1].nbytes // 8), dtype=np.uint64) | np.uint64(1)
+    for start in range(0, len(x), ROWS_AT_ONCE):
+        words = _words(x[start : start + ROWS_AT_ONCE])  # (rows, words)
+        found[start : start + len(words)] = (words * factors).sum(axis=1, dtype=np.uint64)
+    return found
+
+
+def _words(x: np.ndarray) -> np.ndarray:
+    raw = np.ascontiguousarray(_plain(x)).reshape(len(x), -1).view(np.uint8)
+    short = -raw.shape[1] % 8
+    return np.pad(raw, ((0, 0), (0, short))).view(np.uint64) if short else raw.view(np.uint64)
+
+
+def _bytes(sample: np.ndarray) -> bytes:
+    return _plain(sample).tobytes()
+
+
+def _plain(x: np.ndarray) -> np.ndarray:
+    """``x`` with one zero and one NaN, of which floats have several."""
+    return np.where(np.isnan(x), np.nan, x + 0.0) if x.dtype.kind == "f" else x
+
+
+def hold_out(
+    y: np.ndarray, test: int | float, rng: np.random.Generator, kin: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices to train on and indices held out, ascending: ``test`` samples, or that share of every class.
+
+    A share is of every class to the nearest whole sample, and never a class's only one; a number is shared among the
+    classes by their sizes. Targets that are no classes count as one class. The samples of a group of ``kin``
+    (:func:`fedsmall.data.splits.kin_of`) stay together: then there are as many of each class as whole groups make.
+    """
+    classes = classes_of(y)
+    labels, sizes = np.unique(classes, return_counts=True)
+    counts = [int(test * size + 0.5) for size in sizes] if isinstance(test, float) else _by_largest_rest(test, sizes)
+    orders = [rng.permutation(np.flatnonzero(classes == label)) for label in labels]
+    chosen = [order[:count] for order, count in zip(orders, counts, strict=True)]
+    if kin is not None:
+        others = [order[count:] for order, count in zip(orders, counts, strict=True)]
+        wanted = Counter(dict(zip(labels.tolist(), counts, strict=True)))
+        chosen = [_whole_groups(np.concatenate([*chosen, *others]), classes, wanted, kin)]
+    out = np.sort(np.concatenate([np.arange(0), *chosen]))
+    return np.setdiff1d(np.arange(len(y)), out), out
+
+
+def _whole_groups(order: np.ndarray, classes: np.ndarray, wanted: Counter[int], kin: np.ndarray) -> np.ndarray:
+    """Whole groups in the ``order`` of their first samples, each taken that brings the classes nearer to ``wanted``.
+
+    One sample stands for its group, so that who has many is held out as often as who has one.
+    """
+    first = np.zeros(len(classes), dtype=bool)
+    first[representatives(kin)] = True
+    members = np.split(np.argsort(kin, kind="stable"), np.cumsum(np.bincount(kin))[:-1])
+    left, taken = Counter(wanted), [np.arange(0)]
+    for row in order[first[order]].tolist():
+        group = Counter(classes[members[kin[row]]].tolist())
+        if sum(abs(left[label] - count) - abs(left[label]) for label, count in group.items()) < 0:
+            left.subtract(group)
+            taken.append(members[kin[row]])
+    return np.concatenate(taken)
+
+
+def _by_largest_rest(count: int, sizes: np.ndarray) -> list[int]:
+    """``count`` in whole parts as the ``sizes`` are to each other (Hamilton)."""
+    exact = count * sizes / sizes.sum()
+    parts = np.floor(exact).astype(int)
+    parts[np.argsort(parts - exact, kind="stable")[: count - parts.sum()]] += 1
+    return [int(part) for part in parts]
+
+
+def classes_of(y: np.ndarray) -> np.ndarray:
+    """What to stratify by, of shape (samples,): ``y`` itself where it holds classes, else one class for all."""
+    return y if y.ndim == 1 and y.dtype.kind in "iub" else np.zeros(len(y), dtype=np.int64)
+
+
+def stratified_folds(y: np.ndarray, folds: int, seed: int, kin: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+    """``folds`` disjoint sets of indices into ``y``, in ascending order, that together are all of it.
+
+    Each holds every class in its share to within one sample, and no two differ in size by more than one. ``y`` has
+    shape (samples,) with integer classes; targets of any other shape (graphs) count as one class. Where there are
+    ``kin``, (samples,) with the group of each, this holds of the groups' first samples, and the others follow them.
+
+    Raises PlanError where a class has fewer samples than there are folds.
+    """
+    classes = classes_of(y)
+    there = np.arange(len(classes)) if kin is None else representatives(kin)
+    for value, count in zip(*np.unique(classes[there], return_counts=True), strict=True):
+        if count < folds:
+            what = "samples" if kin is None else "patients or different samples"
+            raise PlanError(
+                f"{folds} stratified folds need at least {folds} {what} of every class; class {value} has {count}. "
+                "Take fewer folds, or more samples."
+            )
+    rng = rng_for(seed, "folds")
+    shuffled = there[rng.permutation(len(there))]
+    dealt = shuffled[np.argsort(classes[shuffled], kind="stable")]  # class by class, shuffled within
+    return tuple(with_kin(dealt[fold::folds], kin) for fold in range(folds))
+
+
+def with_kin(rows: np.ndarray, kin: np.ndarray | None) -> np.ndarray:
+    """``rows`` and all their kin, ascending."""
+    return np.sort(rows) if kin is None else np.flatnonzero(np.isin(kin, kin[rows]))
+
+
+def fold_split(
+    y: np.ndarray, folds: int, fold: int, sites: int, seed: int, kin: np.ndarray | None = None
+) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    """Which samples each site trains on, and which all models are tested on, when ``fold`` is the test set.
+
+    With ``sites`` = ``folds`` - 1, the papers' setting, site i holds the fold i + 1 places after the tested one, in a
+    circle. With any other number of sites, the folds in that order are cut into ``sites`` stratified parts that differ
+    in size by at most one. Every array holds ascending indices into ``y``; together they are all of it. Groups of
+    ``kin`` stay whole, in folds and at sites.
+
+    Raises PlanError where ``fold`` is not one of the folds or a site would be empty.
+    """
+    if not 0 <= fold < folds:
+        raise PlanError(f"fold = {fold} is none of the folds 0 to {folds - 1}; choose one of those.")
+    parts = stratified_folds(y, folds, seed, kin)
+    others = [parts[(fold + 1 + place) % folds] for place in range(folds - 1)]
+    if sites != folds - 1:
+        others = _deal(y, np.concatenate(others), sites, kin)
+    return tuple(others), parts[fold]
+
+
+def _deal(y: np.ndarray, indices: np.ndarray, sites: int, kin: np.ndarray | None) -> list[np.ndarray]:
+    """The samples in ``indices`` dealt to ``sites`` sites, class by class."""
+    if kin is not None:
+        indices = indices[np.sort(np.unique(kin[indices], return_index=True)[1])]
+    if len(indices) < sites:
+        raise PlanError(
+            f"{sites} sites cannot share the {len(indices)} training samples of a fold; "
+            "take fewer sites or more samples."
+        )
+    dealt = indices[np.argsort(classes_of(y)[indices], kind="stable")]
+    return [with_kin(dealt[site::sites], kin) for site in range(sites)]
+
+
+def fold_pool(
+    y: np.ndarray, folds: int, sites: int, samples_per_site: int, seed: int, kin: np.ndarray | None = None
+) -> np.ndarray:
+    """A stratified draw from ``y``, just large enough that every site gets ``samples_per_site`` in every fold.
+
+    The pool holds ceil(sites * samples_per_site * folds / (folds - 1)) ascending indices into ``y``: 800 for the
+    papers' three sites of 200 in four folds. What is left over was never trained on, whatever the fold: an
+    independent test set, far larger than a fold. Of a group of ``kin`` one sample at most is drawn.
+
+    Raises PlanError where ``y`` is too short.
+    """
+    size = -(-sites * samples_per_site * folds // (folds - 1))
+    if size > len(y):
+        raise PlanError(
+            f"{folds} folds with {sites} sites of {samples_per_site} samples take {size}; the data have {len(y)}. "
+            "Take fewer samples per site, or fewer sites."
+        )
+    shuffled = rng_for(seed, "pool").permutation(len(y))
+    dealt = shuffled[np.argsort(classes_of(y)[shuffled], kind="stable")]
+    # equally spaced places in an order sorted by class take every class in its share
+    pool = np.sort(dealt[(np.arange(size) * len(y)) // size])
+    return pool if kin is None else _one_of_each(pool, classes_of(y), kin, rng_for(seed, "pool", "others"))
+
+
+def _one_of_each(pool: np.ndarray, classes: np.ndarray, kin: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """``pool`` with another sample in place of each whose kin is in it, of the same class where there is one."""
+    kept = pool[np.sort(np.unique(kin[pool], return_index=True)[1])]
+    others = apart(representatives(kin), kept, kin)
+    if len(others) < len(pool) - len(kept):
+        raise PlanError(f"of {len(kin)} samples only {len(kept) + len(others)} differ; take fewer samples per site")
+    for row in np.setdiff1d(pool, kept):
+        drawn = rng.permutation(others)
+        alike = drawn[classes[drawn] == classes[row]]
+        chosen = alike[0] if len(alike) else drawn[0]
+        kept, others = np.append(kept, chosen), others[others != chosen]
+    return np.sort(kept)

@@ -1,0 +1,404 @@
+"""Tables in files as cells: text, Parquet and Excel; and which cells are numbers, text or missing.
+
+What is no table, or would be read wrongly in silence, is an error with its line.
+"""
+
+import codecs
+import csv
+import gzip
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedsmall.errors import DataError
+from fedsmall.files import check_is_regular
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+
+MISSING = frozenset(("", "?", "-", "--", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "k.a.", "k. a.", "n.a."))
+GAPS = dict.fromkeys((word for known in MISSING for word in (known, known.upper())), "nan")
+DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}( .*)?")
+COMMA = re.compile(r"[-+]?\d+,\d+")
+
+
+def is_missing(cells: "Series", markers: Collection[str] = ()) -> "Series":
+    """Which cells hold no value: empty ones, "?" and "NA" in a file, NaN in Python, and what ``markers`` name."""
+    if cells.dtype.kind not in "OUT" and not markers:
+        return cells.isna()
+    known = MISSING | {marker.lower() for marker in markers}
+    gaps = [str(cell).strip().lower() in known for cell in cells]  # pandas takes longer for a site's few rows
+    if markers:
+        gaps = [gap or plain(cell) in markers for gap, cell in zip(gaps, cells, strict=True)]  # "-9.0" is "-9"
+    missing: Series = cells.isna() | np.array(gaps, dtype=bool)
+    return missing
+
+
+def as_numbers(cells: "Series", markers: Collection[str] = ()) -> np.ndarray:
+    """Numbers in float64, NaN where a cell is missing or is no finite number."""
+    return number_block(cells.to_frame(), markers)[0][:, 0]
+
+
+def number_block(frame: "DataFrame", markers: Collection[str] = ()) -> tuple[np.ndarray, np.ndarray]:
+    """All cells of a table as numbers, (rows, columns) in float64 with NaN for none, and which cells are text.
+
+    A table is read in one go, for column by column ten thousand columns take seconds.
+    """
+    import pandas
+
+    if all(kind.kind in "fiub" for kind in frame.dtypes):
+        values = frame.to_numpy(dtype=np.float64, na_value=np.nan)
+        text = np.isinf(values)
+    else:
+        flat = frame.to_numpy(dtype=object).ravel()
+        cells = pandas.Series(flat, dtype=object)
+        numbers = _floats(flat)
+        if numbers is None:
+            numbers = pandas.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        odd = np.flatnonzero(~np.isfinite(numbers))
+        text = np.zeros(len(cells), dtype=bool)
+        text[odd] = ~is_missing(cells.iloc[odd], markers).to_numpy(dtype=bool)
+        values, text = numbers.reshape(frame.shape), text.reshape(frame.shape)
+    coded = [float(marker) for marker in markers if _is_code(marker)]
+    gone = ~np.isfinite(values) | (np.isin(values, coded) if coded else False)
+    return np.where(gone, np.nan, values), text
+
+
+def _floats(cells: np.ndarray) -> np.ndarray | None:
+    """Cells of text as numbers, NaN where one is empty or NA; None where it takes pandas to tell what they are.
+
+    Both round to the nearest number; this one is four times as fast, and knows no text.
+    """
+    try:
+        text = "".join(cells)
+    except TypeError:  # not all are text
+        return None
+    if "_" in text or not text.isascii():  # Python reads 1_000 and numbers in other scripts
+        return None
+    try:
+        return cells.astype(np.float64)
+    except ValueError:
+        filled = np.array([GAPS.get(cell, cell) for cell in cells], dtype=object)
+    try:
+        return filled.astype(np.float64)
+    except ValueError:
+        return None
+
+
+def check_no_text(frame: "DataFrame", columns: Sequence[str], text: np.ndarray) -> None:
+    """Raise DataError, by column and count, where cells among numbers are ``text``, and say what they look like."""
+    counts = {columns[place]: int(count) for place, count in enumerate(text.sum(axis=0)) if count}
+    if not counts:
+        return
+    found = ", ".join(f"{column!r} ({count} of {len(frame)} rows)" for column, count in list(counts.items())[:8])
+    more = f" and {len(counts) - 8} more columns" if len(counts) > 8 else ""
+    raise DataError(f"text where numbers are expected, in column {found}{more}. {_cure(frame, columns, text)}")
+
+
+def _cure(frame: "DataFrame", columns: Sequence[str], text: np.ndarray) -> str:
+    row, place = (int(found[0]) for found in np.nonzero(text))
+    cell = str(frame[columns[place]].iloc[row]).strip()
+    if DATE.fullmatch(cell):
+        return "It looks like dates: make them numbers (an age, days since), or leave them out with drop = [...]"
+    if COMMA.fullmatch(cell):
+        return 'It looks like numbers with a decimal comma: decimal = ","'
+    return (
+        "Make it numbers, or name the column in categorical = [...] or in drop = [...]; where the text stands for a "
+        "missing value, name it in missing = [...]"
+    )
+
+
+def _is_code(marker: str) -> bool:
+    try:
+        float(marker)
+    except ValueError:
+        return False
+    return True
+
+
+def plain(label: object) -> str:
+    """A label as text, whole numbers without a decimal point: "1.0" and "1" are one class."""
+    text = str(label).strip()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else text
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+PARQUET, EXCEL, OLD_EXCEL = (".parquet", ".pq"), (".xlsx", ".xlsm"), (".xls", ".xlsb", ".ods", ".numbers")
+SHEETS = (*PARQUET, *EXCEL)
+Row = list[str]
+
+
+def read_parquet(path: Path) -> "DataFrame":
+    """A Parquet file: numbers as they are held, all else as text; a named index is a column.
+
+    Raises DataError where it is none.
+    """
+    import pandas
+    from pyarrow import ArrowException
+
+    try:
+        frame = pandas.read_parquet(path)
+    except (ArrowException, OSError, ValueError) as wrong:
+        raise DataError("the file is not Parquet, or is damaged") from wrong
+    return as_table(frame.reset_index() if frame.index.names != [None] else frame)
+
+
+def as_table(frame: "DataFrame") -> "DataFrame":
+    """A pandas table as those of files are: numbers (true is 1) as they are held, all else as text, names as text."""
+    frame = frame.reset_index(drop=True)
+    frame.columns = [str(name) for name in frame.columns]
+    if len(set(frame.columns)) < frame.shape[1]:  # the header is refused in any case
+        return frame
+    nullable = [name for name, kind in frame.dtypes.items() if kind.kind in "fiub" and not isinstance(kind, np.dtype)]
+    frame = frame.astype(dict.fromkeys(nullable, "float64"))  # a missing value is NaN
+    odd = [name for name, kind in frame.dtypes.items() if kind.kind not in "fiub"]
+    cells = {name: frame[name].astype(object).where(frame[name].notna(), None) for name in odd}
+    return frame.assign(**{name: [as_text(cell) for cell in column] for name, column in cells.items()})
+
+
+def read_excel(path: Path, sheet: str | None) -> list[Row]:
+    """The rows of the one visible sheet with anything in it, or of the ``sheet`` of that name, as text.
+
+    Rows and columns at the end that hold nothing are left out. Raises DataError where there is no such sheet, or the
+    file cannot be read.
+    """
+    try:
+        from openpyxl import load_workbook
+        from openpyxl.utils.exceptions import InvalidFileException
+    except ImportError as wrong:
+        raise DataError("Excel is read by openpyxl: pip install 'fedsmall[excel]', or save it as CSV") from wrong
+    from xml.etree.ElementTree import ParseError
+    from zipfile import BadZipFile
+
+    unreadable = (InvalidFileException, BadZipFile, ParseError, OSError, ValueError, LookupError, TypeError)
+    try:
+        book = load_workbook(path, read_only=True, data_only=True)
+        visible = {each.title: _sheet_rows(each) for each in book.worksheets if each.sheet_state == "visible"}
+        book.close()
+    except unreadable as wrong:
+        raise DataError("the file is no Excel workbook, is damaged, or is protected by a password") from wrong
+    filled = {title: rows for title, rows in visible.items() if rows}
+    if sheet is not None:
+        if sheet not in filled:
+            raise DataError(f"there is no visible sheet {sheet!r} with anything in it")
+        return filled[sheet]
+    if len(filled) > 1:
+        raise DataError(f"{len(filled)} sheets hold something; say which is meant: sheet = ... (--sheet, to predict)")
+    return next(iter(filled.values()), [])
+
+
+def as_text(cell: Any) -> str:
+    """A cell as a CSV file would hold it."""
+    if cell is None or cell != cell:
+        return ""
+    if hasattr(cell, "isoformat"):
+        return str(cell.isoformat()).removesuffix("T00:00:00")
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() and abs(cell) < 1e15 else str(cell)
+
+
+def _sheet_rows(sheet: Any) -> list[Row]:
+    if not hasattr(sheet, "iter_rows"):  # a sheet that is a chart
+        return []
+    rows = [[as_text(cell).strip() for cell in row] for row in sheet.iter_rows(values_only=True)]
+    width = max((_filled(row) for row in rows), default=0)
+    while rows and not _filled(rows[-1]):
+        rows.pop()
+    return [(row + [""] * width)[:width] for row in rows]
+
+
+def _filled(row: Sequence[str]) -> int:
+    """How many cells there are up to the last that holds something."""
+    there = np.flatnonzero([bool(cell) for cell in row])
+    return int(there[-1]) + 1 if len(there) else 0
+
+
+SEPARATORS = ",;\t|"
+SPREADSHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel begin, whatever they are called
+LINE_BREAKS = re.compile(r"[\r\n\t\v\f]+")
+UNNAMED = "Unnamed: "
+UTF_32 = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+FIXED_BLANKS = str.maketrans({"\xa0": " ", "\u202f": " "})  # as browsers and word processors write them
+LOCK = "~$"
+LISTED = 12  # columns in a line to be copied
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_table(
+    path: Path,
+    separator: str | None = None,
+    decimal: str = ".",
+    names: Sequence[str] = (),
+    sheet: str | None = None,
+) -> "DataFrame":
+    """The cells of a CSV file as text, with its header's names, or ``names`` where it has no header.
+
+    The same of a ``sheet`` of an Excel workbook; a Parquet file holds numbers, and names of its own. Raises DataError,
+    with the file's name, where it is no table: other than text, empty, or with rows of several lengths.
+    """
+    check_is_regular(path)
+    try:
+        if path.name.startswith(LOCK):
+            raise DataError("it is what Excel leaves beside a file that is open, and no table; close Excel")
+        if (ending := path.suffix.lower()) in OLD_EXCEL:
+            raise DataError(f"{ending} files are not read; save it as .xlsx or CSV")
+        if ending in PARQUET:
+            return read_parquet(path)
+        if ending in EXCEL:
+            return _framed([(line + 1, row) for line, row in enumerate(read_excel(path, sheet)) if any(row)], names, "")
+        return _read(path, separator, decimal, names)
+    except DataError as wrong:
+        raise DataError(wrong.words, file=path.name) from wrong
+
+
+def check_header(frame: "DataFrame") -> None:
+    """Raise DataError where two columns have one name, or the header is made of a patient's numbers."""
+    names = [str(name) for name in frame.columns]
+    unnamed = sum(name.startswith(UNNAMED) for name in names)
+    if unnamed * 2 > len(names):
+        raise DataError(f"the first line is no header: {unnamed} of its {len(names)} cells are empty")
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(f"{len(twice)} names stand over two columns, {twice[0]!r} first; give every column its own")
+    numbers = [name for name in names if _is_header_number(name)]
+    counted = {str(place) for place in range(len(names) + 1)}  # as a program names columns that have no names
+    if len(numbers) * 2 >= len(names) and not set(numbers) <= counted:
+        raise DataError(
+            f"the first line looks like a patient and not like a header: {len(numbers)} of its {len(names)} names are "
+            "numbers. Put a line with the columns' names before it"
+        )
+
+
+def common_columns(frames: Mapping[str, "DataFrame"], left_out: set[str]) -> list[str]:
+    """The columns of all sites in the order of the first, without those ``left_out``.
+
+    Raises DataError where they differ: it names a site that is not as most are, and the line that says what is meant.
+    """
+    columns = {site: [column for column in frame.columns if column not in left_out] for site, frame in frames.items()}
+    having = Counter(chain.from_iterable(columns.values()))
+    shared = [column for column in having if having[column] == len(frames)]
+    if len(shared) == len(having):
+        return shared
+    usual = {column for column, sites in having.items() if 2 * sites > len(frames)}
+    apart = {site: usual.symmetric_difference(held) for site, held in columns.items()}
+    site = max(apart, key=lambda site: len(apart[site]))
+    column = next(column for column in having if column in apart[site])
+    has = "has a column" if column in columns[site] else "has no column"
+    others = {name.lower(): name for name in having if name not in (column, *shared)}
+    near = get_close_matches(column.lower(), list(others), n=1)
+    alike = f" Is {others[near[0]]!r} the same?" if near else ""
+    line = f", or take those that all have: {_line(shared, [*having])}" if shared else ""
+    raise DataError(
+        f"site {site!r} {has} {column!r}, which is at {having[column]} of {len(frames)} sites.{alike} "
+        f"Give all sites the same columns{line}"
+    )
+
+
+def _line(shared: Sequence[str], known: Sequence[str]) -> str:
+    """The line of a scenario that takes only the ``shared`` columns of those that are ``known``."""
+    name, columns = ("features", shared) if len(shared) <= LISTED else ("drop", sorted({*known} - {*shared}))
+    return f"{name} = {json.dumps(list(columns), ensure_ascii=False)}"
+
+
+def _read(path: Path, separator: str | None, decimal: str, names: Sequence[str]) -> "DataFrame":
+    text = _text(path)
+    text = text if text.isascii() else text.translate(FIXED_BLANKS)
+    return _framed(list(_lines(text, separator or _separator(text))), names, decimal)
+
+
+def _framed(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decimal: str) -> "DataFrame":
+    """Rows with their lines as a table, under the first of them or ``names``."""
+    import pandas
+
+    if not rows:
+        raise DataError("the file is not a table: it is empty")
+    header = list(names) or [LINE_BREAKS.sub(" ", cell.strip()) for cell in rows[0][1]]
+    body = rows if names else rows[1:]
+    _check_lengths(len(header), body)
+    cells = np.array([row for _, row in body], dtype=object).reshape(len(body), len(header))
+    if decimal not in (".", ""):
+        cells = np.array([cell.replace(decimal, ".") for cell in cells.ravel()], dtype=object).reshape(cells.shape)
+    columns = [name or f"{UNNAMED}{place}" for place, name in enumerate(header)]
+    frame = pandas.DataFrame(cells, columns=columns, dtype=object)
+    if frame.shape[1] > 1 and not header[-1] and (frame.iloc[:, -1] == "").all():
+        frame = frame.iloc[:, :-1]  # every line ends with a separator
+    return frame
+
+
+def _lines(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """The lines that are not empty, each with its number."""
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, skipinitialspace=True)
+    try:
+        yield from ((reader.line_num, row) for row in reader if row)
+    except csv.Error as wrong:
+        raise DataError(f"line {reader.line_num} is no line of a table: {wrong}") from wrong
+
+
+def _check_lengths(width: int, rows: Sequence[tuple[int, list[str]]]) -> None:
+    odd = [(line, len(row)) for line, row in rows if len(row) != width]
+    if odd:
+        line, cells = odd[0]
+        more = f", and so {'do' if len(odd) > 2 else 'does'} {len(odd) - 1} more" if len(odd) > 1 else ""
+        raise DataError(
+            f"its rows differ in length: line {line} has {cells} cells and the header {width}{more}. A separator "
+            "within a cell needs quotes around the cell"
+        )
+
+
+def _text(path: Path) -> str:
+    """The file as text: UTF-8, UTF-16 with its mark, or else what spreadsheets on Windows still write."""
+    raw = path.read_bytes()
+    if path.suffix.lower() == ".gz":
+        try:
+            raw = gzip.decompress(raw)
+        except (OSError, EOFError, zlib.error) as wrong:
+            raise DataError("the file is not a table: it ends in .gz and is not compressed, or is cut short") from wrong
+    if raw.startswith(SPREADSHEETS):
+        raise DataError("the file is not a table of text but a spreadsheet; name it .xlsx, or save it as CSV")
+    if raw.startswith(UTF_16) and not raw.startswith(UTF_32):
+        return _decoded(raw, "utf-16")
+    if b"\x00" in raw[:10_000]:
+        raise DataError("the file is not a table of text: it holds zero bytes; save it as CSV in UTF-8")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return _decoded(raw, "cp1252")
+
+
+def _decoded(raw: bytes, encoding: str) -> str:
+    try:
+        return raw.decode(encoding)
+    except UnicodeDecodeError as wrong:
+        raise DataError("the file is not a table of text in UTF-8; save it as CSV in UTF-8") from wrong
+
+
+def _separator(text: str) -> str:
+    """The separator that occurs most often in the first line."""
+    return max(SEPARATORS, key=text.partition("\n")[0].count)
+
+
+def _is_header_number(name: str) -> bool:
+    try:
+        float(name.replace(",", "."))
+    except ValueError:
+        return False
+    return name.lower() not in ("nan", "inf", "infinity")

@@ -1,0 +1,253 @@
+"""The networks: linear, perceptrons, convolutions, residual networks, and models of one risk."""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedsmall.evaluation.outputs import outputs_of
+from fedsmall.federation import Task
+from fedsmall.models.earlier import NORM
+from fedsmall.models.layers import BatchNorm2d, BatchNorm3d
+
+Norm = Callable[[int], nn.Module]
+CHANNELS_PER_GROUP = 16  # Wu & He 2018, table 3: within half a point of the best
+
+
+def norm_layer(kind: str) -> Norm:
+    """The layer that normalises a given number of channels: "batch", or "group" (which knows no running statistics)."""
+    if kind == "batch":
+        return BatchNorm2d
+    if kind == "group":
+        return lambda channels: nn.GroupNorm(max(1, channels // CHANNELS_PER_GROUP), channels)
+    raise ValueError(f'norm is "batch" or "group"; this model asks for {kind!r}')
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions and a shortcut, which is a 1 x 1 convolution where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn1 = norm(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = norm(outputs)
+        self.relu = nn.ReLU()
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(samples, inputs, height, width) -> (samples, outputs, height / stride, width / stride)."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return self.relu(y + shortcut)  # type: ignore[no-any-return]
+
+
+class ResNet(nn.Module):
+    """A stem, stages of ``blocks`` basic blocks each, the mean over the map, and one linear layer.
+
+    ``stem`` "imagenet" is a 7 x 7 convolution of stride 2 and a max pool (torchvision's), "cifar" a 3 x 3 convolution.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        outputs: int,
+        widths: Sequence[int] = (64, 128, 256, 512),
+        blocks: int = 2,
+        stem: Literal["imagenet", "cifar"] = "imagenet",
+        norm: str = NORM,
+    ) -> None:
+        super().__init__()
+        if stem not in ("imagenet", "cifar"):
+            raise ValueError(f'stem is "imagenet" or "cifar"; this model asks for {stem!r}')
+        layer = norm_layer(norm)
+        wide = stem == "imagenet"
+        self.conv1 = nn.Conv2d(
+            channels, widths[0], 7 if wide else 3, 2 if wide else 1, padding=3 if wide else 1, bias=False
+        )
+        self.bn1 = layer(widths[0])
+        self.relu = nn.ReLU()
+        self.maxpool: nn.Module = nn.MaxPool2d(3, 2, padding=1) if wide else nn.Identity()
+        self.stages = len(widths)
+        before = widths[0]
+        for stage, width in enumerate(widths):
+            self.add_module(f"layer{stage + 1}", _stage(before, width, blocks, 1 if stage == 0 else 2, layer))
+            before = width
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(before, outputs)
+        _initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(samples, channels, height, width) -> (samples, outputs)."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        for stage in range(self.stages):
+            x = self.get_submodule(f"layer{stage + 1}")(x)
+        return self.fc(self.avgpool(x).flatten(1))  # type: ignore[no-any-return]
+
+
+def _stage(inputs: int, outputs: int, blocks: int, stride: int, norm: Norm) -> nn.Sequential:
+    first = BasicBlock(inputs, outputs, stride, norm)
+    return nn.Sequential(first, *(BasicBlock(outputs, outputs, 1, norm) for _ in range(blocks - 1)))
+
+
+def _initialise(model: nn.Module) -> None:
+    """He et al. 2015, as torchvision does it; the linear layer keeps torch's default."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+HIDDEN = {"digits": (64, 32), "breast_cancer": (32, 16), "synthetic": (50, 20)}
+
+
+def linear(task: Task) -> nn.Module:
+    """One linear layer over all the numbers of a sample."""
+    return nn.Sequential(*_flat(task), nn.Linear(_size(task), task.outputs))
+
+
+def mlp(task: Task, *, hidden: Sequence[int] | None = None, dropout: float = 0.0) -> nn.Module:
+    """Linear layers of widths ``hidden`` with ReLU, as one plain ``nn.Sequential``."""
+    widths = HIDDEN.get(task.name, (64, 32)) if hidden is None else hidden
+    if any(width < 1 for width in widths):
+        raise ValueError(f"hidden is a number of units for each layer, at least 1; got {list(widths)}")
+    layers, before = _flat(task), _size(task)
+    for width in widths:
+        layers += [nn.Linear(before, width), nn.ReLU(), *_dropout(dropout)]
+        before = width
+    return nn.Sequential(*layers, nn.Linear(before, task.outputs))
+
+
+def cnn(task: Task, *, norm: str = NORM, dropout: float = 0.0) -> nn.Module:
+    """The papers' small convolutional network, as one plain ``nn.Sequential``; images of at least 4 x 4."""
+    channels, height, width = _image_shape(task)
+    if min(height, width) < 4:
+        raise ValueError(f"two poolings need images of at least 4 x 4; these are {height} x {width}")
+    layers: list[nn.Module] = []
+    for before, after in ((channels, 32), (32, 64)):
+        layers += [nn.Conv2d(before, after, 3, padding=1), norm_layer(norm)(after), nn.ReLU(), nn.MaxPool2d(2)]
+    head = nn.Linear(64 * (height // 4) * (width // 4), task.outputs)
+    return nn.Sequential(*layers, nn.Flatten(), *_dropout(dropout), head)
+
+
+def resnet10(task: Task, *, stem: Any = "imagenet", norm: str = NORM) -> nn.Module:
+    """One basic block a stage: 4,900,546 parameters for grey images and two classes (RepTreeFL's model)."""
+    return ResNet(_image_shape(task)[0], task.outputs, blocks=1, stem=stem, norm=norm)
+
+
+def resnet18(task: Task, *, stem: Any = "cifar", norm: str = NORM) -> nn.Module:
+    """Two basic blocks a stage; ``stem="imagenet"`` is torchvision's network, weight for weight."""
+    return ResNet(_image_shape(task)[0], task.outputs, blocks=2, stem=stem, norm=norm)
+
+
+def resnet_small(task: Task, *, blocks: int = 2, norm: str = NORM) -> nn.Module:
+    """Three stages of 16, 32 and 64 channels behind a 3 x 3 stem."""
+    return ResNet(_image_shape(task)[0], task.outputs, (16, 32, 64), blocks, "cifar", norm)
+
+
+def _image_shape(task: Task) -> tuple[int, int, int]:
+    if len(task.input_shape) != 3:
+        other = "cnn3d" if len(task.input_shape) == 4 else "linear or mlp"
+        raise ValueError(f"it takes images, and a sample has shape {task.input_shape}; use {other}")
+    channels, height, width = task.input_shape
+    return channels, height, width
+
+
+def _size(task: Task) -> int:
+    return int(np.prod(task.input_shape))
+
+
+def _flat(task: Task) -> list[nn.Module]:
+    return [nn.Flatten()] if len(task.input_shape) > 1 else []
+
+
+def _dropout(share: float) -> list[nn.Module]:
+    return [nn.Dropout(share)] if share else []
+
+
+def cnn3d(task: Task, *, widths: Sequence[int] = (16, 32), norm: str = "group", dropout: float = 0.0) -> nn.Module:
+    """Convolution 3 x 3 x 3, norm, ReLU and pooling for each of ``widths``, then means over what is left and a layer.
+
+    One plain ``nn.Sequential``; its size does not depend on that of the volumes: 14,466 parameters for grey ones and
+    two classes. ``norm`` is "group" (the default, for sites of a few volumes) or "batch".
+
+    Raises ValueError for samples that are no volumes, or too small for the poolings.
+    """
+    if len(task.input_shape) != 4:
+        raise ValueError(f"it takes volumes, and a sample has shape {task.input_shape}; use cnn for images")
+    channels, *sides = task.input_shape
+    if not widths or min(widths) < 1:
+        raise ValueError(f"widths are the channels of its convolutions, as in [16, 32]; got {list(widths)}")
+    if min(sides) < 2 ** len(widths):
+        least = 2 ** len(widths)
+        raise ValueError(f"{len(widths)} poolings need sides of at least {least}; these are {_times(sides)}")
+    layers: list[nn.Module] = []
+    for before, after in zip((channels, *widths), widths, strict=False):
+        normed = BatchNorm3d(after) if norm == "batch" else norm_layer(norm)(after)
+        layers += [nn.Conv3d(before, after, 3, padding=1), normed, nn.ReLU(), nn.MaxPool3d(2)]
+    dropped = [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), *dropped, nn.Linear(widths[-1], task.outputs))
+
+
+def _times(sides: Sequence[int]) -> str:
+    return " x ".join(map(str, sides))
+
+
+class Proportional(nn.Module):
+    """A linear risk that is one for all intervals, and a level for each interval: (..., features) -> (..., intervals).
+
+    As many numbers as features and intervals together, where a linear layer has their product. Source: Cox 1972,
+    section 6, the logistic model for grouped times; Singer and Willett 1993.
+    """
+
+    def __init__(self, features: int, intervals: int) -> None:
+        super().__init__()
+        self.risk = nn.Linear(features, 1, bias=False)
+        # as if the event came to equally many in every interval and to some never: far from even odds
+        self.levels = nn.Parameter(torch.full((intervals,), -math.log(intervals)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The log-odds of the event in each interval."""
+        risk: Tensor = self.risk(x.flatten(1))
+        return risk + self.levels
+
+
+class ProportionalOdds(nn.Module):
+    """One risk for all grades, and the steps between grades the same for all: (..., features) -> (..., grades - 1).
+
+    ``body`` are the widths of layers with ReLU before the risk; none make it linear. Outputs are those of
+    :mod:`fedsmall.evaluation.outputs`. Source: McCullagh 1980, "Regression models for ordinal data".
+    """
+
+    def __init__(self, features: int, grades: int, body: Sequence[int] = ()) -> None:
+        super().__init__()
+        ends = list(pairwise([features, *body]))
+        self.body = nn.Sequential(*(layer for end in ends for layer in (nn.Linear(*end), nn.ReLU())))
+        self.risk = nn.Linear([features, *body][-1], 1, bias=False)
+        self.levels = nn.Parameter(torch.from_numpy(outputs_of(np.zeros(grades))).float())  # equally many of each
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The log-odds of being above the lowest grade, and the steps behind it."""
+        risk: Tensor = self.risk(self.body(x.flatten(1)))
+        return F.pad(risk, (0, len(self.levels) - 1)) + self.levels
+
+
+def proportional(task: Task, *, hidden: Sequence[int] = ()) -> nn.Module:
+    """The proportional model; ValueError for a task of neither times until an event nor classes in their order."""
+    if task.ordered:
+        return ProportionalOdds(int(np.prod(task.input_shape)), task.classes, hidden)
+    if task.kind != "times":
+        raise ValueError(
+            "it predicts times until an event, task = {csv = ..., time = ..., event = ...}, or grades, {csv = ..., "
+            "target = ..., order = [...]}; use linear"
+        )
+    if len(hidden):
+        raise ValueError("hidden layers are for grades; its risk of an event is linear")
+    return Proportional(int(np.prod(task.input_shape)), task.outputs)
