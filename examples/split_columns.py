@@ -17,16 +17,14 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer, load_wine
 
 from fedsmall.vertical.active import ActiveParty
-from fedsmall.vertical.encrypted.histograms import Adder
-from fedsmall.vertical.encrypted.paillier import PrivateKey
-from fedsmall.vertical.forest import with_splits
-from fedsmall.vertical.intersection import matching
+from fedsmall.vertical.boosting import with_splits
+from fedsmall.vertical.conducting import match_parties
+from fedsmall.vertical.encrypted import Adder, PrivateKey
 from fedsmall.vertical.joined import fit_joined
-from fedsmall.vertical.leading.in_process import Post
-from fedsmall.vertical.messages import carried
-from fedsmall.vertical.party import Table
-from fedsmall.vertical.passive import PassiveParty
-from fedsmall.vertical.settings import Boosting, Goss
+from fedsmall.vertical.messages import Post, hold_talk
+from fedsmall.vertical.party import PassiveParty
+from fedsmall.vertical.plan import Boosting, Goss
+from fedsmall.vertical.tables import Table
 
 LOSSLESS = {"packing": True, "subtraction": True, "sparse": True}
 ROWS: dict[str, dict[str, Any]] = {
@@ -55,10 +53,10 @@ def parties(x: np.ndarray, y: np.ndarray, key_bits: int) -> tuple[ActiveParty, P
 def measured(x: np.ndarray, y: np.ndarray, settings: Boosting, key_bits: int) -> dict[str, float]:
     """Seconds a round by what they were spent on, and MB; the trees are checked."""
     active, passive, post = parties(x, y, key_bits)
-    rows = np.arange(carried(matching(list(post.parties)), post))
+    rows = np.arange(hold_talk(match_parties(list(post.parties)), post))
     post.bytes.clear()
     start = time.process_time()
-    carried(active.fit(["laboratory"], settings, rows), post)
+    hold_talk(active.fit(["laboratory"], settings, rows), post)
     seconds = time.process_time() - start
 
     def order(party: str, tree: int, node: int, count: int) -> np.ndarray:

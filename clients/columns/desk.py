@@ -29,13 +29,11 @@ from fedsmall.errors import DataError, PlanError, PolicyError, ReplyError
 from fedsmall.files import one_line, write
 from fedsmall.run_sheet import RUN, RUN_ID
 from fedsmall.vertical.active import ActiveParty
-from fedsmall.vertical.leading.conducting import KEYS, MEET
+from fedsmall.vertical.conducting import KEYS, MEET
 from fedsmall.vertical.messages import Message
-from fedsmall.vertical.party import Party
-from fedsmall.vertical.passive import PassiveParty
-from fedsmall.vertical.predicted import predicted_rows
-from fedsmall.vertical.sheet import ColumnPlan, ForestOf
-from fedsmall.vertical.tables import party_table, target_of
+from fedsmall.vertical.party import Party, PassiveParty
+from fedsmall.vertical.plan import ColumnPlan, ForestOf
+from fedsmall.vertical.tables import read_party_table, read_target
 from fedsmall.wire import COLUMNS, MESSAGE, ROUND, Arrays
 
 PART = "columns.json"  # in a run's folder at a site: its part of the forest
@@ -168,10 +166,10 @@ class ColumnDesk:
         shared: dict[str, Any] = {"parties": plan.parties, "draw": notebook.draw}
         if plan.of is not None:
             part = self._part_of(plan.of)
-            table = party_table(path, plan.reading, part["columns"])
+            table = read_party_table(path, plan.reading, part["columns"])
             kind = ActiveParty if plan.active == self.name else PassiveParty
             return kind.from_part(self.name, table, part, **shared)
-        table = party_table(path, plan.reading)
+        table = read_party_table(path, plan.reading)
         if len(table.identifiers) < policy.least_samples or not table.columns:
             raise PolicyError(f"this site has no column, or fewer than {policy.least_samples} rows (least_samples)")
         if plan.active != self.name:
@@ -191,7 +189,7 @@ class ColumnDesk:
 
 
 def _labels(path: Path, plan: ColumnPlan) -> dict[str, Any]:
-    target = target_of(path, plan.reading)
+    target = read_target(path, plan.reading)
     if len(target.classes) > len(plan.reading.classes or ("", "")):
         raise DataError(
             "there are more than two classes; name them in the scenario (classes = [...]), for other parties hold "
@@ -205,7 +203,7 @@ def _keep(seat: Seat, folder: Path) -> None:
     if seat.plan.of is None:
         return write(folder / PART, seal(json.dumps(seat.party.part()).encode()), flush=True, mode=0o600)
     if isinstance(seat.party, ActiveParty) and seat.party.predicted is not None:
-        rows = predicted_rows(seat.party, seat.party.predicted, seat.plan.reading)
+        rows = seat.party.prediction_rows(seat.plan.reading, seat.party.predicted)
         text = io.StringIO()
         table = csv.DictWriter(text, list(rows[0]))
         table.writeheader()

@@ -9,7 +9,7 @@ from fedsmall.clients.columns.notebook import Notebook
 from fedsmall.clients.sealing.desk import drawn
 from fedsmall.sealing.letters import SEED, Announcement, LetterError, Post, announce, digest
 from fedsmall.sealing.roll import roll_digest
-from fedsmall.vertical.sheet import ColumnPlan
+from fedsmall.vertical.plan import ColumnPlan
 
 ANNOUNCED = "announced.json"  # in the notebook: the announcements of all
 

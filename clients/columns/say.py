@@ -2,7 +2,7 @@
 
 from fedsmall.clients.policy import Policy
 from fedsmall.errors import PolicyError
-from fedsmall.vertical.sheet import ColumnPlan
+from fedsmall.vertical.plan import ColumnPlan
 
 
 def check_policy(policy: Policy, plan: ColumnPlan) -> None:

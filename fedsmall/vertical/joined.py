@@ -10,12 +10,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsmall.randomness import rng_for
-from fedsmall.vertical.binning import binned
-from fedsmall.vertical.fixed_point import whole
-from fedsmall.vertical.forest import Node, Split, Tree, goes_left
-from fedsmall.vertical.objective import Objective, objective_for
-from fedsmall.vertical.settings import Boosting, Turn, competing
-from fedsmall.vertical.splits import Sums, best, candidates, drawn, weights
+from fedsmall.vertical.boosting import (
+    Node,
+    Objective,
+    Split,
+    Sums,
+    Tree,
+    best_split,
+    bin_columns,
+    candidate_bins,
+    goes_left,
+    leaf_weights,
+    objective_for,
+    sample_rows,
+    sampled_sums,
+)
+from fedsmall.vertical.plan import Boosting, Turn, competing_parties
 
 Columns = Mapping[str, np.ndarray]  # by party, the active one first: (rows, its columns)
 Order = Callable[[str, int, int, int], np.ndarray]  # party, tree, node, candidates -> in which order they are compared
@@ -47,38 +57,33 @@ class Joined:
         self._add(tree, node.right, rows[~left], columns, total)
 
 
-def as_they_are(party: str, tree: int, node: int, count: int) -> np.ndarray:
+def keep_order(party: str, tree: int, node: int, count: int) -> np.ndarray:
     """Candidates compared column by column, from the lowest cut to the highest."""
     return np.arange(count)
 
 
 def fit_joined(
-    columns: Columns, target: np.ndarray, classes: int, settings: Boosting, order: Order = as_they_are
+    columns: Columns, target: np.ndarray, classes: int, settings: Boosting, order: Order = keep_order
 ) -> Joined:
     """Boost over all columns; ``order`` decides between splits of equal gain (as a passive party's own order does)."""
-    made = Joined((), {party: [] for party in columns}, objective_for(target, classes))
-    cut_and_bins = {party: binned(values, settings.bins) for party, values in columns.items()}
-    cuts = {party: one for party, (one, _) in cut_and_bins.items()}
-    bins = {party: one for party, (_, one) in cut_and_bins.items()}
-    scores = np.tile(made.objective.prior, (len(target), 1))
+    objective, records = objective_for(target, classes), {party: list[Split]() for party in columns}
+    cuts, bins = {}, {}
+    for party, values in columns.items():
+        cuts[party], bins[party] = bin_columns(values, settings.bins)
+    scores = np.tile(objective.prior, (len(target), 1))
     trees: list[Tree] = []
     width = scores.shape[1] if settings.outputs == "many" else 1
     for t in range(settings.rounds):
-        g, h = made.objective.derivatives(scores, target)
+        g, h = objective.derivatives(scores, target)
         for first in range(0, scores.shape[1], width):
             part = slice(first, first + width)
-            rows, factors = drawn(g[:, part], settings.goss, rng_for(settings.seed, "goss", t, first))
-            sampled = np.zeros((2, len(target), width), np.int64)  # g and h; 0 where a row was not drawn
-            sampled[0, rows], sampled[1, rows] = (
-                whole(g[rows, part] * factors[:, None]),
-                whole(h[rows, part] * factors[:, None]),
-            )
-            growing = _Growing(bins, cuts, made.records, settings, order, t, len(trees), rows, sampled)
-            nodes, leaves = growing.grow()
+            rows, factors = sample_rows(g[:, part], settings.goss, rng_for(settings.seed, "goss", t, first))
+            sums = sampled_sums(g[:, part], h[:, part], rows, factors)
+            nodes, leaves = _Growing(bins, cuts, records, settings, order, t, len(trees), rows, sums).grow()
             trees.append(Tree(tuple(nodes), first))
-            for place, at in leaves:
-                scores[at, part] += nodes[place].weights
-    return Joined(tuple(trees), made.records, made.objective)
+            for place, inside in leaves:
+                scores[inside, part] += nodes[place].weights
+    return Joined(tuple(trees), records, objective)
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ class _Growing:
             for place, rows in level_rows:
                 split = self._split(place, rows, level) if level < self.settings.depth else None
                 if split is None:
-                    nodes[place] = Node(weights=weights(self._total(rows), self.settings))
+                    nodes[place] = Node(weights=leaf_weights(self._total(rows), self.settings))
                     leaves.append((place, rows))
                     continue
                 party, column, after = split
@@ -120,23 +125,23 @@ class _Growing:
 
     def _split(self, place: int, rows: np.ndarray, level: int) -> tuple[str, int, int] | None:
         """The party, column and bin of the best split; the first party in order where several are equal."""
-        found, gain = None, -np.inf
+        chosen, gain = None, -np.inf
         among = rows[np.isin(rows, self.drawn)]
-        for party in competing(self.settings, tuple(self.bins), Turn(self.round, level)):
+        for party in competing_parties(self.settings, tuple(self.bins), Turn(self.round, level)):
             listed, left = self._candidates(party, among)
             if not listed:
                 continue
             order = self.order(party, self.tree, place, len(listed))
-            at_best = best(Sums(left.g[order], left.h[order]), self._total(among), self.settings)
-            if at_best is not None and at_best[0] > gain:
-                gain, found = at_best[0], (party, *listed[order[at_best[1]]])
-        return found
+            best = best_split(Sums(left.g[order], left.h[order]), self._total(among), self.settings)
+            if best is not None and best[0] > gain:
+                gain, chosen = best[0], (party, *listed[order[best[1]]])
+        return chosen
 
     def _candidates(self, party: str, rows: np.ndarray) -> tuple[list[tuple[int, int]], Sums]:
         listed, g, h = [], [], []
         for column, numbers in enumerate(self.bins[party][rows].T):
             counts = np.bincount(numbers, minlength=self.settings.bins)
-            for after in candidates(counts, self.settings.least_samples):
+            for after in candidate_bins(counts, self.settings.least_samples):
                 below = rows[numbers <= after]
                 listed.append((column, int(after)))
                 g.append(self.sums[0, below].sum(axis=0))

@@ -1,9 +1,10 @@
 """What parties say to each other: words and arrays, as bytes that anybody could carry, and nothing that runs."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -47,17 +48,16 @@ class Message:
             sender, to, kind, words = json.loads(arrays.pop(WORDS).tobytes())
         except Exception as error:  # safetensors has errors of its own, which are no ValueErrors
             raise ReplyError("this is no message of a party") from error
-        return Message(sender, to, kind, words, {name.removeprefix("array/"): one for name, one in arrays.items()})
+        return Message(sender, to, kind, words, {name.removeprefix("array/"): array for name, array in arrays.items()})
 
 
 Result = TypeVar("Result")
-Talk = Generator[
-    Sequence[Message], Sequence[Message], Result
-]  # asks several parties at a time, and is told their replies
+# Asks several parties at a time, and is told their replies.
+Talk = Generator[Sequence[Message], Sequence[Message], Result]
 Carrier = Callable[[Sequence[Message]], Sequence[Message]]
 
 
-def carried(talk: Talk[Result], carry: Carrier) -> Result:
+def hold_talk(talk: Talk[Result], carry: Carrier) -> Result:
     """Hold a talk over whatever carries messages, to its end."""
     replies: Sequence[Message] | None = None
     while True:
@@ -65,3 +65,39 @@ def carried(talk: Talk[Result], carry: Carrier) -> Result:
             replies = carry(talk.send(replies))  # type: ignore[arg-type]  # the first is None, as generators want it
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+
+class Answering(Protocol):
+    """Who answers messages."""
+
+    def answer(self, message: Message) -> Message:
+        """The reply to a message."""
+
+
+@dataclass
+class Post:
+    """Carries messages between parties in one process, as bytes and no more, and counts them.
+
+    With ``keep``, ``heard`` holds what each party was sent.
+    """
+
+    parties: Mapping[str, Answering]
+    keep: bool = False
+    messages: Counter[tuple[str, str]] = field(default_factory=Counter)  # by sender and receiver
+    bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    heard: dict[str, list[Message]] = field(default_factory=dict)
+
+    def __call__(self, messages: Sequence[Message]) -> list[Message]:
+        """Every party's reply, in the order of the messages."""
+        replies = [self.parties[message.to].answer(self._deliver(message)) for message in messages]
+        return [self._deliver(reply) for reply in replies]
+
+    def _deliver(self, message: Message) -> Message:
+        content = message.to_bytes()
+        way = (message.sender, message.to)
+        self.messages[way] += 1
+        self.bytes[way] += len(content)
+        received = Message.from_bytes(content)
+        if self.keep:
+            self.heard.setdefault(message.to, []).append(received)
+        return received

@@ -79,7 +79,7 @@ def predict(
     from fedsmall.sim.columns.saved import predict as predicted
     from fedsmall.sim.columns.scenario import METHODS, load_columns
     from fedsmall.sim.runs.files import csv_text, write
-    from fedsmall.vertical.sheet import COLUMN_SHEET
+    from fedsmall.vertical.plan import COLUMN_SHEET
 
     if (folder / COLUMN_SHEET).exists():
         if tables or out or method or seed is not None:

@@ -12,16 +12,12 @@ from fedsmall.errors import DataError
 from fedsmall.randomness import rng_for
 from fedsmall.sim.columns.scenario import METHODS, Columns, PlanOfColumns
 from fedsmall.vertical.active import ActiveParty
-from fedsmall.vertical.forest import Split, Tree
-from fedsmall.vertical.intersection import matching
+from fedsmall.vertical.boosting import Split, Tree
+from fedsmall.vertical.conducting import check_common, match_parties
 from fedsmall.vertical.joined import fit_joined
-from fedsmall.vertical.judged import judged
-from fedsmall.vertical.leading.conducting import check_common
-from fedsmall.vertical.leading.in_process import Post
-from fedsmall.vertical.messages import carried
-from fedsmall.vertical.party import Party
-from fedsmall.vertical.passive import PassiveParty
-from fedsmall.vertical.tables import party_table, target_of
+from fedsmall.vertical.messages import Post, hold_talk
+from fedsmall.vertical.party import Party, PassiveParty
+from fedsmall.vertical.tables import read_party_table, read_target
 
 
 @dataclass(frozen=True)
@@ -67,8 +63,8 @@ class World:
 def world_of(scenario: Columns) -> World:
     """Read every party's table and match their identifiers."""
     task = scenario.task
-    target = target_of(Path(task.columns[task.active]), task.reading)
-    tables = {party: party_table(Path(file), task.reading) for party, file in task.columns.items()}
+    target = read_target(Path(task.columns[task.active]), task.reading)
+    tables = {party: read_party_table(Path(file), task.reading) for party, file in task.columns.items()}
     for party, table in tables.items():
         if not table.columns:
             raise DataError(f"party {party!r} has no column of numbers to learn from")
@@ -80,7 +76,7 @@ def world_of(scenario: Columns) -> World:
         if party != task.active
     ]
     post = Post({one.name: one for one in [active, *passives]})
-    common = carried(matching([active.name, *(one.name for one in passives)]), post)
+    common = hold_talk(match_parties([active.name, *(one.name for one in passives)]), post)
     check_common(common)
     return World(scenario, active, passives, target.classes, post, common)
 
@@ -101,7 +97,7 @@ def execute(world: World, tell: Callable[[Done], None] = lambda done: None) -> l
 
 def run_plan(world: World, plan: PlanOfColumns) -> Done:
     """Grow one forest and judge it on the patients that are held out for its seed."""
-    train, test = world.active.dealt(plan.seed, world.scenario.test)
+    train, test = world.active.hold_out(plan.seed, world.scenario.test)
     return (_apart if METHODS[plan.name].apart else _together)(world, plan, train, test)
 
 
@@ -112,10 +108,10 @@ def _apart(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.ndarra
     world.post.messages.clear()
     world.post.bytes.clear()
     start = time.perf_counter()
-    carried(world.active.fit([one.name for one in world.passives], plan.settings, train), world.post)
+    hold_talk(world.active.fit([one.name for one in world.passives], plan.settings, train), world.post)
     seconds = time.perf_counter() - start
     sent = (dict(world.post.messages), dict(world.post.bytes))
-    scores = carried(world.active.scores(test), world.post)
+    scores = hold_talk(world.active.scores(test), world.post)
     work: dict[str, float] = {}
     for party in world.parties:
         for name, spent in party.clock.seconds.items():
@@ -125,7 +121,7 @@ def _apart(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.ndarra
     assert active.ground is not None
     return Done(
         plan,
-        judged(active.objective, scores, active.labels(test)),
+        active.objective.evaluate(scores, active.labels(test)),
         seconds,
         work,
         {f"{one} to {other}": count for (one, other), count in sent[0].items()},
@@ -147,7 +143,7 @@ def _together(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.nda
     seconds = time.perf_counter() - start
     scores = made.scores({party.name: party.values[test] for party in parties})
     splits = {party: len(records) for party, records in made.records.items()}
-    worth = judged(made.objective, scores, world.active.labels(test))
+    worth = made.objective.evaluate(scores, world.active.labels(test))
     return Done(plan, worth, seconds, splits=splits, trees=made.trees, records=made.records)
 
 

@@ -15,7 +15,7 @@ from fedsmall.sim.consortium.records.run_log import run_log
 from fedsmall.sim.report.css import style_sheet
 from fedsmall.sim.report.sentences import amount
 from fedsmall.sim.runs.files import write, write_json
-from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnPlan, ColumnSheet
+from fedsmall.vertical.plan import COLUMN_SHEET, ColumnPlan, ColumnSheet
 
 Told = Mapping[str, Any]
 

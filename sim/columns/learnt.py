@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fedsmall.vertical.settings import Boosting
+from fedsmall.vertical.plan import Boosting
 
 
 class Learnt(NamedTuple):

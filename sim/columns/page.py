@@ -14,7 +14,7 @@ from fedsmall.sim.columns.scenario import METHODS
 from fedsmall.sim.report.css import style_sheet
 from fedsmall.sim.report.sentences import amount
 from fedsmall.sim.runs.files import write
-from fedsmall.vertical.forest import with_splits
+from fedsmall.vertical.boosting import with_splits
 
 HEADS = {
     "accuracy": "accuracy",

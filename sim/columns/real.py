@@ -12,7 +12,7 @@ from fedsmall.sim.columns.finished import learnt_of
 from fedsmall.sim.columns.page import lines
 from fedsmall.sim.columns.scenario import METHODS, Columns
 from fedsmall.sim.consortium import members, runs
-from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnPlan, ColumnSheet, ForestOf
+from fedsmall.vertical.plan import COLUMN_SHEET, ColumnPlan, ColumnSheet, ForestOf
 
 
 def prepare_columns(folder: Path, run: str, scenario: Columns, **patience: Any) -> Path:

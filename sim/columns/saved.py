@@ -16,13 +16,10 @@ from fedsmall.sim.columns.execute import Done, World
 from fedsmall.sim.columns.scenario import Columns
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.vertical.active import ActiveParty
-from fedsmall.vertical.intersection import matching
-from fedsmall.vertical.leading.in_process import Post
-from fedsmall.vertical.messages import carried
-from fedsmall.vertical.party import Party
-from fedsmall.vertical.passive import PassiveParty
-from fedsmall.vertical.predicted import predicted_rows
-from fedsmall.vertical.tables import party_table
+from fedsmall.vertical.conducting import match_parties
+from fedsmall.vertical.messages import Post, hold_talk
+from fedsmall.vertical.party import Party, PassiveParty
+from fedsmall.vertical.tables import read_party_table
 
 PARTIES = "parties"
 
@@ -52,11 +49,11 @@ def predict(folder: Path, scenario: Columns, label: str, seed: int, files: Mappi
     active = parties[scenario.task.active]
     assert isinstance(active, ActiveParty)
     post = Post(parties)
-    if not carried(matching(list(parties)), post):
+    if not hold_talk(match_parties(list(parties)), post):
         raise DataError("no patient is in all of these tables")
     assert active.matched is not None
-    scores = carried(active.scores(np.arange(len(active.matched))), post)
-    return predicted_rows(active, scores, scenario.task.reading)
+    scores = hold_talk(active.scores(np.arange(len(active.matched))), post)
+    return active.prediction_rows(scenario.task.reading, scores)
 
 
 def _part(folder: Path, party: str, label: str, seed: int) -> dict[str, Any]:
@@ -68,7 +65,7 @@ def _part(folder: Path, party: str, label: str, seed: int) -> dict[str, Any]:
 
 
 def _party(name: str, file: Path, scenario: Columns, part: Mapping[str, Any]) -> Party:
-    table = party_table(file, scenario.task.reading, part["columns"])
+    table = read_party_table(file, scenario.task.reading, part["columns"])
     if name != scenario.task.active:
         return PassiveParty.from_part(name, table, part)
     return ActiveParty.from_part(name, table, part)

@@ -12,10 +12,8 @@ from fedsmall.errors import PlanError
 from fedsmall.methods import explain, nearest
 from fedsmall.parts import Frozen
 from fedsmall.sim.runs.scenario import assign, read
-from fedsmall.vertical.encrypted.paillier import LEAST_BITS
 from fedsmall.vertical.intersection import check_matching
-from fedsmall.vertical.settings import Boosting
-from fedsmall.vertical.tables import Reading
+from fedsmall.vertical.plan import LEAST_BITS, Boosting, Reading
 
 SAVES_TIME = {"packing": True, "subtraction": True, "sparse": True}
 

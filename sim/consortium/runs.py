@@ -26,7 +26,7 @@ from fedsmall.sim.runs.scenario import FILES
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.distillation import check_at_hand
 from fedsmall.travel.check_topology import check_apart, check_served
-from fedsmall.vertical.sheet import COLUMN_SHEET
+from fedsmall.vertical.plan import COLUMN_SHEET
 
 Say = Callable[[str], None]
 SHEETS = ("sheet.json", COLUMN_SHEET)  # what a run's folder holds from its start, one of them

@@ -8,7 +8,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedsmall.strategies.server.deployment import serve
-from fedsmall.vertical.sheet import COLUMN_SHEET
+from fedsmall.vertical.plan import COLUMN_SHEET
 
 app = ServerApp()
 

@@ -20,11 +20,20 @@ from fedsmall.sealing.words import ROLL
 from fedsmall.strategies.server.asking import wait_for_sites
 from fedsmall.strategies.server.journal import FileJournal, put
 from fedsmall.strategies.server.retrying_grid import RetryingGrid
-from fedsmall.vertical.intersection import BLIND
-from fedsmall.vertical.leading.conducting import DONE, MEET, conducting_phases, growing, meeting_phases, predicting
-from fedsmall.vertical.leading.stages import Phases, Stage, advanced
+from fedsmall.vertical.conducting import (
+    BLIND,
+    DONE,
+    MEET,
+    Phases,
+    Stage,
+    advance,
+    conducting_phases,
+    grow_message,
+    meeting_phases,
+    predict_message,
+)
 from fedsmall.vertical.messages import Message as Said
-from fedsmall.vertical.sheet import ColumnSheet
+from fedsmall.vertical.plan import ColumnSheet
 from fedsmall.wire import COLUMNS, CONFIG, MESSAGE, ROUND
 
 KIND = f"{MessageType.QUERY}.{COLUMNS}"
@@ -53,7 +62,7 @@ def conduct_columns(sheet: ColumnSheet, folder: Path, grid: RetryingGrid) -> dic
     mail = Mail(sheet, grid, traffic)
     while stage.phase != DONE:
         begun = time.monotonic()
-        stage = advanced(phases, stage, mail)
+        stage = advance(phases, stage, mail)
         traffic.exchanges += 1
         traffic.seconds += time.monotonic() - begun
         journal.save(
@@ -69,8 +78,11 @@ def phases_of(sheet: ColumnSheet) -> Phases:
     """The exchanges of a run."""
     plan = sheet.columns
     if plan.of is not None:
-        return {**meeting_phases(plan.parties), **conducting_phases(plan.parties, predicting(plan.parties), least=1)}
-    opening = growing(plan.parties, plan.settings, plan.test)
+        return {
+            **meeting_phases(plan.parties),
+            **conducting_phases(plan.parties, predict_message(plan.parties), least=1),
+        }
+    opening = grow_message(plan.parties, plan.settings, plan.test)
     return {**meeting_phases(plan.parties), **conducting_phases(plan.parties, opening)}
 
 

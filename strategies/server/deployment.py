@@ -49,7 +49,7 @@ from fedsmall.strategies.server.run_loop import Evaluator, Outcome, run_rounds
 from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.travel.routes import among
 from fedsmall.validation import check_plan
-from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnSheet
+from fedsmall.vertical.plan import COLUMN_SHEET, ColumnSheet
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
 WAITS_FILE = "waits.json"

@@ -8,7 +8,7 @@ from fedsmall.clients.columns.desk import PART, WORTH
 from fedsmall.clients.columns.notebook import Notebook
 from fedsmall.clients.columns.say import described
 from fedsmall.clients.upkeep.at_rest import opened
-from fedsmall.vertical.sheet import ColumnPlan
+from fedsmall.vertical.plan import ColumnPlan
 
 
 class OwnColumns(NamedTuple):

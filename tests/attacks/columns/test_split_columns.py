@@ -13,10 +13,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
 from fedsmall.errors import ReplyError
-from fedsmall.vertical.encrypted import paillier
-from fedsmall.vertical.encrypted.paillier import PublicKey
+from fedsmall.vertical import encrypted
+from fedsmall.vertical.encrypted import PublicKey
 from fedsmall.vertical.messages import Message
-from fedsmall.vertical.settings import Boosting
+from fedsmall.vertical.plan import Boosting
 from tests.fedsmall.vertical.world import EVERYTHING, World, world
 
 LAB = "laboratory"
@@ -113,7 +113,7 @@ def test_the_same_attacker_reads_all_where_encryption_is_without_chance():
     made = world(x, y, keep=True, match=False)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(paillier.secrets, "randbelow", lambda most: 12345)
+        patched.setattr(encrypted.secrets, "randbelow", lambda most: 12345)
         made.fit(Boosting(rounds=1, depth=1))
 
     assert guessed(bits(sent(made, "gradients")[0].arrays["chunk0"]), y) == 1
@@ -202,7 +202,7 @@ def found_members(x: np.ndarray, y: np.ndarray, monkeypatch: pytest.MonkeyPatch,
     """How many sums of the root are one or two rows' own ciphertexts, multiplied."""
     with monkeypatch.context() as patched:
         if not hide:
-            patched.setattr(PublicKey, "fresh", lambda key, one: one)
+            patched.setattr(PublicKey, "rerandomise", lambda key, one: one)
         made = grown(x, y, Boosting(rounds=1, depth=1, bins=100))
     public = made.active.ground.key.public
     own = public.from_bytes(sent(made, "gradients")[0].arrays["chunk0"])

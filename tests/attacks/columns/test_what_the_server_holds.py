@@ -14,7 +14,7 @@ pytest.importorskip("gmpy2")
 
 from fedsmall.errors import PlanError
 from fedsmall.sim.columns.real import prepare_columns
-from fedsmall.vertical.intersection import Blinding, on_curve
+from fedsmall.vertical.intersection import Blinding, hash_to_curve
 from fedsmall.vertical.messages import Message
 from fedsmall.vertical.party import Party
 from fedsmall.wire import COLUMNS, MESSAGE
@@ -52,13 +52,13 @@ def as_it_is(name: str, message: Message, comes: bool) -> Message:
 def said_between(monkeypatch: Any) -> list[Message]:
     """All that parties have said to each other, as they read it."""
     said: list[Message] = []
-    honest = Party.opened
+    honest = Party.open
 
     def opened(party: Party, sender: str, carried: np.ndarray) -> Message:
         said.append(honest(party, sender, carried))
         return said[-1]
 
-    monkeypatch.setattr(Party, "opened", opened)
+    monkeypatch.setattr(Party, "open", opened)
     return said
 
 
@@ -110,7 +110,7 @@ def test_the_journal_of_an_interrupted_run_holds_letters(desk, scenario, monkeyp
 @pytest.mark.parametrize("sealed", [True, False], ids=["in letters", "in the open"])
 def test_a_server_cannot_have_record_numbers_multiplied(desk, scenario, monkeypatch, sealed):
     """With a site's number on a guessed identifier it would see whether the site has that patient."""
-    guess = np.frombuffer(on_curve("p7"), np.uint8)[None]
+    guess = np.frombuffer(hash_to_curve("p7"), np.uint8)[None]
     found: dict[str, np.ndarray] = {}
 
     def asks(name: str, message: Message, comes: bool) -> Message:
@@ -250,7 +250,7 @@ def test_of_three_parties_points_are_opened_to_the_leader_when_all_have_multipli
             assert letter.startswith(f"{kind} {t} ".encode()), "a letter of another hop"
             return letter.split(b" ", 3)[3]
 
-    from fedsmall.vertical.party import Table
+    from fedsmall.vertical.tables import Table
 
     party = Party("b", Table(("a",), (), np.zeros((1, 1))), parties=("a", "b", "c"), letters=Sealed())
     words = {"parties": ["a", "b", "c"]}

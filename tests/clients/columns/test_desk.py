@@ -15,11 +15,9 @@ from fedsmall.clients.consent import decide, requests
 from fedsmall.clients.memory import RUNS, run_folder
 from fedsmall.clients.station import Station
 from fedsmall.run_sheet import RUN, RUN_ID
-from fedsmall.vertical.leading.conducting import conducted
-from fedsmall.vertical.messages import Message, carried
-from fedsmall.vertical.settings import Boosting
-from fedsmall.vertical.sheet import ColumnPlan
-from fedsmall.vertical.tables import Reading
+from fedsmall.vertical.conducting import conduct
+from fedsmall.vertical.messages import Message, hold_talk
+from fedsmall.vertical.plan import Boosting, ColumnPlan, Reading
 from fedsmall.wire import BROKEN, COLUMNS, MESSAGE, ROUND, WAITS
 
 SETTINGS = Boosting(rounds=1, depth=2, bins=5, least_samples=5, packing=True)
@@ -79,7 +77,7 @@ class Carrier:
 
 
 def led(carrier: Carrier) -> dict[str, Any]:
-    return carried(conducted(NAMES, carrier.plan.settings, carrier.plan.test), carrier)
+    return hold_talk(conduct(NAMES, carrier.plan.settings, carrier.plan.test), carrier)
 
 
 def kept(station: Station, run: str = "columns") -> dict[str, Any]:
@@ -112,7 +110,7 @@ def until(carrier: Carrier, kind: str) -> Carrier:
         return replies
 
     with pytest.raises(StoppedError):
-        carried(conducted(NAMES, carrier.plan.settings, carrier.plan.test), carry)
+        hold_talk(conduct(NAMES, carrier.plan.settings, carrier.plan.test), carry)
     return carrier
 
 

@@ -8,10 +8,11 @@ import pytest
 pytest.importorskip("gmpy2")
 
 from fedsmall.errors import DataError, ReplyError
-from fedsmall.vertical.intersection import BYTES, A, Blinding, P, check_matching, matching, on_curve
-from fedsmall.vertical.leading.in_process import Post
-from fedsmall.vertical.messages import Message, carried
-from fedsmall.vertical.party import Party, Table
+from fedsmall.vertical.conducting import match_parties
+from fedsmall.vertical.intersection import BYTES, A, Blinding, P, check_matching, hash_to_curve
+from fedsmall.vertical.messages import Message, Post, hold_talk
+from fedsmall.vertical.party import Party
+from fedsmall.vertical.tables import Table
 
 NAMES = ("a", "b", "c", "d")
 ORDER_8 = 325606250916557431795983626356110631294008115727848805560023387167927233504  # x of a point of that order
@@ -24,7 +25,7 @@ def party(name: str, numbers: list[int]) -> Party:
 def matched(*lists: list[int], keep: bool = False) -> tuple[list[Party], Post, int]:
     parties = [party(name, numbers) for name, numbers in zip(NAMES, lists, strict=False)]
     post = Post({one.name: one for one in parties}, keep=keep)
-    return parties, post, carried(matching([one.name for one in parties]), post)
+    return parties, post, hold_talk(match_parties([one.name for one in parties]), post)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_no_party_hears_the_same_point_twice_or_one_it_could_make():
     """Two lists under the same numbers, or a hash as it is, and it could look for a patient of its own."""
     _, post, _ = matched([1, 2, 3, 4], [3, 4, 5], [4, 3, 6], keep=True)
 
-    plain = {on_curve(f"record {one}") for one in range(10)}
+    plain = {hash_to_curve(f"record {one}") for one in range(10)}
     for name, heard in post.heard.items():
         if name not in NAMES:
             continue  # the coordinator, who has no identifiers
@@ -77,7 +78,7 @@ def test_the_order_in_which_points_are_said_is_theirs():
 def test_every_identifier_is_hashed_to_the_curve_and_none_to_its_twist():
     """Which of the two a point lies on survives blinding: one bit of each identifier, were it not always the same."""
     for k in range(200):
-        u = int.from_bytes(on_curve(f"record {k}"), "little")
+        u = int.from_bytes(hash_to_curve(f"record {k}"), "little")
         assert pow(u**3 + A * u**2 + u, (P - 1) // 2, P) == 1
 
 
@@ -89,12 +90,12 @@ def test_points_of_small_order_are_refused(point):
     sent = np.frombuffer(point.to_bytes(BYTES, "little"), np.uint8)[None]
 
     with pytest.raises(ReplyError, match="a point of small order"):
-        Blinding(["a"]).again(sent)
+        Blinding(["a"]).blind_again(sent)
 
 
 def test_what_are_no_points_is_refused():
     with pytest.raises(ReplyError, match="rows of 32 bytes"):
-        Blinding(["a"]).again(np.zeros((3, 31), np.uint8))
+        Blinding(["a"]).blind_again(np.zeros((3, 31), np.uint8))
 
 
 def test_a_party_that_drops_a_point_is_found_out():
@@ -108,7 +109,7 @@ def test_a_party_that_drops_a_point_is_found_out():
         return replies
 
     with pytest.raises(ReplyError, match="another number of identifiers than it was sent"):
-        carried(matching(["a", "b"]), carry)
+        hold_talk(match_parties(["a", "b"]), carry)
 
 
 def test_two_rows_of_one_patient_are_refused_without_naming_the_patient():

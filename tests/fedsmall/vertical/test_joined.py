@@ -7,12 +7,9 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.metrics import roc_auc_score
 
 from fedsmall.errors import PlanError
-from fedsmall.vertical.binning import bin_numbers, cut_points
-from fedsmall.vertical.fixed_point import whole
+from fedsmall.vertical.boosting import bin_numbers, cut_points, sample_rows, to_fixed_point
 from fedsmall.vertical.joined import fit_joined
-from fedsmall.vertical.objective import said
-from fedsmall.vertical.settings import Boosting, Goss
-from fedsmall.vertical.splits import drawn
+from fedsmall.vertical.plan import Boosting, Goss
 
 COMMON = {"max_iter": 5, "max_depth": 3, "max_leaf_nodes": None, "min_samples_leaf": 4}
 
@@ -49,7 +46,7 @@ def test_numbers_are_those_of_scikit_learn(cancer):
     theirs = HistGradientBoostingRegressor(**COMMON, l2_regularization=0, learning_rate=0.3, early_stopping=False).fit(
         x, y
     )
-    numbers = said("squared", ours.scores({"all": x}), ours.objective.centre, ours.objective.spread)[:, 0]
+    numbers = ours.objective.predict(ours.scores({"all": x}))[:, 0]
     np.testing.assert_allclose(numbers, theirs.predict(x), rtol=1e-5)
 
 
@@ -111,7 +108,7 @@ def test_neighbouring_floats_are_told_apart():
 def test_one_sided_sampling_keeps_the_largest_and_weighs_the_others():
     g = np.arange(100.0)[:, None]
 
-    rows, factors = drawn(g, Goss(top=0.2, other=0.1), np.random.default_rng(0))
+    rows, factors = sample_rows(g, Goss(top=0.2, other=0.1), np.random.default_rng(0))
 
     assert rows[-20:].tolist() == list(range(80, 100))
     assert len(rows) == 30
@@ -123,7 +120,7 @@ def test_one_sided_sampling_keeps_the_largest_and_weighs_the_others():
 def test_one_sided_sampling_counts_for_all_rows_where_their_number_is_rounded_too(rows, share):
     g = np.arange(float(rows))[:, None]
 
-    _, factors = drawn(g, Goss(**share), np.random.default_rng(0))
+    _, factors = sample_rows(g, Goss(**share), np.random.default_rng(0))
 
     assert factors.sum() == pytest.approx(rows)
 
@@ -140,4 +137,4 @@ def test_layers_for_nobody_are_refused():
 
 def test_gradients_that_no_64_bits_hold_are_refused():
     with pytest.raises(PlanError, match="Gradients are too large, or too many"):
-        whole(np.full((10, 1), 1e6))
+        to_fixed_point(np.full((10, 1), 1e6))

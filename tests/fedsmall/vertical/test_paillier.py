@@ -10,10 +10,8 @@ pytest.importorskip("gmpy2")
 import gmpy2
 
 from fedsmall.errors import ReplyError
-from fedsmall.vertical.encrypted.histograms import Adder
-from fedsmall.vertical.encrypted.layout import Layout
-from fedsmall.vertical.encrypted.paillier import PrivateKey, PublicKey
-from fedsmall.vertical.fixed_point import packed, unpacked, width_for
+from fedsmall.vertical.boosting import sum_bits
+from fedsmall.vertical.encrypted import Adder, Layout, PrivateKey, PublicKey, pack, unpack
 
 KEY = PrivateKey(256)
 NUMBERS = st.integers(-(2**60), 2**60)
@@ -47,12 +45,12 @@ def test_a_key_is_of_the_length_that_was_asked_for_and_another_each_time():
 def test_negated_ciphertexts_take_away_what_was_added(numbers):
     ciphertexts = [KEY.encrypt(one) for one in numbers]
 
-    assert [KEY.decrypt(one) for one in KEY.public.negated(ciphertexts)] == [-one for one in numbers]
+    assert [KEY.decrypt(one) for one in KEY.public.negate(ciphertexts)] == [-one for one in numbers]
 
 
 def test_equal_numbers_have_unequal_ciphertexts_and_stay_themselves():
     found = {int(KEY.encrypt(7)) for _ in range(50)}
-    anew = KEY.public.fresh(KEY.encrypt(7))
+    anew = KEY.public.rerandomise(KEY.encrypt(7))
 
     assert len(found) == 50
     assert KEY.decrypt(anew) == 7
@@ -63,15 +61,15 @@ def test_equal_numbers_have_unequal_ciphertexts_and_stay_themselves():
 def test_sums_of_packed_numbers_are_the_numbers_sums(rows):
     width = (1000 * len(rows)).bit_length() + 2
 
-    total = sum(packed(row, width) for row in rows)
+    total = sum(pack(row, width) for row in rows)
 
-    assert unpacked(total, width, 4) == np.array(rows).sum(axis=0).tolist()
+    assert unpack(total, width, 4) == np.array(rows).sum(axis=0).tolist()
 
 
 def test_one_bit_less_would_not_do():
     row, width = [-1000, 1000], (1000).bit_length()
 
-    assert unpacked(packed(row, width), width, 2) != row
+    assert unpack(pack(row, width), width, 2) != row
 
 
 @pytest.mark.parametrize("packing", [False, True])
@@ -85,7 +83,7 @@ def test_a_layout_gives_back_the_sums_of_each_split(numbers, packing):
     for k in range(layout.chunks):
         sums = [KEY.public.total(KEY.encrypt(layout.plaintexts(row)[k]) for row in rows.tolist()) for rows in splits]
         joined = [
-            KEY.public.joined(sums[j : j + layout.splits], width * layout.together)
+            KEY.public.join(sums[j : j + layout.splits], width * layout.together)
             for j in range(0, len(sums), layout.splits)
         ]
         chunks.append([KEY.decrypt(one) for one in joined])
@@ -100,7 +98,7 @@ def test_a_key_too_short_for_one_sum_is_refused():
 
 
 def test_a_width_has_room_for_the_largest_sum():
-    assert 2 ** (width_for(1000, 1.0) - 1) > 1000 * 2**40
+    assert 2 ** (sum_bits(1000, 1.0) - 1) > 1000 * 2**40
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
-from fedsmall.vertical.forest import with_splits
-from fedsmall.vertical.leading.conducting import conducted
-from fedsmall.vertical.messages import carried
-from fedsmall.vertical.settings import Boosting, Goss
+from fedsmall.vertical.boosting import with_splits
+from fedsmall.vertical.conducting import conduct
+from fedsmall.vertical.messages import hold_talk
+from fedsmall.vertical.plan import Boosting, Goss
 from tests.fedsmall.vertical.world import EVERYTHING, World, world
 
 SETTINGS = {
@@ -131,10 +131,10 @@ def test_led_by_who_carries_messages_the_forest_is_the_same():
     made = world(*tables_like_heart_disease(), 3, keep=True)
     settings = Boosting(rounds=2, seed=3, **EVERYTHING)
 
-    told = carried(conducted([made.active.name, *(one.name for one in made.passives)], settings, 0.25), made.post)
+    told = hold_talk(conduct([made.active.name, *(one.name for one in made.passives)], settings, 0.25), made.post)
 
     led = made.grown()
-    train, held_out = made.active.dealt(3, 0.25)
+    train, held_out = made.active.hold_out(3, 0.25)
     made.fit(settings, train)
     assert made.grown() == led
     assert told["common"] == 120

@@ -9,14 +9,13 @@ import pytest
 pytest.importorskip("gmpy2")
 
 from fedsmall.vertical.active import ActiveParty
-from fedsmall.vertical.forest import with_splits
-from fedsmall.vertical.intersection import matching
-from fedsmall.vertical.joined import Joined, as_they_are, fit_joined
-from fedsmall.vertical.leading.in_process import Post
-from fedsmall.vertical.messages import carried
-from fedsmall.vertical.party import Table
-from fedsmall.vertical.passive import PassiveParty
-from fedsmall.vertical.settings import Boosting
+from fedsmall.vertical.boosting import with_splits
+from fedsmall.vertical.conducting import match_parties
+from fedsmall.vertical.joined import Joined, fit_joined, keep_order
+from fedsmall.vertical.messages import Post, hold_talk
+from fedsmall.vertical.party import PassiveParty
+from fedsmall.vertical.plan import Boosting
+from fedsmall.vertical.tables import Table
 
 NAMES = ("hospital", "laboratory", "clinic")
 KEY_BITS = 320  # fast, and safe for nobody
@@ -34,17 +33,17 @@ class World:
     y: np.ndarray
 
     def fit(self, settings: Boosting, rows: np.ndarray | None = None) -> None:
-        carried(self.active.fit([one.name for one in self.passives], settings, self._rows(rows)), self.post)
+        hold_talk(self.active.fit([one.name for one in self.passives], settings, self._rows(rows)), self.post)
 
     def scores(self, rows: np.ndarray | None = None) -> np.ndarray:
-        return carried(self.active.scores(self._rows(rows)), self.post)
+        return hold_talk(self.active.scores(self._rows(rows)), self.post)
 
     def joined(self, settings: Boosting, rows: np.ndarray | None = None) -> Joined:
         rows, passives = self._rows(rows), {one.name: one for one in self.passives}
         columns = {party: values[rows] for party, values in self.columns.items()}
 
         def order(party: str, tree: int, node: int, count: int) -> np.ndarray:
-            return passives[party].order(tree, node, count) if party in passives else as_they_are(party, 0, 0, count)
+            return passives[party].order(tree, node, count) if party in passives else keep_order(party, 0, 0, count)
 
         return fit_joined(columns, self.y[rows], self.active.classes, settings, order)
 
@@ -81,7 +80,7 @@ def world(
     ]
     post = Post({one.name: one for one in [active, *passives]}, keep=keep)
     if match:
-        carried(matching([active.name, *(one.name for one in passives)]), post)
+        hold_talk(match_parties([active.name, *(one.name for one in passives)]), post)
     else:
         for one in [active, *passives]:
             one.matched = np.arange(len(y))

@@ -24,7 +24,7 @@ from fedsmall.sim.report.sites.hospital import own_run, page
 from fedsmall.strategies.columns.conduct import conduct_columns
 from fedsmall.strategies.server.heads import Heads
 from fedsmall.strategies.server.retrying_grid import RetryingGrid
-from fedsmall.vertical.sheet import COLUMN_SHEET, ColumnSheet
+from fedsmall.vertical.plan import COLUMN_SHEET, ColumnSheet
 from tests.sim.consortium.desk import Desk, Wire
 
 NAMES = ("hospital", "laboratory")

@@ -19,8 +19,8 @@ from fedsmall.sim.columns.scenario import Columns
 from fedsmall.sim.consortium.server_app import finished
 from fedsmall.vertical.active import ActiveParty
 from fedsmall.vertical.messages import Message as Said
-from fedsmall.vertical.party import Table
-from fedsmall.vertical.passive import PassiveParty
+from fedsmall.vertical.party import PassiveParty
+from fedsmall.vertical.tables import Table
 from tests.sim.consortium.desk import Desk
 from tests.sim.consortium.test_columns_desk import (
     NAMES,

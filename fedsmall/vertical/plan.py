@@ -1,10 +1,14 @@
-"""What is settled before the first tree: how trees grow, and what of SecureBoost+ is used."""
+"""What is settled before the first tree: how trees grow, how tables are read, and who takes part at real sites."""
 
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-PRECISION = 40  # bits after the point; sums of 10**6 gradients below 8 fit 64 bits
+from fedsmall.parts import Frozen
+from fedsmall.run_sheet import Sheet
+
+COLUMN_SHEET = "columns.json"  # in a run's folder, in place of a sheet of models that travel
+LEAST_BITS = 2048  # of a key that protects labels
 
 
 class Goss(BaseModel):
@@ -75,10 +79,65 @@ class Turn(NamedTuple):
     level: int
 
 
-def competing(settings: Boosting, parties: tuple[str, ...], turn: Turn) -> tuple[str, ...]:
+def competing_parties(settings: Boosting, parties: tuple[str, ...], turn: Turn) -> tuple[str, ...]:
     """The parties whose columns compete at ``turn``; the active party is the first of ``parties``."""
     if settings.trees == "mixed":
         return (parties[turn.round % len(parties)],)
     if settings.trees == "layered":
         return parties[1:] if turn.level < settings.passive_levels else parties[:1]
     return parties
+
+
+class Reading(Frozen):
+    """How parties read their tables: ``id`` names whose a row is, ``label`` (or ``target``, a number) what is learnt.
+
+    ``classes`` fixes the classes and their order, ``drop`` leaves columns out, ``missing`` are words for no value.
+    """
+
+    id: str
+    label: str | None = None
+    target: str | None = None
+    classes: tuple[str, ...] | None = None
+    drop: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+class ForestOf(Frozen):
+    """The run whose forest is asked: its name, and the id that tells it from another that had its name before."""
+
+    run: str
+    id: str = ""
+
+
+class ColumnPlan(Frozen):
+    """What is learnt at real sites: of the ``parties`` the first has the labels; ``test`` is what it judges on.
+
+    Where ``sealed``, parties write to each other in letters, which the server passes on. With ``of`` nothing is learnt:
+    the forest of that run is asked about new patients.
+    """
+
+    parties: Annotated[tuple[str, ...], Field(min_length=2)]
+    reading: Reading
+    settings: Boosting
+    test: Annotated[float, Field(gt=0, lt=1)] = 0.25
+    key_bits: Annotated[int, Field(ge=LEAST_BITS)] = LEAST_BITS
+    sealed: bool = False
+    of: ForestOf | None = None
+
+    @property
+    def most_trees(self) -> int:
+        """How many trees may be grown: as many in a round as there are classes, two where the plan names none."""
+        classes = len(self.reading.classes or ("", "")) if self.reading.label is not None else 1
+        return self.settings.rounds * (1 if classes <= 2 or self.settings.outputs == "many" else classes)
+
+    @property
+    def active(self) -> str:
+        """The site with the labels."""
+        return self.parties[0]
+
+
+class ColumnSheet(Sheet):
+    """A run over split columns. ``roll`` holds the identities of the consortium's sites, where there are letters."""
+
+    columns: ColumnPlan
+    roll: dict[str, str] = Field(default_factory=dict)

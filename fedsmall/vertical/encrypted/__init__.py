@@ -1,1 +1,0 @@
-"""Numbers under encryption: Paillier's scheme, what goes into a plaintext, and sums by column and bin."""
