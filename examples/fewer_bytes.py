@@ -1,4 +1,4 @@
-"""Accuracy against bytes: averaging and daisy-chaining with travellers in full, in half precision, in 8 bits and in 4.
+"""Accuracy against bytes: averaging and daisy-chaining with travellers in full, in half precision and in 8 bits.
 
     FEDSMALL_DATA=... python -m examples.fewer_bytes    # some minutes on one core; kept in docs/evidence
     python -m examples.fewer_bytes --show               # table and figure of what is kept, put into the page too
@@ -37,7 +37,7 @@ from fedsmall.tasks import build_federation
 
 KEPT = DOCS / "evidence" / "fewer-bytes.json"
 FIGURE = DOCS / "evidence" / "fewer-bytes.svg"
-FORMS = ("full", "half", "int8", "int4")
+FORMS = ("full", "half", "int8")
 METHODS: dict[str, dict[str, Any]] = {
     "FedAvg, b = 1": {"name": "FedAvg", "aggregate_every": 1},
     "FedDC, d = 1, b = 10": {"name": "FedDC", "permute_every": 1, "aggregate_every": 10},

@@ -4,7 +4,7 @@
     python -m examples.largest_changes --show               # table and figure of what is kept, put into the page too
 
 As :mod:`examples.fewer_bytes`, with the same rates and seeds. Runs have 500 rounds, and once 100: what is left out of a
-message comes later, so it matters how long there is for it. Four bits are there to compare with.
+message comes later, so it matters how long there is for it.
 """
 
 import sys
@@ -34,7 +34,7 @@ SETS: dict[str, dict[str, Any]] = {
     "heart disease": AS_BEFORE["heart disease, 4 x 92 to 227"] | LONG,
     "digits, Adam, 100 rounds": AS_BEFORE["digits, 20 x 20, Adam"],
 }
-SHARES = Measured(SETS, ("full", "int4", "top10%", "top1%"), 50)
+SHARES = Measured(SETS, ("full", "top10%", "top1%"), 50)
 
 
 def draw(cells: list[Cell], path: Path) -> None:
@@ -51,8 +51,7 @@ def draw(cells: list[Cell], path: Path) -> None:
             shares = [100 * cell.counted / whole for cell in mine]
             look: dict[str, Any] = {"color": colour, "marker": marker, "ms": 4, "lw": 0, "elinewidth": 1, "capsize": 2}
             axes.errorbar(shares, means, half, **look, label=method)
-            line = [k for k, cell in enumerate(mine) if cell.form != "int4"]  # which is another way of saving
-            axes.plot([shares[k] for k in line], [means[k] for k in line], color=colour, lw=1)
+            axes.plot(shares, means, color=colour, lw=1)
             for cell, share, mean in zip(mine, shares, means, strict=True):
                 below = -10 if marker == "^" else 5
                 axes.annotate(

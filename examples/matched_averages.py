@@ -10,12 +10,16 @@ twentieth, one learning rate.
 import sys
 from typing import Any
 
+from examples.matching import MatchedMean
+from examples.own_method import accuracies
+from fedsmall.aggregation.combiners import Combiner
 from fedsmall.evaluation.statistics import interval
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
-from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.runs.scenario import build
+from fedsmall.tasks import build_federation
+from fedsmall.training.cohort import Cohort
 
 KEPT = DOCS / "evidence" / "matched-averages.json"
 SEEDS, EVERY, ROUNDS = 10, 20, 100
@@ -24,32 +28,37 @@ SETS: dict[str, dict[str, Any]] = {
     "breast cancer, 10 x 30": {"task": "breast_cancer", "samples_per_site": 30, "hidden": [32, 16], "steps": 1},
 }
 STARTS = ("independent", "common")
-METHODS = {
-    f"{name}, {aggregator.replace('_', ' ')}": {"name": name, **schedule, "aggregator": aggregator}
+METHODS: dict[str, tuple[dict[str, Any], Combiner | None]] = {
+    f"{name}, {label}": ({"name": name, **schedule}, combiner)
     for name, schedule in {
         "FedAvg": {"aggregate_every": EVERY},
         "FedDC": {"permute_every": 1, "aggregate_every": EVERY},
     }.items()
-    for aggregator in ("mean", "matched_mean")
+    for label, combiner in (("mean", None), ("matched mean", MatchedMean()))
 }
 Kept = dict[str, dict[str, dict[str, dict[str, list[float]]]]]  # set, start, method, round, seeds
 
 
-def measure(data: str) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """The common model's accuracy after every average, seed by seed, by start, method and round."""
+def measure(data: str, seeds: int = SEEDS) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """The global model's accuracy after every average, seed by seed, by start, method and round."""
     table = dict(SETS[data])
     hidden, steps = table.pop("hidden"), table.pop("steps")
-    methods = [{**parts, "label": label} for label, parts in METHODS.items()]
     given = {"name": data, "model": "mlp", "model_options": {"hidden": hidden}, "sites": 10, "rounds": ROUNDS}
-    given |= {"seeds": list(range(SEEDS)), "evaluate_every": EVERY, "method": methods}
+    given |= {
+        "seeds": list(range(seeds)),
+        "method": [{**parts, "label": label} for label, (parts, _) in METHODS.items()],
+        **table,
+    }
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     for start in STARTS:
-        asked = {**given, **table, "initial_models": start, "recipe": {"lr": 0.1, "batch": 10, "local_steps": steps}}
-        run = execute(build(asked))
-        for one in run.done:
-            mine = found.setdefault(start, {}).setdefault(one.label, {})
-            for each in one.evaluations:
-                mine.setdefault(str(each["t"]), []).append(each["common"]["accuracy"])
+        scenario = build({**given, "initial_models": start, "recipe": {"lr": 0.1, "batch": 10, "local_steps": steps}})
+        for index, (label, (_, combiner)) in enumerate(METHODS.items()):
+            by_round = found.setdefault(start, {}).setdefault(label, {})
+            for plan in (scenario.plan(index, seed) for seed in range(seeds)):
+                federation = build_federation(plan)
+                sites = Cohort(plan, federation.task, federation.names, federation.train)
+                for t, accuracy in accuracies(plan, federation, sites, combiner):
+                    by_round.setdefault(str(t), []).append(accuracy)
     return found
 
 

@@ -17,7 +17,7 @@ BUDGETS = ("few", "many")
 SEARCH_SEEDS, FOLDS = (1000, 1001), 2
 SNAPSHOTS = 10
 VISIT = 5  # local steps at each visit of the one model that travels
-GROUPED = ("TravellingGroups", "TravellingEnsemble", "ParallelFedAvg")  # every group starts with a model of its own
+GROUPED = ("TravellingGroups", "TravellingEnsemble")  # every group starts with a model of its own
 METHODS: dict[str, dict[str, Any]] = {
     "FedAvg": {"name": "FedAvg"},
     "FedAvg, moving average": {"name": "FedAvg", "ema": 0.95},
@@ -25,8 +25,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "FedAvg, 5 steps": {"name": "FedAvg", "recipe": {"local_steps": 5}},
     "FedDC, b = 10": {"name": "FedDC"},
     "TravellingModel": {"name": "TravellingModel", "recipe": {"local_steps": VISIT}},
-    "FedTM": {"name": "FedTM", "recipe": {"local_steps": VISIT}},
-    "ParallelFedAvg, 5": {"name": "ParallelFedAvg", "groups": 5},
     "TravellingGroups, 2": {"name": "TravellingGroups", "groups": 2},
     "TravellingGroups, 5": {"name": "TravellingGroups", "groups": 5},
     "TravellingGroups, 10": {"name": "TravellingGroups", "groups": 10},
@@ -35,7 +33,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "Central ensemble": {"name": "TravellingEnsemble", "permute_every": None},  # over copies of all data
     "Standalone ensemble": {"name": "TravellingEnsemble", "permute_every": None},
 }
-WAY = {"permute_every": 1, "models": 1, "route": "cyclic"}
 BASE = "FedAvg"
 RIVALS = ("FedAvg", "FedAvg, moving average", "FedAvg, 10 snapshots", "Central")
 METRICS = ("accuracy", "auc", "nll", "brier", "ece")
@@ -93,10 +90,6 @@ class Design:
         recipe = {"lr": lr, "batch": 8, "local_steps": 1} | METHODS[label].get("recipe", {})
         own = {"initial_models": "independent"} if parts["name"] in GROUPED else {}
         rounds = max(1, contacts * sites // VISIT) if label == "TravellingModel" else contacts
-        if label == "FedTM":  # a fifth of the steps at 40% of the sites, the others on the way
-            warm, visits = max(1, contacts // 10), max(1, 4 * contacts * sites // (5 * VISIT))
-            rounds = warm + visits
-            parts["phases"] = [{"rounds": warm, "sites": 0.4, "aggregate_every": 1}, WAY]
         run = {"name": data, "seeds": [seed], "rounds": rounds, "recipe": recipe, "method": [parts | {"label": label}]}
         return build(dict(self.sets[data]) | own | run).plan(0, seed)
 

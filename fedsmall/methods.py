@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Method
+from fedsmall.withdrawn import INSTEAD, withdrawn
 
 
 class MethodRow(NamedTuple):
@@ -43,16 +44,6 @@ METHODS: dict[str, MethodRow] = {
         "Chang et al. 2018, cyclic weight transfer; Souza et al. 2022",
         {"permute_every": 1, "models": 1, "route": "cyclic"},
     ),
-    "FedTM": MethodRow(
-        "The largest sites begin by federated averaging; then one model goes round all sites.",
-        "FedTM (npj Digital Medicine 2026): averaging as a warm-up of the travelling model",
-        {
-            "phases": (
-                {"rounds": 0.2, "sites": 0.4, "aggregate_every": 1},
-                {"permute_every": 1, "models": 1, "route": "cyclic"},
-            )
-        },
-    ),
     "TravellingGroups": MethodRow(
         "Models travel in groups, each averaged by itself at new sites; the groups' models answer together.",
         "FedDC within groups that never merge",
@@ -62,11 +53,6 @@ METHODS: dict[str, MethodRow] = {
         "Every site's model travels and none is averaged; they answer together.",
         "the daisy chain of Kamp, Fischer & Vreeken 2023 without its average",
         {"permute_every": 1, "groups": "each"},
-    ),
-    "ParallelFedAvg": MethodRow(
-        "Several models by federated averaging, in turns, for the traffic of one; they answer together.",
-        "Lakshminarayanan et al. 2017 over McMahan et al. 2017",
-        {"aggregate_every": 1, "groups": 5, "turns": True},
     ),
     "FedProx": MethodRow(
         "FedAvg with a pull towards the common model during local training.",
@@ -97,17 +83,6 @@ METHODS: dict[str, MethodRow] = {
         "A dynamic regulariser aligns local and common optima.",
         "Acar et al. 2021",
         {"aggregate_every": 1, "rule": "feddyn", "server": "feddyn", "feddyn_alpha": 0.01},
-    ),
-    "FedPAGE": MethodRow(
-        "Local steps along an estimate of the common gradient; exchanges of gradients and of models take turns.",
-        "Zhao, Li & Richtarik 2021, arXiv:2108.04755, by what is known of it",
-        {"aggregate_every": 1, "rule": "page", "server": "page"},
-    ),
-    "FedFa": MethodRow(
-        "Momentum at sites and server; where the model does badly counts more, and who takes part often.",
-        "Huang et al. 2020, arXiv:2012.10069, by its abstract and other people's code",
-        {"aggregate_every": 1, "rule": "fedfa", "server": "fedfa"},
-        {"momentum": 0.9, "optimizer_state": "reset"},
     ),
     "FedMedian": MethodRow(
         "The coordinate median of the models.", "Yin et al. 2018", {"aggregate_every": 1, "aggregator": "median"}
@@ -213,6 +188,8 @@ def method(name: str, **settings: Any) -> Method:
     A table given for ``tree`` or ``boosting`` is laid over the row's own. Raises PlanError for an unknown name or
     setting.
     """
+    if name in INSTEAD:
+        raise PlanError(f"{withdrawn(name)}.")
     if name not in METHODS:
         raise PlanError(f"There is no method {name!r}. {nearest(name, list(METHODS))}")
     parts = {**METHODS[name].parts, **settings}

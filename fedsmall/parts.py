@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
-Server = Literal["none", "momentum", "adagrad", "adam", "yogi", "fednova", "scaffold", "feddyn", "page", "fedfa"]
+Server = Literal["none", "momentum", "adagrad", "adam", "yogi", "fednova", "scaffold", "feddyn"]
 
 # How far a training image may be changed: what is taken without a number, and the most.
 AUGMENTATIONS: dict[str, tuple[float, float]] = {
@@ -115,54 +115,16 @@ class Tree(Frozen):
     travel: Literal["anchors", "trees"] = "anchors"
 
 
-def _count_or_share(value: Any) -> Any:
-    """``value`` if it is a number of things, or a share of them; bounds are those of the field."""
-    if value is None or value == "all" or (type(value) is int and value >= 1):
-        return value
-    if type(value) is float and 0 < value < 1:
-        return value
-    raise ValueError("give a number (8), or a share (0.3)")
-
-
-class Phase(Frozen):
-    """A part of a run that has sites and a schedule of its own (``Method.phases``).
-
-    ``rounds`` is how many rounds it takes (30), or what share of the run (0.3); the last phase takes those that are
-    left. ``sites`` says how many sites take part (8), or what share of them (0.3): those with the most samples, and of
-    equals those first by name; or "all". The other keys hold in it in place of the method's own; periods are counted
-    from its beginning.
-    """
-
-    rounds: Annotated[int | float | None, BeforeValidator(_count_or_share)] = None
-    sites: Annotated[int | float | Literal["all"], BeforeValidator(_count_or_share)] = "all"
-    permute_every: Positive | None = None
-    aggregate_every: Positive | None = None
-    models: Positive | None = None
-    route: Literal["random", "cyclic"] | None = None
-
-    def rounds_of(self, rounds: int) -> int:
-        """How many rounds it takes of a run of ``rounds``; all where it does not say."""
-        return _part(self.rounds, rounds)
-
-    def sites_of(self, sites: int) -> int:
-        """How many of so many sites take part in it."""
-        return sites if self.sites == "all" else _part(self.sites, sites)
-
-
-def _part(wanted: int | float | None, whole: int) -> int:
-    if isinstance(wanted, float):
-        return max(1, round(wanted * whole))
-    return whole if wanted is None else wanted
-
-
 class Validation(Frozen):
     """Routes as cross-validation (:mod:`fedsmall.travel.routes`): so many ``routes``, each of which leaves out a fold.
 
-    Sites of fewer than ``floor`` samples tell nothing of them; a real site's own policy may ask for more.
+    Sites of fewer than ``floor`` samples tell nothing of them; a real site's own policy may ask for more. A fold is one
+    of sites, or ``by_samples`` one of every site's samples: so it is wherever there are fewer sites than routes.
     """
 
     routes: Annotated[int, Field(ge=2)]
     floor: Positive = 1
+    by_samples: bool = False
 
     @model_validator(mode="before")
     @classmethod

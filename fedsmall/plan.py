@@ -17,7 +17,6 @@ from fedsmall.parts import (
     Fraction,
     Frozen,
     NonNegative,
-    Phase,
     Positive,
     Privacy,
     Recipe,
@@ -28,6 +27,7 @@ from fedsmall.parts import (
     Validation,
 )
 from fedsmall.travel.topology import InRegions, NoServer
+from fedsmall.withdrawn import without_withdrawn
 
 
 class Method(Frozen):
@@ -40,21 +40,16 @@ class Method(Frozen):
 
     ``models`` is how many models travel, one a site unless it is given: fewer sit at sites drawn for each contact, or
     go round all sites one after the other (``route`` "cyclic"). They belong to ``groups`` that are averaged each by
-    itself and never merged; "each" makes every model a group of its own. Where they take ``turns``, all models are of
-    one group, and of the next after an average. What is judged, kept and used is the groups' models together, or of
-    each its moving average with the factor ``ema``, or its last ``snapshots``; they answer with the mean of their
-    probabilities, or of their logits, as ``together`` says.
-
-    A run may have ``phases``, each with sites and a schedule of its own. Every phase ends with an aggregation, and the
-    next sets out from what that made, without optimizer state.
+    itself and never merged; "each" makes every model a group of its own. What is judged, kept and used is the groups'
+    models together, or of each its moving average with the factor ``ema``, or its last ``snapshots``; they answer with
+    the mean of their probabilities, or of their logits, as ``together`` says.
 
     Where they ``keep_last``, so many of the last models that have trained at a site stay there, as they left it, and
     answer together for that site. In ``distil`` rounds after the run the sites make one model of several
     (:mod:`fedsmall.training.distillation`). ``validation`` (``validate`` in a scenario, which pydantic has another use
-    for) makes the models routes of a cross-validation, at least a group for each. Where routes take ``turns`` all of
-    them go to all sites, whose own samples are dealt to folds. ``topology`` and ``regions`` say who averages, if it is
-    not one server (:mod:`fedsmall.travel.topology`). ``divergence`` is how far a model may be from the last common one,
-    squared, while an average that is due leaves it out (:mod:`fedsmall.travel.dynamic`).
+    for) makes the models routes of a cross-validation, at least a group for each. ``topology`` and ``regions`` say who
+    averages, if it is not one server (:mod:`fedsmall.travel.topology`). ``divergence`` is how far a model may be from
+    the last common one, squared, while an average that is due leaves it out (:mod:`fedsmall.travel.dynamic`).
     """
 
     name: str
@@ -66,7 +61,7 @@ class Method(Frozen):
     aggregator: str = "mean"
     aggregator_options: dict[str, float] = Field(default_factory=dict)
     weighted: bool = False
-    rule: Literal["none", "proximal", "scaffold", "feddyn", "page", "fedfa"] = "none"
+    rule: Literal["none", "proximal", "scaffold", "feddyn"] = "none"
     proximal_mu: NonNegative = 0.0
     feddyn_alpha: NonNegative = 0.0
     scaffold_option: Literal[1, 2] = 2
@@ -81,17 +76,20 @@ class Method(Frozen):
     models: Positive | None = None
     route: Literal["random", "cyclic"] = "random"
     groups: Positive | Literal["each"] = 1
-    turns: bool = False
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
     snapshots: Positive = 1
     together: Literal["probability", "logit"] = "probability"
-    phases: tuple[Phase, ...] = ()
     keep_last: Positive | None = None
     distil: Positive | None = None
     validation: Validation | None = Field(default=None, validation_alias=AliasChoices("validate", "validation"))
     topology: NoServer = None
     regions: InRegions = None
     divergence: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _withdrawn(cls, given: Any) -> Any:
+        return without_withdrawn(given)
 
     @model_validator(mode="after")
     def _label(self) -> Self:
@@ -103,8 +101,6 @@ class Method(Frozen):
     def _models(self) -> Self:
         if self.models is not None and self.fraction < 1:
             raise ValueError("models and fraction both say how many sites take part in a contact; remove one of them")
-        if self.turns and (self.groups == "each" or (self.groups == 1 and self.validation is None)):
-            raise ValueError("turns are taken by groups; say how many: groups = 5")
         if self.family != "federated" and (self.models or self.is_ensemble or self.ema or self.keep_last):
             raise ValueError(
                 "models, groups, ema, snapshots, keep_last and validate are for models that travel; "
@@ -117,8 +113,6 @@ class Method(Frozen):
         if self.validation is None:
             return self
         routes = self.validation.routes
-        if self.phases:
-            raise ValueError("phases open only some sites to models, and validate keeps each from others; remove one")
         if self.route == "cyclic":
             raise ValueError(
                 'with route = "cyclic" every model goes to all sites, and validate keeps each from some; remove one'
@@ -127,43 +121,15 @@ class Method(Frozen):
             raise ValueError(f"{self.groups} groups make no {routes} routes; give groups = {routes}, or a multiple")
         return self
 
-    @model_validator(mode="after")
-    def _phases(self) -> Self:
-        if not self.phases:
-            return self
-        if self.family != "federated":
-            raise ValueError(f"phases are for models that travel; this is {self.family}")
-        if self.turns or self.groups == "each":
-            raise ValueError("groups outlast a phase: neither turns nor as many groups as models go with phases")
-        if self.fraction < 1:
-            raise ValueError("phases say which sites take part: leave fraction out, and say models in a phase")
-        if self.phases[-1].rounds is not None or any(phase.rounds is None for phase in self.phases[:-1]):
-            raise ValueError("every phase but the last says its rounds; the last takes those that are left")
-        return self
-
-    def in_phase(self, number: int) -> "Method":
-        """The method as it is in a phase; itself where it has none."""
-        if not self.phases:
-            return self
-        keys = ("permute_every", "aggregate_every", "models", "route")
-        said = {key: value for key in keys if (value := getattr(self.phases[number], key)) is not None}
-        return self.model_copy(update={**said, "phases": ()})
-
-    def each_phase(self, sites: int) -> "list[tuple[Method, int]]":
-        """The method as it is in every phase, and how many of so many sites take part there."""
-        if not self.phases:
-            return [(self, sites)]
-        return [(self.in_phase(number), phase.sites_of(sites)) for number, phase in enumerate(self.phases)]
-
     @property
     def permutes(self) -> bool:
-        """Whether models are handed on between two aggregations, in any phase."""
-        return any(method.permute_every is not None for method, _ in self.each_phase(1))
+        """Whether models are handed on between two aggregations."""
+        return self.permute_every is not None
 
     @property
     def moves(self) -> bool:
         """Whether models go to other sites than those that trained them, be it after an average."""
-        return self.permutes or self.grouped or self.route == "cyclic" or bool(self.phases)
+        return self.permutes or self.grouped or self.route == "cyclic"
 
     @property
     def hidden(self) -> bool:
@@ -182,8 +148,8 @@ class Method(Frozen):
 
     @property
     def by_samples(self) -> bool:
-        """Whether routes keep from a fold of every site's samples, not from sites (:mod:`fedsmall.travel.routes`)."""
-        return self.validation is not None and self.turns
+        """Whether routes keep from a fold of every site's samples, and take turns (:mod:`fedsmall.travel.routes`)."""
+        return self.validation is not None and self.validation.by_samples
 
     @property
     def trains_networks(self) -> bool:
@@ -202,8 +168,6 @@ class Method(Frozen):
 
     def everyone(self, sites: int) -> bool:
         """Whether every one of so many sites takes part in every contact."""
-        if self.phases:
-            return all(there == sites and method.everyone(sites) for method, there in self.each_phase(sites))
         return self.fraction >= 1 and (self.models is None or self.models >= sites)
 
     def travelling(self, sites: int) -> int:
@@ -213,7 +177,7 @@ class Method(Frozen):
 
     def averaged(self, sites: int) -> int:
         """How many models become one at an average among so many sites; of regions, in the smallest."""
-        models = self.travelling(sites) // (1 if self.turns else max(self.group_count(sites), 1))
+        models = self.travelling(sites) // (1 if self.by_samples else max(self.group_count(sites), 1))
         return models if self.regions is None else min(models, self.regions.smallest(sites))
 
     def group_count(self, sites: int) -> int:
@@ -281,15 +245,6 @@ class Plan(Frozen):
             raise ValueError(
                 'optimizer_state = "stay" leaves moments behind while models move, which destroys daisy-chaining; '
                 'use "travel" or "reset"'
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _rounds_left(self) -> Self:
-        taken = sum(phase.rounds_of(self.rounds) for phase in self.method.phases[:-1])
-        if taken >= self.rounds:
-            raise ValueError(
-                f"the phases before the last take {taken} rounds, and the run has {self.rounds}: none is left"
             )
         return self
 

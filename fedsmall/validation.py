@@ -4,7 +4,6 @@ import numpy as np
 
 from fedsmall.aggregation.aggregate import check_aggregator, is_buffer
 from fedsmall.aggregation.combiners import combiner_for
-from fedsmall.aggregation.matching import layers_of
 from fedsmall.aggregation.server_optimizers import CORRECTIONS
 from fedsmall.codec.check_wire import check_wire
 from fedsmall.errors import PlanError
@@ -17,17 +16,15 @@ from fedsmall.plan import Method, Plan
 from fedsmall.privacy.accountant import check_noise
 from fedsmall.privacy.hidden import check_hidden
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
-from fedsmall.privacy.site_level import check_private, tells_loss
+from fedsmall.privacy.site_level import check_private
 from fedsmall.stopping import check_kept_back, check_stop, told_by_key
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.distillation import check_distil
 from fedsmall.training.frozen_body import halves
-from fedsmall.training.page import check_page
 from fedsmall.travel.check_topology import check_region_names, check_topology
 from fedsmall.travel.dynamic.check import check_dynamic
 from fedsmall.travel.routes import among, folds_of_samples
 from fedsmall.travel.schedule import Action, contacts_of
-from fedsmall.wire import stack_of_one
 
 
 def check_plan(plan: Plan, task: Task, sites: int) -> None:
@@ -42,13 +39,10 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     check_dynamic(plan)
     check_wire(plan)
     check_stop(plan)
-    _check_phases(plan, sites)
     _check_weights(plan, task)
     if plan.recipe.augment is not None:
         check_augment(plan, task, halves(plan, task).body is not None)
     _check_of_classes(plan, task)
-    if method.rule == "fedfa":
-        _check_fair(plan, task)
     check_distil(plan, task.loss)
     if is_patient_level(plan):
         check_patient_level(plan, _buffers(plan, task))
@@ -60,11 +54,8 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     check_hidden(plan, sites)
     combiner_for(plan)  # which knows its own settings
     numbers = parameter_count(plan, task)
-    _check_matched(plan, task)
-    for in_phase, there in method.each_phase(sites):
-        _check_groups(plan.model_copy(update={"method": in_phase}), there)
-        averaged = in_phase.averaged(there)
-        check_aggregator(method.aggregator, averaged, numbers, method.weighted, method.aggregator_options)
+    _check_groups(plan, sites)
+    check_aggregator(method.aggregator, method.averaged(sites), numbers, method.weighted, method.aggregator_options)
     if method.privacy is not None:
         check_private(plan, leaving_contacts(plan), _buffers(plan, task))
     if method.server == "none" and method.server_options:
@@ -82,33 +73,6 @@ def _check_of_classes(plan: Plan, task: Task) -> None:
         raise PlanError(f"threshold says who is called positive, and this task predicts {what}. Leave it out.")
     if tree is not None and tree.diversity == "kl":
         raise PlanError(f'diversity = "kl" reads scores of classes, and this task predicts {what}. Use "l2".')
-
-
-def _check_fair(plan: Plan, task: Task) -> None:
-    """Raise PlanError where FedFa's weights have no meaning, or what they are made of may not leave a site."""
-    method = plan.method
-    if task.kind != "classes" or task.ordered:
-        raise PlanError("FedFa weighs sites by their training accuracy, which only classes without an order have.")
-    if method.weighted:
-        raise PlanError("FedFa's weights are of its own: leave weighted out.")
-    if not 0 <= method.server_options.get("alpha", 0) <= 1:
-        raise PlanError("FedFa's alpha is the share of the accuracies in the weights: any from 0 to 1.")
-    if not tells_loss(plan):
-        raise PlanError(
-            "FedFa weighs sites by their training accuracy, which no noise covers and no sum hides: leave privacy out, "
-            "or blur = 0."
-        )
-
-
-def _check_matched(plan: Plan, task: Task) -> None:
-    """Raise PlanError where hidden units are to be matched, and the model is no MLP."""
-    if plan.method.aggregator != "matched_mean":
-        return
-    if len(layers_of(stack_of_one(initial_model(plan, task)))) < 2:
-        raise PlanError(
-            f"matched_mean puts the hidden units of an MLP into one order, and {plan.model!r} is none. Take "
-            'model = "mlp", or aggregator = "mean".'
-        )
 
 
 def _buffers(plan: Plan, task: Task) -> list[str]:
@@ -157,27 +121,11 @@ def check_composition(plan: Plan) -> None:
     for part in (method.rule, method.server):
         if part in CORRECTIONS:
             _check_correction(CORRECTIONS[part], method, plan.recipe)
-    if method.rule == "page":
-        check_page(plan)
-    for part in ("scaffold", "feddyn", "page", "fedfa"):
+    for part in ("scaffold", "feddyn"):
         if (method.rule == part) != (method.server == part):
             raise PlanError(
                 f"{CORRECTIONS[part]} has a part at the sites and one at the server; set rule and server both to "
                 f"{part!r}, or use the method of that name."
-            )
-
-
-def _check_phases(plan: Plan, sites: int) -> None:
-    """Raise PlanError where a phase has more sites than there are, or nobody knows which sites it has."""
-    for number, phase in enumerate(plan.method.phases, start=1):
-        if (there := phase.sites_of(sites)) > sites:
-            raise PlanError(
-                f"Phase {number} takes the {there} largest of {sites} sites. Give at most {sites}, or a share: 0.3."
-            )
-        if there < sites and is_patient_level(plan):
-            raise PlanError(
-                "Patient-level privacy keeps back how many samples a site has, so nobody knows which are the largest. "
-                f'Give phase {number} sites = "all".'
             )
 
 
@@ -198,12 +146,12 @@ def _check_groups(plan: Plan, sites: int) -> None:
             f"{method.models} models cannot sit at {sites} sites, one at each. Give models = {sites} or less."
         )
     travelling = method.travelling(sites)
-    if method.validation is not None and method.validation.routes > travelling and not method.turns:
+    if method.validation is not None and method.validation.routes > travelling and not method.by_samples:
         raise PlanError(
             f"{method.validation.routes} routes need a model each, and {travelling} travel. Give routes = {travelling} "
             "or less; two at least."
         )
-    if method.group_count(sites) > travelling and not method.turns:
+    if method.group_count(sites) > travelling and not method.by_samples:
         raise PlanError(
             f"{travelling} models cannot make {method.groups} groups. Give at most {travelling} groups, or more models."
         )
@@ -214,20 +162,13 @@ def _check_groups(plan: Plan, sites: int) -> None:
     if not method.grouped:
         return
     for part in (method.rule, method.server):
-        if part in ("proximal", "scaffold", "feddyn", "page", "fedfa"):
+        if part in ("proximal", "scaffold", "feddyn"):
             raise PlanError(
                 f"{part!r} holds a model near the one common model, and {method.label!r} has several: use groups = 1, "
                 "without validate."
             )
     if method.by_samples:
         _check_turns_of_routes(plan, sites)
-        return
-    if method.turns and plan.recipe.has_state and plan.recipe.optimizer_state != "reset":
-        raise PlanError('Moments of one group would move the next: with turns use optimizer_state = "reset".')
-    if method.turns and method.permute_every is not None:
-        raise PlanError(
-            "Where groups take turns, all sites train one model, and none travels. Leave permute_every out."
-        )
 
 
 def _check_turns_of_routes(plan: Plan, sites: int) -> None:
@@ -264,7 +205,7 @@ def _check_correction(name: str, method: Method, recipe: Recipe) -> None:
         )
     if method.aggregator != "mean":
         raise PlanError(f"{name} is defined for the mean of the sites' updates, not for {method.aggregator!r}.")
-    if name not in ("FedDyn", "FedFa") and recipe.optimizer != "sgd":
+    if name != "FedDyn" and recipe.optimizer != "sgd":
         raise PlanError(f"{name} counts gradient steps of SGD, and has no meaning with {recipe.optimizer!r}.")
     if name == "SCAFFOLD" and recipe.momentum > 0:
         raise PlanError("SCAFFOLD reads a site's mean gradient off its way, which momentum hides; set momentum = 0.")

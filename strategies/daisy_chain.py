@@ -82,8 +82,6 @@ class DaisyChain(Strategy):
         Where ``train_config`` carries a plan, the clients are fedsmall's own and are asked who they are. Raises
         PlanError where several models come out: Flower's result has a place for one.
         """
-        if self.method.phases:
-            raise PlanError("phases are parts of a plan's rounds, which Flower's loop does not know; run a plan")
         if self.method.is_ensemble:
             raise PlanError("several models come out of groups and snapshots, and Flower's loop takes one; run a plan")
         train, judge, result = train_config or ConfigRecord(), evaluate_config or ConfigRecord(), Result()

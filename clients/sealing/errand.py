@@ -178,7 +178,7 @@ class Errand:
         if not is_sealed(self.plan):
             return join(**mine)
         to = self.ways.next_site(self.t, self.desk.site)
-        assert to is not None  # only an average ends a phase, or a run
+        assert to is not None  # only an average ends a run
         content = bytes_of(join(**{MODEL: mine[MODEL], CARRIED: mine.get(CARRIED, {})}))
         self.desk.keep_sent(self.t, content)
         return join(**{MODEL: {LETTER: self._written(TRAVELLER, to, content)}})

@@ -9,7 +9,7 @@ from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
 from docs.manual.toml import spelled
-from fedsmall.parts import Boosting, EarlyStop, Phase, Privacy, Recipe, Tree, Validation
+from fedsmall.parts import Boosting, EarlyStop, Privacy, Recipe, Tree, Validation
 from fedsmall.plan import Method
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.travel.topology import Regions, Topology
@@ -37,7 +37,6 @@ SECTIONS = (
     Section("Privacy", Privacy, "`privacy = {...}` under a method. [What helps against whom](../security.md)."),
     Section("Tree", Tree, "`tree = {...}` under a method: [replica trees](../replicas.md)."),
     Section("Boosting", Boosting, "`boosting = {...}` under a method: [boosted trees](../trees.md)."),
-    Section("Phase", Phase, "`phases = [{...}, {...}]` under a method."),
     Section("Validation", Validation, "`validate = {...}` under a method."),
     Section(
         "Topology",

@@ -16,7 +16,6 @@ from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
 
 POOLED = "it pools all patients in one place: there is nothing that a party would see"
-IN_PHASES = "runs in phases are not attacked yet: this says nothing of them"
 SEVERAL = "moving averages, snapshots and the models of groups are not attacked yet: this says nothing of them"
 OF_TREES = "what trees tell of patients is not attacked yet: this says nothing of them"
 CHANGED = "images that are changed as they are trained on are not attacked yet: this says nothing of them"
@@ -52,8 +51,6 @@ def audit_scenario(
 
             if plan.method.family == "central":
                 left_out[plan.method.label] = POOLED
-            elif plan.method.phases:
-                left_out[plan.method.label] = IN_PHASES
             elif plan.method.is_ensemble or plan.method.ema:
                 left_out[plan.method.label] = SEVERAL
             elif plan.method.boosting is not None:

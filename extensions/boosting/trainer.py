@@ -97,7 +97,6 @@ def _other_parts(method: Method) -> str:
         "server": method.server != "none",
         "aggregator": method.aggregator != "mean",
         "weighted": method.weighted,
-        "phases": bool(method.phases),
         "groups": method.is_ensemble,
         "ema": bool(method.ema),
         "keep_last": method.keep_last is not None,

@@ -43,7 +43,7 @@ class Learnt:
     def average(self, refused: bool = False) -> None:
         """The models of each group become one, unless its average is ``refused``."""
         counted = self._trained & self._here if self._method.hidden else self._trained
-        turns = self._method.turns
+        turns = self._method.by_samples
         for group in [self._turn] if turns else range(len(self._commons)):
             members = counted & (self._group == group)
             if members.any() and not refused:

@@ -95,7 +95,7 @@ def travels_of(one: PlanRun, names: tuple[str, ...], samples: tuple[int, ...]) -
     if apart or not 2 <= sites <= MOST:
         return None
     try:
-        ways = [(contact, at) for contact, at in journey(plan, sites, samples) if contact.phase == 0]
+        ways = list(journey(plan, sites, samples))
     except ValueError:  # it takes numbers of samples that an older folder does not hold
         return None
     ways = [(contact, at) for contact, at in ways if contact.t <= one.row["rounds"]]

@@ -11,7 +11,6 @@ from functools import partial
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from fedsmall.aggregation.matching import matched
 from fedsmall.aggregation.radon import check_radon, radon_aggregate
 from fedsmall.errors import PlanError
 from fedsmall.wire import Arrays
@@ -113,7 +112,6 @@ class Aggregator:
     weighted: bool = False  # heeds weights; the others give every model the same say
     coordinatewise: bool = False  # may be worked block by block
     draws: bool = False  # wants a generator
-    matches: bool = False  # hidden units are put into one order first (:mod:`fedsmall.aggregation.matching`)
 
     def __call__(
         self,
@@ -145,7 +143,6 @@ AGGREGATORS: dict[str, Aggregator] = {
     "geometric_median": Aggregator(geometric_median, ("smoothing", "steps"), weighted=True),
     "krum": Aggregator(krum, ("byzantine", "keep")),
     "radon": Aggregator(radon, draws=True),
-    "matched_mean": Aggregator(mean, weighted=True, coordinatewise=True, matches=True),
 }
 
 
@@ -166,7 +163,6 @@ def aggregate(
     """
     settings = dict(options or {})
     chosen = _find(aggregator, settings)
-    stack = matched(stack) if chosen.matches else stack
     combine = partial(chosen, weights=weights, rng=rng, options=settings)
     floats = {name: rows for name, rows in stack.items() if np.issubdtype(rows.dtype, np.floating)}
     parameters = {name: rows for name, rows in floats.items() if not is_buffer(name)}

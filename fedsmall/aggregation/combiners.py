@@ -20,7 +20,7 @@ from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.replicas.fold import fold_sent
 from fedsmall.replicas.tree import ReplicaTree
-from fedsmall.wire import ACCURACY, Arrays, stack_of_one
+from fedsmall.wire import Arrays, stack_of_one
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,9 @@ class ServerStep(Combiner):
         self.memory: Arrays = {}
 
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
-        """The next common model; raises ReplyError where SCAFFOLD's controls, or what FedFa weighs by, did not come."""
+        """The next common model; raises ReplyError where SCAFFOLD's controls did not come."""
         if self.server == "scaffold":
             _check_controls(common, updates)
-        if self.server == "fedfa" and (came := updates.rule.get(ACCURACY, np.zeros(()))).shape != (len(updates.sites),):
-            raise ReplyError(f"FedFa expects an accuracy from {len(updates.sites)} sites; came an array {came.shape}.")
         weights = np.ones(len(updates.sites)) if updates.weights is None else updates.weights
         returns = Returns(
             models=updates.stack,
@@ -122,14 +120,12 @@ class ServerStep(Combiner):
             steps=updates.steps,
             sites=updates.sites_in_all or len(updates.sites),
             rule=updates.rule,
-            chance=float(rng_for(self.seed, "server", t).random()),
-            names=updates.sites,
         )
         moved, self.memory = server_step(self.server, common, self.memory, returns, self.options)
         return moved
 
     def order_rule(self) -> Arrays:
-        """What every order carries: SCAFFOLD's server control c, FedPAGE's question; nothing for most."""
+        """What every order carries: SCAFFOLD's server control c; nothing for most."""
         return SERVERS[self.server].orders(self.memory)
 
     def state(self) -> tuple[Arrays, dict[str, float]]:
@@ -237,7 +233,6 @@ def _of_models(plan: Plan) -> Combiner:
     shared = {
         "fednova": {"momentum": plan.recipe.momentum},
         "feddyn": {"alpha": method.feddyn_alpha},
-        "page": {"rate": plan.recipe.lr},
     }
     return ServerStep(method.server, combiner, {**shared.get(method.server, {}), **method.server_options}, plan.seed)
 

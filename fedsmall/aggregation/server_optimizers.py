@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedsmall.aggregation.aggregate import is_buffer
-from fedsmall.aggregation.fair_weights import fair_weights
 from fedsmall.errors import PlanError
-from fedsmall.wire import ACCURACY, ASKED, FULL_GRADIENT, GRADIENT_CHANGE, LOCAL_STEPS, Arrays
+from fedsmall.wire import Arrays
 
 Options = Mapping[str, float]
 
@@ -25,8 +24,7 @@ class Returns:
 
     ``models`` is stacked, (k, ...); ``aggregate`` is what the aggregator made of them; ``weights`` (k,) sum to one and
     ``steps`` (k,) are the optimizer steps that each model has seen since it was the common one. ``rule`` holds what the
-    local rule sent, {"word/parameter": (k, ...)}. ``chance`` is a number drawn from [0, 1) for this aggregation;
-    ``names`` (k,) are the sites'.
+    local rule sent, {"word/parameter": (k, ...)}.
     """
 
     models: Arrays
@@ -35,8 +33,6 @@ class Returns:
     steps: np.ndarray
     sites: float
     rule: Arrays = field(default_factory=dict)
-    chance: float = 0.0
-    names: tuple[str, ...] = ()
 
 
 Step = Callable[[Arrays, Arrays, Returns, Options], tuple[Arrays, Arrays]]
@@ -155,55 +151,6 @@ def feddyn(common: Arrays, memory: Arrays, returns: Returns, options: Options) -
     return _with(returns, moved), remembered
 
 
-def fedfa(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
-    """FedFa (Huang et al. 2020): v <- beta v + (1 - beta) delta, x <- x + lr v, delta by weights of its own.
-
-    They are :func:`fedsmall.aggregation.fair_weights.fair_weights` of the accuracies that the sites send and of how
-    often each has taken part, this time with the others. Running statistics are the plain mean's.
-    """
-    seen = {f"seen/{site}": memory.get(f"seen/{site}", np.zeros(())) + 1.0 for site in returns.names}
-    weights = fair_weights(returns.rule[ACCURACY], np.array(list(seen.values())), options["alpha"])
-    moved, remembered = {}, {**memory, **{name: np.asarray(times) for name, times in seen.items()}}
-    for name in parameters_of(common):
-        x = common[name].astype(np.float64)
-        delta = np.tensordot(weights, returns.models[name].astype(np.float64) - x, axes=1)
-        v = options["beta"] * memory.get(f"momentum/{name}", np.zeros_like(x)) + (1 - options["beta"]) * delta
-        moved[name], remembered[f"momentum/{name}"] = x + options["lr"] * v, v
-    return _with(returns, moved), remembered
-
-
-def page(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
-    """FedPAGE (Zhao, Li and Richtarik 2021): x <- x + lr delta along an estimate g of the gradient.
-
-    The estimate for the new x is the mean of the sites' full gradients with probability ``p``, and at the start of a
-    run; else g + the mean of what their gradients on a batch have changed by, from the x before to the new one. It is
-    known only when all have the new x, so it takes an exchange of its own: what sites are asked for is "asked", their
-    gradient (or its change) and their local steps in turn. A gradient comes as a step of size ``rate`` down it, so it
-    costs as much as a model.
-    """
-    asked = int(memory.get(ASKED, np.asarray(FULL_GRADIENT)).item())
-    moved, remembered, before = {}, {}, {}
-    for name, x, delta in _deltas(common, returns):
-        g = memory.get(f"server/{name}", np.zeros_like(x)).astype(np.float64)
-        moved[name] = x + options["lr"] * delta if asked == LOCAL_STEPS else x
-        if asked != LOCAL_STEPS:
-            g = (g if asked == GRADIENT_CHANGE else 0.0) - delta / options["rate"]
-        dtype = common[name].dtype  # of the model, in which it travels
-        remembered[f"server/{name}"], before[f"before/{name}"] = g.astype(dtype), x.astype(dtype)
-    following = LOCAL_STEPS
-    if asked == LOCAL_STEPS:
-        following = FULL_GRADIENT if returns.chance < options["p"] else GRADIENT_CHANGE
-        remembered |= before
-    return _with(returns, moved), {**remembered, ASKED: np.asarray(following)}
-
-
-def _page_orders(memory: Arrays) -> Arrays:
-    """For local steps g, for a change of gradients the x before; for full gradients nothing but the question."""
-    words = {LOCAL_STEPS: "server", GRADIENT_CHANGE: "before"}
-    word = words.get(int(memory[ASKED].item())) if memory else None
-    return {name: array for name, array in memory.items() if name == ASKED or name.partition("/")[0] == word}
-
-
 @dataclass(frozen=True)
 class ServerRow:
     """A server optimizer: its step, its settings with the values they have by default, and what goes into orders.
@@ -227,9 +174,6 @@ SERVERS: dict[str, ServerRow] = {
     "fednova": ServerRow(fednova, {"momentum": 0.0}, half_of="FedNova"),
     "scaffold": ServerRow(scaffold, {"lr": 1.0}, lambda memory: memory, "SCAFFOLD"),
     "feddyn": ServerRow(feddyn, {"alpha": 0.01}, half_of="FedDyn"),
-    "fedfa": ServerRow(fedfa, {"lr": 1.0, "beta": 0.9, "alpha": 0.5}, half_of="FedFa"),
-    # p as PAGE has it (Li et al. 2021), b' / (b + b'): all sites take part in either exchange
-    "page": ServerRow(page, {"lr": 1.0, "p": 0.5, "rate": 1.0}, _page_orders, "FedPAGE"),
 }
 
 CORRECTIONS = {name: row.half_of for name, row in SERVERS.items() if row.half_of}

@@ -44,7 +44,7 @@ def _check_top(plan: Plan, said: str) -> None:
             f"{said} has the server build the models that it hands on, and sealed ones it cannot open. "
             'Leave sealed out, or take wire = "int8".'
         )
-    if method.grouped or method.turns:
+    if method.grouped:
         raise PlanError(
             f"{said} builds on the one common model that sites hold, and groups have several. "
             'Leave groups out, or take wire = "int8".'
@@ -54,7 +54,7 @@ def _check_top(plan: Plan, said: str) -> None:
             f"{said} builds on the common model with which all sites start, and here each starts with its own. "
             'Take initial_models = "common", or wire = "int8".'
         )
-    if any(each.aggregator != "mean" for each, _ in method.each_phase(1)):
+    if method.aggregator != "mean":
         raise PlanError(
             f"{said} has every site leave out most numbers, and a {method.aggregator} of such models would take the "
             'old ones for what most sites say. Take aggregator = "mean", or wire = "int8".'

@@ -1,16 +1,16 @@
 """Numbers in fewer bits: every array as codes and a scale of its own, rounded at random, so that the mean is kept.
 
-"int8" and "int4" are uniform stochastic quantisation (Alistarh et al. 2017, QSGD, section 3, with the largest number of
-an array in place of its norm): x / s lies between two whole numbers and becomes one of them, the nearer the likelier,
-so that the mean over draws is x. s is the largest |x| over 127, or over 7. "half" is a float16 of x over the largest
-|x|, to the nearest. Buffers (running statistics, counters) and single numbers go as they are: they are few, and a
-variance that is rounded to zero would be divided by.
+"int8" is uniform stochastic quantisation (Alistarh et al. 2017, QSGD, section 3, with the largest number of an array in
+place of its norm): x / s lies between two whole numbers and becomes one of them, the nearer the likelier, so that the
+mean over draws is x. s is the largest |x| over 127. "half" is a float16 of x over the largest |x|, to the nearest.
+Buffers (running statistics, counters) and single numbers go as they are: they are few, and a variance that is rounded
+to zero would be divided by.
 
-Departs from QSGD: its codes are of varying length (Elias), ours of 8 or 4 bits, so that a message has one length.
+Departs from QSGD: its codes are of varying length (Elias), ours of 8 bits, so that a message has one length.
 """
 
-import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.wire import SQUARES, Arrays
 
 SCALES = "~scales"  # in a record, the scales of its arrays in the order of their names; no array of torch is called so
-MOST = {"int8": 127, "int4": 7}  # the largest code, either way
-DTYPES = {"half": np.dtype(np.float16), "int8": np.dtype(np.int8), "int4": np.dtype(np.uint8)}
+MOST = 127  # the largest code of "int8", either way
+DTYPES: dict[str, np.dtype[Any]] = {"half": np.dtype(np.float16), "int8": np.dtype(np.int8)}
 Like = Mapping[str, np.ndarray]  # a model, of which only names, shapes and kinds of numbers are read
 
 
@@ -30,10 +30,9 @@ class CodecError(ValueError):
 def encode(models: Arrays, wire: str, rngs: Sequence[np.random.Generator] = ()) -> Arrays:
     """Models {name: (models, ...)} as they travel: codes under the same names, and scales (models, arrays).
 
-    ``wire`` is "full" (themselves), "half", "int8" or "int4"; the latter two draw from ``rngs``, one generator a model,
-    so much for every number that no model sees what another draws. Codes of "int4" are two a byte, (models, bytes). A
-    model with a number that is not finite gets a scale that is not. Squares (Adam's) go as their roots, lest small ones
-    become zero.
+    ``wire`` is "full" (themselves), "half" or "int8", which draws from ``rngs``, one generator a model, so much for
+    every number that no model sees what another draws. A model with a number that is not finite gets a scale that is
+    not. Squares (Adam's) go as their roots, lest small ones become zero.
     """
     coded = [name for name in sorted(models) if is_coded(name, models[name][0])]
     if not coded or wire == "full":
@@ -41,17 +40,16 @@ def encode(models: Arrays, wire: str, rngs: Sequence[np.random.Generator] = ()) 
     count = len(models[coded[0]])
     flat = [_roots(name, models[name]).reshape(count, -1).astype(np.float64) for name in coded]
     ends = np.cumsum([part.shape[1] for part in flat])
-    draws = np.stack([rng.random(ends[-1]) for rng in rngs]) if wire in MOST else None  # (models, numbers)
+    draws = np.stack([rng.random(ends[-1]) for rng in rngs]) if wire == "int8" else None  # (models, numbers)
     sent, scales = {name: models[name] for name in models if name not in coded}, []
     for name, part, end in zip(coded, flat, ends, strict=True):
-        scale = _scale(part, MOST.get(wire, 1))
+        scale = _scale(part, MOST if wire == "int8" else 1)
         scales.append(scale)
         with np.errstate(invalid="ignore", divide="ignore"):
             within = np.where((scale > 0) & np.isfinite(scale), part / scale.astype(np.float64), 0.0)
         if draws is not None:
             within = np.floor(within + draws[:, end - part.shape[1] : end])
-        codes = within.astype(np.int8 if wire in MOST else np.float16)
-        sent[name] = _two_a_byte(codes) if wire == "int4" else codes.reshape(models[name].shape)
+        sent[name] = within.astype(DTYPES[wire]).reshape(models[name].shape)
     sent = {name: sent[name] for name in models}  # in the order in which they came
     return sent | {SCALES: np.concatenate(scales, axis=1)}
 
@@ -90,11 +88,9 @@ def is_coded(name: str, array: np.ndarray | None) -> bool:
 
 def _numbers(name: str, codes: np.ndarray, wire: str, shape: tuple[int, ...]) -> np.ndarray:
     """An array's codes, one by one, (models, numbers). CodecError where they are not of a model of this ``shape``."""
-    count = math.prod(shape[1:])
-    expected = (shape[0], math.ceil(count / 2)) if wire == "int4" else shape
-    if codes.dtype != DTYPES[wire] or codes.shape != expected:
+    if codes.dtype != DTYPES[wire] or codes.shape != shape:
         raise CodecError(f"array {name[:80]!r}: expected {wire} codes of {shape[1:]}")
-    return _apart(codes, count) if wire == "int4" else codes.reshape(shape[0], -1)
+    return codes.reshape(shape[0], -1)
 
 
 def _scale(part: np.ndarray, most: int) -> np.ndarray:
@@ -116,16 +112,3 @@ def _roots(name: str, array: np.ndarray) -> np.ndarray:
 
 def _squares(name: str, array: np.ndarray) -> np.ndarray:
     return np.square(array) if _is_square(name) else array
-
-
-def _two_a_byte(codes: np.ndarray) -> np.ndarray:
-    """Codes from -7 to 7, (models, numbers), as bytes, (models, half as many); an odd one out has a zero beside it."""
-    shifted = (codes + 8).astype(np.uint8)
-    even = np.pad(shifted, ((0, 0), (0, shifted.shape[1] % 2)), constant_values=8)
-    return even[:, ::2] << 4 | even[:, 1::2]
-
-
-def _apart(packed: np.ndarray, numbers: int) -> np.ndarray:
-    """The codes of which :func:`_two_a_byte` has made these bytes."""
-    both = np.stack([packed >> 4, packed & 15], axis=-1).reshape(len(packed), -1)
-    return both[:, :numbers].astype(np.int8) - np.int8(8)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-PRECISIONS = ("full", "half", "int8", "int4")
+PRECISIONS = ("full", "half", "int8")
 TOP = re.compile(r"top(\d{1,3}(?:\.\d{1,6})?)%")
 
 

@@ -90,10 +90,6 @@ def _check_method(method: Method) -> None:
         )
     if method.rule == "scaffold":
         raise PlanError("SCAFFOLD needs one model at all sites: its control variates are as large as the model.")
-    if method.rule == "fedfa":
-        raise PlanError("FedFa needs one model at all sites, to hold what they do with it against each other.")
-    if method.rule == "page":
-        raise PlanError("FedPAGE needs one model at all sites: its gradients are as large as the model.")
     if method.tree is not None and (method.tree.travel == "trees" or method.tree.fold_at == "server"):
         raise PlanError(
             "Where sites keep layers to themselves, their trees stay and are folded at the site; use "

@@ -129,7 +129,7 @@ class Exposure:
     def _set_out(self, commons: list[Arrays], count: int) -> None:
         """So many travellers set out from the common models of their groups."""
         groups = np.arange(count) % len(commons)
-        if self.plan.method.turns:
+        if self.plan.method.by_samples:
             groups[:] = self._turn % len(commons)
         self._commons = commons
         self._start = {name: np.stack([model[name] for model in commons])[groups] for name in commons[0]}

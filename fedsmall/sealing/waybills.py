@@ -57,11 +57,9 @@ class Waybills:
         return there[site]
 
     def next_site(self, t: int, site: str) -> str | None:
-        """Where the traveller that a site trained for round ``t`` trains next; None after the last contact, and where
-        the next phase sets out anew.
-        """
+        """Where the traveller that a site trained for round ``t`` trains next; None after the last contact."""
         place, who = self.number(t), self.traveller(t, site)
-        if place + 1 == len(self.legs) or self.legs[place + 1][0].phase != self.legs[place][0].phase:
+        if place + 1 == len(self.legs):
             return None
         return next(name for name, other in self.legs[place + 1][1].items() if other == who)
 
@@ -76,10 +74,10 @@ class Waybills:
         return averages[-1] if averages else 0
 
     def group(self, t: int, site: str) -> int:
-        """The group of the traveller that trains at a site for round ``t``: with turns, that whose turn it is."""
+        """The group of the traveller that trains at a site for round ``t``."""
         method, there = self.plan.method, self.legs[self.number(t)][1]
         groups = method.group_count(len(self.names))
-        if method.turns:
+        if method.by_samples:
             averages = sum(c.action is Action.AGGREGATE for c, _ in self.legs[: self.number(t)])
             return averages % groups
         return int(groups_of(method, len(there), groups)[self.traveller(t, site)])

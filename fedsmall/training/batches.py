@@ -78,11 +78,6 @@ class Batches:
         if not draws and not masks and once:  # a round is every site's whole data
             self._blocks = (_by_site(self._x, len(names)), _by_site(self._y, len(names)))
 
-    def of_site(self, site: int) -> tuple[Tensor, Tensor]:
-        """All samples of a site, and their targets."""
-        mine = slice(int(self._first[site]), int(self._first[site] + self.examples[site]))
-        return self._x[mine], self._y[mine]
-
     def order(self, sites: np.ndarray, pads: bool) -> np.ndarray | None:
         """Rows by falling size where sites differ in a way that matters, so that active ones are first; or None."""
         if self.uniform or (pads and bool((self.steps[sites] == self.steps[sites[0]]).all())):

@@ -1,6 +1,6 @@
 """The trainer of sites that all have one architecture: K = 1 at a hospital, K = all of them in a simulation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,11 +20,9 @@ from fedsmall.training.gradients.prepare import MaskedDropout, dropout_shapes
 from fedsmall.training.local_rules import pulled
 from fedsmall.training.lots import Lots
 from fedsmall.training.optimizers import fresh_state, learning_rate, step
-from fedsmall.training.page import Evaluated, Page, one_pass
 from fedsmall.training.site_memory import SiteMemory
 from fedsmall.training.stack import Rows, Stack, Tensors, index_of
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, all_here
-from fedsmall.wire import ACCURACY
 
 CACHE_BYTES = 4 * 2**20  # what a chunk of small models, with their gradients and moments, may take
 DEVICE_BYTES = 2 * 2**30  # the same on an accelerator
@@ -85,12 +83,6 @@ class Cohort(OneModelTrainer):
             self._batches = Lots(plan, names, samples, masks, self.device, sizes, seat or all_here(len(names)))
         else:
             self._batches = Batches(plan, names, samples, masks, self.device)
-        self._page: Page | None = None
-        if plan.method.rule == "page":
-            at_once = plan.model_copy(update={"recipe": one_pass(plan.recipe)})
-            everybody = Batches(at_once, names, samples, masks, self.device)
-            assert isinstance(self._batches, Batches)  # check_composition has seen to it
-            self._page = Page(self._gradients, self._batches, everybody, plan.recipe.lr)
         recipe = plan.recipe
         self._plain = not recipe.has_state and not recipe.weight_decay and plan.method.rule == "none"
 
@@ -117,8 +109,6 @@ class Cohort(OneModelTrainer):
         losses = torch.full((len(stack),), torch.nan, dtype=widest(self.device), device=self.device)
         with torch.no_grad():
             remembered.receive(first.sites, stack.parameters, signals.common, signals.rule)
-            if remembered.wants_accuracy and first.arrived:
-                remembered.keep(first.sites, {ACCURACY: self._accuracies(stack, first.sites)})
             for rows in self._chunks(stack, first.sites):
                 part = stack.rows(rows)
                 for leg in legs:
@@ -160,19 +150,6 @@ class Cohort(OneModelTrainer):
     def _outputs(self, models: Stack, x: Tensor) -> Tensor:
         return self._gradients.predict(models.parameters, models.buffers, x)
 
-    def _accuracies(self, stack: Stack, sites: np.ndarray) -> Tensor:
-        """How much of its site's training samples each model has right, (rows,)."""
-        assert isinstance(self._batches, Batches)
-        found = next(iter(stack.parameters.values())).new_zeros(len(stack))
-        for row, site in enumerate(sites.tolist()):
-            x, y = self._batches.of_site(site)
-            outputs = torch.cat(
-                [self._outputs(stack.rows(slice(row, row + 1)), some) for some in torch.split(x, 1024)], 1
-            )[0]
-            called = outputs[:, 0] > 0 if outputs.shape[1] == 1 else outputs.argmax(1)
-            found[row] = (called == y).to(found).mean()
-        return found
-
     def _chunks(self, stack: Stack, sites: np.ndarray) -> list[slice | np.ndarray]:
         """Few enough rows at a time; sorted by size where that lets more of them take their steps together."""
         size = self._gradients.chunk or self._fitting(stack)
@@ -188,8 +165,7 @@ class Cohort(OneModelTrainer):
 
     def _leg(self, models: Stack, leg: Leg, memory: SiteMemory, losses: Tensor | None) -> None:
         """Train through one leg; ``losses`` (rows,) is filled where given. Unequal sites are brought into order."""
-        batches = self._page.batches_for(memory.asked(leg.sites)) if self._page else self._batches
-        order = batches.order(leg.sites, self._gradients.pads)
+        order = self._batches.order(leg.sites, self._gradients.pads)
         if order is None:
             self._rounds(models, leg, memory, losses)
             return
@@ -210,12 +186,7 @@ class Cohort(OneModelTrainer):
         variables = memory.variables(leg.sites)
         for t in range(leg.t - leg.rounds + 1, leg.t + 1):
             lr = learning_rate(self.plan.recipe, t, self.plan.rounds)
-            if self._page is None:
-                steps, taken = self._batches.steps, self._round(models, state, variables, leg.sites, t, lr)
-            else:
-                asked = memory.asked(leg.sites)
-                steps, taken = self._page.steps(asked), self._page.round(asked, models, variables, leg.sites, t, lr)
-            self._go_through(taken, steps[leg.sites], losses if t == leg.t else None)
+            self._round(models, state, variables, leg.sites, t, lr, losses if t == leg.t else None)
             if variables:
                 memory.count(leg.sites, lr * self._batches.steps[leg.sites])
         if staying is not None:
@@ -240,15 +211,13 @@ class Cohort(OneModelTrainer):
         sites: np.ndarray,
         t: int,
         lr: float,
-    ) -> Iterator[Evaluated]:
-        """One round in place: the rows that take a step together, their batch, and their outputs before it."""
+        losses: Tensor | None,
+    ) -> None:
+        """One round in place; where ``losses`` (rows,) is given, each row's mean loss over its steps is added."""
+        steps = self._batches.steps[sites]
         for rows, batch in self._batches.round(sites, t, self._gradients.pads):
             active = models if rows.stop == len(models) and rows.start == 0 else models.rows(rows)
-            yield rows, batch, self._step(active, _cut(state, rows), _cut(variables, rows), batch, lr)
-
-    def _go_through(self, taken: Iterator[Evaluated], steps: np.ndarray, losses: Tensor | None) -> None:
-        """Go through a round; where ``losses`` is given, each row's mean loss over its ``steps`` (rows,) is added."""
-        for rows, batch, outputs in taken:
+            outputs = self._step(active, _cut(state, rows), _cut(variables, rows), batch, lr)
             if losses is not None:
                 share = mean_loss(self._loss, outputs, batch).to(losses.dtype)
                 losses[rows] += share / torch.from_numpy(steps[rows]).to(share.device)

@@ -2,10 +2,9 @@
 
 A rule is a row of :data:`RULES`, made of pure functions on arrays with a leading axis, so one site and many are driven
 by the same code. Its arrays are named by words: "reference", the last common model that the site received; "control"
-and "server", SCAFFOLD's c_i and c; "history", FedDyn's h_i; "server" and "before", FedPAGE's g and the common model
-before the last. A memory holds them as "<word>/<parameter>", and numbers: "known", 1 once a common model has been
-received, "rate", the sum of the learning rates of the steps since, and "asked", what FedPAGE's server asks for. On the
-wire (:data:`fedsmall.wire.RULE`) an order brings SCAFFOLD's "server" or FedPAGE's words, a reply SCAFFOLD's "control".
+and "server", SCAFFOLD's c_i and c; "history", FedDyn's h_i. A memory holds them as "<word>/<parameter>", and two
+numbers: "known", 1 once a common model has been received, and "rate", the sum of the learning rates of the steps since.
+On the wire (:data:`fedsmall.wire.RULE`) an order brings SCAFFOLD's "server", a reply its "control".
 """
 
 from collections.abc import Callable
@@ -15,8 +14,8 @@ from torch import Tensor
 
 from fedsmall.plan import Method
 from fedsmall.training.stack import Tensors
-from fedsmall.wire import ACCURACY, ASKED
 
+NUMBERS = ("known", "rate")
 Variables = dict[str, Tensor]  # one parameter's arrays by word, and "known" and "rate", (models, 1, ...)
 Pull = Callable[[Tensor, Tensor, Variables, Method], Tensor]
 Close = Callable[[Tensor, Variables, Method], tuple[Variables, Variables]]
@@ -28,8 +27,6 @@ class Rule(NamedTuple):
     pull: Pull
     close: Close
     remembers: tuple[str, ...] = ()
-    numbers: tuple[str, ...] = ("known", "rate")
-    tells: tuple[str, ...] = ()  # which of the numbers it sends
 
 
 def proximal(gradient: Tensor, parameter: Tensor, variables: Variables, method: Method) -> Tensor:
@@ -91,9 +88,6 @@ RULES: dict[str, Rule] = {
         scaffold, close_scaffold_by_gradient, remembers=("reference", "control", "server", GRADIENT)
     ),
     "feddyn": Rule(feddyn, close_feddyn, remembers=("reference", "history")),
-    "fedfa": Rule(_as_it_is, _nothing, ("reference",), ("known", "rate", ACCURACY), tells=(ACCURACY,)),
-    # its steps are its own (fedsmall.training.page); what it needs comes with every order
-    "page": Rule(_as_it_is, _nothing, ("reference", "server", "before"), ("known", "rate", ASKED)),
 }
 
 
@@ -126,5 +120,5 @@ def closed(parameters: Tensors, memory: Tensors, method: Method) -> tuple[Tensor
 
 def _variables(rule: Rule, memory: Tensors, name: str, like: Tensor) -> Variables:
     variables = {word: memory[f"{word}/{name}"] for word in rule.remembers}
-    numbers = {word: memory[word].reshape(-1, *[1] * (like.dim() - 1)) for word in rule.numbers}
+    numbers = {word: memory[word].reshape(-1, *[1] * (like.dim() - 1)) for word in NUMBERS}
     return variables | numbers

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from fedsmall.plan import Plan
-from fedsmall.training.local_rules import GRADIENT, closed, rule_of
+from fedsmall.training.local_rules import GRADIENT, NUMBERS, closed, rule_of
 from fedsmall.training.optimizers import fresh_state
 from fedsmall.training.stack import Rows, Tensors, index_of
-from fedsmall.wire import ACCURACY, ASKED, Arrays
+from fedsmall.wire import Arrays
 
 
 class SiteMemory:
@@ -34,7 +34,7 @@ class SiteMemory:
             for name, tensor in like.items()
         }
         if self._rule.remembers:
-            self._held |= {word: some.new_zeros(sites) for word in self._rule.numbers}
+            self._held |= {word: some.new_zeros(sites) for word in NUMBERS}
         self._moments = tuple(fresh_state(like, plan.recipe)) if stays else ()
         self._held |= fresh_state(like, plan.recipe) if stays else {}
         for name, array in (saved or {}).items():
@@ -62,15 +62,6 @@ class SiteMemory:
     def wants_gradient(self) -> bool:
         """Whether the rule asks for the gradient at the common model."""
         return GRADIENT in self._rule.remembers
-
-    def asked(self, sites: np.ndarray) -> int:
-        """What the server asks of these sites, the same of all that it sends an order at a time; 0 at first."""
-        return int(self._held[ASKED][int(sites[0])])
-
-    @property
-    def wants_accuracy(self) -> bool:
-        """Whether the rule asks how well the model that comes does on a site's training samples."""
-        return ACCURACY in self._rule.tells
 
     def keep_gradient(self, sites: np.ndarray, gradient: Tensors) -> None:
         """Remember the gradient at the common model that these sites have received."""
@@ -102,7 +93,7 @@ class SiteMemory:
         remembered, sent = closed(parameters, self.variables(sites), self._method)
         for name, tensor in remembered.items():
             self._put(name, sites, tensor)
-        return sent | self._rows(sites, self._rule.tells)
+        return sent
 
     def arrays(self) -> Arrays:
         """All that is remembered, {name: (sites, ...)}, as copies."""

@@ -12,7 +12,7 @@ from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Method, Plan
 
 APART = "; or start each region by itself, with `fedsmall start --region` and, above them, `--above`"
-RULES = ("proximal", "scaffold", "feddyn", "fednova", "page", "fedfa")
+RULES = ("proximal", "scaffold", "feddyn", "fednova")
 
 
 def check_served(plan: Plan) -> None:
@@ -86,8 +86,7 @@ def _of_groups(plan: Plan) -> dict[str, bool]:
     """What neither has: other sets of models than one for each site, or other ends of a run than its last round."""
     method = plan.method
     return {
-        "phases are for a part of the sites": bool(method.phases),
-        "groups, turns and validate are for models that one server keeps apart": method.grouped or method.turns,
+        "groups and validate are for models that one server keeps apart": method.grouped,
         "snapshots and ema are of one server's common models": method.snapshots > 1 or method.ema > 0,
         "fraction draws who takes part in a contact": method.fraction < 1,
         "stop is decided by the losses of all sites together": plan.stop is not None,

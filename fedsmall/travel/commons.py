@@ -77,7 +77,7 @@ class Commons:
         """
         refused, events = set(), []
         self.agreed = self._method.region_count == 1
-        for group in [self.turn] if self._method.turns else range(len(self.models)):
+        for group in [self.turn] if self._method.by_samples else range(len(self.models)):
             counted = updates(group)
             if not counted.sites:
                 continue
@@ -86,7 +86,7 @@ class Commons:
                 refused.add(group)
                 events += told
             self._take(group, model)
-        if self._method.turns:
+        if self._method.by_samples:
             self.turn = (self.turn + 1) % len(self.models)
         return refused, events
 
@@ -94,7 +94,7 @@ class Commons:
     def are_means(self) -> bool:
         """Whether several groups' next common models are the plain means of their models, and nothing else."""
         plain = all(type(combiner) is Aggregate and combiner.aggregator == "mean" for combiner in self._combiners)
-        return plain and len(self.models) > 1 and not (self._method.weighted or self._method.turns)
+        return plain and len(self.models) > 1 and not (self._method.weighted or self._method.by_samples)
 
     def unite(self, weights: np.ndarray) -> int:
         """Make the regions' common models one, their mean with these ``weights``, (regions,); gives the bytes sent.

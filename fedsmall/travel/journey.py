@@ -1,8 +1,8 @@
 """Who is where: the sites at which travellers train, from contact to contact, as the plan alone decides it.
 
-Where a phase of the run is for the largest sites, their numbers of ``samples`` decide beside the plan which those are;
-and where models travel by routes (:mod:`fedsmall.travel.routes`), which sites are in which fold: no traveller is ever
-at a site of the fold of its route. Travellers are numbered; number k is of group k modulo the groups.
+Where models travel by routes (:mod:`fedsmall.travel.routes`), numbers of ``samples`` decide beside the plan which sites
+are in which fold: no traveller is ever at a site of the fold of its route. Travellers are numbered; number k is of
+group k modulo the groups.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from fedsmall.travel.schedule import Action, Contact, bijection, contacts_of, pa
 def groups_of(method: Method, travellers: int, groups: int) -> np.ndarray:
     """The group of every traveller at the start, of so many ``groups``: (travellers,)."""
     numbers = np.arange(travellers)
-    return np.zeros_like(numbers) if method.turns else numbers % groups
+    return np.zeros_like(numbers) if method.by_samples else numbers % groups
 
 
 def routes_of(method: Method, sites: int) -> np.ndarray:
@@ -30,7 +30,7 @@ def routes_of(method: Method, sites: int) -> np.ndarray:
 
 
 def set_out(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
-    """The sites at which travellers train for the first contact, of the run or of a phase."""
+    """The sites at which travellers train for the first contact."""
     there, folds = drawn(plan, sites, contact, samples), folds_of(plan, samples)
     if folds is None:
         return there
@@ -44,18 +44,16 @@ def moved(
 
     A piece of a contact moves nobody. Where all sites take part, an aggregation does not either, unless it leaves
     groups that are to meet other sites; where some of them do, every traveller goes to a site that was drawn for
-    ``contact``, so that none waits at one that was not. A phase sets out anew.
+    ``contact``, so that none waits at one that was not.
     """
-    if contact.phase != before.phase:
-        return set_out(plan, sites, contact, samples)
-    method, there = plan.method.in_phase(contact.phase), taking_part(plan.method, contact.phase, sites, samples)
-    everyone = method.everyone(len(there))
+    method = plan.method
+    everyone = method.everyone(sites)
     if not before.travels or (everyone and before.action is Action.AGGREGATE and not method.grouped):
         return at
     if method.region_count > 1:
         return np.asarray(between_regions(plan, sites, before.t)[at])
     if method.route == "cyclic" or (method.topology is not None and method.topology.by == "ring"):
-        return np.asarray(there[(np.searchsorted(there, at) + 1) % len(there)])
+        return np.asarray((at + 1) % sites)
     folds = folds_of(plan, samples)
     if folds is not None:
         there = drawn(plan, sites, contact, samples)
@@ -63,7 +61,7 @@ def moved(
         return np.asarray(there[route[np.argsort(np.argsort(at))]])
     route = bijection(plan.travel_seed, before.t, len(at))
     if everyone:
-        return np.asarray(there[route[np.searchsorted(there, at)]])
+        return np.asarray(route[at])
     return np.asarray(drawn(plan, sites, contact, samples)[route[np.argsort(np.argsort(at))]])
 
 
@@ -84,14 +82,13 @@ def drawn(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ())
     """The numbers of the sites that take part in a contact, in order; of the first, where all go round."""
     if plan.method.family != "federated":
         return np.arange(sites)
-    method = plan.method.in_phase(contact.phase)
-    there = taking_part(plan.method, contact.phase, sites, samples).tolist()
+    method = plan.method
     if method.route == "cyclic":
-        return np.array(spaced(there, method.travelling(len(there))))
+        return np.array(spaced(range(sites), method.travelling(sites)))
     folds = folds_of(plan, samples)
     if folds is not None:
         return np.array(drawn_by_routes(plan.travel_seed, method, contact.due, folds))
-    return np.array(participants(plan.travel_seed, contact.due, there, method.fraction, method.models))
+    return np.array(participants(plan.travel_seed, contact.due, range(sites), method.fraction, method.models))
 
 
 def drawn_by_routes(seed: int, method: Method, t: int, folds: np.ndarray) -> list[int]:
@@ -102,20 +99,6 @@ def drawn_by_routes(seed: int, method: Method, t: int, folds: np.ndarray) -> lis
         if has_room(routes, folds[chosen]):
             return chosen
         attempt += 1
-
-
-def taking_part(method: Method, phase: int, sites: int, samples: Sequence[int] = ()) -> np.ndarray:
-    """The numbers of the sites that take part in a phase, in order: those with the most ``samples``, or all.
-
-    Of sites with equal numbers those come first that are first by name. Raises ValueError where ``samples`` are wanted
-    and not there.
-    """
-    count = method.phases[phase].sites_of(sites) if method.phases else sites
-    if count >= sites:
-        return np.arange(sites)
-    if len(samples) != sites:
-        raise ValueError("which sites are the largest is known from their numbers of samples, one a site; give them")
-    return np.sort(np.argsort(-np.asarray(samples), kind="stable")[:count])
 
 
 def journey(plan: Plan, sites: int, samples: Sequence[int] = ()) -> Iterator[tuple[Contact, np.ndarray]]:

@@ -70,9 +70,10 @@ def among(plan: Plan, sites: int) -> Plan:
     """The plan as so many sites follow it: with fewer sites than routes, folds are of samples; trees have a forest."""
     plan = plan.with_model_of(sites)
     validation = plan.method.validation
-    if validation is None or plan.method.turns or sites >= validation.routes:
+    if validation is None or validation.by_samples or sites >= validation.routes:
         return plan
-    return plan.model_copy(update={"method": plan.method.model_copy(update={"turns": True})})
+    of_samples = validation.model_copy(update={"by_samples": True})
+    return plan.model_copy(update={"method": plan.method.model_copy(update={"validation": of_samples})})
 
 
 def folds_of_samples(plan: Plan, site: str, own: Samples) -> np.ndarray:

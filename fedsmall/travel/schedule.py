@@ -1,18 +1,17 @@
 """When models travel, and how: the part that makes federated averaging, daisy-chaining and FedDC one algorithm."""
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate, count
+from itertools import count
 from math import lcm
 from typing import NamedTuple, TypeVar, final
 
 import numpy as np
 
 from fedsmall.codec.check_wire import top_share
-from fedsmall.plan import Method, Plan
+from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 
 Site = TypeVar("Site", str, int)  # its name, or its number in the order of names
@@ -31,14 +30,12 @@ class Contact(NamedTuple):
 
     A communication round, as others say. A simulation cuts it in pieces where it evaluates models between two contacts
     (:func:`pieces`): a piece's action is TRAIN, and ``leads_to`` is the round of the contact to which it belongs.
-    ``phase`` is the number of the run's phase (``Method.phases``) in which it is.
     """
 
     t: int
     rounds: int
     action: Action
     leads_to: int = 0  # 0: to its own round
-    phase: int = 0
 
     @property
     def travels(self) -> bool:
@@ -69,10 +66,6 @@ class AbstractSchedule(ABC):
     def action(self, t: int) -> Action:
         """What is due after round ``t`` = 1, 2, ... of a run that goes on after it."""
 
-    def phase(self, t: int) -> int:
-        """The number of the phase to which round ``t`` belongs."""
-        return 0
-
     def contacts(self, rounds: int | None = None) -> Iterator[Contact]:
         """The contacts of a run, in order; every local round belongs to exactly one of them.
 
@@ -94,7 +87,7 @@ class AbstractSchedule(ABC):
         for t in count(1) if rounds is None else range(1, rounds + 1):
             action = Action.AGGREGATE if t == rounds else self.action(t)
             if action is not Action.TRAIN:
-                yield Contact(t, t - before, action, phase=self.phase(t))
+                yield Contact(t, t - before, action)
                 before = t
 
 
@@ -132,50 +125,19 @@ class RandomSchedule(AbstractSchedule):
     """
 
     seed: int = 0
-    since: int = 0  # rounds of the run before its own
 
     def action(self, t: int) -> Action:
         """What follows round ``t`` = 1, 2, ...; the same at every call."""
         period = lcm(self.permute_every or 1, self.aggregate_every or 1)
-        drawn = int(rng_for(self.seed, "schedule", self.since + t).integers(period))
+        drawn = int(rng_for(self.seed, "schedule", t).integers(period))
         return Schedule(self.permute_every, self.aggregate_every).action(drawn)
 
 
-@final
-@dataclass(frozen=True)
-class Phases(AbstractSchedule):
-    """One schedule after the other, each of which counts its own rounds; an aggregation ends every phase.
-
-    ``ends`` are the last rounds of all phases but the last, in order, and ``schedules`` one for each phase.
-    """
-
-    ends: tuple[int, ...] = ()
-    schedules: tuple[AbstractSchedule, ...] = ()
-
-    def phase(self, t: int) -> int:
-        """The number of the phase to which round ``t`` belongs."""
-        return bisect_left(self.ends, t)
-
-    def action(self, t: int) -> Action:
-        """What is due after round ``t``."""
-        phase = self.phase(t)
-        return Action.AGGREGATE if t in self.ends else self.schedules[phase].action(t - (0, *self.ends)[phase])
-
-
 def schedule_for(plan: Plan) -> AbstractSchedule:
-    """The schedule of the plan's method: periods, or random with the same expected counts; or phases of such."""
-    lengths = [phase.rounds_of(plan.rounds) for phase in plan.method.phases[:-1]]
-    ends = tuple(accumulate(lengths))
-    schedules = [
-        _periods(method, plan.seed, since)
-        for (method, _), since in zip(plan.method.each_phase(1), (0, *ends), strict=True)
-    ]
-    return Phases(ends=ends, schedules=tuple(schedules)) if ends else schedules[0]
-
-
-def _periods(method: Method, seed: int, since: int) -> AbstractSchedule:
+    """The schedule of the plan's method: periods, or random with the same expected counts."""
+    method = plan.method
     if method.random_schedule:
-        return RandomSchedule(method.permute_every, method.aggregate_every, seed, since)
+        return RandomSchedule(method.permute_every, method.aggregate_every, plan.seed)
     return Schedule(method.permute_every, method.aggregate_every)
 
 
@@ -189,7 +151,7 @@ def pieces(contacts: Iterable[Contact], every: int | None) -> Iterator[Contact]:
     for contact in contacts:
         start = contact.t - contact.rounds
         for t in range(start - start % every + every, contact.t, every) if every else ():
-            yield Contact(t, t - start, Action.TRAIN, contact.t, contact.phase)
+            yield Contact(t, t - start, Action.TRAIN, contact.t)
             start = t
         yield contact._replace(rounds=contact.t - start)
 

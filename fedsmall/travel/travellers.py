@@ -47,8 +47,9 @@ class Travellers:
         self.move = self._moved  # where models go between two contacts
         self.has_sent = np.zeros(0, dtype=bool)  # of sites elsewhere: which have sent a model at the last contact
         self.refused: set[int] | None = None  # groups without a new model, from an aggregation to :meth:`become_common`
+        self.at = np.zeros(0, dtype=np.int64)  # nobody has set out
         self._before: Contact | None = None
-        self._phase, self._memory = -1, Arrays()
+        self._memory = Arrays()
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
         # contact by contact: each noises or rounds, or is an exchange of messages
         self.careful = at_contacts(plan) is not None or in_codes(plan) or trainer.is_remote
@@ -60,15 +61,15 @@ class Travellers:
         self._alone = self._in_part or plan.method.topology is not None  # nobody sees all models of a contact
 
     def depart(self, contact: Contact) -> None:
-        """Give a model to every site that takes part in the first contact of the run, or of a phase."""
+        """Give a model to every site that takes part in the first contact of the run."""
         self.at = set_out(self.plan, len(self.names), contact, self.trainer.samples)
-        self._sizes, self._phase = [], contact.phase
+        self._sizes = []
         rows, method = len(self.at), self.plan.method
         self.trainer.check_room(rows, self.commons.models[0])
         self.group = groups_of(method, rows, len(self.commons))
         if method.region_count > 1:
             self.group = regions_of(self.plan, len(self.names))[self.at]
-        own = self.plan.initial_models == "independent" and not method.grouped and self._before is None
+        own = self.plan.initial_models == "independent" and not method.grouped
         common = self._outbox.take(self.commons.models, 0)
         start = [self._initial(self.names[site]) for site in self.at] if own else common
         self.stack: Stack = self.trainer.stack([Traveller(model) for model in start])
@@ -89,7 +90,7 @@ class Travellers:
         """Train all travellers from contact to contact; None, and nothing has happened, where one contact at a time
         must be looked at. A traveller whose model is not finite after one contact is as it was before it.
         """
-        if self._phase != stretch[0].phase:
+        if not len(self.at):
             self.depart(stretch[0])
         legs, at, before, crossed = [], self.at, self._before, 0
         for contact in stretch:
@@ -223,12 +224,11 @@ class Travellers:
         return bool((sizes_of(self.stack)[0] <= largest(self._largest())).all())
 
     def places(self, following: Contact | None) -> dict[str, tuple[int, str, bool]]:
-        """Which model is at each site for the ``following`` contact of the same phase: its number among different ones,
+        """Which model is at each site for the ``following`` contact: its number among different ones,
         the site that trained it last (nobody: ""), and whether it is the global model.
         """
         assert self._before is not None
-        goes_on = following is not None and following.phase == self._before.phase
-        at = self.move(self.at, self._before, following) if goes_on and following is not None else self.at
+        at = self.at if following is None else self.move(self.at, self._before, following)
         is_global = self.common if self.refused is None else np.ones(len(at), dtype=bool)
         number = np.where(is_global, self.group, len(self.commons) + np.arange(len(at)))
         by = ["" if flag or site < 0 else self.names[site] for site, flag in zip(self._by, is_global, strict=True)]
@@ -271,7 +271,7 @@ class Travellers:
         own = {name: models[name] for name in names}
         self.stack = self.trainer.stack_of(tensors_of(own), tensors_of(kept.get("beside", {})))
         self._sizes_of_one = bytes_on_the_way(self.plan, self.stack)
-        self._before, self._phase, self._rule = before, before.phase, kept.get("rule", {})
+        self._before, self._rule = before, kept.get("rule", {})
         if numbers["refused"] is not None:
             self.refused = set(numbers["refused"])
             self.become_common()
@@ -309,8 +309,8 @@ class Travellers:
         assert self.refused is not None
         afresh, self.refused = self.refused, None
         models, rows = self._outbox.take(self.commons.models, self._before.t), np.arange(len(self.at))
-        self._forget(rows if self.plan.method.turns else rows[np.isin(self.group, list(afresh))])
-        if self.plan.method.turns:
+        self._forget(rows if self.plan.method.by_samples else rows[np.isin(self.group, list(afresh))])
+        if self.plan.method.by_samples:
             self.group[:] = self.commons.turn
         if len(models) == 1:
             self.stack.replace(models[0])

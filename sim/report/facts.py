@@ -365,12 +365,6 @@ SENT_BESIDE: dict[str, Callable[[Plan], Any]] = {
     "Under SCAFFOLD its control variate goes with it, which doubles what is sent.": lambda plan: (
         plan.method.rule == "scaffold"
     ),
-    "Under FedFa the accuracy of the common model on its training samples goes with it.": lambda plan: (
-        plan.method.rule == "fedfa"
-    ),
-    "Under FedPAGE every other contact tells a gradient, as a step down it, not a trained model.": lambda plan: (
-        plan.method.rule == "page"
-    ),
     "Where models travel by routes it tells sums and binned counts over its samples at evaluations.": lambda plan: (
         plan.method.validation
     ),

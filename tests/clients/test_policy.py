@@ -116,7 +116,6 @@ def test_a_policy_that_cannot_be_read_allows_nothing(tmp_path, text, line):
         ({"groups": 2}, 4, True),
         ({"groups": 2}, 6, False),
         ({"groups": "each"}, 40, True),
-        ({"groups": 5, "turns": True}, 40, False),  # all sites train one group's model at a time
         ({"models": 1}, 40, True),
     ],
 )

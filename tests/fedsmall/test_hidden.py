@@ -127,7 +127,6 @@ def checked(name: str, sites: int, plan: dict[str, Any] | None = None, **setting
 
 
 MOMENTS = {"recipe": Recipe(momentum=0.5)}
-PHASES = ({"rounds": 4, "sites": 3, "aggregate_every": 1}, {"permute_every": 1})
 REFUSED: dict[str, tuple[str, int, dict[str, Any], dict[str, Any], str]] = {
     "medians": ("FedMedian", 5, {}, {"privacy": SECURE}, r"'median' needs single models. Take aggregator = \"mean\""),
     "Radon points": ("FedDC+Radon", 12, {}, {"privacy": SECURE}, "'radon' needs single models.*sealed hops stay"),
@@ -150,12 +149,6 @@ REFUSED: dict[str, tuple[str, int, dict[str, Any], dict[str, Any], str]] = {
         {"privacy": Privacy(sealed=True, secure=True), "validate": {"routes": 5}, "aggregate_every": 2},
         "is how single hospitals differ. Leave validate or secure out",
     ),
-    "few in a phase": (
-        *("FedDC", 5, {}),
-        {"privacy": SECURE, "phases": ({"rounds": 4, "sites": 2}, {})},
-        "this plan has 2 models of 2 sites",
-    ),
-    "the largest sites": ("FedDC", 5, {}, {"privacy": SEALED, "phases": PHASES}, 'Give each phase sites = "all"'),
     "folds by samples": (
         *("TravellingGroups", 12, {}),
         {"privacy": SEALED, "validate": {"routes": 5}},
@@ -185,10 +178,6 @@ ALLOWED: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
     "routes over samples": (
         *("FedDC", 4, {}),
         {"privacy": SEALED, "validate": {"routes": 5}, "aggregate_every": 2},
-    ),
-    "phases of all": (
-        *("FedDC", 5, {}),
-        {"privacy": SEALED, "phases": ({"rounds": 4, "aggregate_every": 1}, {"permute_every": 1})},
     ),
     "trees": ("RepTreeFL", 5, {}, {"privacy": SECURE}),
     "who trains alone": ("Standalone", 1, {}, {"privacy": SECURE}),

@@ -119,7 +119,6 @@ def test_where_two_routes_leave_no_choice_models_go_where_they_must() -> None:
         ({"groups": 5, "validate": {"routes": 6}}, "5 groups make no 6 routes"),
         ({"groups": 1, "models": 3, "validate": {"routes": 4}}, "4 routes need a model each, and 3 travel"),
         ({"groups": "each", "validate": {"routes": 6}}, "no two models are averaged"),
-        ({"groups": "each", "turns": True, "validate": {"routes": 2}}, "turns are taken by groups"),
         (
             {"groups": 1, "aggregate_every": 10, "validate": {"routes": 6}},
             "Of 5 sites 6 routes take turns, one after every average, and this run averages 4 times where 6 are needed",
@@ -131,10 +130,6 @@ def test_where_two_routes_leave_no_choice_models_go_where_they_must() -> None:
             {"groups": 1, "validate": {"routes": 2}, "fraction": 0.5}
             | {"privacy": {"level": "patient", "clip": 1.0, "epsilon": 3.0, "lot": 4}},
             "which no epsilon covers",
-        ),
-        (
-            {"groups": 1, "validate": {"routes": 2}, "phases": ({"rounds": 1, "sites": 3}, {})},
-            "phases open only some sites to models",
         ),
         ({"groups": 1, "validate": {"routes": 2}, "rule": "proximal"}, "without validate"),
         ({"groups": 1, "family": "standalone", "validate": {"routes": 2}}, "are for models that travel"),

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from fedsmall.errors import PlanError
-from fedsmall.parts import EarlyStop, Phase, Privacy
+from fedsmall.parts import EarlyStop, Privacy
 from fedsmall.plan import Plan
 from fedsmall.sim.runs.scenario import build
 from fedsmall.stopping import best_round, check_stop, kept_back, looks, loss_of, ran_dry
@@ -143,12 +143,6 @@ def test_sites_too_small_to_keep_anything_back_are_refused():
 
     with pytest.raises(PlanError, match=r"hold_out = 0.25 of the few samples of a site is nobody"):
         check_run(plan, build_federation(plan))
-
-
-def test_phases_may_stop_between_their_averages():
-    phases = (Phase(rounds=2, aggregate_every=1), Phase(permute_every=1, aggregate_every=2))
-
-    assert looks(patient(settings={"phases": phases}, evaluate_every=2)) == {2, 4, 6, 8, 9}
 
 
 SCENARIO = {"name": "s", "task": "breast_cancer", "sites": 5, "rounds": 9, "evaluate_every": 3}

@@ -35,7 +35,6 @@ def _refused(plan: Plan) -> dict[str, bool]:
         f"rule = {method.rule!r} holds a model near what it has received": method.rule != "none",
         "fraction and models leave sites out by lot": method.fraction < 1 or method.models is not None,
         "groups and validate make several common models": method.grouped,
-        "phases are for a part of the sites": bool(method.phases),
         'route = "cyclic" hands models on': method.route != "random",
         "topology and regions have no one server that asks for models": method.topology is not None
         or method.region_count > 1,

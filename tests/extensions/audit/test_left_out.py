@@ -2,25 +2,23 @@
 
 import pytest
 
-from fedsmall.extensions.audit.scenario import CHANGED, IN_PHASES, OF_TREES, POOLED, SEVERAL, audit_scenario, chosen
+from fedsmall.extensions.audit.scenario import CHANGED, OF_TREES, POOLED, SEVERAL, audit_scenario, chosen
 from fedsmall.sim.runs.progress import Silent
 from fedsmall.sim.runs.scenario import build
 
 TASK = {"name": "small", "task": "digits", "sites": 4, "samples_per_site": 6, "rounds": 2, "seeds": [0]}
-PHASES = [{"rounds": 1, "sites": 0.5, "aggregate_every": 1}, {"permute_every": 1, "models": 1, "route": "cyclic"}]
 
 
 @pytest.mark.parametrize(
     ("method", "recipe", "reason"),
     [
         ({"name": "Central"}, {}, POOLED),
-        ({"name": "FedTM", "phases": PHASES}, {}, IN_PHASES),
         ({"name": "TravellingGroups", "groups": 2}, {}, SEVERAL),
         ({"name": "FedAvg", "ema": 0.9}, {}, SEVERAL),
         ({"name": "FedXGBBagging", "aggregate_every": 1}, {}, OF_TREES),
         ({"name": "FedDC"}, {"augment": ["shift"]}, CHANGED),
     ],
-    ids=["central", "phases", "groups", "moving-average", "trees", "changed-images"],
+    ids=["central", "groups", "moving-average", "trees", "changed-images"],
 )
 def test_what_is_not_attacked_is_named_with_its_reason(method, recipe, reason):
     scenario = build(

@@ -32,7 +32,7 @@ ASKED |= {
 ASKED = {
     name: plan
     for name, plan in ASKED.items()
-    if name != "Central" and not (plan.method.is_ensemble or plan.method.phases or plan.method.boosting)
+    if name != "Central" and not (plan.method.is_ensemble or plan.method.boosting)
 }
 
 

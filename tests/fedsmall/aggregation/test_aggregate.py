@@ -13,7 +13,7 @@ from fedsmall.randomness import rng_for
 
 few = settings(max_examples=25, deadline=None)
 NAMES = sorted(AGGREGATORS)
-ROBUST = sorted(set(AGGREGATORS) - {"mean", "matched_mean"})
+ROBUST = sorted(set(AGGREGATORS) - {"mean"})
 
 
 def models_of(seed, models=25, parameters=3):

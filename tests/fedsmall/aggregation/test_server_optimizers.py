@@ -166,10 +166,9 @@ def random_returns(rng: np.random.Generator, sites: int = 4, steps: int = 5) -> 
     }
     mean = {"w": models["w"].mean(axis=0), "norm.running_mean": models["norm.running_mean"].mean(axis=0)}
     mean["norm.num_batches_tracked"] = np.array(9)
-    rule = {"control/w": np.zeros((sites, 3, 2)), "accuracy": np.linspace(0, 1, sites)}
-    names = tuple(f"site-{number}" for number in range(sites))
+    rule = {"control/w": np.zeros((sites, 3, 2))}
     weights = np.full(sites, 1 / sites)
-    return common, Returns(models, mean, weights, np.full(sites, steps), sites, rule, names=names)
+    return common, Returns(models, mean, weights, np.full(sites, steps), sites, rule)
 
 
 @pytest.mark.parametrize(

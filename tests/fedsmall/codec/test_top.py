@@ -174,5 +174,5 @@ def test_a_form_is_a_precision_or_a_share():
         None, None, 0.01, 0.005, 1.0
     ]  # fmt: skip
     for wire in ("top0%", "top101%", "top", "top1", "gzip", "top1e1%", "top-1%"):
-        with pytest.raises(ValidationError, match='wire is "full", "half", "int8", "int4" or a share such as "top1%"'):
+        with pytest.raises(ValidationError, match='wire is "full", "half", "int8" or a share such as "top1%"'):
             read(wire)

@@ -20,7 +20,7 @@ METHODS = {
     "four models": Method(name="FedDC", permute_every=1, aggregate_every=3, models=4),
     "round and round": Method(name="TravellingModel", permute_every=1, models=2, route="cyclic"),
     "groups": Method(name="TravellingGroups", permute_every=1, aggregate_every=2, groups=3),
-    "turns": Method(name="ParallelFedAvg", aggregate_every=1, groups=2, turns=True),
+    "turns": Method(name="FedAvg", aggregate_every=1, validate={"routes": 2, "by_samples": True}),
     "averages": Method(name="FedAvg", aggregate_every=1),
 }
 

@@ -109,11 +109,6 @@ APART = {
         {"privacy": {"sealed": True, "secure": True}},
         "sealed and secure hide models from one server",
     ),
-    "phases": (
-        {"sites": SITES, "across": 0},
-        {"phases": [{"rounds": 2}, {}]},
-        "phases are for a part of the sites",
-    ),
 }
 
 

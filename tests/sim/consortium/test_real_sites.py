@@ -477,16 +477,16 @@ def test_a_killed_run_is_resumed_to_the_same_bits(loopback, finished):
         runs.resume(loopback.folder, "killed", print)
 
 
-def test_a_killed_run_in_phases_is_resumed_to_the_same_bits_and_the_same_visitors(loopback):
-    phases = "[{rounds = 3, sites = 2, aggregate_every = 1}, {permute_every = 1, models = 1, route = 'cyclic'}]"
-    plan = plan_of(rounds=40, **{"method.0.phases": phases, "method.0.keep_last": 2})
-    number = loopback.start("phases", plan, **PATIENCE)
-    home = loopback.home("phases")
+def test_a_killed_run_of_one_model_is_resumed_to_the_same_bits_and_the_same_visitors(loopback):
+    way = {"method.0.permute_every": 1, "method.0.models": 1, "method.0.route": "cyclic"}
+    plan = plan_of(rounds=40, **way, **{"method.0.keep_last": 2})
+    number = loopback.start("one", plan, **PATIENCE)
+    home = loopback.home("one")
     assert flower_cli.wait_until(lambda: (home / "journal" / "000004.json").exists(), 600)
     os.kill(dict(endurance.victims(loopback))["ServerApp"], signal.SIGKILL)
     assert flower_cli.wait_until(lambda: not runs.is_running(home), 30)
 
-    loopback.finish("phases", runs.resume(loopback.folder, "phases", print))
+    loopback.finish("one", runs.resume(loopback.folder, "one", print))
 
     here = record_in_process(loopback, plan)
     assert number

@@ -122,10 +122,6 @@ REFUSED = {
     "holds a model near": plan_of("FedProx", {"aggregate_every": 1, "divergence": 1.0}),
     "leave sites out by lot": dynamic(1.0, settings={"fraction": 0.5}),
     "make several common models": dynamic(1.0, settings={"groups": 2}),
-    "a part of the sites": plan_of(
-        "FedAvg",
-        {"aggregate_every": 1, "divergence": 1.0, "phases": ({"rounds": 3, "sites": 2}, {"aggregate_every": 1})},
-    ),
     "no one server": dynamic(1.0, settings={"regions": 2}),
     "most models here do not": dynamic(1.0, settings={"keep_last": 2}),
     "every average makes": dynamic(1.0, settings={"ema": 0.5}),

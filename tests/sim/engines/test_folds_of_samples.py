@@ -32,7 +32,7 @@ EPOCHS = plan_of().recipe.model_copy(update={"lr": 0.05, "batch": 3, "local_epoc
 
 
 def of_samples(routes: int, sites: int, name: str = "FedAvg", settings: dict[str, Any] | None = None, **more: Any):
-    given = {"aggregate_every": 1, **(settings or {}), "validate": {"routes": routes}}
+    given = {"aggregate_every": 1, "validate": {"routes": routes}, **(settings or {})}
     asked = plan_of(name, given, **({"sites": sites, "rounds": 12} | more))
     return among(asked, sites)
 
@@ -52,7 +52,7 @@ CASES: dict[str, Plan] = {
     "trees": of_samples(3, 2, "RepTreeFL", {"tree": Tree(drop=0.2, fanout=(2, 3))}),
     "starting apart": of_samples(3, 2, initial_models="independent"),
     "at random rounds": of_samples(3, 2, settings={"random_schedule": True, "aggregate_every": 2}, rounds=20),
-    "more sites than folds, as asked": of_samples(2, 3, settings={"turns": True}),
+    "more sites than folds, as asked": of_samples(2, 3, settings={"validate": {"routes": 2, "by_samples": True}}),
 }
 
 

@@ -11,7 +11,6 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Plan
-from fedsmall.sim.engines.cohort import run_cohort
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.remote import Judges, SiteEvaluator
@@ -63,9 +62,6 @@ CASES = {
     "one model at random": plan_of("TravellingModel", {"route": "random"}, recipe=ADAM),
     "three models round": plan_of("FedDC", {"aggregate_every": 4, "models": 3, "route": "cyclic"}, recipe=ADAM),
     "all round": plan_of("FedDC", {"aggregate_every": 4, "route": "cyclic"}),
-    "turns": groups_of("ParallelFedAvg", {"groups": 3}),
-    "turns, seldom": groups_of("ParallelFedAvg", {"groups": 2, "aggregate_every": 2}, recipe=RESET, evaluate_every=3),
-    "more turns than sites": plan_of("ParallelFedAvg", {"groups": 7}, rounds=9),
     "moving average": plan_of("FedAvg", {"ema": 0.7}),
     "snapshots": plan_of("FedAvg", {"snapshots": 3, "aggregate_every": 2}, evaluate_every=2),
     "snapshots of averages of groups": groups_of(settings={"groups": 2, "snapshots": 2, "ema": 0.5}),
@@ -132,21 +128,6 @@ def sgd_step(w: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray, lr: float) 
     return {name: array - lr * steps[name] for name, array in w.items()}
 
 
-@pytest.mark.parametrize("groups", [2, 3])
-def test_groups_in_turns_are_as_many_runs_of_federated_averaging(groups: int) -> None:
-    # on whole sites a round draws nothing, so that its number does not matter
-    plan = plan_of("ParallelFedAvg", {"groups": groups}, rounds=6, initial_models="independent")
-    federation = federation_of(plan)
-    together = batched(plan, federation)
-
-    for group in range(groups):
-        alone = plan_of("FedAvg", {"aggregate_every": 1}, rounds=6 // groups)
-        trainer = cohort_for(alone, federation.task, federation.names, federation.train)
-        start = initial_model(plan, federation.task, f"group-{group}")
-        model = run_cohort(alone, trainer, lambda site, start=start: start).model
-        assert_equal_bits(model, {name: members[group] for name, members in together.model.items()})
-
-
 @pytest.mark.parametrize("sites", [2, 5, 12])
 @pytest.mark.parametrize("models", [1, 2, 5])
 @pytest.mark.parametrize("route", ["random", "cyclic"])
@@ -210,7 +191,6 @@ def test_sites_judge_the_members_together_as_the_simulation_does() -> None:
     ("name", "settings"),
     [
         ("TravellingGroups", {"groups": 3, "ema": 0.8, "snapshots": 2}),
-        ("ParallelFedAvg", {"groups": 2, "server": "momentum"}),
         ("TravellingModel", {"route": "random"}),
         ("FedAvg", {"ema": 0.8}),
     ],
@@ -262,9 +242,6 @@ class Shift:
         ("TravellingGroups", {"groups": 6}, {}, "5 models cannot make 6 groups"),
         ("TravellingGroups", {"groups": 2, "rule": "proximal"}, {}, "holds a model near the one common model"),
         ("FedAvg", {"models": 2, "fraction": 0.5}, {}, "both say how many sites"),
-        ("FedAvg", {"turns": True}, {}, "turns are taken by groups"),
-        ("ParallelFedAvg", {}, {"recipe": MOMENTUM}, "Moments of one group would move the next"),
-        ("ParallelFedAvg", {"permute_every": 1}, {}, "none travels"),
         ("Standalone", {"groups": 2}, {}, "are for models that travel"),
     ],
 )

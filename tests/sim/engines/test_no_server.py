@@ -196,7 +196,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "snapshots": ({"snapshots": 2}, "snapshots and ema"),
     "a fraction": ({"fraction": 0.5}, "who takes part in a contact"),
     "regions": ({"regions": 2}, "remove one of the two"),
-    "phases": ({"phases": ({"rounds": 2}, {})}, "phases are for a part of the sites"),
 }
 
 

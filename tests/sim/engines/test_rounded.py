@@ -16,7 +16,7 @@ from fedsmall.codec.parcels import pack
 from fedsmall.errors import PlanError
 from fedsmall.frames import header_and_block, joined
 from fedsmall.models.registry import initial_model
-from fedsmall.parts import Phase, Privacy, Tree
+from fedsmall.parts import Privacy, Tree
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.sim.engines.run import run_plan
@@ -49,17 +49,13 @@ CHAIN = SETTINGS["FedDC"]
 CASES: dict[str, Plan] = {
     "FedDC, half": plan_of(settings={**CHAIN, "wire": "half"}, evaluate_every=3),
     "FedDC, 8 bits": plan_of(settings={**CHAIN, "wire": "int8"}, evaluate_every=3),
-    "FedDC, 4 bits": plan_of(settings={**CHAIN, "wire": "int4"}, evaluate_every=3),
     "FedAvg": plan_of("FedAvg", {"aggregate_every": 2, "wire": "int8"}, evaluate_every=1),
-    "momentum travels": plan_of(settings={**CHAIN, "wire": "int4"}, recipe=MOMENTUM),
+    "momentum travels": plan_of(settings={**CHAIN, "wire": "int8"}, recipe=MOMENTUM),
     "Adam travels": plan_of(settings={**CHAIN, "wire": "int8"}, recipe=ADAM),
     "afresh": plan_of(settings={**CHAIN, "wire": "int8"}, recipe=RESET),
     "some of the sites": plan_of(settings={**CHAIN, "wire": "int8", "fraction": 0.6}, evaluate_every=3),
     "starting apart": plan_of(settings={**CHAIN, "wire": "int8"}, initial_models="independent"),
     "groups": plan_of("TravellingGroups", {"aggregate_every": 2, "groups": 2, "wire": "int8"}),
-    "phases": plan_of(
-        settings={"wire": "int8", "phases": (Phase(rounds=4, aggregate_every=2), Phase(permute_every=1, models=2))}
-    ),
     "SCAFFOLD": plan_of("SCAFFOLD", {"aggregate_every": 2, "wire": "int8"}),
     "proximal": plan_of("FedProx", {**SETTINGS["FedProx"], "wire": "int8"}),
     "a server's momentum": plan_of("FedAvgM", {"aggregate_every": 2, "wire": "int8"}),
@@ -73,9 +69,6 @@ CASES: dict[str, Plan] = {
     "FedAvg, a tenth": plan_of("FedAvg", {"aggregate_every": 2, "wire": "top10%"}, evaluate_every=1),
     "a third, Adam travels": plan_of(settings={**CHAIN, "wire": "top30%"}, recipe=ADAM),
     "a tenth, some of the sites": plan_of(settings={**CHAIN, "wire": "top10%", "fraction": 0.6}, evaluate_every=3),
-    "a tenth, phases": plan_of(
-        settings={"wire": "top10%", "phases": (Phase(rounds=4, aggregate_every=2), Phase(permute_every=1, models=2))}
-    ),
     "a tenth, SCAFFOLD": plan_of("SCAFFOLD", {"aggregate_every": 2, "wire": "top10%"}),
     "a tenth, proximal": plan_of("FedProx", {**SETTINGS["FedProx"], "wire": "top10%"}),
     "a tenth, a server's momentum": plan_of("FedAvgM", {"aggregate_every": 2, "wire": "top10%"}),
@@ -104,7 +97,7 @@ CASES: dict[str, Plan] = {
         model_options={"norm": "batch"},
         rounds=3,
         sites=3,
-        settings={**CHAIN, "wire": "int4"},
+        settings={**CHAIN, "wire": "int8"},
     ),
 }
 
@@ -170,22 +163,22 @@ def test_the_bytes_that_are_counted_are_those_of_the_arrays_in_the_frames(case: 
     assert batched(plan).bytes_sent == counted
 
 
-def test_eight_bits_are_a_quarter_of_the_bytes_and_four_an_eighth() -> None:
+def test_eight_bits_are_a_quarter_of_the_bytes() -> None:
     big = {"rounds": 4, "dtype": "float32", "model_options": {"hidden": [128, 64]}}
     weighed = {}
-    for wire in ("full", "half", "int8", "int4"):
+    for wire in ("full", "half", "int8"):
         loop = loop_of(plan_of(settings={**CHAIN, "wire": wire}, **big))
         loop.grid = Weighed(5)
         weighed[wire] = (loop.run().bytes_sent, loop.grid.frames)
 
-    for wire, share in (("half", 1 / 2), ("int8", 1 / 4), ("int4", 1 / 8)):
+    for wire, share in (("half", 1 / 2), ("int8", 1 / 4)):
         counted, frames = (of / whole for of, whole in zip(weighed[wire], weighed["full"], strict=True))
         assert counted == pytest.approx(share, rel=0.005)
         assert share < frames < share + 0.03  # words, the plan among them, are not rounded
 
 
 def test_a_model_that_hops_is_rounded_once_for_each_training(monkeypatch) -> None:
-    plan = CASES["FedDC, 4 bits"].model_copy(update={"evaluate_every": None})
+    plan = CASES["FedDC, 8 bits"].model_copy(update={"evaluate_every": None})
     loop, sent, came = loop_of(plan), [], []
     honest = loop.grid.send_and_receive
 
@@ -230,7 +223,7 @@ def test_an_evaluation_changes_no_number(wire: str) -> None:
     assert one.bytes_sent == other.bytes_sent
 
 
-@pytest.mark.parametrize("wire", ["half", "int8", "int4"])
+@pytest.mark.parametrize("wire", ["half", "int8"])
 def test_a_model_that_is_not_finite_is_set_aside_where_it_arose(wire: str) -> None:
     plan = plan_of(settings={**CHAIN, "wire": wire}, sites=None, samples_per_site=None)
     federation = table(plan, 4, wild=(1,))
@@ -271,7 +264,7 @@ def test_a_reply_that_cannot_be_read_is_set_aside_and_named(how: str, part: str,
 
 
 def test_every_site_round_and_record_has_draws_of_its_own() -> None:
-    plan, zeros = CASES["FedDC, 4 bits"], {"0.weight": np.full((40,), 0.5), "0.bias": np.ones(1)}
+    plan, zeros = CASES["FedDC, 8 bits"], {"0.weight": np.full((40,), 0.5), "0.bias": np.ones(1)}
     zeros["0.weight"][0] = 1.0
     keys = [("a", 1), ("b", 1), ("a", 2)]
 
@@ -300,8 +293,8 @@ def test_adams_moments_go_in_half_precision_whatever_the_model_goes_in() -> None
     assert to_arrays(array_records(orders[-1])[MODEL])["0.weight"].dtype == np.int8
 
 
-def test_rounding_to_four_bits_is_not_the_same_run() -> None:
-    one, other = (batched(plan_of(settings={**CHAIN, "wire": wire})) for wire in ("full", "int4"))
+def test_rounding_to_eight_bits_is_not_the_same_run() -> None:
+    one, other = (batched(plan_of(settings={**CHAIN, "wire": wire})) for wire in ("full", "int8"))
 
     assert any(np.abs(one.model[name] - other.model[name]).max() > 1e-4 for name in one.model)
 

@@ -27,7 +27,6 @@ from tests.sim.engines.test_one_algorithm import (
     federation_of,
     plan_of,
 )
-from tests.sim.engines.test_phases import FEDTM
 
 KEEP = {"keep_last": 3}
 APART: dict[str, Any] = {
@@ -45,7 +44,6 @@ CASES = {
     "averages": keeping("FedAvg"),
     "one model": keeping("TravellingModel", rounds=13),
     "groups": keeping("TravellingGroups", {"groups": 2}, recipe=MOMENTUM),
-    "phases": keeping("FedTM", FEDTM, rounds=12),
     "some of the sites": keeping(settings={"fraction": 0.4, "permute_every": 1, "aggregate_every": 6}, rounds=12),
     "blur": keeping(settings=BLUR | {"aggregate_every": 4}),
 }

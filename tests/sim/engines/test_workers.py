@@ -74,7 +74,7 @@ def test_parts_of_a_stack_walk_as_the_whole(state: str) -> None:
     assert workers.parts == [2]
 
 
-@pytest.mark.parametrize("rule", ["proximal", "scaffold", "feddyn", "page"])
+@pytest.mark.parametrize("rule", ["proximal", "scaffold", "feddyn"])
 def test_what_sites_remember_is_not_shared_out(rule: str) -> None:
     plan = plan_for(method=Method(name=rule, rule=rule, proximal_mu=0.1, feddyn_alpha=0.1, aggregate_every=9))
     workers = InTurn(given_for(plan), 2)

@@ -25,7 +25,7 @@ def test_letters_change_no_bit(tmp_path, monkeypatch, sites, privacy):
 
 ROUNDED = {
     "8 bits": {"wire": "int8"},
-    "4 bits and moments": {"wire": "int4", "recipe": {"lr": 0.1, "batch": 4, "momentum": 0.9}},
+    "8 bits and moments": {"wire": "int8", "recipe": {"lr": 0.1, "batch": 4, "momentum": 0.9}},
     "Adam": {"wire": "int8", "recipe": {"lr": 0.01, "batch": 4, "optimizer": "adam"}},
     "own starts": {"wire": "half", "initial_models": "independent"},
     "groups": {"wire": "int8", "groups": 2},
@@ -54,7 +54,7 @@ def test_rounded_travellers_in_letters_have_the_bits_of_a_simulation_and_letters
 def test_a_rounded_traveller_that_stays_as_it_came_is_not_rounded_again(tmp_path, monkeypatch):
     gone_wild(monkeypatch, "site-001", 2, 1e9)
     federation = Federation(tmp_path, 5, monkeypatch)
-    method = {"permute_every": 1, "aggregate_every": 4, "wire": "int4"}
+    method = {"permute_every": 1, "aggregate_every": 4, "wire": "int8"}
 
     outcome = run(federation, plan_of("FedDC", 5, {"sealed": True}, rounds=4, method=method))
 
@@ -86,7 +86,6 @@ CASES = {
         {"permute_every": 1, "aggregate_every": 2, "groups": 2},
         {"recipe": {**RECIPE, "momentum": 0.9}},
     ),
-    "parallel": ("ParallelFedAvg", {"groups": 2, "aggregate_every": 1}, {}),
     "half of the sites": ("FedDC", {**CHAIN, "fraction": 0.5}, {}),
     "four models": ("FedDC", {**CHAIN, "models": 4}, {}),
     "a moving average": ("FedAvg", {**AVERAGE, "ema": 0.9}, {}),

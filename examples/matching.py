@@ -1,19 +1,30 @@
-"""Hidden units of MLPs matched before their models are averaged: two nets may have learnt the same in another order.
+"""An aggregator of one's own: hidden units of MLPs are matched before models are averaged, for two nets may have learnt
+the same in another order.
 
 Source: weight matching of Ainsworth, Hayase & Srinivasa 2023 (Git Re-Basin), algorithm 1, and 3 for more than two
 models. Kamp et al. 2023 name matched averages (Wang et al. 2020, FedMA) as aggregators that FedDC goes with.
 """
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from fedsmall.aggregation.combiners import Aggregate, Combiner, Updates
 from fedsmall.wire import Arrays
 
 SWEEPS = 20  # at most, over the layers of a model and over the models; matching settles in a few
 
 Layer = tuple[str, str]  # the names of its weight and bias
+
+
+class MatchedMean(Combiner):
+    """The mean of models whose hidden units have been put into one order; of models that are no MLPs the plain mean."""
+
+    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+        """The matched mean of the stack."""
+        return Aggregate().combine(common, replace(updates, stack=matched(updates.stack)), t)
 
 
 def layers_of(stack: Arrays) -> list[Layer]:

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
+from examples.matched_averages import KEPT, measure
+from examples.matching import layers_of, matched
 from fedsmall.aggregation.aggregate import aggregate
-from fedsmall.aggregation.matching import layers_of, matched
-from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.validation import check_plan
+from fedsmall.sim.runs.files import read_json
 from fedsmall.wire import Arrays
 
 TASK = Task("table", (4,), 3)
-PLAN = Plan(name="t", task="t", model_options={"hidden": [8, 6]}, method=method("FedAvg", aggregator="matched_mean"))
+PLAN = Plan(name="t", task="t", model_options={"hidden": [8, 6]}, method=method("FedAvg"))
 
 
 def shuffled(model: Arrays, seed: int) -> Arrays:
@@ -49,7 +49,7 @@ def test_a_model_in_other_orders_is_averaged_with_itself_where_the_mean_spoils_i
     model, x = initial_model(PLAN, TASK), rng_for(0, "x").normal(size=(20, 4))
     stack = stack_of([model, *(shuffled(model, seed) for seed in range(4))])
 
-    plain, found = aggregate(stack, "mean"), aggregate(stack, "matched_mean")
+    plain, found = aggregate(stack, "mean"), aggregate(matched(stack), "mean")
 
     assert np.allclose(said(found, x), said(model, x), atol=1e-6)
     assert not np.allclose(said(plain, x), said(model, x), atol=1e-2)
@@ -84,10 +84,19 @@ def test_models_in_one_order_stay_as_they_are():
     assert all(np.array_equal(matched(stack)[name], stack[name]) for name in stack)
 
 
-def test_what_is_no_mlp_is_refused_before_a_run():
-    cnn = Plan(name="t", task="t", model="cnn", method=PLAN.method)
-    with pytest.raises(PlanError, match="puts the hidden units of an MLP into one order, and 'cnn' is none"):
-        check_plan(cnn, Task("pictures", (1, 8, 8), 10), 4)
+def test_what_is_no_mlp_is_averaged_as_it_is():
+    stack = {"0.weight": np.arange(24.0).reshape(2, 3, 4, 1, 1), "0.bias": np.zeros((2, 3))}
 
-    assert layers_of({"0.weight": np.zeros((1, 3, 4, 2, 2)), "0.bias": np.zeros((1, 3))}) == []
-    check_plan(PLAN, TASK, 4)
+    assert layers_of(stack) == []
+    assert np.array_equal(matched(stack)["0.weight"], stack["0.weight"])
+
+
+def test_it_is_the_combiner_of_a_run_which_is_what_was_kept():
+    data = "breast cancer, 10 x 30"
+    kept = read_json(KEPT)[data]
+
+    again = measure(data, seeds=1)
+
+    for start, label in (("independent", "FedAvg, matched mean"), ("common", "FedDC, mean")):
+        now = [values[0] for values in again[start][label].values()]
+        assert now == pytest.approx([values[0] for values in kept[start][label].values()], abs=0.03)
