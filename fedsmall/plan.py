@@ -229,7 +229,7 @@ class Plan(Frozen):
     def with_model_of(self, sites: int) -> "Plan":
         """The plan with the model that so many sites train, where the method brings one and its size follows theirs."""
         extension = self.method.extension
-        return self if extension is None else extension.plan_among(self, sites)  # type: ignore[no-any-return]
+        return self if extension is None else extension.plan_among(self, sites)
 
     @field_validator("model")
     @classmethod
