@@ -13,9 +13,8 @@ from fedsmall.errors import DataError, PolicyError
 from fedsmall.files import read_toml
 from fedsmall.parts import Device, Frozen
 from fedsmall.plan import Plan
-from fedsmall.privacy.blur import as_blur
-from fedsmall.privacy.handed_on import hands_on
 from fedsmall.privacy.patient_level import is_patient_level, lot_of
+from fedsmall.privacy.site_level import as_blur, hands_on
 from fedsmall.sealing.words import is_sealed, is_secure
 from fedsmall.stopping import told_by_key
 

@@ -14,10 +14,9 @@ from fedsmall.errors import PlanError, PolicyError
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
-from fedsmall.privacy.blur import as_blur
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.reading import apart, layers_read, records_read
-from fedsmall.privacy.site_level import check_private, privatise_one
+from fedsmall.privacy.site_level import as_blur, check_private, privatise_one
 from fedsmall.run_sheet import RUN
 from fedsmall.validation import check_told, leaving_contacts
 from fedsmall.wire import MODEL, ROUND, Arrays, join, parts

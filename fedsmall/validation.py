@@ -13,9 +13,8 @@ from fedsmall.models.registry import initial_model, try_model
 from fedsmall.models.shared_part import agreed_part
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Method, Plan
-from fedsmall.privacy.accountant import check_noise
 from fedsmall.privacy.hidden import check_hidden
-from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
+from fedsmall.privacy.patient_level import check_noise, check_patient_level, is_patient_level
 from fedsmall.privacy.site_level import check_private
 from fedsmall.stopping import check_kept_back, check_stop, told_by_key
 from fedsmall.training.augmentation import check_augment

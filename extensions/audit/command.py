@@ -42,15 +42,14 @@ def audit(
     asked = load(path, setting or [])
     look_in(Path.cwd(), path.resolve().parent)
 
-    from fedsmall.extensions.audit.page import print_audit, write_page
-    from fedsmall.extensions.audit.record import save
-    from fedsmall.extensions.audit.scenario import audit_scenario, chosen
+    from fedsmall.extensions.audit.attack import audit_scenario, plans_of
+    from fedsmall.extensions.audit.findings import print_audit, save, write_page
     from fedsmall.sim.runs.files import check_free, free_folder
     from fedsmall.sim.runs.progress import watcher
 
     folder = out or (run / "audit" if run else free_folder(f"audit-{asked.name}"))
     check_free(folder)
-    plans = chosen(asked, method)
+    plans = plans_of(asked, method)
     done = audit_scenario(asked, plans, runs, colluders, data_root, watcher(console, plans, f"audit of {asked.name}"))
     save(done, asked, folder)
     print_audit(console, done)

@@ -10,9 +10,9 @@ from safetensors.numpy import load
 
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError
-from fedsmall.extensions.audit.confidence import Confidence
+from fedsmall.extensions.audit.findings import interval
 from fedsmall.extensions.audit.membership import Estimate, area
-from fedsmall.extensions.audit.sentences import interval
+from fedsmall.extensions.audit.sightings import Confidence
 from fedsmall.federation import Samples, Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed, initial_model

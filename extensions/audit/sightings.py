@@ -4,23 +4,92 @@ An attacker judges the models that he holds on a candidate's record. Who holds w
 which are public: everything is written down once, and a view picks from it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
-from fedsmall.extensions.audit.confidence import Confidence
-from fedsmall.extensions.audit.side_by_side import Step
-from fedsmall.extensions.audit.world import World
+from fedsmall.data.outcomes import ORDINAL, kind_of
+from fedsmall.extensions.audit.federations import Step, World
+from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import layers_read, padded, read_from_stack
-from fedsmall.training.frozen_body import as_trained
+from fedsmall.training.batches import taken
+from fedsmall.training.frozen_body import as_trained, halves
+from fedsmall.training.gradients.losses import LOSSES
+from fedsmall.training.gradients.mlp import forward, layers_of
 from fedsmall.training.stack import Rows, Tensors, stacked
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action
 from fedsmall.wire import Arrays
+
+CACHE_BYTES = 2 * 2**20  # what the models that are judged at a time may take, and their records
+
+Outputs = Callable[[Tensors, Tensor], Tensor]  # models and (models, records, ...): (models, records, outputs)
+
+
+class Confidence:
+    """Judges models on the records ``x`` (records, ...) with targets ``y``, which it holds."""
+
+    def __init__(self, plan: Plan, task: Task, x: np.ndarray, y: np.ndarray, device: str = "cpu") -> None:
+        cut = halves(plan, task)
+        model, x = cut.head.to(device).eval(), cut.seen(np.asarray(x, dtype=plan.dtype))
+        self._outputs, self._loss, self._device = outputs_of(model), task.loss, device
+        self._x = torch.from_numpy(x).to(device)
+        self._y = torch.from_numpy(np.asarray(y)).to(device)
+
+    def __call__(self, models: Tensors, records: np.ndarray) -> np.ndarray:
+        """What model k says of the records ``records[k]``, (models, few) numbers: (models, few) float32.
+
+        For classes, the logit of the right one against all others together; for numbers, minus the mean error.
+        """
+        each = Rows(models).bytes_per_row + 4 * records.shape[1] * self._x[:1].numel()
+        size, index = max(1, CACHE_BYTES // each), torch.from_numpy(records).to(self._device)
+        with torch.no_grad():
+            parts = [self._part(models, index, slice(k, k + size)) for k in range(0, len(records), size)]
+        return np.asarray(torch.cat(parts).numpy())
+
+    def _part(self, models: Tensors, index: Tensor, rows: slice) -> Tensor:
+        outputs = self._outputs({name: tensor[rows] for name, tensor in models.items()}, taken(self._x, index[rows]))
+        return sureness(outputs, taken(self._y, index[rows]), self._loss).to("cpu", torch.float32)
+
+
+def outputs_of(model: nn.Module) -> Outputs:
+    """The outputs of many models of one kind, each on records of its own; linear layers as stacked products."""
+    try:
+        layers = [layer for layer in layers_of(model) if layer.kind != "dropout"]
+    except ValueError:  # no chain of linear layers
+        return vmap(lambda state, x: functional_call(model, state, (x,)))
+
+    def stacked(state: Tensors, x: Tensor) -> Tensor:
+        x = x.flatten(2)
+        for layer in layers:
+            x = forward(layer, state, x, {})
+        return x
+
+    return stacked
+
+
+def sureness(outputs: Tensor, y: Tensor, loss: str) -> Tensor:
+    """The scores of outputs (..., outputs) for targets ``y`` (...), scaled as LiRA's: the logit of the confidence."""
+    if kind_of(loss) in ("times", "labels"):
+        return -LOSSES[loss].value(outputs, y)
+    if kind_of(loss) == "numbers":
+        return -(outputs.reshape(y.shape) - y).abs().flatten(2).mean(-1)
+    if loss == ORDINAL:
+        surprise = LOSSES[loss].value(outputs, y)
+        return -surprise - torch.log(-torch.expm1(-surprise.clamp_min(1e-30)))
+    if outputs.shape[-1] == 1:
+        return outputs[..., 0] * (2.0 * y - 1.0)
+    right = outputs.gather(-1, y[..., None])[..., 0]
+    others = outputs.scatter(-1, y[..., None], -torch.inf).logsumexp(-1)
+    return right - others
+
 
 OLDEST = 8  # contacts: what a site left in a model longer ago is not looked for
 MOST_AVERAGES = 12  # at which single models are looked at for what earlier sites left in them
@@ -222,8 +291,9 @@ class Reader:
         self.present = np.zeros((len(members), *self._records.shape[:2]), dtype=bool)
         for run, row in enumerate(members):
             cuts = np.split(row, np.cumsum(world.sizes)[:-1])
-            for site, (fixed, taken) in enumerate(zip(world.fixed, cuts, strict=True)):
-                self.present[run, site, : len(fixed) + len(taken)] = np.concatenate([np.ones(len(fixed), bool), taken])
+            for site, (fixed, drawn_in) in enumerate(zip(world.fixed, cuts, strict=True)):
+                everyone_in = np.concatenate([np.ones(len(fixed), bool), drawn_in])
+                self.present[run, site, : len(everyone_in)] = everyone_in
         self.read: list[np.ndarray] = []
         self.average = np.zeros_like(self.present)
 
@@ -252,7 +322,7 @@ class Reader:
         self.average |= shown.reshape(self.present.shape)
 
 
-def joined(parts: list[Sightings]) -> Sightings:
+def join_sightings(parts: list[Sightings]) -> Sightings:
     """What was seen in several parts of the federations, as one; records are read in the first."""
     first = parts[0]
     arrays: dict[str, Any] = {

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedsmall.extensions.audit.federations import World
 from fedsmall.extensions.audit.sightings import OLDEST, SERVER, Route, Sightings, Visit
-from fedsmall.extensions.audit.world import World
 
 AGES = (1, 2, 4, OLDEST)  # contacts since a model was at a site: up to 1, 2, 4, ...
 TIMES = 4  # parts of a run that are told apart
@@ -69,24 +69,19 @@ class InHand(NamedTuple):
 
 def released(case: Case) -> InHand | None:
     """The common model at the end."""
-    if not case.route.averaged.any():
-        return None
-    return _of_everyone(case, _standard(case.seen.common[:, -1:]))
+    return _of_everyone(case, _standard(case.seen.common[:, -1:])) if case.route.averaged.any() else None
 
 
 def own_models(case: Case) -> InHand | None:
     """What a site that trains alone would release: its own model."""
-    if case.route.averaged.any():
-        return None
-    return _of_everyone(case, _standard(case.seen.after[:, -1:]))
+    return None if case.route.averaged.any() else _of_everyone(case, _standard(case.seen.after[:, -1:]))
 
 
 def commons(case: Case) -> InHand | None:
     """Every common model: what any site has, and a server that sees sums only."""
     if not case.route.averaged.any():
         return None
-    read = _share(case.seen.read_average, case.seen.present)
-    return _of_everyone(case, case.common, read)
+    return _of_everyone(case, case.common, _count_read(case.seen.read_average, case.seen.present))
 
 
 def raw_model(case: Case) -> InHand | None:
@@ -107,7 +102,7 @@ def neighbour(case: Case) -> InHand | None:
 
 def colluders(case: Case) -> InHand | None:
     """All that the sites of the group receive, put together; their own patients are not counted."""
-    if not case.route.hops or len(case.group) < 2 or len(case.group) >= len(case.world.names):
+    if not case.route.hops or not 2 <= len(case.group) < len(case.world.names):
         return None
     return _received(case, [case.group])
 
@@ -117,19 +112,17 @@ def update(case: Case) -> InHand | None:
     if not case.route.averaged.any():
         return None
     features = np.concatenate([case.pushed[:, :1], _standard(case.seen.after[:, :1])], 1)
-    return _of_everyone(case, features, _share(case.seen.read[:, 0], case.seen.present))
+    return _of_everyone(case, features, _count_read(case.seen.read[:, 0], case.seen.present))
 
 
 def server(case: Case) -> InHand | None:
     """Every model that every site receives and sends."""
     if not case.route.averaged.any():
         return None
-    features = [
-        _binned(case.pushed, _times(case.seen.after.shape[1], SERVER_TIMES)),
-        _binned(_standard(case.seen.after), _times(case.seen.after.shape[1], SERVER_TIMES)),
-        case.common,
-    ]
-    return _of_everyone(case, np.concatenate(features, 1), _share(np.any(case.seen.read, axis=1), case.seen.present))
+    times = _times(case.seen.after.shape[1], SERVER_TIMES)
+    features = [_binned(case.pushed, times), _binned(_standard(case.seen.after), times), case.common]
+    read = _count_read(np.any(case.seen.read, axis=1), case.seen.present)
+    return _of_everyone(case, np.concatenate(features, 1), read)
 
 
 def server_at_averages(case: Case) -> InHand | None:
@@ -137,9 +130,8 @@ def server_at_averages(case: Case) -> InHand | None:
     if not case.route.hops:
         return None
     known = case.route.averaged & case.route.set_out
-    read = _share(np.any(case.seen.read[:, known], axis=1), case.seen.present)
-    ages = _by_age(case, (SERVER,))
-    return _of_everyone(case, np.concatenate([case.common, ages], 1), read)
+    read = _count_read(np.any(case.seen.read[:, known], axis=1), case.seen.present)
+    return _of_everyone(case, np.concatenate([case.common, _by_age(case, (SERVER,))], 1), read)
 
 
 VIEWS: dict[str, Callable[[Case], InHand | None]] = {
@@ -179,7 +171,7 @@ def _read_by(case: Case, group: tuple[int, ...]) -> tuple[int, int]:
         if visit.to in group and _knows(visit, group):
             shown[:, visit.site] |= case.seen.read[:, visit.place, visit.site]
     others = ~np.isin(np.arange(shown.shape[1]), group)
-    return _share(shown[:, others], case.seen.present[:, others])
+    return _count_read(shown[:, others], case.seen.present[:, others])
 
 
 def _knows(visit: Visit, group: tuple[int, ...]) -> bool:
@@ -187,28 +179,22 @@ def _knows(visit: Visit, group: tuple[int, ...]) -> bool:
     return visit.age == 1 and (visit.sender == SERVER or visit.sender in group)
 
 
-def _share(shown: np.ndarray, present: np.ndarray) -> tuple[int, int]:
+def _count_read(shown: np.ndarray, present: np.ndarray) -> tuple[int, int]:
     return int((shown & present).sum()), int(present.sum())
 
 
 def _by_age(case: Case, group: tuple[int, ...]) -> np.ndarray:
     """What models that came to the group say of the sites that they had visited, by how long ago."""
-    chosen = [(int(np.searchsorted(AGES, visit.age)), visit, sure) for visit, sure in _coming(case, group)]
-    return _summed(case, [(kind, visit.site, sure) for kind, visit, sure in chosen], len(AGES))
+    coming = [(visit, sure) for visit, sure in case.visits if visit.to in group]
+    return _summed(
+        case, [(int(np.searchsorted(AGES, visit.age)), visit.site, sure) for visit, sure in coming], len(AGES)
+    )
 
 
 def _known_starts(case: Case, group: tuple[int, ...]) -> np.ndarray:
     pushed, site_of = case.pushed, case.world.site_of
-    chosen = [
-        (0, visit.site, pushed[:, visit.place, site_of == visit.site])
-        for visit, _ in _coming(case, group)
-        if _knows(visit, group)
-    ]
-    return _summed(case, chosen, 1)
-
-
-def _coming(case: Case, group: tuple[int, ...]) -> list[tuple[Visit, np.ndarray]]:
-    return [pair for pair in case.visits if pair[0].to in group]
+    coming = [visit for visit, _ in case.visits if visit.to in group and _knows(visit, group)]
+    return _summed(case, [(0, v.site, pushed[:, v.place, site_of == v.site]) for v in coming], 1)
 
 
 def _summed(case: Case, chosen: Sequence[tuple[int, int, np.ndarray]], kinds: int) -> np.ndarray:

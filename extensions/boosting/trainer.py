@@ -226,7 +226,7 @@ def empty(trees: int, depth: int) -> Trees:
 
 
 def objective_of(task: Task) -> str:
-    """xgboost's word for the loss."""
+    """xgboost's name for the loss."""
     return OBJECTIVES["numbers" if task.kind == "numbers" else "two" if task.classes == 2 else "several"]
 
 

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from fedsmall.extensions.dashboard import metrics, page
+from fedsmall.extensions.dashboard import page
 from fedsmall.extensions.dashboard.desk import Desk
 from fedsmall.files import write
 
@@ -41,22 +41,22 @@ def application(desk: Desk, token: str) -> Starlette:
     """The application that shows ``desk`` to whoever has the ``token``."""
 
     async def show(request: Request) -> Response:
-        if not allowed(request, token):
-            return refused()
+        if not has_token(request, token):
+            return refusal()
         nonce = secrets.token_urlsafe(16)
         policy = f"{POLICY}script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'"
         return HTMLResponse(page.whole(desk, nonce), headers=GUARDS | {"Content-Security-Policy": policy})
 
     async def events(request: Request) -> Response:
-        if not allowed(request, token):
-            return refused()
+        if not has_token(request, token):
+            return refusal()
         return StreamingResponse(news(desk, request), media_type="text/event-stream", headers=GUARDS)
 
     async def figures(request: Request) -> Response:
-        if not allowed(request, token):
-            return refused()
+        if not has_token(request, token):
+            return refusal()
         await run_in_threadpool(desk.ask)
-        return Response(metrics.text(desk), media_type=metrics.KIND, headers=GUARDS)
+        return Response(page.metrics_text(desk), media_type=page.METRICS_KIND, headers=GUARDS)
 
     routes = [Route("/", show), Route("/events", events), Route("/metrics", figures)]
     # a page of another name that resolves to this machine (DNS rebinding) is not ours
@@ -64,7 +64,7 @@ def application(desk: Desk, token: str) -> Starlette:
     return Starlette(routes=routes, middleware=[named])
 
 
-def allowed(request: Request, token: str) -> bool:
+def has_token(request: Request, token: str) -> bool:
     """Whether a request brings the token: in its address, or as a bearer's, as Prometheus sends it."""
     given = request.query_params.get("token", "")
     kind, _, word = request.headers.get("authorization", "").partition(" ")
@@ -72,7 +72,7 @@ def allowed(request: Request, token: str) -> bool:
     return hmac.compare_digest(given.encode(), token.encode())
 
 
-def refused() -> Response:
+def refusal() -> Response:
     """What anybody else is told."""
     return PlainTextResponse("no: the address that `fedsmall dashboard` prints has a token\n", 403, headers=GUARDS)
 

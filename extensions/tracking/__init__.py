@@ -55,11 +55,10 @@ def settings_of(run: Run, one: PlanRun) -> dict[str, Any]:
 
 def metrics_of(evaluation: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of an evaluation: "common/accuracy", "sites/accuracy_mean", "stop/loss"."""
-    kept = {whose: evaluation.get(whose) or {} for whose in ("common", "sites", "stop")}
     return {
         f"{whose}/{name}": float(value)
-        for whose, metrics in kept.items()
-        for name, value in metrics.items()
+        for whose in ("common", "sites", "stop")
+        for name, value in (evaluation.get(whose) or {}).items()
         if isinstance(value, int | float)
     }
 

@@ -1,17 +1,140 @@
-"""Models on their way as a picture that moves: SVG and CSS without a script, the same letters for the same run."""
+"""Models on their way as a picture that moves: SVG and CSS without a script, the same letters for the same run.
 
+First when each thing happens and where every model is then, as keyframes; then what is drawn.
+"""
+
+from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 from math import pi
+from typing import NamedTuple
 from zlib import crc32
 
 from markupsafe import Markup
 
-from fedsmall.extensions.travels import timeline
-from fedsmall.extensions.travels.seen import FEW, Stop, Travels, travels
-from fedsmall.extensions.travels.timeline import Point
+from fedsmall.extensions.travels.ways import FEW, Stop, Travels, travels
 from fedsmall.sim.report.style import LOOKS, SPARE, place_on_circle, short_name
 from fedsmall.sim.runs.folder import Run
 from fedsmall.travel.schedule import Action
+
+TRAIN_S, HOP_S, GATHER_S, REST_S = 0.9, 1.0, 0.8, 1.0  # how long models train, are on their way, gather, and are one
+FADE_S, GAP_S, END_S = 0.4, 2.0, 1.6  # to vanish, what is not shown, and the last contact until all begins anew
+
+Key = tuple[float, str]  # seconds, and a value of CSS from then on
+Point = tuple[float, float]
+
+
+class Beat(NamedTuple):
+    """The times of one stop, in seconds: models ``train`` at their sites, ``leave``, and it is ``over``.
+
+    Those that become one are ``gathered`` and ``part`` again; of others the two are ``over``. What is skipped before
+    it begins at ``gap``.
+    """
+
+    gap: float
+    train: float
+    leave: float
+    gathered: float
+    part: float
+    over: float
+
+
+def beats(stops: Sequence[Stop]) -> list[Beat]:
+    """The times of all stops; the picture is as long as the last is not over."""
+    made: list[Beat] = []
+    now = FADE_S
+    for stop in stops:
+        train = now + (GAP_S if stop.skipped else 0.0)
+        leave = train + TRAIN_S
+        gathered, part = leave, leave
+        if stop.action is Action.AGGREGATE:
+            gathered = leave + GATHER_S
+            part = gathered + REST_S
+        over = part + (GATHER_S if part > leave else HOP_S)
+        made.append(Beat(now, train, leave, gathered, part, over))
+        now = over
+    return [*made[:-1], made[-1]._replace(over=made[-1].over + END_S)]
+
+
+def way_keys(travels: Travels, seats: Sequence[Point], middles: Sequence[Point]) -> list[list[Key]]:
+    """Where every followed model is and when; ``middles`` is where each of them gathers with others."""
+    times = beats(travels.stops)
+    return [
+        _way(travels.stops, times, [seats[stop.at[model]] for stop in travels.stops], middle)
+        for model, middle in zip(travels.followed, middles, strict=True)
+    ]
+
+
+def _way(stops: Sequence[Stop], times: Sequence[Beat], at: Sequence[Point], middle: Point) -> list[Key]:
+    keys = [(0.0, moved_to(at[0]))]
+    for stop, beat, here in zip(stops, times, at, strict=True):
+        if stop.skipped:  # it stays until nobody sees it any more, and is then somewhere else
+            keys += [(beat.gap + FADE_S, keys[-1][1]), (beat.gap + FADE_S + 0.01, moved_to(here))]
+        keys += [(beat.train, moved_to(here)), (beat.leave, moved_to(here))]
+        if beat.part > beat.leave:
+            keys += [(beat.gathered, moved_to(middle)), (beat.part, moved_to(middle))]
+            keys += [(beat.part + GATHER_S, moved_to(here))] if stop is stops[-1] else []
+    return [*keys, (times[-1].over, moved_to(at[-1]))]
+
+
+def ring_keys(travels: Travels) -> list[list[Key]]:
+    """How much of all samples every followed model has learnt from and when: offsets of a dash of length 100."""
+    times = beats(travels.stops)
+    return [_ring(travels.stops, times, model) for model in travels.followed]
+
+
+def _ring(stops: Sequence[Stop], times: Sequence[Beat], model: int) -> list[Key]:
+    keys = [(0.0, offset(0.0))]
+    for stop, beat in zip(stops, times, strict=True):
+        before = offset(stop.before[model])
+        if stop.skipped:
+            keys += [(beat.gap + FADE_S, keys[-1][1]), (beat.gap + FADE_S + 0.01, before)]
+        keys += [(beat.train, before), (beat.leave, offset(stop.trained[model]))]
+        if beat.part > beat.leave:
+            keys += [(beat.gathered, keys[-1][1]), ((beat.gathered + beat.part) / 2, offset(stop.averaged[model]))]
+    return [*keys, (times[-1].over, keys[-1][1])]
+
+
+def shade_keys(travels: Travels) -> list[Key]:
+    """When the models are to be seen: not while contacts are skipped, nor as all begins anew."""
+    times = beats(travels.stops)
+    end = times[-1].over
+    keys = [(0.0, "opacity:0"), (FADE_S, "opacity:1")]
+    for stop, beat in zip(travels.stops, times, strict=True):
+        if stop.skipped:
+            keys += [(beat.gap, "opacity:1"), (beat.gap + FADE_S, "opacity:0")]
+            keys += [(beat.train - FADE_S, "opacity:0"), (beat.train, "opacity:1")]
+    return [*keys, (end - FADE_S, "opacity:1"), (end, "opacity:0")]
+
+
+def union_keys(travels: Travels) -> list[Key]:
+    """When models are one, and drawn so."""
+    keys = [(0.0, "opacity:0")]
+    for beat in beats(travels.stops):
+        if beat.part > beat.leave:
+            keys += [(beat.gathered - FADE_S / 2, "opacity:0"), (beat.gathered, "opacity:1")]
+            keys += [(beat.part, "opacity:1"), (beat.part + FADE_S / 2, "opacity:0")]
+    return [*keys, (beats(travels.stops)[-1].over, "opacity:0")]
+
+
+def moved_to(to: Point) -> str:
+    """To stand at a point."""
+    return f"transform:translate({to[0]:g}px,{to[1]:g}px)"
+
+
+def offset(share: float) -> str:
+    """To be closed so far, of a ring whose dash is as long as 100."""
+    return f"stroke-dashoffset:{100 - round(100 * share)}"
+
+
+def keyframes(name: str, keys: Sequence[Key], length: float) -> str:
+    """A rule of CSS; of equal values in a row the first and the last stand, together."""
+    parts = []
+    for value, group in groupby(keys, key=lambda key: key[1]):
+        at = [f"{100 * time / length:.2f}".rstrip("0").rstrip(".") + "%" for time, _ in group]
+        parts.append(f"{','.join(dict.fromkeys([at[0], at[-1]]))}{{{value}}}")
+    return f"@keyframes {name}{{{''.join(parts)}}}"
+
 
 WIDE, HIGH, MIDDLE, RADIUS = 400, 352, (200.0, 140.0), 100.0
 LETTERS = 12  # of a name
@@ -130,18 +253,18 @@ def colours(travels: Travels) -> list[str]:
 
 def _style(travels: Travels, own: str) -> Markup:
     """What moves, and that nothing does on paper and for those who do not want it."""
-    length = timeline.beats(travels.stops)[-1].over
-    at, named = f"#{own} ", partial(timeline.keyframes, length=length)
+    length = beats(travels.stops)[-1].over
+    at, named = f"#{own} ", partial(keyframes, length=length)
     rules = [
         f"{at}.go{{animation:{length:g}s ease-in-out infinite}}",
         f"{at}.w,{at}.p{{animation-duration:{length:g}s}}",
     ]
     rules += [f"{at}.w{{animation-timing-function:step-end}}{at}.p{{animation-timing-function:linear}}"]
-    ways = timeline.ways(travels, seats(travels), middles(travels))
-    moving = {"a": timeline.shades(travels), "c": timeline.shown_as_one(travels), "w": _turns(travels)}
-    moving |= {"p": [(0.0, timeline.moved((0, 0))), (length, timeline.moved((BAR[1], 0)))]}
+    ways = way_keys(travels, seats(travels), middles(travels))
+    moving = {"a": shade_keys(travels), "c": union_keys(travels), "w": _turns(travels)}
+    moving |= {"p": [(0.0, moved_to((0, 0))), (length, moved_to((BAR[1], 0)))]}
     moving |= {f"m{model}": way for model, way in enumerate(ways)}
-    moving |= {f"r{model}": ring for model, ring in enumerate(timeline.rings(travels))}
+    moving |= {f"r{model}": ring for model, ring in enumerate(ring_keys(travels))}
     rules += [named(own + name, keys) + f"{at}.{name}{{animation-name:{own}{name}}}" for name, keys in moving.items()]
     still = f"{at}*{{animation:none!important}}{at}.s{{display:inline}}{at}.p{{display:none}}"
     rules += [f"{at}.s{{display:none}}", f"@media (prefers-reduced-motion:reduce),print{{{still}}}"]
@@ -178,7 +301,7 @@ def _models(travels: Travels, own: str, radius: float) -> Markup:
     at, every = still(travels), seats(travels)
     stop, parts = travels.stops[at], [_route(travels)]
     for number, (model, colour) in enumerate(zip(travels.followed, colours(travels), strict=True)):
-        way, ring = timeline.moved(every[stop.at[model]]), timeline.offset(stop.trained[model])
+        way, ring = moved_to(every[stop.at[model]]), offset(stop.trained[model])
         dot = Markup('<g class="go m{0}" style="{1}"><circle r="{2:g}" fill="{3}"/>' + RING + "</g>")
         parts.append(dot.format(number, way, max(4.0, 0.55 * radius), colour, ring, max(7.0, radius)))
     if not travels.groups.max():
@@ -200,7 +323,7 @@ def lines(travels: Travels) -> list[tuple[float, str, str]]:
     """What is said and from when on, in seconds: what happens, and what the models have learnt from."""
     found, last = [], 0
     one = "each group becomes one" if travels.groups.max() else "become one"
-    for stop, beat in zip(travels.stops, timeline.beats(travels.stops), strict=True):
+    for stop, beat in zip(travels.stops, beats(travels.stops), strict=True):
         if stop.skipped:
             found.append((beat.gap, f"after round {last}, and before round {stop.t}:", "likewise, not shown"))
         ends = stop.action is Action.AGGREGATE
@@ -215,15 +338,15 @@ def _learnt(travels: Travels, stop: Stop) -> str:
     return told + (f", {stop.samples:.0f} of {sum(travels.samples)} samples" if travels.samples else "")
 
 
-def _turns(travels: Travels) -> list[timeline.Key]:
+def _turns(travels: Travels) -> list[Key]:
     told = lines(travels)
-    keys = [(time, timeline.moved((0, -LINE * index))) for index, (time, _, _) in enumerate(told)]
-    return [(0.0, keys[0][1]), *keys, (timeline.beats(travels.stops)[-1].over, keys[-1][1])]
+    keys = [(time, moved_to((0, -LINE * index))) for index, (time, _, _) in enumerate(told)]
+    return [(0.0, keys[0][1]), *keys, (beats(travels.stops)[-1].over, keys[-1][1])]
 
 
 def _words(travels: Travels) -> Markup:
     told = lines(travels)
-    begun = timeline.beats(travels.stops)[still(travels)].train
+    begun = beats(travels.stops)[still(travels)].train
     shown = [time for time, _, _ in told].index(begun)
     pair = (
         '<text x="{0:g}" y="{1}" text-anchor="middle" font-size="12.5" fill="var(--ink)">{2}</text>'
@@ -234,13 +357,13 @@ def _words(travels: Travels) -> Markup:
         for index, (_, first, second) in enumerate(told)
     ]
     window = '<svg y="278" width="{}" height="{}" style="overflow:hidden"><g class="go w" style="{}">{}</g></svg>'
-    return Markup(window).format(WIDE, LINE, timeline.moved((0, -LINE * shown)), Markup("").join(texts))
+    return Markup(window).format(WIDE, LINE, moved_to((0, -LINE * shown)), Markup("").join(texts))
 
 
 def _time(travels: Travels) -> Markup:
     """The line of time: a stroke for each contact, a long one for an average, and what goes along it."""
     start, length, height = BAR
-    times = timeline.beats(travels.stops)
+    times = beats(travels.stops)
     parts = [Markup('<path d="M{:g} {:g}h{:g}" stroke="var(--rule)"/>').format(start, height, length)]
     for stop, beat in zip(travels.stops, times, strict=True):
         x, ends = round(start + length * beat.leave / times[-1].over, 1), stop.action is Action.AGGREGATE

@@ -69,7 +69,6 @@ def _check_parts(plan: Plan) -> None:
 
 
 def _check_sites(method: Method, sites: int) -> None:
-    """Raise PlanError where an average is over fewer than three sites' models."""
     models, least = method.travelling(sites), method.averaged(sites)
     if least >= LEAST:
         return

@@ -8,9 +8,15 @@ import torch
 
 from fedsmall.federation import Samples
 from fedsmall.plan import Plan
-from fedsmall.privacy.accountant import epsilon_of, protection_of
-from fedsmall.privacy.chance import Chance, Source, named, system
-from fedsmall.privacy.patient_level import Protection, steps_of, told_samples
+from fedsmall.privacy.patient_level import (
+    Chance,
+    Protection,
+    chance_for,
+    epsilon_of,
+    protection_of,
+    steps_of,
+    told_samples,
+)
 from fedsmall.training.batches import joined, taken
 from fedsmall.training.gradients import Batch
 from fedsmall.training.stack import Tensors
@@ -44,7 +50,7 @@ class Lots:
         self._counts = np.array([len(s) for s in samples])
         self._first = np.cumsum(self._counts) - self._counts
         self.protections = protections(plan, samples, seat)
-        self._chance: Source = system if seat.secret else named(plan.seed)
+        self._seed, self._secret = plan.seed, seat.secret
         self.examples = np.array([told_samples(plan, len(s)) for s in samples])  # (sites,)
         assert plan.recipe.steps is not None
         self.steps = np.full(len(names), plan.recipe.steps)
@@ -55,7 +61,7 @@ class Lots:
 
     def round(self, sites: np.ndarray, t: int, pads: bool) -> Iterator[tuple[slice, Batch]]:
         """The steps of round t at these sites, as :meth:`fedsmall.training.batches.Batches.round` gives them."""
-        chances = [self._chance(self._names[site], t) for site in sites]
+        chances = [chance_for(self._seed, self._names[site], t, self._secret) for site in sites]
         mine = [self.protections[site] for site in sites]
         for _ in range(int(self.steps[0])):
             lots = [

@@ -11,8 +11,7 @@ from fedsmall.codec.known import Known
 from fedsmall.codec.parcels import pack_stack
 from fedsmall.codec.top import cut
 from fedsmall.plan import Plan
-from fedsmall.privacy.leaving import make_private
-from fedsmall.privacy.site_level import at_contacts
+from fedsmall.privacy.site_level import at_contacts, make_private
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving
 from fedsmall.travel.traffic import bytes_of_one
 from fedsmall.wire import CARRIED, MODEL, Arrays

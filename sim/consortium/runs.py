@@ -15,8 +15,8 @@ from fedsmall.files import write
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
-from fedsmall.privacy.blur import check_handed_on
 from fedsmall.privacy.hidden import check_hidden
+from fedsmall.privacy.site_level import check_handed_on
 from fedsmall.run_sheet import RunSheet
 from fedsmall.sealing.words import needs_letters
 from fedsmall.sim.consortium import flower_cli, members, server

@@ -3,10 +3,9 @@ import pytest
 
 from fedsmall.extensions.audit import attack
 from fedsmall.extensions.audit.attack import audit, findings, play
+from fedsmall.extensions.audit.federations import side_by_side, world_of
 from fedsmall.extensions.audit.membership import leak, scores
-from fedsmall.extensions.audit.side_by_side import side_by_side
 from fedsmall.extensions.audit.views import VIEWS
-from fedsmall.extensions.audit.world import world_of
 from tests.extensions.audit.worlds import plan_of
 
 KEYS = {"sites": 8, "samples_per_site": 5, "rounds": 12, "recipe": {"lr": 0.3}, "model_options": {"hidden": [32, 16]}}

@@ -3,9 +3,7 @@ import json
 import pytest
 from markupsafe import escape
 
-from fedsmall.extensions.audit.page import page
-from fedsmall.extensions.audit.record import read
-from fedsmall.extensions.audit.sentences import sentences
+from fedsmall.extensions.audit.findings import page, read, sentences
 from tests.sim.runs.scenarios import SMALL, write
 
 QUICK = ("--runs", "8", "--out", "out")

@@ -5,7 +5,7 @@ import torch
 from scipy.special import logit
 
 from fedsmall.evaluation.outputs import probabilities
-from fedsmall.extensions.audit.confidence import sureness
+from fedsmall.extensions.audit.sightings import sureness
 
 RNG = np.random.default_rng(0)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedsmall.extensions.audit.scenario import CHANGED, OF_TREES, POOLED, SEVERAL, audit_scenario, chosen
+from fedsmall.extensions.audit.attack import CHANGED, OF_TREES, POOLED, SEVERAL, audit_scenario, plans_of
 from fedsmall.sim.runs.progress import Silent
 from fedsmall.sim.runs.scenario import build
 
@@ -30,7 +30,7 @@ def test_what_is_not_attacked_is_named_with_its_reason(method, recipe, reason):
             "method": [method | {"aggregate_every": 2} if method["name"] == "FedDC" else method],
         }
     )
-    plans = chosen(scenario, None)
+    plans = plans_of(scenario, None)
 
     done = audit_scenario(scenario, plans, 2, 1, None, Silent())
 

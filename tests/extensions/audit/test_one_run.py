@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedsmall.extensions.audit.one_run import GUESSES, lower_bound, p_value, refuted
+from fedsmall.extensions.audit.membership import GUESSES, lower_bound, p_value, refuted
 
 RUNS = 200
 

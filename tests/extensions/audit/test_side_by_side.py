@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from fedsmall.extensions.audit.side_by_side import batches_of, side_by_side
-from fedsmall.extensions.audit.world import world_of
+from fedsmall.extensions.audit.federations import batches_of, side_by_side, world_of
 from fedsmall.methods import METHODS
 from fedsmall.models.registry import initial_model
 from fedsmall.training.trees import cohort_for

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsmall.extensions.audit.confidence import Confidence
-from fedsmall.extensions.audit.side_by_side import side_by_side
-from fedsmall.extensions.audit.sightings import OLDEST, SERVER, Notes, Route
-from fedsmall.extensions.audit.world import world_of
+from fedsmall.extensions.audit.federations import side_by_side, world_of
+from fedsmall.extensions.audit.sightings import OLDEST, SERVER, Confidence, Notes, Route
 from fedsmall.models.registry import initial_model
 from fedsmall.travel.schedule import Action
 from tests.extensions.audit.worlds import plan_of

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedsmall.errors import PlanError
-from fedsmall.extensions.audit.world import MOST_CANDIDATES, split, world_of
+from fedsmall.extensions.audit.federations import MOST_CANDIDATES, split, world_of
 from tests.extensions.audit.worlds import plan_of
 
 

@@ -7,9 +7,8 @@ from datetime import datetime
 import pytest
 
 from fedsmall.audit_log import AuditLog
-from fedsmall.extensions.dashboard import drawing, page
-from fedsmall.extensions.dashboard.desk import Desk, Map, Sitting, budget_of, state_of
-from fedsmall.extensions.dashboard.follow import FollowedLog
+from fedsmall.extensions.dashboard import page
+from fedsmall.extensions.dashboard.desk import Desk, FollowedLog, Map, Sitting, budget_of, state_of
 from fedsmall.methods import method
 from fedsmall.strategies.server.journal import FileJournal
 from tests.extensions.dashboard.folders import PLAN, RUN, consortium
@@ -44,8 +43,8 @@ def test_after_a_hop_every_model_is_somewhere_and_came_from_another_of_the_run(r
     assert hop.action == "permute"
     assert sorted(sitting.by for sitting in hop.sitting) == list(NAMES)
     assert len({sitting.model for sitting in hop.sitting}) == len(NAMES)
-    assert len(drawing.arrows(hop)) == sum(sitting.by != sitting.site for sitting in hop.sitting) > 0
-    assert not drawing.arrows(run.maps[0])
+    assert len(page.arrows(hop)) == sum(sitting.by != sitting.site for sitting in hop.sitting) > 0
+    assert not page.arrows(run.maps[0])
 
 
 def test_the_reader_of_a_log_reads_on_where_it_stopped_and_finds_the_same(copy):
@@ -170,10 +169,10 @@ def test_a_map_of_any_size_stays_on_its_paper(count):
         1, 1, "permute", tuple(Sitting(n, 0, b, False) for n, b in zip(names, names[1:] + names[:1], strict=True))
     )
 
-    for seat in drawing.seats(shown):
-        assert 0 < seat.x < drawing.WIDE
-        assert 0 < seat.y < drawing.HIGH
-    assert len(drawing.arrows(shown)) == (count if count > 1 else 0)
+    for seat in page.seats(shown):
+        assert 0 < seat.x < page.WIDE
+        assert 0 < seat.y < page.HIGH
+    assert len(page.arrows(shown)) == (count if count > 1 else 0)
 
 
 def test_the_head_that_a_site_signed_last_is_shown(tmp_path):

@@ -3,7 +3,7 @@
 import re
 
 from fedsmall.audit_log import AuditLog
-from fedsmall.extensions.dashboard import metrics
+from fedsmall.extensions.dashboard import page
 from fedsmall.extensions.dashboard.desk import Desk
 from tests.extensions.dashboard.folders import RUN
 from tests.sim.consortium.real_run import NAMES
@@ -15,7 +15,7 @@ LINE = re.compile(rf"([a-zA-Z_:][\w:]*)(?:\{{({LABEL}(?:,{LABEL})*)\}})? ([-+.\d
 def figures(desk):
     """The lines of the text by name and labels; every line must be of Prometheus' grammar."""
     found, typed = {}, set()
-    for line in metrics.text(desk).splitlines():
+    for line in page.metrics_text(desk).splitlines():
         if line.startswith("#"):
             typed |= {line.split()[2]} if line.startswith("# TYPE ") else set()
             continue
@@ -50,4 +50,4 @@ def test_answers_and_refusals_are_those_of_the_log(folder):
 
 
 def test_no_reason_is_told_and_names_are_quoted():
-    assert metrics._line("a", {"site": 'x"y\\z\n'}, True) == 'a{site="x\\"y\\\\z\\n"} 1'
+    assert page._line("a", {"site": 'x"y\\z\n'}, True) == 'a{site="x\\"y\\\\z\\n"} 1'

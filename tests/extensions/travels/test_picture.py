@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 import pytest
 
 from examples.daisy_chain_picture import picture
-from fedsmall.extensions.travels import timeline
+from fedsmall.extensions.travels import picture as drawing
 from fedsmall.extensions.travels.picture import travel_file, travel_picture
-from fedsmall.extensions.travels.seen import travels, travels_of
+from fedsmall.extensions.travels.ways import travels, travels_of
 from fedsmall.sim.report.html import page
 from fedsmall.sim.report.style import short_name
 from fedsmall.sim.runs.execute import execute
@@ -197,14 +197,14 @@ def test_the_file_in_the_documentation_is_made_by_the_example():
 
 def test_what_is_not_shown_is_jumped_over_while_nobody_sees_the_models():
     told = chain(40, rounds=60, aggregate_every=50)
-    times, seats = timeline.beats(told.stops), [(float(number), 0.0) for number in range(40)]
+    times, seats = drawing.beats(told.stops), [(float(number), 0.0) for number in range(40)]
     index = next(index for index, stop in enumerate(told.stops) if stop.skipped)
 
-    ways = timeline.ways(told, seats, [(0.0, 0.0)] * 12)
+    ways = drawing.way_keys(told, seats, [(0.0, 0.0)] * 12)
 
-    hidden = times[index].gap + timeline.FADE_S
-    assert (hidden, "opacity:0") in timeline.shades(told)
+    hidden = times[index].gap + drawing.FADE_S
+    assert (hidden, "opacity:0") in drawing.shade_keys(told)
     for model, way in zip(told.followed, ways, strict=True):
         before, after = (seats[told.stops[number].at[model]] for number in (index - 1, index))
-        assert (hidden, timeline.moved(before)) in way
-        assert [value for at, value in way if hidden < at <= times[index].train] == [timeline.moved(after)] * 2
+        assert (hidden, drawing.moved_to(before)) in way
+        assert [value for at, value in way if hidden < at <= times[index].train] == [drawing.moved_to(after)] * 2

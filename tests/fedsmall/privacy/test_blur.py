@@ -10,9 +10,16 @@ from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
-from fedsmall.privacy.blur import SHRINK, as_blur, blurred, check_handed_on
 from fedsmall.privacy.reading import apart, records_read
-from fedsmall.privacy.site_level import check_private, privatise, privatise_one
+from fedsmall.privacy.site_level import (
+    SHRINK,
+    as_blur,
+    blurred,
+    check_handed_on,
+    check_private,
+    privatise,
+    privatise_one,
+)
 from fedsmall.wire import Arrays
 
 

@@ -9,7 +9,7 @@ from fedsmall.aggregation.exact import exact_sum, in_parts
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Plan
-from fedsmall.privacy.handed_on import hands_on
+from fedsmall.privacy.site_level import hands_on
 from fedsmall.travel.check_topology import check_apart, check_region_names
 from fedsmall.travel.regions import differences, plan_above, regions_of, route_within
 

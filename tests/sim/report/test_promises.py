@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from fedsmall.privacy.accountant import epsilon_of, protection_of
+from fedsmall.privacy.patient_level import epsilon_of, protection_of
 from fedsmall.sim.report.facts import leaves_a_site, promises
 from fedsmall.sim.report.terminal import print_run
 from fedsmall.sim.runs.execute import execute

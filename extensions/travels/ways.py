@@ -1,19 +1,64 @@
-"""Where the models of a run were, contact by contact, and what each had learnt from by then."""
+"""Where the models of a run were, contact by contact, and from which sites each had learnt by then."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import numpy as np
 
-from fedsmall.extensions.travels.learnt import BAD, Learnt
-from fedsmall.plan import Plan
+from fedsmall.plan import Method, Plan
 from fedsmall.sim.report.chain import site_names
 from fedsmall.sim.runs.chosen import reference_of
 from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.travel.journey import groups_of, journey
 from fedsmall.travel.routes import among
 from fedsmall.travel.schedule import Action, Contact
+
+MISSED = ("absent", "silent", "set aside", "refused")  # kinds of events: a site gave no update that was used
+REPLACED = "replaced"  # by the last common model, for what the site of this event had trained
+BAD = (*MISSED, REPLACED)
+
+
+@final
+class Learnt:
+    """``seen`` (models, sites) grows with every contact, as what counts in averages does in a run.
+
+    Departs from nothing that :class:`fedsmall.travel.travellers.Travellers` decides, but knows no numbers: that a model
+    came to nothing at a site it is told as an event.
+    """
+
+    def __init__(self, method: Method, models: int, sites: int) -> None:
+        self._method = method
+        self.seen = np.zeros((models, sites), bool)
+        self._group = groups_of(method, models, method.group_count(sites))
+        self._commons = np.zeros((method.group_count(sites), sites), bool)
+        self._trained, self._here = np.zeros(models, bool), np.zeros(models, bool)  # since the average; just now
+        self._by = np.full(models, -1)  # the site that trained it last
+        self._turn = 0
+
+    def train(self, at: np.ndarray, befell: Mapping[int, str]) -> None:
+        """Models train at the sites ``at`` (models,), to some of which ``befell`` a kind of :data:`BAD`."""
+        kinds = [befell.get(site) for site in at.tolist()]
+        replaced = np.array([befell.get(site) == REPLACED for site in self._by.tolist()])
+        self._here = np.array([kind not in MISSED for kind in kinds]) & ~replaced
+        self.seen[replaced], self._trained[replaced] = self._commons[self._group[replaced]], False
+        self.seen[self._here, at[self._here]] = True
+        self._by[self._here] = at[self._here]
+        self._trained |= self._here
+
+    def average(self, refused: bool = False) -> None:
+        """The models of each group become one, unless its average is ``refused``."""
+        counted = self._trained & self._here if self._method.hidden else self._trained
+        turns = self._method.by_samples
+        for group in [self._turn] if turns else range(len(self._commons)):
+            members = counted & (self._group == group)
+            if members.any() and not refused:
+                self._commons[group] = self.seen[members].any(axis=0)
+        if turns:
+            self._turn = (self._turn + 1) % len(self._commons)
+            self._group[:] = self._turn
+        self.seen, self._trained[:] = self._commons[self._group], False
+
 
 FEW = 12  # so many models are followed, and so many contacts shown, whole
 MOST = 1000  # sites: what each model has learnt from is kept for every one of them
@@ -102,14 +147,14 @@ def travels_of(one: PlanRun, names: tuple[str, ...], samples: tuple[int, ...]) -
     if all((at == after).all() for (_, at), (_, after) in pairwise(ways)):
         return None
     counted = () if plan.method.by_samples else samples  # else a model trains on a part of a site's samples
-    shown = which([contact.action for contact, _ in ways])
+    shown = contacts_shown([contact.action for contact, _ in ways])
     stops = _stops(one, plan, ways[: shown[-1] + 1], names, counted)
     kept = [stops[index]._replace(skipped=index - before - 1) for before, index in pairwise([-1, *shown])]
     groups = groups_of(plan.method, len(ways[0][1]), plan.method.group_count(sites))
     return Travels(plan, names, counted, groups, tuple(kept))
 
 
-def which(actions: Sequence[Action]) -> list[int]:
+def contacts_shown(actions: Sequence[Action]) -> list[int]:
     """The contacts that are shown, by number: the first ones up to a little beyond the first average.
 
     Where that is late, those between the first and the last before it are left out.
