@@ -23,8 +23,7 @@ from fedsmall.plan import Plan
 from fedsmall.replicas.tree import plan_at
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.dynamic.words import BALANCE
-from fedsmall.wire import CONFIG, EXAMPLES, METRICS, NAMES, OUT_OF_FOLD, PLAN, VALIDATE, join
+from fedsmall.wire import BALANCE, CONFIG, EXAMPLES, METRICS, NAMES, OUT_OF_FOLD, PLAN, VALIDATE, join
 
 MOST_COHORTS = 1024
 DEVICE, DEVICE_VARIABLE = "device", "FEDSMALL_DEVICE"  # where a site trains: a key of its node, or of its environment

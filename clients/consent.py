@@ -21,9 +21,8 @@ from fedsmall.methods import nearest
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, RUN_ID, SITES
-from fedsmall.travel.dynamic.words import BALANCE
 from fedsmall.validation import leaving_contacts
-from fedsmall.wire import COLUMNS
+from fedsmall.wire import BALANCE, COLUMNS
 
 FOLDER, PAUSED = "consent", "paused"
 IS_PAUSED = "paused by the hospital"

@@ -29,9 +29,9 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import told_samples
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise_one, tells_loss
 from fedsmall.stopping import shapes_told
+from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.stack import leaving
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.routes import folds_of_samples
 from fedsmall.wire import (
     CARRIED,
     COMMON,

@@ -14,8 +14,7 @@ from fedsmall.clients import socket_frames
 from fedsmall.ends import ENDS, Sign, signer, statement_of
 from fedsmall.frames import FrameError, header_and_block, joined, pieces_of, with_block
 from fedsmall.sealing.words import BEFORE, HELP, READDRESS
-from fedsmall.travel.dynamic.words import BALANCE
-from fedsmall.wire import COLUMNS, CONFIG, REFUSED, VALIDATE
+from fedsmall.wire import BALANCE, COLUMNS, CONFIG, REFUSED, VALIDATE
 
 SOCKET = "FEDSMALL_STATION"  # where the station listens; set by `fedsmall site up`
 KEY = "FEDSMALL_SITE_KEY"  # the file of the site's key, where answers are to be signed

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.clients.hospital import HospitalClient, keyed
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.site_log import SiteLog
@@ -19,7 +18,7 @@ from fedsmall.privacy.reading import apart, layers_read, records_read
 from fedsmall.privacy.site_level import as_blur, check_private, privatise_one
 from fedsmall.run_sheet import RUN
 from fedsmall.validation import check_told, leaving_contacts
-from fedsmall.wire import MODEL, ROUND, Arrays, join, parts
+from fedsmall.wire import MODEL, ROUND, Arrays, is_buffer, join, parts
 
 CLOSE = 0.2  # a record counts as given away within this share of what sets it apart from the site's others
 FIRST, LAST = 1.0, 8.0  # blur: from as large as the update, doubled as long as somebody can be read

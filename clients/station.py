@@ -55,8 +55,7 @@ from fedsmall.sealing.words import BEFORE, HELP, READDRESS
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.dynamic.words import BALANCE
-from fedsmall.wire import BLURRED, COLUMNS, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, Arrays, split
+from fedsmall.wire import BALANCE, BLURRED, COLUMNS, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, Arrays, split
 
 NOISE_KEY = "noise.key"
 

@@ -16,7 +16,7 @@ from fedsmall.clients.upkeep.at_rest import opened, seal
 from fedsmall.codec.parcels import pack, unpack
 from fedsmall.evaluation.outputs import members_of
 from fedsmall.plan import Plan
-from fedsmall.travel.visitors import together
+from fedsmall.travel.moments import together
 from fedsmall.wire import KEPT, LEAVES, MODEL, ROUND, Arrays, join, split
 
 FOLDER = "visitors"  # in the run's folder at the site

@@ -20,8 +20,8 @@ from torch import nn
 from fedsmall.federation import Task
 from fedsmall.models.registry import build_model
 from fedsmall.training.gradients import LOSSES, Batch
-from fedsmall.training.gradients.loop import LoopGradients
-from fedsmall.training.gradients.prepare import prepared
+from fedsmall.training.gradients.general import LoopGradients
+from fedsmall.training.gradients.layers import prepared
 
 HERE = "examples.monai_networks"
 NORMS: dict[str, Any] = {"batch": "batch", "group": ("group", {"num_groups": 8})}

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
 from fedsmall.errors import ReplyError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.federation import Federation, Samples
@@ -25,7 +26,6 @@ from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained
-from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.wire import Arrays, Traveller
 

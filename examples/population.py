@@ -16,9 +16,8 @@ from fedsmall.plan import Plan
 from fedsmall.training.stack import Rows, Tensors, group_means, stacked
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.commons import starting
-from fedsmall.travel.journey import groups_of, journey
-from fedsmall.travel.routes import folds_of, route_of
+from fedsmall.travel.journey import folds_of, groups_of, journey, route_of
+from fedsmall.travel.moments import starting
 
 
 class Population:

@@ -3,7 +3,7 @@
     FEDSMALL_DATA=... python -m examples.population_of_rates    # some minutes on one core; kept in docs/evidence
     python -m examples.population_of_rates --show               # the tables of what is kept
 
-Groups travel by routes (:mod:`fedsmall.travel.routes`), so each is judged at sites where it never trained. What is run
+Groups travel by routes (:mod:`fedsmall.travel.journey`), so each is judged at sites where it never trained. What is run
 and tested was written down before: the second addendum of docs/evidence/travelling-groups-protocol.md.
 """
 

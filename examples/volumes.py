@@ -22,7 +22,7 @@ from fedsmall.data.preparation import Pixels
 from fedsmall.federation import Task
 from fedsmall.models.registry import build_model
 from fedsmall.training.gradients import LOSSES, Batch, choose
-from fedsmall.training.gradients.prepare import prepared
+from fedsmall.training.gradients.layers import prepared
 
 SHAPE = (256, 256, 128)
 BATCH = 8

@@ -16,7 +16,9 @@ from fedsmall.parts import (
     EarlyStop,
     Fraction,
     Frozen,
+    InRegions,
     NonNegative,
+    NoServer,
     Positive,
     Privacy,
     Recipe,
@@ -26,7 +28,6 @@ from fedsmall.parts import (
     Tree,
     Validation,
 )
-from fedsmall.travel.topology import InRegions, NoServer
 from fedsmall.withdrawn import without_withdrawn
 
 
@@ -35,7 +36,7 @@ class Method(Frozen):
 
     ``permute_every`` is the papers' d and ``aggregate_every`` their b, both in rounds; ``None`` means never (before the
     end, for the aggregation). ``rule`` is what is added to the local gradient, ``server`` how the common model moves.
-    ``gate`` is how many times the median of a contact's updates one of them may be (:mod:`fedsmall.travel.gate`), or
+    ``gate`` is how many times the median of a contact's updates one of them may be (:mod:`fedsmall.algorithm.gate`), or
     false. ``wire`` is the form in which travellers go (:mod:`fedsmall.codec`).
 
     ``models`` is how many models travel, one a site unless it is given: fewer sit at sites drawn for each contact, or
@@ -48,8 +49,8 @@ class Method(Frozen):
     answer together for that site. In ``distil`` rounds after the run the sites make one model of several
     (:mod:`fedsmall.training.distillation`). ``validation`` (``validate`` in a scenario, which pydantic has another use
     for) makes the models routes of a cross-validation, at least a group for each. ``topology`` and ``regions`` say who
-    averages, if it is not one server (:mod:`fedsmall.travel.topology`). ``divergence`` is how far a model may be from
-    the last common one, squared, while an average that is due leaves it out (:mod:`fedsmall.travel.dynamic`).
+    averages, if it is not one server (:mod:`fedsmall.parts`). ``divergence`` is how far a model may be from
+    the last common one, squared, while an average that is due leaves it out (:mod:`fedsmall.algorithm.dynamic`).
     """
 
     name: str
@@ -148,7 +149,7 @@ class Method(Frozen):
 
     @property
     def by_samples(self) -> bool:
-        """Whether routes keep from a fold of every site's samples, and take turns (:mod:`fedsmall.travel.routes`)."""
+        """Whether routes keep from a fold of every site's samples, and take turns (:mod:`fedsmall.travel.journey`)."""
         return self.validation is not None and self.validation.by_samples
 
     @property
@@ -160,6 +161,10 @@ class Method(Frozen):
     def extension(self) -> Any:
         """What trains in place of networks, as ``fedsmall.trainers`` has it (:mod:`fedsmall.entry_points`), or None."""
         return None if self.trains_networks else load_extension("fedsmall.trainers", "boosting")
+
+    def is_dynamic(self) -> bool:
+        """Whether averages are left out while models are near the last common one."""
+        return self.divergence is not None
 
     @property
     def region_count(self) -> int:

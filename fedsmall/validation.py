@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedsmall.aggregation.aggregate import check_aggregator, is_buffer
+from fedsmall.aggregation.aggregate import check_aggregator
 from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.aggregation.server_optimizers import CORRECTIONS
 from fedsmall.codec.check_wire import check_wire
@@ -20,10 +20,11 @@ from fedsmall.stopping import check_kept_back, check_stop, told_by_key
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.distillation import check_distil
 from fedsmall.training.frozen_body import halves
+from fedsmall.training.in_folds import folds_of_samples
+from fedsmall.travel.check_dynamic import check_dynamic
 from fedsmall.travel.check_topology import check_region_names, check_topology
-from fedsmall.travel.dynamic.check import check_dynamic
-from fedsmall.travel.routes import among, folds_of_samples
 from fedsmall.travel.schedule import Action, contacts_of
+from fedsmall.wire import is_buffer
 
 
 def check_plan(plan: Plan, task: Task, sites: int) -> None:
@@ -235,3 +236,13 @@ def _check_tree(tree: Tree, method: Method, recipe: Recipe) -> None:
             f"Replica trees do not go with rule {method.rule!r} and server {method.server!r}: these correct the way of "
             "one model, and a folded anchor has several. Use the proximal rule, or no tree."
         )
+
+
+def among(plan: Plan, sites: int) -> Plan:
+    """The plan as so many sites follow it: with fewer sites than routes, folds are of samples; trees have a forest."""
+    plan = plan.with_model_of(sites)
+    validation = plan.method.validation
+    if validation is None or validation.by_samples or sites >= validation.routes:
+        return plan
+    of_samples = validation.model_copy(update={"by_samples": True})
+    return plan.model_copy(update={"method": plan.method.model_copy(update={"validation": of_samples})})

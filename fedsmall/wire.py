@@ -92,3 +92,21 @@ def parts(joined: Mapping[str, T]) -> dict[str, dict[str, T]]:
         part, _, name = key.partition("/")
         sets.setdefault(part, {})[name] = array
     return sets
+
+
+# Averages that may be left out (fedsmall.algorithm.dynamic).
+BALANCE = "balance"  # the action by which a site is asked for the model that it has kept
+
+# A key of an order's config. An order without a model says that the site goes on with its own.
+REFERENCE = "reference"  # the round of the last model that all sites had, 0 for the first: by it bounds are kept
+
+# Keys of a reply's metrics; one without a model has one of them.
+WITHIN = "within"  # the model is within the bound, and stays
+FORGOT = "forgot"  # the site has no model to go on with, or not the one that all had last
+UNSOUND = "unsound"  # what was trained is not finite or too large; the model is what it was before
+KNOWN = frozenset((WITHIN, FORGOT, UNSOUND))
+
+
+def is_buffer(name: str) -> bool:
+    """Whether a named array is a running statistic of BatchNorm, and no parameter."""
+    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")

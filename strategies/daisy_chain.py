@@ -10,6 +10,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedsmall.aggregation.combiners import Combiner
+from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
+from fedsmall.algorithm.gate import GATE
 from fedsmall.errors import PlanError
 from fedsmall.plan import Method, Plan
 from fedsmall.strategies.checks import check_enough, plan_for
@@ -17,10 +19,7 @@ from fedsmall.strategies.foreign import FEW, FlowerCombiner, count_key, count_of
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.records import to_arrays, to_record
 from fedsmall.strategies.roster import await_all, await_sites
-from fedsmall.travel.commons import Event
-from fedsmall.travel.daisy_chain import daisy_chain, topology_for
-from fedsmall.travel.gate import GATE
-from fedsmall.travel.moments import Moment
+from fedsmall.travel.moments import Event, Moment
 from fedsmall.travel.schedule import AbstractSchedule, Action, Contact, Schedule
 from fedsmall.wire import PLAN, ROUND
 
@@ -33,8 +32,8 @@ class DaisyChain(Strategy):
     ``strategy`` is any Flower strategy, or a combiner of ours; it sees only the aggregations. ``schedule`` says at
     which rounds models travel and how (d and b of the paper). ``fraction`` of the sites, drawn anew with the run's
     ``seed``, takes part in a communication round. The mean is unweighted unless ``weighted``. A model whose update is
-    too large is set aside (:mod:`fedsmall.travel.gate`; ``gate`` false for none is). ``method`` says, of what no other
-    argument does, how many models travel and by which route.
+    too large is set aside (:mod:`fedsmall.algorithm.gate`; ``gate`` false for none is). ``method`` says, of what no
+    other argument does, how many models travel and by which route.
 
     The sites are those that are connected when the run starts. One that is silent, or whose reply fails its check,
     loses nothing: the model that it was sent goes on at the next communication round. After a run ``sites`` are their

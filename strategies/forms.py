@@ -32,23 +32,26 @@ from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays,
 from fedsmall.strategies.roster import Roster
 from fedsmall.training.stack import Rows, Stack, leaving
 from fedsmall.training.trainer import FORGOT, Fault, Leg, Signals, Summed
-from fedsmall.travel.dynamic.words import BALANCE, KNOWN, REFERENCE, UNSOUND
-from fedsmall.travel.dynamic.words import FORGOT as HAS_NO_MODEL
 from fedsmall.wire import (
     ANSWER_BYTES,
+    BALANCE,
     BASE,
     CARRIED,
     CONFIG,
+    KNOWN,
     MADE,
     METRICS,
     MODEL,
+    REFERENCE,
     ROUND,
     TAKEN,
+    UNSOUND,
     Arrays,
     join,
     parts,
     split,
 )
+from fedsmall.wire import FORGOT as HAS_NO_MODEL
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The sites behind a Flower grid, as a trainer: rows of a stack go out as orders, and replies are the rows after them.
 
-So Algorithm 1 (:func:`fedsmall.travel.daisy_chain.daisy_chain`) is the same with messages as on a stack of models.
+So Algorithm 1 (:func:`fedsmall.algorithm.daisy_chain.daisy_chain`) is the same with messages as on a stack of models.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -12,7 +12,6 @@ import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.codec.parcels import Parcel
 from fedsmall.plan import Plan
 from fedsmall.strategies.acceptance import Note, accepted
@@ -23,8 +22,7 @@ from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays,
 from fedsmall.strategies.roster import Roster
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Leg, Messages, Signals, Summed, Trained, Trainer
-from fedsmall.travel.commons import Event
-from fedsmall.travel.dynamic.balancing import is_dynamic
+from fedsmall.travel.moments import Event
 from fedsmall.wire import (
     CARRIED,
     COMMON,
@@ -39,6 +37,7 @@ from fedsmall.wire import (
     RULE,
     STEPS,
     Arrays,
+    is_buffer,
 )
 
 TIMEOUT_S = 3600.0
@@ -80,7 +79,7 @@ class GridTrainer(Trainer):
         self.names = tuple(self.roster.sites)
         for site in self.names:
             self.roster.samples.setdefault(site, samples_told(self.roster.answers[site]))
-        self.form = form or (KeptModels(plan, self.words) if is_dynamic(plan.method) else OpenModels(plan))
+        self.form = form or (KeptModels(plan, self.words) if plan.method.is_dynamic else OpenModels(plan))
 
     @property
     def samples(self) -> tuple[int, ...]:  # type: ignore[override]

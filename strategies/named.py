@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees, ServerStep
+from fedsmall.algorithm.gate import GATE
 from fedsmall.parts import Tree
 from fedsmall.strategies.daisy_chain import DaisyChain
-from fedsmall.travel.gate import GATE
 from fedsmall.travel.schedule import Schedule
 
 

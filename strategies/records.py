@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from fedsmall.aggregation.aggregate import is_buffer
-from fedsmall.wire import Arrays
+from fedsmall.wire import Arrays, is_buffer
 
 DTYPE = re.compile(r"(float|int|uint|complex)[0-9]{1,3}|bool")
 

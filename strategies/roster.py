@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall.errors import PlanError
-from fedsmall.travel.commons import Event, event
+from fedsmall.travel.moments import Event, event
 from fedsmall.wire import CONFIG
 
 POLL_S = 0.05

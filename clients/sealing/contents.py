@@ -4,11 +4,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from fedsmall.algorithm.gate import largest, size, too_large
 from fedsmall.codec.codes import CodecError
 from fedsmall.codec.parcels import unpack
 from fedsmall.plan import Plan
 from fedsmall.sealing.letters import LetterError
-from fedsmall.travel.gate import largest, size, too_large
 from fedsmall.wire import SQUARES, Arrays, stack_of_one
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.aggregation.exact import WORDS, to_words
 from fedsmall.aggregation.sums import LEAST, length, summand
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.patients import Answer
@@ -15,6 +14,7 @@ from fedsmall.clients.sealing.desk import OpenDesk
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.codec.parcels import own_parcel, pack, parcel
 from fedsmall.errors import ReplyError
+from fedsmall.exact import WORDS, to_words
 from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
 from fedsmall.run_sheet import RUN
@@ -37,7 +37,7 @@ from fedsmall.sealing.words import (
     is_sealed,
     is_secure,
 )
-from fedsmall.travel.commons import starting
+from fedsmall.travel.moments import starting
 from fedsmall.travel.schedule import Action
 from fedsmall.wire import CARRIED, COMMON, EXAMPLES, MODEL, ROUND, RULE, STEPS, Arrays, join, parts, split
 

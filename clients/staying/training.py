@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.algorithm.dynamic import squared_distances
 from fedsmall.clients.hospital import HospitalClient, NDArrays
 from fedsmall.clients.memory import Memory
 from fedsmall.clients.sealing.contents import fault_of
@@ -12,16 +13,29 @@ from fedsmall.clients.staying.kept import Kept, StayingMemory
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import told_samples
-from fedsmall.travel.dynamic.balancing import is_dynamic, squared_distances
-from fedsmall.travel.dynamic.words import FORGOT, REFERENCE, UNSOUND, WITHIN
-from fedsmall.wire import COMMON, LEAVES, MODEL, NAMES, ROUND, STEPS, Arrays, join, split, stack_of_one
+from fedsmall.wire import (
+    COMMON,
+    FORGOT,
+    LEAVES,
+    MODEL,
+    NAMES,
+    REFERENCE,
+    ROUND,
+    STEPS,
+    UNSOUND,
+    WITHIN,
+    Arrays,
+    join,
+    split,
+    stack_of_one,
+)
 
 Fitted = tuple[NDArrays, int, dict[str, Any]]  # what a NumPyClient gives: arrays, samples, metrics
 
 
 def memory_for(plan: Plan, memory: Memory) -> Memory:
     """The memory as a client of this plan uses it."""
-    return StayingMemory(memory) if is_dynamic(plan.method) else memory
+    return StayingMemory(memory) if plan.method.is_dynamic else memory
 
 
 def fitted(client: HospitalClient, arrays: Arrays, config: dict[str, Any]) -> Fitted:

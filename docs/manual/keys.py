@@ -9,10 +9,9 @@ from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
 from docs.manual.toml import spelled
-from fedsmall.parts import Boosting, EarlyStop, Privacy, Recipe, Tree, Validation
+from fedsmall.parts import Boosting, EarlyStop, Privacy, Recipe, Regions, Topology, Tree, Validation
 from fedsmall.plan import Method
 from fedsmall.sim.runs.scenario import Scenario
-from fedsmall.travel.topology import Regions, Topology
 
 MEANINGS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text("utf-8"))
 

@@ -3,7 +3,7 @@
 In the world each candidate is in a run's training data by a coin of its own. Coins are independent, so that the one-run
 bound (Steinke et al. 2023) holds. Routes, initial model and the candidates' records are known to every attacker; who
 was in is not. All federations' models are one stack, and train in one batched computation; contacts are walked one by
-one, for the attacker looks at each. A test holds this walk to :func:`fedsmall.travel.daisy_chain.daisy_chain`,
+one, for the attacker looks at each. A test holds this walk to :func:`fedsmall.algorithm.daisy_chain.daisy_chain`,
 federation by federation. What it leaves out is the gate's look at single updates, which sets aside what no honest run
 holds.
 """
@@ -17,18 +17,18 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsmall.aggregation.combiners import Combiner, Updates, combiner_for
+from fedsmall.algorithm.commons import combined, sound_means
+from fedsmall.algorithm.departing import make_private
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import make_private
 from fedsmall.randomness import rng_for
 from fedsmall.tasks import build_federation
 from fedsmall.training.stack import Rows, Stack, Tensors, stacked
 from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.commons import combined, sound_means
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action, Contact
 from fedsmall.validation import check_run

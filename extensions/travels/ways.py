@@ -11,8 +11,8 @@ from fedsmall.sim.report.chain import site_names
 from fedsmall.sim.runs.chosen import reference_of
 from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.travel.journey import groups_of, journey
-from fedsmall.travel.routes import among
 from fedsmall.travel.schedule import Action, Contact
+from fedsmall.validation import among
 
 MISSED = ("absent", "silent", "set aside", "refused")  # kinds of events: a site gave no update that was used
 REPLACED = "replaced"  # by the last common model, for what the site of this event had trained
@@ -23,8 +23,8 @@ BAD = (*MISSED, REPLACED)
 class Learnt:
     """``seen`` (models, sites) grows with every contact, as what counts in averages does in a run.
 
-    Departs from nothing that :class:`fedsmall.travel.travellers.Travellers` decides, but knows no numbers: that a model
-    came to nothing at a site it is told as an event.
+    It decides as :class:`fedsmall.algorithm.travellers.Travellers`, but knows no numbers: that a model came to nothing
+    at a site it is told as an event.
     """
 
     def __init__(self, method: Method, models: int, sites: int) -> None:

@@ -13,7 +13,7 @@ from scipy.spatial.distance import cdist
 
 from fedsmall.aggregation.radon import check_radon, radon_aggregate
 from fedsmall.errors import PlanError
-from fedsmall.wire import Arrays
+from fedsmall.wire import Arrays, is_buffer
 
 _BLOCK = 2**16  # numbers that a coordinatewise aggregator holds in float64 at once: 512 KiB
 
@@ -193,11 +193,6 @@ def check_aggregator(
             chosen(np.zeros((models, 1)), options=settings)  # too few models or a wrong option show on any numbers
     except ValueError as error:
         raise PlanError(str(error)) from None
-
-
-def is_buffer(name: str) -> bool:
-    """Whether a named array is a running statistic of BatchNorm, and no parameter."""
-    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
 
 
 def _find(aggregator: str, options: Mapping[str, float]) -> Aggregator:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.errors import PlanError
-from fedsmall.wire import Arrays
+from fedsmall.wire import Arrays, is_buffer
 
 Options = Mapping[str, float]
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.aggregation.aggregate import is_buffer
-from fedsmall.wire import SQUARES, Arrays
+from fedsmall.wire import SQUARES, Arrays, is_buffer
 
 SCALES = "~scales"  # in a record, the scales of its arrays in the order of their names; no array of torch is called so
 MOST = 127  # the largest code of "int8", either way

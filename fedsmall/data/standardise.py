@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsmall.aggregation.exact import exact_sum
+from fedsmall.exact import exact_sum
 
 COUNT_FLOOR = 5  # a sum over fewer patients says too much about each of them
 

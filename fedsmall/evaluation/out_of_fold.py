@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import log_softmax, logsumexp
 
-from fedsmall.aggregation.exact import exact_sum
 from fedsmall.evaluation.metrics import evaluate, f1_of, known_mean, predicted, tally
 from fedsmall.evaluation.outputs import by_class, squared_distances
+from fedsmall.exact import exact_sum
 from fedsmall.federation import Task
 from fedsmall.wire import Arrays
 

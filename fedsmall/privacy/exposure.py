@@ -20,9 +20,8 @@ import numpy as np
 from fedsmall.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import WITHIN, distances, layers_read, padded
-from fedsmall.travel.commons import Initial, starting
 from fedsmall.travel.journey import journey
-from fedsmall.travel.moments import Moment
+from fedsmall.travel.moments import Initial, Moment, starting
 from fedsmall.travel.schedule import Action, Contact, contacts_of
 from fedsmall.wire import Arrays
 

@@ -40,17 +40,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-import torch
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 
-from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.errors import PlanError
 from fedsmall.parts import Privacy
 from fedsmall.plan import Method, Plan
 from fedsmall.randomness import rng_for
-from fedsmall.training.stack import Rows, Stack
-from fedsmall.wire import Arrays, first_of, stack_of_one
+from fedsmall.wire import Arrays, first_of, is_buffer, stack_of_one
 
 PROMISE = 10.0  # the epsilon above which a promise to patients is none
 SHRINK = 10.0  # a running variance falls to no less than this part at one contact: noise could bring it to zero
@@ -166,20 +163,6 @@ def privatise(sent: Arrays, received: Arrays, privacy: Privacy, rngs: Sequence[n
         out[name] = (received[name] + step).astype(sent[name].dtype)
         start = stop
     return {name: out[name] for name in sent}
-
-
-def make_private(plan: Plan, stack: Stack, received: Stack, names: Sequence[str], t: int) -> None:
-    """Clip and noise, or blur, what leaves the named sites, in place, as each would do it, where the plan asks for it.
-
-    ``received`` are the models as they came to the sites, a row each as in ``stack``.
-    """
-    privacy = at_contacts(plan)
-    if privacy is None:
-        return
-    rngs = [noise_rng(plan.seed, name, t) for name in names]
-    sent = privatise(Rows(stack.state).arrays(), Rows(received.state).arrays(), privacy, rngs)
-    for name, tensor in stack.state.items():
-        tensor.copy_(torch.from_numpy(sent[name]))
 
 
 def privatise_one(sent: Arrays, received: Arrays, privacy: Privacy, rng: np.random.Generator) -> Arrays:

@@ -15,11 +15,10 @@ from importlib import import_module
 
 import numpy as np
 
-from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.errors import PlanError
 from fedsmall.parts import Tree
 from fedsmall.replicas.tree import ANCHOR, ReplicaTree, level_of, parent_of, row_name, split_row
-from fedsmall.wire import Arrays
+from fedsmall.wire import Arrays, is_buffer
 
 Shared = Callable[[str], bool]
 Predict = Callable[[str, Arrays], np.ndarray]

@@ -4,7 +4,7 @@ A site hides what it adds (64-bit integers) by one stream of ChaCha20 for each h
 sends each helper the seed of its stream in a letter. A helper adds up the streams of all sites of one sum and tells the
 server that. Whoever lacks the seeds of one helper sees noise (a one-time pad, as far as ChaCha20 is a random function).
 
-``wide`` sums are of numbers of eight words each (:mod:`fedsmall.aggregation.exact`), and carry from one to the next.
+``wide`` sums are of numbers of eight words each (:mod:`fedsmall.exact`), and carry from one to the next.
 """
 
 import secrets
@@ -14,7 +14,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from fedsmall.aggregation import exact
+from fedsmall import exact
 
 SEED = 32  # bytes; drawn by the system for one site, helper and sum, and never used for another
 NONCE = bytes(16)  # a seed makes one stream, so there is nothing to tell apart

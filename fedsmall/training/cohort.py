@@ -12,15 +12,13 @@ from fedsmall.models.layers import trainable_state
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.training.augmentation import check_augment
-from fedsmall.training.batches import Batches
+from fedsmall.training.batches import Batches, Lots
 from fedsmall.training.device import chosen, widest
 from fedsmall.training.frozen_body import halves
 from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients, choose, clipped, mean_loss, weighted
-from fedsmall.training.gradients.prepare import MaskedDropout, dropout_shapes
-from fedsmall.training.local_rules import pulled
-from fedsmall.training.lots import Lots
+from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes
+from fedsmall.training.local_rules import SiteMemory, pulled
 from fedsmall.training.optimizers import fresh_state, learning_rate, step
-from fedsmall.training.site_memory import SiteMemory
 from fedsmall.training.stack import Rows, Stack, Tensors, index_of
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, all_here
 

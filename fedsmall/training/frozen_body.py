@@ -18,8 +18,7 @@ from fedsmall.federation import Samples, Task
 from fedsmall.models.layers import frozen_layers, frozen_names, training_mode
 from fedsmall.models.registry import common_model
 from fedsmall.plan import Plan
-from fedsmall.training.gradients.chain import traced
-from fedsmall.training.gradients.prepare import prepared
+from fedsmall.training.gradients.layers import prepared, traced
 
 KEPT = 2**26  # numbers of features that are kept, all bodies together
 

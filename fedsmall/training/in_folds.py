@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from fedsmall.data.sources.pool import Part
+from fedsmall.data.splits import classes_of, kin_of, representatives
+from fedsmall.errors import PlanError
 from fedsmall.federation import Samples, Task
 from fedsmall.plan import Plan
+from fedsmall.randomness import rng_for
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained
-from fedsmall.travel.routes import folds_of_samples
 
 Within = Callable[[Plan, Sequence[str], Sequence[Samples]], OneModelTrainer]
 
@@ -21,7 +24,7 @@ class SitesInFolds(OneModelTrainer):
     """Sites, each without one fold or another of its samples; used exactly as a trainer of the same sites.
 
     ``within`` makes the trainer of their parts. Raises PlanError where a site has too few samples
-    (:func:`fedsmall.travel.routes.folds_of_samples`).
+    (:func:`fedsmall.training.in_folds.folds_of_samples`).
     """
 
     def __init__(
@@ -71,3 +74,28 @@ def _with_trees_for(plan: Plan, routes: int) -> Plan:
     repeated = {name: tuple(np.repeat(value, routes).tolist()) for name, value in settings.items()}
     tree = tree.model_copy(update=repeated)
     return plan.model_copy(update={"method": plan.method.model_copy(update={"tree": tree})})
+
+
+def folds_of_samples(plan: Plan, site: str, own: Samples) -> np.ndarray:
+    """The fold of every sample of a site, (samples,), where folds are of samples.
+
+    Folds differ by one sample at most, in all and of each class; which get one more is drawn, by the site. A patient's
+    samples are in one fold, and so are equal ones: this then holds of the first of each, and the others follow them.
+
+    Raises PlanError where a site has samples of one patient alone: a route would have none there.
+    """
+    assert plan.method.validation is not None
+    kin = kin_of(Part(own.x, own.y, own.patients))
+    groups = np.arange(len(own)) if kin is None else kin
+    first = representatives(groups)
+    if len(first) < 2:
+        whose = "one sample" if len(own) < 2 else "samples of one patient, or equal ones,"
+        raise PlanError(
+            f"{site} has {whose} and folds of samples need two at least: every route leaves some out. Give it more."
+        )
+    routes, rng = plan.method.validation.routes, rng_for(plan.seed, "folds of samples", site)
+    shuffled = first[rng.permutation(len(first))]
+    dealt = shuffled[np.argsort(classes_of(own.y)[shuffled], kind="stable")]  # class by class, shuffled within
+    of_group = np.empty(int(groups.max()) + 1, dtype=np.int64)
+    of_group[groups[dealt]] = (np.arange(len(dealt)) + rng.integers(routes)) % routes
+    return np.asarray(of_group[groups])

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedsmall.aggregation.aggregate import is_buffer
 from fedsmall.federation import Samples, Task, task_at
 from fedsmall.models.own_models import Kind, check_own_models, is_shared, kinds_of, plan_of_kind, shared_layers
 from fedsmall.models.registry import initial_model
@@ -22,7 +21,7 @@ from fedsmall.training.cohort import Cohort
 from fedsmall.training.optimizers import fresh_state
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
-from fedsmall.wire import Arrays, Traveller
+from fedsmall.wire import Arrays, Traveller, is_buffer
 
 PRIVATE, MOMENTS, INNER = "private", "private-moments", "inner"  # first words of the names in a site's memory
 KNOWN = f"{PRIVATE}-known"  # 1 for a site that has trained

@@ -16,7 +16,7 @@ from fedsmall.plan import Plan
 from fedsmall.training.device import check_room
 from fedsmall.training.optimizers import OPTIMIZERS
 from fedsmall.training.stack import Stack, Tensors, stacked
-from fedsmall.travel.routes import route_at
+from fedsmall.travel.journey import route_at
 from fedsmall.travel.schedule import Action, schedule_for
 from fedsmall.wire import Arrays, Traveller
 

@@ -11,7 +11,7 @@ the anchors. Two settings show more:
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -22,11 +22,10 @@ from fedsmall.parts import Tree
 from fedsmall.plan import Plan
 from fedsmall.replicas.fold import Shared, fold_trees
 from fedsmall.replicas.tree import ANCHOR, forest, row_name, split_row, subsets
-from fedsmall.training.carried_trees import carry, is_replica, planted, put_anchors, put_replicas
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.in_folds import SitesInFolds
 from fedsmall.training.mixed import MixedCohort
-from fedsmall.training.stack import Rows, Stack, Tensors
+from fedsmall.training.stack import REPLICA, Rows, Stack, Tensors, index_of
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, Trainer, all_here
 from fedsmall.validation import check_composition
 from fedsmall.wire import Arrays, Traveller
@@ -246,3 +245,51 @@ class TreeCohort(OneModelTrainer):
 
 def _part(samples: Samples, rows: np.ndarray) -> Samples:
     return samples if len(rows) == len(samples) else Samples(samples.x[rows], samples.y[rows])
+
+
+def is_replica(name: str) -> bool:
+    """Whether a carried array belongs to a replica, and not to the anchor's optimizer."""
+    return name.startswith(f"{REPLICA}/")
+
+
+def own_state(stack: Stack) -> Tensors:
+    """A row's arrays without the replicas that it carries: parameters, buffers and moments."""
+    return stack.state | {name: tensor for name, tensor in stack.optimizer.items() if not is_replica(name)}
+
+
+def carry(stack: Stack, source: Stack, nodes: Sequence[str]) -> None:
+    """Give every row replicas that equal it."""
+    state = own_state(source)
+    stack.optimizer |= {f"{REPLICA}/{node}/{name}": tensor.clone() for node in nodes for name, tensor in state.items()}
+
+
+def planted(stack: Stack, nodes: Sequence[str], young: np.ndarray) -> Stack:
+    """All nodes of all rows' trees as one stack, row by row; the trees of ``young`` rows are grown anew."""
+    fresh = torch.from_numpy(young).to(next(iter(stack.parameters.values())).device)
+
+    def joined(tensors: Mapping[str, torch.Tensor]) -> Tensors:
+        grown = {}
+        for name, own in tensors.items():
+            columns = [own]
+            for node in nodes[1:]:
+                theirs = stack.optimizer[f"{REPLICA}/{node}/{name}"]
+                columns.append(torch.where(fresh.reshape(-1, *[1] * (own.dim() - 1)), own, theirs))
+            grown[name] = torch.stack(columns, dim=1).flatten(0, 1)  # (rows * nodes, ...)
+        return grown
+
+    moments = {name: tensor for name, tensor in stack.optimizer.items() if not is_replica(name)}
+    return Stack(stack.names, joined(stack.parameters), joined(stack.buffers), joined(moments))
+
+
+def put_anchors(stack: Stack, nodes: Stack, anchors: np.ndarray) -> None:
+    """Write the anchors among trained nodes, models and moments, back into their rows."""
+    state = own_state(nodes)
+    for name, tensor in own_state(stack).items():
+        tensor.copy_(state[name][index_of(anchors, tensor)])
+
+
+def put_replicas(stack: Stack, nodes: Stack, anchors: np.ndarray, names: Sequence[str]) -> None:
+    """Let every row carry the trained replicas, whose rows follow their anchor's."""
+    for name, tensor in own_state(nodes).items():
+        for place, node in enumerate(names[1:], 1):
+            stack.optimizer[f"{REPLICA}/{node}/{name}"].copy_(tensor[index_of(anchors + place, tensor)])

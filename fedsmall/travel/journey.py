@@ -1,19 +1,34 @@
 """Who is where: the sites at which travellers train, from contact to contact, as the plan alone decides it.
 
-Where models travel by routes (:mod:`fedsmall.travel.routes`), numbers of ``samples`` decide beside the plan which sites
-are in which fold: no traveller is ever at a site of the fold of its route. Travellers are numbered; number k is of
-group k modulo the groups.
+Travellers are numbered; number k is of group k modulo the groups.
+
+Routes are a cross-validation: a model of route k never trains at the sites of fold k, and is only judged there. So
+every sample of every site is judged by models that never saw its site, and no site is given up for it. A route is one
+or several groups of models: what never trains at a site is averaged with nothing that does. Folds are dealt once, by a
+named stream and by numbers of ``samples``; who goes where at a contact is drawn anew, without a conflict. Of fewer
+sites than routes no fold of sites can be made: every site deals its own samples to folds, and the routes take turns,
+for with a model at each site no two could be under way at once.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from fedsmall.plan import Method, Plan
 from fedsmall.randomness import rng_for
-from fedsmall.travel.regions import passage as between_regions
-from fedsmall.travel.routes import folds_of, has_room, places, route_of
-from fedsmall.travel.schedule import Action, Contact, bijection, contacts_of, participants, spaced
+from fedsmall.travel.regions import passage
+from fedsmall.travel.schedule import (
+    AbstractSchedule,
+    Action,
+    Contact,
+    bijection,
+    contacts_of,
+    participants,
+    schedule_for,
+    spaced,
+)
 
 
 def groups_of(method: Method, travellers: int, groups: int) -> np.ndarray:
@@ -34,7 +49,7 @@ def set_out(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = (
     there, folds = drawn(plan, sites, contact, samples), folds_of(plan, samples)
     if folds is None:
         return there
-    return np.asarray(there[first_places(plan.travel_seed, routes_of(plan.method, sites), folds[there])])
+    return np.asarray(there[places(rng_for(plan.travel_seed, "set out"), routes_of(plan.method, sites), folds[there])])
 
 
 def moved(
@@ -51,31 +66,20 @@ def moved(
     if not before.travels or (everyone and before.action is Action.AGGREGATE and not method.grouped):
         return at
     if method.region_count > 1:
-        return np.asarray(between_regions(plan, sites, before.t)[at])
+        return np.asarray(passage(plan, sites, before.t)[at])
     if method.route == "cyclic" or (method.topology is not None and method.topology.by == "ring"):
         return np.asarray((at + 1) % sites)
     folds = folds_of(plan, samples)
     if folds is not None:
         there = drawn(plan, sites, contact, samples)
-        route = passage(plan.travel_seed, before.t, routes_of(method, sites)[np.argsort(at)], folds[there])
+        route = places(
+            rng_for(plan.travel_seed, "permute", before.t), routes_of(method, sites)[np.argsort(at)], folds[there]
+        )
         return np.asarray(there[route[np.argsort(np.argsort(at))]])
     route = bijection(plan.travel_seed, before.t, len(at))
     if everyone:
         return np.asarray(route[at])
     return np.asarray(drawn(plan, sites, contact, samples)[route[np.argsort(np.argsort(at))]])
-
-
-def first_places(seed: int, routes: np.ndarray, folds: np.ndarray) -> np.ndarray:
-    """At which of the sites that take part first, of these ``folds``, travellers of these ``routes`` set out."""
-    return places(rng_for(seed, "set out"), routes, folds)
-
-
-def passage(seed: int, t: int, routes: np.ndarray, folds: np.ndarray) -> np.ndarray:
-    """Where models go at contact ``t``: that at the i-th site, by name, of route routes[i], to the i-th place of it.
-
-    ``folds`` are those of the sites that take part next, in the order of names.
-    """
-    return places(rng_for(seed, "permute", t), routes, folds)
 
 
 def drawn(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
@@ -108,3 +112,99 @@ def journey(plan: Plan, sites: int, samples: Sequence[int] = ()) -> Iterator[tup
     for before, contact in zip([contacts[0], *contacts], contacts, strict=False):
         at = at if contact is before else moved(plan, sites, at, before, contact, samples)
         yield contact, at
+
+
+def folds_of(plan: Plan, sizes: Sequence[int]) -> np.ndarray | None:
+    """The folds of a plan's sites, which hold so many samples; None where its models may train at all sites.
+
+    Raises ValueError where the numbers of samples are wanted and not there.
+    """
+    validation = plan.method.validation
+    if validation is None or plan.method.by_samples:
+        return None
+    if not len(sizes):
+        raise ValueError("folds of sites are dealt by their numbers of samples, one a site; give them")
+    if len(sizes) < validation.routes:
+        raise ValueError(f"{len(sizes)} sites make no {validation.routes} folds; ask for the plan among so many sites")
+    return _remembered(plan.travel_seed, tuple(sizes), validation.routes)
+
+
+@lru_cache(maxsize=16)
+def _remembered(seed: int, sizes: tuple[int, ...], routes: int) -> np.ndarray:
+    folds = deal_folds(seed, sizes, routes)
+    folds.flags.writeable = False
+    return folds
+
+
+def deal_folds(seed: int, sizes: Sequence[int], routes: int) -> np.ndarray:
+    """The fold of every site, (sites,), from the sites' numbers of samples, in the order of their names.
+
+    Folds differ by one site at most, the later ones being the larger, and are about equally large in samples: sites
+    are dealt in rounds of one for each fold, from large to small, the largest of a round to the fold that has least.
+    """
+    order = rng_for(seed, "folds of sites").permutation(len(sizes))
+    order = order[np.argsort(-np.asarray(sizes)[order], kind="stable")]  # large first, equal ones shuffled
+    folds, held = np.empty(len(sizes), dtype=np.int64), np.zeros(routes)
+    for start in range(0, len(sizes), routes):
+        turn = order[start : start + routes]
+        least_first = np.argsort(held, kind="stable")[: len(turn)]
+        folds[turn] = least_first
+        held[least_first] += np.asarray(sizes)[turn]
+    # so that routes with one model more than others keep away from folds with one site less
+    by_sites = np.argsort(np.bincount(folds, minlength=routes), kind="stable")
+    return np.argsort(by_sites)[folds]
+
+
+def turn_at(plan: Plan, t: int) -> int:
+    """The group whose turn round ``t`` is: the next one after every average."""
+    before = bisect_left(_averages(schedule_for(plan), plan.rounds), t)
+    return before % plan.method.group_count(1)
+
+
+def route_at(plan: Plan, t: int) -> int:
+    """The route whose models train in round ``t``, where folds are of samples; else 0."""
+    validation = plan.method.validation
+    return turn_at(plan, t) % validation.routes if validation is not None and plan.method.by_samples else 0
+
+
+@lru_cache(maxsize=16)
+def _averages(schedule: AbstractSchedule, rounds: int) -> tuple[int, ...]:
+    """The rounds before the last after which models are averaged."""
+    return tuple(t for t in range(1, rounds) if schedule.action(t) is Action.AGGREGATE)
+
+
+def route_of(groups: Sequence[int] | np.ndarray, routes: int) -> np.ndarray:
+    """The routes to which groups of models belong."""
+    return np.asarray(groups, dtype=np.int64) % routes
+
+
+def has_room(routes: np.ndarray, folds: np.ndarray) -> bool:
+    """Whether models of these ``routes`` can be at sites of these ``folds``, one at each, and none at its own fold.
+
+    By Hall's theorem: models of two routes may be anywhere between them, so only those of one can be too many.
+    """
+    most = int(max(routes.max(initial=0), folds.max(initial=0))) + 1
+    crowd = np.bincount(routes, minlength=most) + np.bincount(folds, minlength=most)
+    return bool((crowd <= len(folds)).all())
+
+
+def places(rng: np.random.Generator, routes: np.ndarray, folds: np.ndarray) -> np.ndarray:
+    """At which site each model trains: (models,) numbers of sites, all different, none of the model's own fold.
+
+    A uniformly random permutation, whose conflicts are mended by swaps with models drawn among all that may swap. Every
+    swap mends one and makes none, and there is always one to be had. Where folds and routes are equally large, a model
+    is equally often at each site that it may be at.
+
+    Raises ValueError where there is no such assignment (:func:`has_room`).
+    """
+    if len(routes) != len(folds) or not has_room(routes, folds):
+        raise ValueError("models of these routes cannot all be at sites of these folds without one at its own fold")
+    drawn = rng.permutation(len(folds))
+    for model in np.flatnonzero(folds[drawn] == routes):
+        own = routes[model]
+        if folds[drawn[model]] != own:
+            continue  # a swap before has mended it
+        able = np.flatnonzero((folds[drawn] != own) & (routes != own))
+        other = able[rng.integers(len(able))]
+        drawn[[model, other]] = drawn[[other, model]]
+    return np.asarray(drawn)

@@ -88,7 +88,7 @@ def route_within(plan: Plan, sites: Sequence[str], t: int) -> dict[str, str]:
 def plan_above(plan: Plan) -> Plan:
     """What is run above regions that each have a server: the mean of their common models, by what each is made of.
 
-    No gate is in between, as there is none in :meth:`~fedsmall.travel.commons.Commons.unite`; noise was charged below.
+    No gate is in between, as there is none in a simulation (``Commons.unite``); noise was charged below.
     """
     assert plan.method.regions is not None
     every = plan.method.regions.average_every or plan.method.aggregate_every

@@ -14,7 +14,7 @@ from fedsmall.randomness import rng_for
 from fedsmall.research.bench.timing import Clock
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.gradients import LOSSES, Batch, MlpGradients, clipped
-from fedsmall.training.gradients.prepare import prepared
+from fedsmall.training.gradients.layers import prepared
 from fedsmall.wire import Traveller
 
 TASK = Task("bench-privacy", (64,), 10)

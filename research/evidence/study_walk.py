@@ -1,7 +1,7 @@
 """A short simulation of plain averaging and daisy-chaining: what the study runs tens of thousands of times.
 
 The same mathematics as every engine, to rounding (a test holds it to them), by the routes and stretches of
-:mod:`fedsmall.travel.daisy_chain`, without metrics and records. Several federations, one a seed, run side
+:mod:`fedsmall.algorithm.daisy_chain`, without metrics and records. Several federations, one a seed, run side
 by side in one stack, for a few sites of small models do not fill a processor.
 """
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+from fedsmall.algorithm.daisy_chain import stretches
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
@@ -18,7 +19,6 @@ from fedsmall.plan import Plan
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
 from fedsmall.training.trainer import Leg, Signals
-from fedsmall.travel.daisy_chain import stretches
 from fedsmall.travel.journey import moved
 from fedsmall.travel.schedule import Contact, contacts_of
 from fedsmall.wire import Traveller

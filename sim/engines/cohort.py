@@ -6,8 +6,7 @@ from fedsmall.plan import Plan
 from fedsmall.sim.engines.allocator import keep_freed_memory
 from fedsmall.strategies.server.run_loop import Evaluator, Outcome, Progress, Stop, run_rounds
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.commons import Initial
-from fedsmall.travel.moments import Watcher
+from fedsmall.travel.moments import Initial, Watcher
 
 
 def run_cohort(

@@ -22,11 +22,11 @@ from fedsmall.stopping import shapes_told
 from fedsmall.strategies.server.remote import Answers
 from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.strategies.server.validation import Told, unseen_at
+from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.stack import Stack, tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
-from fedsmall.travel.moments import Moment
-from fedsmall.travel.routes import folds_of, folds_of_samples
-from fedsmall.travel.visitors import Visitors
+from fedsmall.travel.journey import folds_of
+from fedsmall.travel.moments import Moment, Visitors
 from fedsmall.wire import EXAMPLES, Arrays, first_of, stack_of_one
 
 MOST_SAMPLES = 100_000  # of more training samples no threshold is found

@@ -24,18 +24,15 @@ from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.remote import Ask, Judges, OwnModelsEvaluator
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
 from fedsmall.strategies.server.validation import AskSites, validated
+from fedsmall.training.batches import spent
 from fedsmall.training.device import chosen
 from fedsmall.training.distillation import check_at_hand
 from fedsmall.training.frozen_body import as_trained
-from fedsmall.training.lots import spent
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.dynamic.balancing import is_dynamic
-from fedsmall.travel.moments import Moment, Watcher
-from fedsmall.travel.routes import among
+from fedsmall.travel.moments import Moment, Visitors, Watcher
 from fedsmall.travel.schedule import Contact
-from fedsmall.travel.visitors import Visitors
-from fedsmall.validation import check_run
+from fedsmall.validation import among, check_run
 from fedsmall.wire import Arrays
 
 Tell = Callable[[Contact, Evaluation | None], None]
@@ -127,7 +124,7 @@ class _Work:
             return self  # who sees what is counted for one server
         if not method.trains_networks:
             return self  # and for networks
-        if is_dynamic(method):
+        if method.is_dynamic:
             return self  # nobody sees most updates, and those that come are of several contacts
         train = self.federation.train
         if not has_own_models(self.plan):

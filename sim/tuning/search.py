@@ -1,7 +1,7 @@
 """`fedsmall tune`: one learning rate for every method, chosen on training sites only, with the search written down.
 
 The sites are cut into folds; the models of some sites are judged on the samples of the others (with few sites: on a
-share of every site's own samples). Or models travel by routes (:mod:`fedsmall.travel.routes`): then no site is left
+share of every site's own samples). Or models travel by routes (:mod:`fedsmall.travel.journey`): then no site is left
 out, every method is judged on all sites by models that never saw them, and how long to train is chosen as well. Test
 samples are never looked at. Every method gets the same rates, seeds and folds.
 Seeds are added until no method's choice is in doubt: until a choice made on resampled runs would lose less than

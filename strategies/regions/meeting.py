@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.aggregation.exact import in_parts
 from fedsmall.data.standardise import Scaling, Sums
 from fedsmall.errors import PlanError
+from fedsmall.exact import in_parts
 from fedsmall.run_sheet import ROWS
 from fedsmall.strategies.regions.line import Line
 from fedsmall.strategies.server.agreed import keep_scaling, keep_weights

@@ -7,9 +7,9 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedsmall.aggregation.exact import WORDS, from_words
 from fedsmall.aggregation.sums import LEAST
 from fedsmall.errors import ReplyError
+from fedsmall.exact import WORDS, from_words
 from fedsmall.sealing.masks import unmasked
 from fedsmall.sealing.words import MASKED, SEEDS, TALLY
 from fedsmall.strategies.checks import read_array

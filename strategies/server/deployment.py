@@ -47,8 +47,7 @@ from fedsmall.strategies.server.retrying_grid import RetryingGrid
 from fedsmall.strategies.server.rolls import told_at_roll
 from fedsmall.strategies.server.run_loop import Evaluator, Outcome, run_rounds
 from fedsmall.strategies.server.validation import AskSites, validated
-from fedsmall.travel.routes import among
-from fedsmall.validation import check_plan
+from fedsmall.validation import among, check_plan
 from fedsmall.vertical.plan import COLUMN_SHEET, ColumnSheet
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`

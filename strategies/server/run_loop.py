@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
+from fedsmall.algorithm.topologies import Topology, United
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger, at_contacts
 from fedsmall.stopping import best_round, looks, ran_dry
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.commons import Initial
-from fedsmall.travel.daisy_chain import daisy_chain, topology_for
-from fedsmall.travel.moments import Moment, Watcher, watching
+from fedsmall.travel.moments import Initial, Moment, Watcher, watching
 from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
-from fedsmall.travel.topologies import Topology, United
 from fedsmall.wire import Arrays, join, parts
 
 
@@ -250,7 +249,7 @@ def run_rounds(
 
     ``initial`` gives each site its own model, or all one under None. ``in_pieces``: contacts are cut where an
     evaluation is due between them, as only a simulation can. ``outcome`` is filled as the run goes on. ``united``
-    is the line of one region of several to the others (:class:`~fedsmall.travel.topologies.Region`).
+    is the line of one region of several to the others (:class:`~fedsmall.algorithm.topologies.Region`).
     """
     outcome, ledger, due = outcome or Outcome(), ledger_of(plan), due_in(plan)
     topology = topology_for(plan, trainer, initial, united=united)

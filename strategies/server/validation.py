@@ -20,8 +20,8 @@ from fedsmall.strategies.checks import checked_sums
 from fedsmall.strategies.records import array_records, to_record
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
+from fedsmall.travel.journey import folds_of
 from fedsmall.travel.moments import Moment
-from fedsmall.travel.routes import folds_of
 from fedsmall.wire import CONFIG, EXAMPLES, MEMBERS, MODEL, OUT_OF_FOLD, PLAN, ROUND, VALIDATE, Arrays
 
 Told = dict[str, Arrays]  # what each site told of models that never saw its samples, by name in order

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsmall.aggregation.exact import WORDS
+from fedsmall.exact import WORDS
 from fedsmall.run_sheet import TELL
 from fedsmall.sealing.tallies import JUDGED, SUMS_BEFORE, UNSEEN
 from fedsmall.sealing.waybills import Waybills

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message
 
-from fedsmall.aggregation.exact import to_words
 from fedsmall.aggregation.sums import SCALE
 from fedsmall.clients.telling import answers
 from fedsmall.data.raw_site import RawSite
+from fedsmall.exact import to_words
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import read_from_stack
 from fedsmall.strategies.forms import Form, OpenModels

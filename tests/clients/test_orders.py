@@ -12,8 +12,7 @@ from fedsmall.clients.station import Station
 from fedsmall.parts import Recipe
 from fedsmall.run_sheet import SITES
 from fedsmall.sim.consortium import sample_data
-from fedsmall.travel.dynamic.words import BALANCE
-from fedsmall.wire import PLAN, ROUND, ROUNDS, VALIDATE, WAITS
+from fedsmall.wire import BALANCE, PLAN, ROUND, ROUNDS, VALIDATE, WAITS
 from tests.clients.test_station import AS_IT_IS, NAMES, config, order, plan, refused, same, scaled
 
 OTHER_PLAN = "the plan is another than that of which this run's sites were told"

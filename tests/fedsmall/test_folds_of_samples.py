@@ -5,14 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsmall.algorithm.commons import Commons
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.methods import method
 from fedsmall.plan import Plan
-from fedsmall.travel.commons import Commons
-from fedsmall.travel.routes import among, folds_of, folds_of_samples, route_at, turn_at
+from fedsmall.training.in_folds import folds_of_samples
+from fedsmall.travel.journey import folds_of, route_at, turn_at
 from fedsmall.travel.schedule import Action, contacts_of
-from fedsmall.validation import check_run
+from fedsmall.validation import among, check_run
 
 
 def plan_of(routes: int = 5, rounds: int = 40, seed: int = 0, **settings: Any) -> Plan:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsmall.travel.gate import GATE, GROWTH, charge, outsize, refusal, size, sizes, too_large
+from fedsmall.algorithm.gate import GATE, GROWTH, charge, outsize, refusal, size, sizes, too_large
 
 COMMON = {"w": np.array([3.0, 4.0], np.float32)}
 

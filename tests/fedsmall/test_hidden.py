@@ -12,8 +12,7 @@ from fedsmall.methods import method
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import as_blur, at_contacts, check_handed_on, tells_loss
-from fedsmall.travel.journey import journey
-from fedsmall.travel.routes import folds_of
+from fedsmall.travel.journey import folds_of, journey
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.validation import check_plan
 

@@ -9,8 +9,7 @@ from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
-from fedsmall.travel.journey import journey, routes_of
-from fedsmall.travel.routes import dealt, folds_of, has_room, places
+from fedsmall.travel.journey import deal_folds, folds_of, has_room, journey, places, routes_of
 from fedsmall.validation import check_plan
 
 
@@ -25,7 +24,7 @@ def test_folds_differ_by_a_site_at_most_and_the_larger_ones_come_last(sites: int
         pytest.skip("of fewer sites than routes there are no folds of sites")
     sizes = np.random.default_rng(sites).integers(1, 100, sites)
 
-    counts = np.bincount(dealt(0, sizes, routes), minlength=routes)
+    counts = np.bincount(deal_folds(0, sizes, routes), minlength=routes)
 
     assert counts.sum() == sites
     assert counts.max() - counts.min() <= 1
@@ -41,14 +40,14 @@ def test_folds_are_evener_in_samples_than_chance_makes_them() -> None:
     for seed in range(50):
         rng = np.random.default_rng(seed)
         sizes = rng.lognormal(3, 0.6, 30).astype(int) + 1
-        ours.append(unevenness(dealt(seed, sizes, 5)))
+        ours.append(unevenness(deal_folds(seed, sizes, 5)))
         by_chance.append(unevenness(rng.permutation(np.arange(30) % 5)))
 
     assert np.median(ours) < 1.3 < np.median(by_chance)
 
 
 def test_who_is_in_which_fold_is_drawn() -> None:
-    draws = np.array([dealt(seed, [8] * 10, 5) for seed in range(400)])
+    draws = np.array([deal_folds(seed, [8] * 10, 5) for seed in range(400)])
 
     shares = np.stack([(draws == fold).mean(axis=0) for fold in range(5)])
     np.testing.assert_allclose(shares, 0.2, atol=0.08)  # four standard errors

@@ -7,10 +7,8 @@ from typing import NamedTuple
 from torch import nn
 
 from fedsmall.errors import PlanError
-from fedsmall.training.gradients.batch import Batch, Gradients, mean_loss
-from fedsmall.training.gradients.loop import LoopGradients
-from fedsmall.training.gradients.losses import LOSSES, Loss, weighted
-from fedsmall.training.gradients.mapped import LARGEST, SLOW, MappedGradients
+from fedsmall.training.gradients.general import LARGEST, SLOW, LoopGradients, MappedGradients
+from fedsmall.training.gradients.losses import LOSSES, Batch, Gradients, Loss, mean_loss, weighted
 from fedsmall.training.gradients.mlp import MlpGradients
 from fedsmall.training.gradients.packed import PackedGradients
 from fedsmall.training.gradients.per_sample import ClippedMlp, clipped

@@ -6,10 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedsmall.training.gradients.batch import Batch
-from fedsmall.training.gradients.chain import chain, check_trains
-from fedsmall.training.gradients.losses import Loss
-from fedsmall.training.gradients.prepare import MaskedDropout
+from fedsmall.training.gradients.layers import MaskedDropout, chain, check_trains
+from fedsmall.training.gradients.losses import Batch, Loss
 from fedsmall.training.stack import Tensors
 
 
@@ -32,7 +30,7 @@ class MlpGradients:
     chunk: int | None = None
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
-        """``model`` as :func:`~fedsmall.training.gradients.prepare.prepared` gives it; ValueError for another."""
+        """``model`` as :func:`~fedsmall.training.gradients.layers.prepared` gives it; ValueError for another."""
         self.layers = layers_of(model)
         self.loss = loss
 

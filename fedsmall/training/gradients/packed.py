@@ -16,10 +16,8 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedsmall.models.layers import has_spread
-from fedsmall.training.gradients.batch import Batch, mean_loss
-from fedsmall.training.gradients.chain import check_trains, traced
-from fedsmall.training.gradients.losses import Loss
-from fedsmall.training.gradients.prepare import MaskedDropout
+from fedsmall.training.gradients.layers import MaskedDropout, check_trains, traced
+from fedsmall.training.gradients.losses import Batch, Loss, mean_loss
 from fedsmall.training.stack import Tensors
 
 
@@ -131,7 +129,7 @@ class PackedGradients:
     path = "conv"
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
-        """``model`` as :func:`~fedsmall.training.gradients.prepare.prepared` gives it; ValueError for another."""
+        """``model`` as :func:`~fedsmall.training.gradients.layers.prepared` gives it; ValueError for another."""
         check_trains(model)
         self._model, self._loss = model, loss
         self._nodes = _pooled_first(model, traced(model))

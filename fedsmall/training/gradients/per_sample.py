@@ -1,7 +1,7 @@
 """Gradients under patient-level privacy: each sample's own is clipped before they are summed, and noise is added.
 
 A step's gradient is sum_i weight_i * g_i * min(1, clip / |g_i|) + noise, with |g_i| over all parameters together
-(Abadi et al. 2016, algorithm 1). A batch's weights and noise come from :class:`fedsmall.training.lots.Lots`.
+(Abadi et al. 2016, algorithm 1). A batch's weights and noise come from :class:`fedsmall.training.batches.Lots`.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedsmall.training.gradients.batch import Batch, Gradients
+from fedsmall.training.gradients.losses import Batch, Gradients
 from fedsmall.training.gradients.mlp import MlpGradients, Use, backwards, collecting, forwards, moving
 from fedsmall.training.stack import Tensors
 

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
+from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
 from fedsmall.extensions.audit.federations import batches_of, side_by_side, world_of
 from fedsmall.methods import METHODS
 from fedsmall.models.registry import initial_model
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import contacts_of
 from tests.extensions.audit.worlds import plan_of
 

@@ -16,7 +16,7 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
-from fedsmall.travel.routes import among
+from fedsmall.validation import among
 from tests import ROOT
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import assert_equal_bits, federation_of, plan_of

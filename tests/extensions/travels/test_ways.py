@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
 from fedsmall.extensions.travels.ways import FEW, MOST, Learnt, contacts_shown, travels, travels_of
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.sim.runs.folder import PlanRun, read
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.daisy_chain import daisy_chain, topology_for
 from fedsmall.travel.schedule import Action, contacts_of
 from tests.sim.consortium.real_run import plan_of as real_plan
 from tests.sim.consortium.real_run import real_run

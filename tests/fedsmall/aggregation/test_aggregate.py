@@ -6,10 +6,11 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 from scipy.optimize import minimize
 
-from fedsmall.aggregation.aggregate import AGGREGATORS, aggregate, check_aggregator, is_buffer
+from fedsmall.aggregation.aggregate import AGGREGATORS, aggregate, check_aggregator
 from fedsmall.aggregation.radon import iterated_radon_point
 from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
+from fedsmall.wire import is_buffer
 
 few = settings(max_examples=25, deadline=None)
 NAMES = sorted(AGGREGATORS)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsmall.aggregation.exact import LARGEST, MODULUS, WORDS, added, exact_sum, from_words, to_words
 from fedsmall.errors import ReplyError
+from fedsmall.exact import LARGEST, MODULUS, WORDS, added, exact_sum, from_words, to_words
 from fedsmall.sealing.masks import masked, new_seeds, total, unmasked
 
 numbers = st.floats(-1e80, 1e80, allow_nan=False).filter(lambda x: x == 0 or abs(x) > 1e-40)

@@ -9,7 +9,7 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.models.registry import build_model
 from fedsmall.training.gradients import LOSSES, PATHS, Batch, choose
-from fedsmall.training.gradients.prepare import prepared
+from fedsmall.training.gradients.layers import prepared
 
 GREY = Task("scans", (1, 8, 6, 5), 2)
 RNG = np.random.default_rng(0)

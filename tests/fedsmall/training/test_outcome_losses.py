@@ -7,6 +7,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 
+from fedsmall.algorithm.travellers import Traveller
 from fedsmall.data.outcomes import Survival
 from fedsmall.evaluation.metrics import grade_losses
 from fedsmall.evaluation.outputs import cumulative
@@ -16,7 +17,6 @@ from fedsmall.parts import Recipe
 from fedsmall.plan import Method, Plan
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.gradients.losses import LOSSES
-from fedsmall.travel.travellers import Traveller
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(60, 3))

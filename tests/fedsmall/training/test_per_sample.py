@@ -9,7 +9,7 @@ from torch.func import functional_call, grad, vmap
 from fedsmall.federation import Task
 from fedsmall.models.registry import build_model
 from fedsmall.training.gradients import LOSSES, PATHS, Batch, clipped
-from fedsmall.training.gradients.prepare import dropout_shapes, prepared
+from fedsmall.training.gradients.layers import dropout_shapes, prepared
 from tests.fedsmall.training.cohorts import IMAGES, TABLE
 
 CASES = [

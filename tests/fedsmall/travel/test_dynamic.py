@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsmall.aggregation.aggregate import aggregate
-from fedsmall.travel.dynamic.balancing import Coordinator, Taken, Weighed, asked_in_turn, squared_distances
+from fedsmall.algorithm.dynamic import Coordinator, Taken, Weighed, asked_in_turn, squared_distances
 from fedsmall.wire import Arrays
 
 REFERENCE = {"0.weight": np.array([[1.0, -1.0], [0.5, 0.0]]), "0.bias": np.array([0.0, 2.0])}

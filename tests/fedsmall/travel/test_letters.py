@@ -6,11 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsmall.travel.peers.mail import ACKNOWLEDGED, Mail
-from fedsmall.travel.peers.places import PARCEL, TRAVELLER, UNDER_WAY, Places
-from fedsmall.travel.peers.push_sum import PushSum
+from fedsmall.algorithm.gossip import ACKNOWLEDGED, PARCEL, TRAVELLER, UNDER_WAY, Mail, Places, PushSum
+from fedsmall.parts import Topology
 from fedsmall.travel.schedule import bijection
-from fedsmall.travel.topology import Topology
 
 TOPOLOGIES = st.builds(
     Topology,

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsmall.aggregation.exact import exact_sum, in_parts
 from fedsmall.errors import PlanError
+from fedsmall.exact import exact_sum, in_parts
 from fedsmall.methods import method
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import hands_on

@@ -19,8 +19,7 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.records import array_records, size_in_bytes
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import Outcome
-from fedsmall.travel.dynamic.words import BALANCE, FORGOT, REFERENCE, WITHIN
-from fedsmall.wire import ANSWER_BYTES, COMMON, METRICS, MODEL, ROUND, STEPS, Arrays
+from fedsmall.wire import ANSWER_BYTES, BALANCE, COMMON, FORGOT, METRICS, MODEL, REFERENCE, ROUND, STEPS, WITHIN, Arrays
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_dynamic import ALWAYS, BETWEEN, NEVER, STAY, dynamic

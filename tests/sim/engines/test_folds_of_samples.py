@@ -13,8 +13,9 @@ from fedsmall.federation import Federation
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
+from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.routes import among, folds_of_samples
+from fedsmall.validation import among
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import ADAM, MOMENTUM, assert_equal_bits, federation_of, plan_of
 from tests.sim.engines.test_routes import (
@@ -130,7 +131,7 @@ def test_nor_where_a_run_is_killed_and_goes_on_from_its_journal(tmp_path) -> Non
 
 
 def test_a_route_that_trained_on_its_fold_would_be_found(monkeypatch) -> None:
-    monkeypatch.setattr("fedsmall.travel.travellers.route_at", lambda plan, t: 0)  # all leave out the first fold
+    monkeypatch.setattr("fedsmall.algorithm.travellers.route_at", lambda plan, t: 0)  # all leave out the first fold
 
     assert {(1, 1), (2, 2)} <= leaks(CASES["two sites that hand on"])
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsmall.algorithm.commons import Commons
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
@@ -17,7 +18,6 @@ from fedsmall.strategies.server.remote import Judges, SiteEvaluator
 from fedsmall.tasks import build_federation
 from fedsmall.training.batches import Batches
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.commons import Commons
 from fedsmall.travel.journey import journey
 from fedsmall.validation import check_plan
 from tests.sim.engines.on_ray import ON_RAY

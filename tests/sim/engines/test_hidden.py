@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedsmall.aggregation.combiners import Summed, combiner_for
+from fedsmall.algorithm.travellers import Travellers
 from fedsmall.errors import ReplyError
 from fedsmall.methods import METHODS
 from fedsmall.parts import Privacy, Recipe, Tree
@@ -14,7 +15,6 @@ from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.travel.journey import journey
-from fedsmall.travel.travellers import Travellers
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.test_one_algorithm import (
     ADAM,

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsmall.algorithm.gossip import Peers, Places
+from fedsmall.algorithm.travellers import Travellers
 from fedsmall.errors import PlanError
 from fedsmall.methods import METHODS, method
 from fedsmall.models.registry import initial_model
@@ -17,9 +19,6 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.moments import Moment
-from fedsmall.travel.peers.places import Places
-from fedsmall.travel.peers.walk import Peers
-from fedsmall.travel.travellers import Travellers
 from fedsmall.validation import check_plan
 
 MOMENTUM = Recipe(lr=0.05, momentum=0.5)

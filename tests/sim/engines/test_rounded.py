@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
+from fedsmall.algorithm.departing import Door
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.client_app import app
 from fedsmall.codec.codes import SCALES
@@ -24,7 +25,6 @@ from fedsmall.strategies.records import array_records, to_arrays, to_record
 from fedsmall.strategies.server import packed_grid
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.departing import Door
 from fedsmall.validation import check_run
 from fedsmall.wire import CARRIED, MODEL, Traveller, join
 from tests.sim.engines.stations import Stations

@@ -28,7 +28,7 @@ from fedsmall.strategies.server.remote import evaluator_for, task_from_roll
 from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.routes import folds_of
+from fedsmall.travel.journey import folds_of
 from fedsmall.wire import PLAN
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import (

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.outputs import answer, members_of
@@ -15,9 +16,8 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.daisy_chain import daisy_chain, topology_for
+from fedsmall.travel.moments import Visitors, last_visits
 from fedsmall.travel.schedule import contacts_of
-from fedsmall.travel.visitors import Visitors, last_visits
 from fedsmall.validation import check_plan
 from tests.sim.engines.test_one_algorithm import (
     ADAM,

@@ -1,6 +1,6 @@
 """Federated daisy-chaining (Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1), for every engine and real sites.
 
-Row k of a stack is a model, and ``at[k]`` the site where it is (:class:`~fedsmall.travel.travellers.Travellers`). A
+Row k of a stack is a model, and ``at[k]`` the site where it is (:class:`~fedsmall.algorithm.travellers.Travellers`). A
 permutation changes ``at``, an aggregation the rows, as the topology has it. Sites train in this process, or behind a
 grid (:class:`fedsmall.strategies.grid_trainer.GridTrainer`): the algorithm does not know which.
 """
@@ -8,16 +8,14 @@ grid (:class:`fedsmall.strategies.grid_trainer.GridTrainer`): the algorithm does
 from collections.abc import Callable, Iterable, Iterator
 
 from fedsmall.aggregation.combiners import Combiner, combiner_for
+from fedsmall.algorithm.dynamic import DynamicAverages
+from fedsmall.algorithm.gossip import Peers
+from fedsmall.algorithm.topologies import Region, Regions, Server, Topology, United
+from fedsmall.algorithm.travellers import Travellers
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.commons import Initial
-from fedsmall.travel.dynamic.balancing import is_dynamic
-from fedsmall.travel.dynamic.stack import DynamicAverages
-from fedsmall.travel.moments import Moment
-from fedsmall.travel.peers.walk import Peers
+from fedsmall.travel.moments import Initial, Moment
 from fedsmall.travel.schedule import Action, Contact
-from fedsmall.travel.topologies import Region, Regions, Server, Topology, United
-from fedsmall.travel.travellers import Travellers
 
 
 def topology_for(
@@ -34,7 +32,7 @@ def topology_for(
     method, travellers = plan.method, Travellers(plan, trainer, combiner or combiner_for(plan), initial)
     if method.topology is not None:
         return Peers(plan, travellers)
-    if is_dynamic(method):
+    if method.is_dynamic:
         return DynamicAverages(plan, travellers)
     return Regions(plan, travellers) if method.region_count > 1 else Server(plan, travellers)
 

@@ -13,29 +13,14 @@ import numpy as np
 
 from fedsmall.aggregation.aggregate import aggregate
 from fedsmall.aggregation.combiners import Aggregate, Combiner, Updates
-from fedsmall.plan import Method, Plan
+from fedsmall.algorithm.gate import halves, refusal, size
+from fedsmall.plan import Method
 from fedsmall.training.stack import Rows, Stack, Tensors, group_means
-from fedsmall.travel.gate import halves, refusal, size
-from fedsmall.travel.routes import route_of
+from fedsmall.travel.journey import route_of
+from fedsmall.travel.moments import Event, event
 from fedsmall.wire import Arrays, join, parts
 
 NEAR = 100.0  # times its size: no common model is refused that has not grown so far, nor one that is finite
-
-Event = dict[str, Any]  # what became of a site at a round that did not go as it should
-Initial = Callable[[str | None], Arrays]  # the model with which a site starts, or the common one for None
-
-
-def event(t: int, site: str, kind: str, reason: str) -> Event:
-    """What is written down of a site at round ``t``; the report has a row for it."""
-    return {"t": t, "site": site, "kind": kind, "reason": reason}
-
-
-def starting(plan: Plan, sites: int, initial: Initial) -> list[Arrays]:
-    """The models with which the groups start: all one, or each its own where initial models are independent."""
-    method = plan.method
-    groups = method.region_count if method.region_count > 1 else method.group_count(sites)
-    own = plan.initial_models == "independent" and method.group_count(sites) > 1
-    return [initial(f"group-{group}") if own else initial(None) for group in range(groups)]
 
 
 class Commons:
@@ -72,8 +57,8 @@ class Commons:
     def aggregate(self, updates: Callable[[int], Updates], t: int, gate: float) -> tuple[set[int], list[Event]]:
         """Make each group's common model of its ``updates``; those of which nothing counts keep theirs.
 
-        Gives the groups whose aggregate was refused (:func:`fedsmall.travel.gate.refusal`), which keep theirs too, and
-        events.
+        Gives the groups whose aggregate was refused (:func:`~fedsmall.algorithm.gate.refusal`), which keep theirs too,
+        and events.
         """
         refused, events = set(), []
         self.agreed = self._method.region_count == 1

@@ -16,8 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedsmall.aggregation.aggregate import is_buffer
-from fedsmall.wire import Arrays, stack_of_one
+from fedsmall.wire import Arrays, is_buffer, stack_of_one
 
 T = TypeVar("T")
 
@@ -126,10 +125,6 @@ def refusal(model: Arrays, common: Arrays, gate: float) -> str | None:
         if gate and new > largest(last):
             return f"the aggregate is {GROWTH:,.0f} times the last common model, or more"
     return None
-
-
-def _row(stack: Arrays, row: int) -> Arrays:
-    return {name: array[row : row + 1] for name, array in stack.items()}
 
 
 def _finite(model: Arrays) -> bool:

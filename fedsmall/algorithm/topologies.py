@@ -6,13 +6,12 @@ from typing import Any, final
 
 import numpy as np
 
+from fedsmall.algorithm.travellers import Travellers
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
-from fedsmall.travel.commons import Event
-from fedsmall.travel.moments import Moment
+from fedsmall.travel.moments import Event, Moment
 from fedsmall.travel.regions import meet, regions_of, route_within
 from fedsmall.travel.schedule import Action, Contact
-from fedsmall.travel.travellers import Travellers
 from fedsmall.wire import Arrays
 
 # Takes a round, a region's global model after it and the weight behind that; gives the model of all regions.
@@ -20,7 +19,7 @@ United = Callable[[int, Arrays, float], Arrays]
 
 
 class Topology(ABC):
-    """Moves the models of ``travellers``; Algorithm 1 (:mod:`fedsmall.travel.daisy_chain`) does not know how.
+    """Moves the models of ``travellers``; Algorithm 1 (:mod:`fedsmall.algorithm.daisy_chain`) does not know how.
 
     It ``has_places`` where the plan alone says where every model goes next.
     """

@@ -3,13 +3,12 @@
 from fedsmall.errors import PlanError
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.travel.dynamic.balancing import is_dynamic
 
 
 def check_dynamic(plan: Plan) -> None:
     """Raise PlanError, in one line that says what to do, where a plan's averages cannot be left out."""
     method = plan.method
-    if not is_dynamic(method):
+    if not method.is_dynamic:
         return
     if method.family != "federated":
         raise PlanError(f"divergence leaves out averages, and {method.label!r} has none. Leave divergence out.")

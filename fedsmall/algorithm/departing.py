@@ -10,10 +10,11 @@ from fedsmall.codec.differences import difference
 from fedsmall.codec.known import Known
 from fedsmall.codec.parcels import pack_stack
 from fedsmall.codec.top import cut
+from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import at_contacts, make_private
+from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving
-from fedsmall.travel.traffic import bytes_of_one
+from fedsmall.travel.schedule import Contact
 from fedsmall.wire import CARRIED, MODEL, Arrays
 
 
@@ -106,3 +107,48 @@ def _parts(plan: Plan, stack: Stack) -> list[tuple[str, Tensors]]:
 def _put(tensors: Tensors, arrays: Arrays) -> None:
     for name, tensor in tensors.items():
         tensor.copy_(torch.from_numpy(np.array(arrays[name])))
+
+
+def bytes_of_one(recipe: Recipe, stack: Stack) -> tuple[int, int]:
+    """The bytes of one of the stack's models, and of what goes along with it."""
+    return Rows(stack.state).bytes_per_row, Rows(leaving(recipe, stack.optimizer)).bytes_per_row
+
+
+def bytes_of_stretch(
+    stretch: Sequence[Contact],
+    before: Contact | None,
+    order: int,
+    reply: tuple[int, int],
+    carries: np.ndarray,
+    good: np.ndarray,
+) -> tuple[int, np.ndarray]:
+    """The bytes of a stretch of contacts after the one ``before``, and which travellers carry moments afterwards.
+
+    An ``order`` goes out before a contact if models have travelled since the last training, with the moments of the
+    travellers that ``carries`` says have any, (travellers,); a ``reply``, of a model and its moments, comes after it if
+    they will. ``good`` says whose last reply is used.
+    """
+    (model, moments), total = reply, 0
+    for contact in stretch:
+        if before is None or before.travels:
+            total += len(carries) * order + int(carries.sum()) * moments
+        accepted = good if contact is stretch[-1] else np.ones_like(good)
+        if contact.travels:
+            total += int(accepted.sum()) * (model + moments)
+        carries = carries | (accepted & bool(moments))
+        before = contact
+    return total, carries
+
+
+def make_private(plan: Plan, stack: Stack, received: Stack, names: Sequence[str], t: int) -> None:
+    """Clip and noise, or blur, what leaves the named sites, in place, as each would do it, where the plan asks for it.
+
+    ``received`` are the models as they came to the sites, a row each as in ``stack``.
+    """
+    privacy = at_contacts(plan)
+    if privacy is None:
+        return
+    rngs = [noise_rng(plan.seed, name, t) for name in names]
+    sent = privatise(Rows(stack.state).arrays(), Rows(received.state).arrays(), privacy, rngs)
+    for name, tensor in stack.state.items():
+        tensor.copy_(torch.from_numpy(sent[name]))

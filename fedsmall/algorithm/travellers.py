@@ -10,6 +10,9 @@ import numpy as np
 import torch
 
 from fedsmall.aggregation.combiners import Combiner, Updates
+from fedsmall.algorithm.commons import Commons, sizes_of, sound_means
+from fedsmall.algorithm.departing import Door, bytes_of_stretch, bytes_on_the_way, make_small
+from fedsmall.algorithm.gate import charge, halves, largest, outsize, size, sizes, too_large
 from fedsmall.codec.check_wire import in_codes
 from fedsmall.codec.parcels import Outbox
 from fedsmall.errors import ReplyError
@@ -17,16 +20,10 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import at_contacts
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving, stacked, tensors_of
 from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Leg, Signals, Trained, Trainer
-from fedsmall.travel.commons import Commons, Event, Initial, event, sizes_of, sound_means, starting
-from fedsmall.travel.departing import Door, bytes_on_the_way, make_small
-from fedsmall.travel.dynamic.balancing import is_dynamic
-from fedsmall.travel.gate import charge, halves, largest, outsize, size, sizes, too_large
-from fedsmall.travel.journey import groups_of, moved, set_out
-from fedsmall.travel.moments import Moment, nobody
+from fedsmall.travel.journey import groups_of, moved, route_at, set_out
+from fedsmall.travel.moments import Event, Initial, Moment, event, nobody, starting
 from fedsmall.travel.regions import crossings, regions_of
-from fedsmall.travel.routes import route_at
 from fedsmall.travel.schedule import Action, Contact
-from fedsmall.travel.traffic import bytes_of_stretch
 from fedsmall.wire import Arrays, Traveller, join, parts
 
 NOT_FINITE = "the model holds a number that is not finite (NaN or Inf)"
@@ -57,7 +54,7 @@ class Travellers:
         self._door = Door(plan, trainer.names, self._outbox.known)
         self._federated = plan.method.family == "federated"
         self.gate = float(plan.method.gate) if self._federated else 0.0
-        self._in_part = plan.method.hidden or is_dynamic(plan.method)  # the server knows of models that came alone
+        self._in_part = plan.method.hidden or plan.method.is_dynamic  # the server knows of models that came alone
         self._alone = self._in_part or plan.method.topology is not None  # nobody sees all models of a contact
 
     def depart(self, contact: Contact) -> None:
@@ -435,7 +432,7 @@ class Travellers:
             return 0
         if trained.messages is not None:
             return trained.messages.orders + int(trained.messages.replies[good].sum())
-        if is_dynamic(self.plan.method):
+        if self.plan.method.is_dynamic:
             return 0  # known when it is decided who takes part
         order = self._sizes_of_one[0] + sum(array.nbytes for array in order_rule.values())
         total, self._carries = bytes_of_stretch(stretch, self._before, order, self._sizes_of_one, self._carries, good)

@@ -1,0 +1,261 @@
+"""Dynamic averaging: who takes part in an average that is due, decided by distances from the last common model.
+
+Every site keeps to a condition of its own, ||f - r||^2 <= bound, in which r is the last model that all sites had. Where
+all keep to it the mean of all models is that near to r too, for a ball is convex, and nothing has to be sent. Who does
+not sends its model; further ones are asked for until the mean of those that came is within the bound, or all have come.
+Those that came become their mean, which leaves the mean of all models as it was; if all came, it is the next r.
+
+Source: Kamp, Adilova, Sicking, Hüger, Schlicht, Wirtz & Wrobel, Efficient Decentralized Deep Learning by Dynamic Model
+Averaging (ECML PKDD 2018), Algorithm 1; a mean may be weighted, as in its Algorithm 2. Further sites are asked one by
+one, in a random order, which is one of the ways that the paper leaves open. We depart from it in three things. The last
+average of a run takes all models, for a run ends with one. All are asked for where the violations since the last whole
+average come to the number of sites or beyond (in the paper: to just that number), and every whole average begins that
+count anew. A site without an answer that can be used is passed over; a whole average is then one of all the others.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+
+from fedsmall.aggregation.combiners import Updates
+from fedsmall.aggregation.server_optimizers import parameters_of
+from fedsmall.algorithm.commons import combined
+from fedsmall.algorithm.departing import bytes_on_the_way
+from fedsmall.algorithm.topologies import Topology
+from fedsmall.algorithm.travellers import Travellers
+from fedsmall.plan import Plan
+from fedsmall.randomness import rng_for
+from fedsmall.travel.moments import Event, Moment
+from fedsmall.wire import Arrays, stack_of_one
+
+
+class Weighed(NamedTuple):
+    """A site's model, and how much it counts in a mean."""
+
+    model: Mapping[str, np.ndarray]
+    weight: float = 1.0
+
+
+class Taken(NamedTuple):
+    """The sites whose models an average takes, in order; none where it is left out. ``whole``: these are all."""
+
+    sites: tuple[str, ...]
+    whole: bool
+
+
+Fetch = Callable[[Sequence[str]], Mapping[str, Weighed]]  # sites' models, without those that cannot be had
+
+
+def squared_distances(models: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> np.ndarray:
+    """How far models {name: (models, ...)} are from a reference, squared and in float64, (models,).
+
+    Weights alone count: running statistics are in units of their own, and may be of any size.
+    """
+    total = np.zeros(len(next(iter(models.values()))))
+    for name in parameters_of(reference):
+        apart = models[name].astype(np.float64) - reference[name]
+        apart = apart.reshape(len(total), -1)  # (models, numbers)
+        total += np.einsum("mp,mp->m", apart, apart)
+    return total
+
+
+def asked_in_turn(seed: int, t: int, sites: Iterable[str]) -> list[str]:
+    """The order in which sites are asked for their models at the average of round ``t``, from a stream of its own."""
+    names = sorted(sites)
+    return [names[place] for place in rng_for(seed, "balance", t).permutation(len(names))]
+
+
+class Gathered:
+    """What has come for an average: the weighted sum of models' ways from the last common one."""
+
+    def __init__(self, reference: Mapping[str, np.ndarray]) -> None:
+        self._reference = {name: reference[name] for name in parameters_of(reference)}
+        self._sum = {name: np.zeros(array.shape) for name, array in self._reference.items()}
+        self._weight = 0.0
+
+    def take(self, came: Weighed) -> None:
+        """Take in one more model."""
+        for name, total in self._sum.items():
+            total += came.weight * (came.model[name].astype(np.float64) - self._reference[name])
+        self._weight += came.weight
+
+    def squared_distance(self) -> float:
+        """How far the mean of what has come is from the last common model, squared."""
+        mean = {name: total / self._weight for name, total in self._sum.items()}
+        nothing = {name: np.zeros(total.shape) for name, total in mean.items()}
+        return float(squared_distances(stack_of_one(mean), nothing)[0])
+
+
+@dataclass
+class Coordinator:
+    """Decides who takes part in averages, and counts the ``violations`` since the last whole one.
+
+    ``bound`` is the largest squared distance, and by ``seed`` it is drawn who is asked.
+    """
+
+    bound: float
+    seed: int
+    violations: int = 0
+
+    def settle(
+        self,
+        t: int,
+        reference: Mapping[str, np.ndarray],
+        present: Mapping[str, bool],
+        fetch: Fetch,
+        sites: int,
+        last: bool = False,
+    ) -> Taken:
+        """Who takes part in the average that is due after round ``t``, the ``last`` of the run or not.
+
+        ``present`` are those of so many ``sites`` that have answered, and whether each is beyond the bound.
+        """
+        beyond = sorted(site for site, violates in present.items() if violates)
+        self.violations += len(beyond)
+        others = asked_in_turn(self.seed, t, present.keys() - set(beyond))
+        if last or self.violations >= sites:
+            asked, came = len(present), set(fetch([*beyond, *others]))
+        elif beyond:
+            asked, came = balanced(reference, self.bound, [beyond, *([site] for site in others)], fetch)
+        else:
+            return Taken((), False)
+        whole = bool(came) and asked == len(present)
+        self.violations = 0 if whole else self.violations
+        return Taken(tuple(sorted(came)), whole)
+
+
+def balanced(
+    reference: Mapping[str, np.ndarray], bound: float, turns: Iterable[Sequence[str]], fetch: Fetch
+) -> tuple[int, set[str]]:
+    """How many sites were asked, turn after turn, until the mean of what came is within the bound; and who came."""
+    gathered, came, asked = Gathered(reference), set[str](), 0
+    for turn in turns:
+        models = fetch(turn)
+        for site in sorted(models):
+            gathered.take(models[site])
+        came |= models.keys()
+        asked += len(turn)
+        if came and gathered.squared_distance() <= bound:
+            break
+    return asked, came
+
+
+@final
+class DynamicAverages(Topology):
+    """The averages of a run that may be left out; a model that takes no part stays at its site as it was trained.
+
+    ``travellers`` are the sites' models.
+    """
+
+    def __init__(self, plan: Plan, travellers: Travellers) -> None:
+        super().__init__(plan, travellers)
+        assert plan.method.divergence is not None
+        self.commons = travellers.commons
+        self._coordinator = Coordinator(plan.method.divergence, plan.travel_seed)
+        self._pending: tuple[Sequence[str], Arrays] = (), {}  # a mean, and the sites that are about to become it
+        self._bytes = 0  # of models that were asked for
+        self._to_send = len(travellers.names)  # sites that get a model with the next order: the first goes to all
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """The moment of an average that is due; after it, what took part has become its mean."""
+        t, travellers = moment.contact.t, self.travellers
+        self._came = came = travellers.updates()  # as far as models are here
+        reference, sites = self.commons.models[0], len(travellers.names)
+        self._bytes = 0
+        taken = self._coordinator.settle(
+            t, reference, self._beyond(came, reference), self._fetch, sites, last=t >= self.plan.rounds
+        )
+        events, mean = self._made(t, taken.whole, of_sites(self._came, taken.sites))
+        if taken.whole:
+            travellers.publish()
+        elif mean is not None:
+            self._pending = taken.sites, mean
+        yield moment._replace(
+            common=self.commons.result(),
+            commons=tuple(self.commons.models) if taken.whole else (),
+            bytes_sent=moment.bytes_sent + self._bytes + self._bytes_of(len(taken.sites)),
+            events=moment.events + events,
+            averaged=(len(taken.sites), taken.whole),
+        )
+        self._to_send = sites if taken.whole else len(taken.sites)
+        if taken.whole:
+            travellers.become_common()
+        elif mean is not None:
+            self._become(taken.sites, mean)
+        self._pending = (), {}
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """The violations, and a mean that its sites have not become yet."""
+        sites, mean = self._pending
+        return mean, {"violations": self._coordinator.violations, "sites": list(sites), "to_send": self._to_send}
+
+    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state` gave."""
+        self._coordinator.violations, self._to_send = int(words["violations"]), int(words["to_send"])
+        if words["sites"]:
+            self._become(words["sites"], arrays)
+
+    def _beyond(self, came: Updates, reference: Arrays) -> dict[str, bool]:
+        """Whose model is beyond the bound; sites elsewhere say so by sending it."""
+        travellers = self.travellers
+        if travellers.trainer.is_remote:
+            sent = {travellers.names[site] for site in travellers.at[travellers.has_sent]}
+            return {site: site in sent for site in came.sites}
+        beyond = squared_distances(came.stack, reference) > self._coordinator.bound if came.sites else ()
+        return dict(zip(came.sites, np.asarray(beyond, dtype=bool).tolist(), strict=True))
+
+    def _fetch(self, sites: Sequence[str]) -> Mapping[str, Weighed]:
+        """The models of some sites, as they are on the stack or sent now."""
+        there, sent = self.travellers.fetch(sites)
+        self._bytes += sent
+        if sent:  # models are here that were not
+            self._came = self.travellers.updates()
+        updates = of_sites(self._came, sorted(there))
+        weights = np.ones(len(there)) if updates.weights is None else updates.weights
+        return {
+            site: Weighed({name: array[row] for name, array in updates.stack.items()}, float(weights[row]))
+            for row, site in enumerate(updates.sites)
+        }
+
+    def _bytes_of(self, taken: int) -> int:
+        """The bytes of the models that went out for this contact, and of those that came for its average; messages say
+        of themselves what they hold.
+        """
+        if self.travellers.trainer.is_remote:
+            return 0
+        size, _ = bytes_on_the_way(self.plan, self.travellers.stack)
+        return (self._to_send + taken) * size
+
+    def _made(self, t: int, whole: bool, updates: Updates) -> tuple[list[Event], Arrays | None]:
+        """The events of an average, and the mean of one that is not whole."""
+        gate = self.travellers.gate
+        if whole:
+            self.travellers.refused, told = self.commons.aggregate(lambda group: updates, t, gate)
+            return told, None
+        if not updates.sites:
+            return [], None
+        mean, told = combined(self.commons.combiner, self.commons.models[0], updates, t, gate)
+        return told, mean
+
+    def _become(self, sites: Sequence[str], mean: Arrays) -> None:
+        places = np.flatnonzero(np.isin(self.travellers.names, sites))
+        models = {name: torch.from_numpy(np.stack([array] * len(places))) for name, array in mean.items()}
+        self.travellers.become(self.travellers.at, places, models)
+
+
+def of_sites(updates: Updates, sites: Sequence[str]) -> Updates:
+    """What counts in an average of some of the sites."""
+    if tuple(sites) == updates.sites:
+        return updates
+    rows = np.flatnonzero(np.isin(updates.sites, sites))
+    return replace(
+        updates,
+        sites=tuple(sites),
+        stack={name: array[rows] for name, array in updates.stack.items()},
+        weights=None if updates.weights is None else updates.weights[rows],
+        steps=updates.steps[rows],
+        rule={name: array[rows] for name, array in updates.rule.items()},
+    )

@@ -1,0 +1,329 @@
+"""Algorithm 1 among sites without a server: letters that may be lost, who has which model, averages by gossip.
+
+Who sends to whom follows from the plan, which all sites know; nobody has to say it. A traveller is one row wherever it
+is: a sender that keeps a letter until it is acknowledged never trains what it keeps, and a receiver takes a letter in
+once. So none is lost and none is doubled, whatever is lost on the way. Acknowledgements get lost too: a letter may come
+twice, and a receiver remembers the numbers of those that it has had. Source: the alternating-bit protocol (Bartlett,
+Scantlebury & Wilkinson 1969), with numbers.
+
+Travellers that are under way do not train; of several at a site they train in the order in which they came, one a
+contact. At an average those that come while it lasts join in, and one that comes later counts in the next. After it
+every site has a mean of its own, which all travellers in its hands become. What is kept and judged as the run's model
+is that of one site, drawn by lot before the run.
+
+The mean of models: every site keeps half of a sum and sends the other half on, weight and all; a site that holds the
+sum s with the weight w takes s / w for the mean. Whatever is under way, all sums and weights together stay what they
+were (conservation of mass), so the sites' means come near to the one mean; where each exchange is a random permutation,
+their mean square distance from it halves with every one. A site without a model begins with weight 0. A loss takes sum
+and weight together, yet to let them go would shift the mean, so they are letters too; what has not come when the
+average ends counts in nobody's. Source: Kempe, Dobra & Gehrke 2003, protocol Push-Sum; on lossy lines Hadjicostis,
+Vaidya & Dominguez-Garcia 2016, whose running sums do the same without acknowledgements, at the price of a sum kept for
+each line.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, final
+
+import numpy as np
+import torch
+
+from fedsmall.algorithm import topologies
+from fedsmall.algorithm.travellers import Travellers
+from fedsmall.parts import Topology
+from fedsmall.plan import Plan
+from fedsmall.randomness import rng_for
+from fedsmall.training.stack import Rows, Tensors, leaving
+from fedsmall.travel.moments import Moment
+from fedsmall.travel.schedule import Action, Contact, bijection
+from fedsmall.wire import Arrays
+
+ACKNOWLEDGEMENT_BYTES = 16  # a sender's number and the letter's
+ACKNOWLEDGED = 3  # times: one that gets lost costs a whole model more
+
+
+class Delivered(NamedTuple):
+    """Letters that have come for the first time: what they hold, of which kind it is, and to whom: (letters,) each."""
+
+    what: np.ndarray
+    kind: np.ndarray
+    receiver: np.ndarray
+
+
+class Mail:
+    """The letters of all sites that are still open, in exchanges: each sends what is due and brings what arrives.
+
+    ``sent`` counts letters by kind, ``acknowledged`` acknowledgements, each time that one was sent; both go on until
+    somebody empties them. ``loss`` and ``delay`` are those of :class:`fedsmall.parts.Topology`.
+    """
+
+    def __init__(self, seed: int, loss: float = 0.0, delay: int = 0) -> None:
+        self.seed, self.loss, self.delay = seed, loss, delay
+        self.exchanges = 0
+        self.sent, self.acknowledged = np.zeros(2, dtype=np.int64), 0
+        self._numbers = 0
+        self._open = np.zeros((5, 0), dtype=np.int64)  # number, receiver, what, kind, the exchange to send it in
+        self._flying = np.zeros((3, 0), dtype=np.int64)  # number, the exchange in which it arrives, acknowledgement
+        self._had = np.zeros(0, dtype=bool)  # by its receiver: letters from number _oldest on
+        self._oldest = 0
+
+    def post(self, receivers: np.ndarray, what: np.ndarray, kind: int) -> None:
+        """Give up letters of a ``kind`` (0 or 1) for these ``receivers``; they leave with the next exchange."""
+        numbers = self._numbers + np.arange(len(what))
+        self._numbers += len(what)
+        due = np.full(len(what), self.exchanges + 1)
+        letters = np.array([numbers, receivers, what, np.full(len(what), kind), due], dtype=np.int64)
+        self._open = np.concatenate([self._open, letters], axis=1)
+        self._had = np.concatenate([self._had, np.zeros(len(what), dtype=bool)])
+
+    def exchange(self) -> Delivered:
+        """Send what is due, bring what arrives, acknowledge it; gives the letters that come for the first time."""
+        self.exchanges += 1
+        rng = rng_for(self.seed, "letters", self.exchanges)
+        due = self._open[4] <= self.exchanges
+        self.sent += np.bincount(self._open[3, due], minlength=2)
+        self._open[4, due] = self.exchanges + 1 + 2 * self.delay  # no sooner, for the answer may be under way
+        self._fly(rng, self._open[0, due], acknowledgement=False)
+        came = self._landed(acknowledgement=False)
+        came = came[self._had[came - self._oldest] | np.isin(came, self._open[0])]  # else they were withdrawn
+        fresh = np.unique(came[~self._had[came - self._oldest]])
+        self._had[fresh - self._oldest] = True
+        self.acknowledged += ACKNOWLEDGED * len(came)
+        self._fly(rng, np.repeat(came, ACKNOWLEDGED), acknowledgement=True)
+        letters = self._open[:, np.searchsorted(self._open[0], fresh)]
+        known = self._landed(acknowledgement=True)
+        self._open = self._open[:, ~np.isin(self._open[0], known)]
+        self._forget()
+        return Delivered(letters[2], letters[3], letters[1])
+
+    def withdraw(self, kind: int) -> None:
+        """Send letters of a kind no more; those under way are not handed over."""
+        self._open = self._open[:, self._open[3] != kind]
+
+    def _fly(self, rng: np.random.Generator, numbers: np.ndarray, acknowledgement: bool) -> None:
+        lasting = rng.random(len(numbers)) >= self.loss
+        due = self.exchanges + rng.integers(0, self.delay + 1, len(numbers))
+        flying = np.array([numbers, due, np.full(len(numbers), acknowledgement)], dtype=np.int64)[:, lasting]
+        self._flying = np.concatenate([self._flying, flying], axis=1)
+
+    def _landed(self, acknowledgement: bool) -> np.ndarray:
+        """The numbers of what has arrived by now, which flies no more."""
+        down = (self._flying[1] <= self.exchanges) & (self._flying[2] == acknowledgement)
+        numbers: np.ndarray = self._flying[0, down]
+        self._flying = self._flying[:, ~down]
+        return numbers
+
+    def _forget(self) -> None:
+        """Forget of what nobody waits for an answer, and nothing is under way."""
+        oldest = min(self._open[0].min(initial=self._numbers), self._flying[0].min(initial=self._numbers))
+        self._had, self._oldest = self._had[oldest - self._oldest :], int(oldest)
+
+
+TRAVELLER, PARCEL = 0, 1  # kinds of letters: a model that is handed on, a part of a sum
+UNDER_WAY = -1
+
+
+class Places:
+    """The places of travellers that set out at the sites ``at``, (travellers,), of so many ``sites``.
+
+    Afterwards ``at`` says who has each in hand, or -1 for one that is under way.
+    """
+
+    def __init__(self, topology: Topology, seed: int, sites: int, at: np.ndarray) -> None:
+        self.topology, self.seed, self.sites = topology, seed, sites
+        self.at = np.array(at)
+        self.mail = Mail(seed, topology.loss, topology.delay)
+        self._came = np.arange(len(at))  # in which order
+
+    def training(self) -> np.ndarray:
+        """The travellers that train next: of each site's the one that came first; (rows,), in order."""
+        order = np.lexsort((self._came, self.at))
+        _, first = np.unique(self.at[order], return_index=True)
+        rows = order[first]
+        return np.sort(rows[self.at[rows] != UNDER_WAY])
+
+    def send_on(self, rows: np.ndarray, t: int) -> None:
+        """Hand travellers on after round ``t``, by the permutation that a server would follow, or along the ring."""
+        to = self.next_sites(t)[self.at[rows]]
+        leaving = rows[to != self.at[rows]]
+        self.mail.post(to[to != self.at[rows]], leaving, TRAVELLER)
+        self.at[leaving] = UNDER_WAY
+
+    def exchange(self) -> tuple[np.ndarray, Delivered]:
+        """One exchange: gives the travellers that came, and of the parcels what the mail gives."""
+        delivered = self.mail.exchange()
+        travellers = delivered.kind == TRAVELLER
+        rows = delivered.what[travellers]
+        self.at[rows] = delivered.receiver[travellers]
+        self._came[rows] = self._came.max(initial=0) + 1 + np.arange(len(rows))
+        return rows, Delivered(*(column[~travellers] for column in delivered))
+
+    def next_sites(self, t: int, exchange: int | None = None) -> np.ndarray:
+        """To whom each site sends: (sites,); at a hop after round ``t``, or at an ``exchange`` of its average.
+
+        Drawn so that every site sends to one and hears from one, itself where the lot falls so.
+        """
+        if self.topology.by == "ring":
+            return (np.arange(self.sites) + 1) % self.sites
+        if exchange is None:
+            return bijection(self.seed, t, self.sites)
+        drawn: np.ndarray = rng_for(self.seed, "gossip", t, exchange).permutation(self.sites)
+        return drawn
+
+
+WEIGHT_BYTES = 8
+
+
+class Parcels(NamedTuple):
+    """Halves that were sent together, from number ``first`` on: ``sums`` in the models' own dtypes, as they travel."""
+
+    first: int
+    sums: Tensors
+    weights: np.ndarray
+
+
+class PushSum:
+    """What so many ``sites`` hold of a sum of models that are ``like`` these; counters are no part of it."""
+
+    def __init__(self, sites: int, like: Tensors) -> None:
+        floats = {name: tensor for name, tensor in like.items() if tensor.is_floating_point()}
+        self._dtypes = {name: tensor.dtype for name, tensor in floats.items()}
+        self.sums: Tensors = {
+            name: torch.zeros((sites, *tensor.shape[1:]), dtype=torch.float64) for name, tensor in floats.items()
+        }
+        self.weights = np.zeros(sites)
+        self._parcels: list[Parcels] = []
+        self._taken: dict[int, int] = {}  # how many of those that were sent together have come
+        self._sent = 0
+
+    def join(self, sites: np.ndarray, models: Tensors, weights: np.ndarray) -> None:
+        """Add models, {name: (models, ...)}, at these ``sites``, each with its weight."""
+        factor, index = torch.from_numpy(np.asarray(weights, dtype=np.float64)), torch.from_numpy(sites)
+        for name, held in self.sums.items():
+            part = models[name].to(device="cpu", dtype=torch.float64)
+            held.index_add_(0, index, part * factor.reshape(-1, *[1] * (part.dim() - 1)))
+        np.add.at(self.weights, sites, weights)
+
+    def halve(self, to: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Send half of what every site holds ``to`` another, (sites,): gives receivers and the parcels' numbers."""
+        senders = np.flatnonzero((self.weights > 0) & (to != np.arange(len(to))))
+        index = torch.from_numpy(senders)
+        halves = {name: (held[index] / 2).to(self._dtypes[name]) for name, held in self.sums.items()}
+        for name, held in self.sums.items():
+            held[index] -= halves[name].to(torch.float64)  # what rounding left over stays here
+        self.weights[senders] /= 2
+        self._parcels.append(Parcels(self._sent, halves, self.weights[senders]))
+        numbers = self._sent + np.arange(len(senders))
+        self._sent += len(senders)
+        return to[senders], numbers
+
+    def take(self, receivers: np.ndarray, numbers: np.ndarray) -> None:
+        """Add parcels that have come, by their numbers."""
+        for first, sums, weights in self._parcels:
+            here = (numbers >= first) & (numbers < first + len(weights))
+            if here.any():
+                rows = numbers[here] - first
+                into = torch.from_numpy(receivers[here])
+                for name, held in self.sums.items():
+                    held.index_add_(0, into, sums[name][torch.from_numpy(rows)].to(torch.float64))
+                np.add.at(self.weights, receivers[here], weights[rows])
+                self._taken[first] = self._taken.get(first, 0) + len(rows)
+        self._parcels = [one for one in self._parcels if self._taken.get(one.first, 0) < len(one.weights)]
+
+    def means(self) -> tuple[np.ndarray, Tensors]:
+        """The sites that have a mean, in order, and what they have: {name: (sites, ...)} in the models' dtypes."""
+        sites = np.flatnonzero(self.weights > 0)
+        weights, index = torch.from_numpy(self.weights[sites]), torch.from_numpy(sites)
+        means = {
+            name: (held[index] / weights.reshape(-1, *[1] * (held.dim() - 1))).to(self._dtypes[name])
+            for name, held in self.sums.items()
+        }
+        return sites, means
+
+
+@final
+class Peers(topologies.Topology):
+    """The sites of ``travellers``, which send each other what others send a server."""
+
+    has_places = False
+
+    def __init__(self, plan: Plan, travellers: Travellers) -> None:
+        super().__init__(plan, travellers)
+        assert plan.method.topology is not None
+        travellers.careful = True  # letters come and go at every contact
+        self.topology, self.names = plan.method.topology, travellers.names
+        self._lot = rng_for(plan.travel_seed, "the model that is kept").permutation(len(self.names))
+        self._places: Places | None = None
+
+    def walk(self, stretch: Sequence[Contact]) -> Moment:
+        """Train what is in hand at one contact, and let it travel."""
+        (contact,) = stretch
+        travellers, places = self.travellers, self._set_out(contact)
+        rows = places.training()  # in a piece of a contact those that trained in the one before: nothing has moved
+        moment = travellers.walk_some(rows, places.at, contact, travellers.commons.order_rule())
+        if contact.action is Action.PERMUTE:
+            places.send_on(rows, contact.t)
+            for _ in range(self.topology.tries):
+                places.exchange()
+        return moment if contact.action is Action.AGGREGATE else moment._replace(bytes_sent=self._bytes(places))
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """Let every site have a mean of its own, which the travellers in its hands become."""
+        places = self._set_out(moment.contact)
+        moment = self._agree(moment, places)
+        yield moment._replace(bytes_sent=self._bytes(places))
+
+    def _set_out(self, contact: Contact) -> Places:
+        if self._places is None:
+            self.travellers.depart(contact)
+            self._places = Places(self.topology, self.plan.travel_seed, len(self.names), self.travellers.at)
+        return self._places
+
+    def _agree(self, moment: Moment, places: Places) -> Moment:
+        """The moment with what every site has after an average; travellers in hand become that."""
+        travellers = self.travellers
+        sums = PushSum(len(self.names), travellers.stack.state)
+        self._join(sums, places, np.flatnonzero(places.at != UNDER_WAY))
+        for exchange in range(self.topology.exchanges):
+            receivers, parcels = sums.halve(places.next_sites(moment.contact.t, exchange))
+            places.mail.post(receivers, parcels, PARCEL)
+            arrived, delivered = places.exchange()
+            sums.take(delivered.receiver, delivered.what)
+            self._join(sums, places, arrived)
+        places.mail.withdraw(PARCEL)
+        sites, means = sums.means()
+        travellers.become(places.at, sites, means)
+        models = self._whole(means, len(sites))
+        if not len(sites):
+            return moment
+        kept = int(np.searchsorted(sites, self._lot[np.isin(self._lot, sites)][0]))
+        return moment._replace(
+            common={name: array[kept] for name, array in models.items()},
+            sites=tuple(self.names[site] for site in sites),
+            models=lambda: models,
+        )
+
+    def _join(self, sums: PushSum, places: Places, rows: np.ndarray) -> None:
+        """Bring travellers into an average, of those in hand the ones that were trained since the last."""
+        rows = rows[self.travellers.trained[rows]]
+        weights = self.travellers.weights(rows)
+        sums.join(places.at[rows], self.travellers.stack.rows(rows).state, weights)
+
+    def _whole(self, means: Tensors, sites: int) -> Arrays:
+        """The sites' means as arrays, with the counters of the first traveller: no mean of theirs has a meaning."""
+        state = self.travellers.stack.state
+        counters = {name: tensor[:1].expand(sites, *tensor.shape[1:]) for name, tensor in state.items()}
+        return Rows({name: means.get(name, counters[name]) for name in state}).arrays()
+
+    def _bytes(self, places: Places) -> int:
+        """What the letters carried since the last look, as often as they were sent, and all acknowledgements."""
+        stack, mail = self.travellers.stack, places.mail
+        moments = Rows(leaving(self.plan.recipe, stack.optimizer)).bytes_per_row if stack.optimizer else 0
+        model, floats = (
+            Rows(some).bytes_per_row
+            for some in (stack.state, {name: t for name, t in stack.state.items() if t.is_floating_point()})
+        )
+        of_kinds: Sequence[int] = mail.sent.tolist()
+        total = of_kinds[TRAVELLER] * (model + moments) + of_kinds[PARCEL] * (floats + WEIGHT_BYTES)
+        total += mail.acknowledged * ACKNOWLEDGEMENT_BYTES
+        mail.sent[:], mail.acknowledged = 0, 0
+        return total
