@@ -162,6 +162,7 @@ class Method(Frozen):
         """What trains in place of networks, as ``fedsmall.trainers`` has it (:mod:`fedsmall.entry_points`), or None."""
         return None if self.trains_networks else load_extension("fedsmall.trainers", "boosting")
 
+    @property
     def is_dynamic(self) -> bool:
         """Whether averages are left out while models are near the last common one."""
         return self.divergence is not None
