@@ -18,8 +18,7 @@ from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.files import read_json, write_json
-from fedsmall.sim.runs.scenario import Scenario, load
-from fedsmall.sim.runs.shipped import scenarios
+from fedsmall.sim.runs.scenario import Scenario, load, scenarios
 
 KEPT = DOCS / "evidence" / "no-server.json"
 SERVED = "FedDC, server"

@@ -13,8 +13,7 @@ from fedsmall.sim.report.sentences import named, with_interval
 from fedsmall.sim.report.tables import table
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import Run
-from fedsmall.sim.runs.scenario import load
-from fedsmall.sim.runs.shipped import scenarios
+from fedsmall.sim.runs.scenario import load, scenarios
 
 METRICS = {
     "diabetes": ("mae", "rmse", "r2"),

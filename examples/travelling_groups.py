@@ -29,9 +29,9 @@ from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
-from fedsmall.sim.engines.cohort import run_cohort
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.tuning.search import inner
+from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.tasks import build_federation
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trees import cohort_for
@@ -57,7 +57,7 @@ def answers(plan: Plan, federation: Federation) -> np.ndarray:
         central = plan.method.family == "central"
         last["model"] = moment.models() if central else stacked_members(moment.common, plan.method.is_ensemble)
 
-    run_cohort(plan, trainer, lambda site: initial_model(plan, task, site if own else None), keep)
+    run_rounds(plan, trainer, lambda site: initial_model(plan, task, site if own else None), evaluator=keep)
     outputs = trainer.predict(trainer.stack_of(tensors_of(last["model"])), federation.test.x)
     return np.asarray(log_softmax(answer(outputs, task.loss), axis=-1))
 

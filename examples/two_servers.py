@@ -18,8 +18,8 @@ from examples.loopback import LoopbackConsortium, Say
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.sim.consortium import sample_data
-from fedsmall.sim.engines.cohort import run_cohort
 from fedsmall.sim.runs.scenario import build
+from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 
@@ -49,7 +49,7 @@ def simulated(plan: Plan, data: Path) -> Mapping[str, np.ndarray]:
     plan = plan.model_copy(update={"task": {**dict(plan.task), "csv": str(data)}})  # type: ignore[arg-type]
     federation = build_federation(plan)
     trainer = cohort_for(plan, federation.task, federation.names, federation.train, path="loop")
-    model = run_cohort(plan, trainer, lambda site: initial_model(plan, federation.task, site)).model
+    model = run_rounds(plan, trainer, lambda site: initial_model(plan, federation.task, site)).model
     assert model is not None
     return model
 

@@ -20,9 +20,7 @@ from fedsmall.package.record import Architecture
 from fedsmall.sim.report.facts import stop_sentences
 from fedsmall.sim.report.sentences import sentences
 from fedsmall.sim.report.tables import table
-from fedsmall.sim.runs.chosen import reference_of
-from fedsmall.sim.runs.execute import execute
-from fedsmall.sim.runs.federations import Build
+from fedsmall.sim.runs.execute import Build, execute
 from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.sim.runs.progress import watcher
 from fedsmall.sim.runs.scenario import Scenario, build, load
@@ -116,8 +114,7 @@ class Result:
         It takes samples as the sites saw them: features at mean 0 and spread 1 over the federation. :meth:`predict`
         takes rows as they are.
         """
-        main = self.run.scenario.reference or reference_of([one.plan.method for one in self.run.done])
-        for one in sorted(self.run.done, key=lambda one: one.label != main):
+        for one in sorted(self.run.done, key=lambda one: one.label != self.run.reference):
             if self.run.model_of(one) is not None:
                 return module(self.run, one)
         raise PlanError("no method of this run ends with a common model")

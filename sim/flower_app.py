@@ -30,12 +30,11 @@ from fedsmall.sim.engines.run import Tell, run_on, run_plan
 from fedsmall.sim.report.sentences import named
 from fedsmall.sim.report.tables import PRIMARY
 from fedsmall.sim.report.terminal import print_run, terminal
-from fedsmall.sim.runs.federations import Federations
+from fedsmall.sim.runs.execute import Federations
 from fedsmall.sim.runs.files import check_free, free_folder
 from fedsmall.sim.runs.folder import Run, start
 from fedsmall.sim.runs.progress import called
-from fedsmall.sim.runs.scenario import Scenario, build, load
-from fedsmall.sim.runs.shipped import find
+from fedsmall.sim.runs.scenario import Scenario, build, find, load
 from fedsmall.strategies.roster import await_all, await_sites
 from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.tasks import build_federation

@@ -15,8 +15,8 @@ from fedsmall.extensions.audit.views import VIEWS, Case, InHand
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.sim.engines.allocator import keep_freed_memory
 from fedsmall.sim.engines.record import versions
+from fedsmall.sim.engines.run import keep_freed_memory
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.validation import parameter_count

@@ -34,8 +34,7 @@ def audit(
     Each candidate patient is in a federation's data by the toss of a coin. The first seed of the scenario counts. The
     audit of a run's folder becomes a section of the run's report.
     """
-    from fedsmall.sim.runs.scenario import load
-    from fedsmall.sim.runs.shipped import find
+    from fedsmall.sim.runs.scenario import find, load
 
     run = scenario if (scenario / "run.json").is_file() else None
     path = run / "scenario.toml" if run else find(scenario)

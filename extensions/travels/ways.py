@@ -8,8 +8,7 @@ import numpy as np
 
 from fedsmall.plan import Method, Plan
 from fedsmall.sim.report.chain import site_names
-from fedsmall.sim.runs.chosen import reference_of
-from fedsmall.sim.runs.folder import PlanRun, Run
+from fedsmall.sim.runs.folder import PlanRun, Run, reference_of
 from fedsmall.travel.journey import groups_of, journey
 from fedsmall.travel.schedule import Action, Contact
 from fedsmall.validation import among

@@ -31,11 +31,9 @@ Contender = Callable[[Plan, Federation, str], Timing]
 
 def by_cohort(plan: Plan, federation: Federation, device: str, path: str = "auto") -> Timing:
     """The cohort engine: schedule, aggregation and all else included."""
-    from fedsmall.sim.engines.cohort import run_cohort
-
     trainer = cohort_for(plan, federation.task, federation.names, federation.train, path=path, device=device)
     clock = Clock("cpu")  # the model comes back as numbers, so a device has finished
-    model = run_cohort(plan, trainer, lambda site: initial_model(plan, federation.task, site)).model
+    model = run_rounds(plan, trainer, lambda site: initial_model(plan, federation.task, site)).model
     assert model is not None
     return Timing(*clock.read(), model)
 

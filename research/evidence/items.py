@@ -11,11 +11,10 @@ from pydantic import ValidationError
 from fedsmall.errors import PlanError
 from fedsmall.methods import explain, nearest
 from fedsmall.parts import Frozen
-from fedsmall.sim.runs.scenario import Scenario, assign, build, read
-from fedsmall.sim.runs.shipped import FOLDER
+from fedsmall.sim.runs.scenario import SHIPPED, Scenario, assign, build, read
 
 INDEX, PUBLISHED = (Path(__file__).with_name(name) for name in ("papers.toml", "published.csv"))
-PAPERS = FOLDER / "papers"
+PAPERS = SHIPPED / "papers"
 PROFILES = ("quick", "paper")
 DOCS = Path(__file__).parents[2] / "docs"
 

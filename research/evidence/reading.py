@@ -18,8 +18,7 @@ from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.consortium import sample_data
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.files import write
-from fedsmall.sim.runs.scenario import Scenario, build, read
-from fedsmall.sim.runs.shipped import FOLDER
+from fedsmall.sim.runs.scenario import SHIPPED, Scenario, build, read
 from fedsmall.tasks import build_federation
 
 SCENARIOS = ("demo_breast_cancer", "demo_digits", "heart_disease", "consortium_demo")  # the last is for real sites
@@ -87,7 +86,7 @@ def _measured(scenario: Scenario, method: Method, kappa: float, data_root: Path 
 
 
 def _scenario(name: str, place: Path) -> Scenario:
-    table = read(FOLDER / f"{name}.toml")
+    table = read(SHIPPED / f"{name}.toml")
     if name == "consortium_demo":
         sample_data.write([place / "hospitals" / f"{hospital}.csv" for hospital in HOSPITALS])
         table |= {"task": {**table["task"], "csv": str(place / "hospitals")}, "seeds": list(range(5))}

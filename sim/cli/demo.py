@@ -36,8 +36,7 @@ def demo(
     from fedsmall.sim.runs.execute import execute
     from fedsmall.sim.runs.files import check_free, free_folder
     from fedsmall.sim.runs.progress import watcher
-    from fedsmall.sim.runs.scenario import Scenario, load
-    from fedsmall.sim.runs.shipped import scenarios
+    from fedsmall.sim.runs.scenario import Scenario, load, scenarios
 
     started = time.monotonic()
     engine = engine or DEFAULT_ENGINE

@@ -15,7 +15,7 @@ from fedsmall.sim.columns.real import prepare_columns, told_lines
 from fedsmall.sim.columns.scenario import is_of_columns, load_columns
 from fedsmall.sim.consortium import flower_cli, members, runs, server, waiting
 from fedsmall.sim.report.facts import expectation
-from fedsmall.sim.runs import scenario, shipped
+from fedsmall.sim.runs import scenario
 
 Run = Annotated[str, typer.Argument(help="the run's name")]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="return at once; `fedsmall status` shows how it goes")]
@@ -44,13 +44,13 @@ def start(
 ) -> None:
     """Run a scenario over the consortium's sites."""
     _warn(folder)
-    if is_of_columns(scenario.read(shipped.find(path))):
-        asked = load_columns(shipped.find(path), settings or [])
+    if is_of_columns(scenario.read(scenario.find(path))):
+        asked = load_columns(scenario.find(path), settings or [])
         run, known = name or _slug(asked.name), _words(wait_for)
         _wait_for(folder, known, 60 * within)
         prepare_columns(folder, run, asked, round_deadline_s=round_deadline, start_deadline_s=start_deadline)
         return follow(folder, run, runs.launch(folder, run, say), detach)
-    read = scenario.load(shipped.find(path), settings or [])
+    read = scenario.load(scenario.find(path), settings or [])
     plans = read.plans()
     if detach and len(plans) > 1:
         raise PlanError("--detach takes a scenario of one method and one seed; this one has several")

@@ -41,7 +41,7 @@ def tasks() -> None:
 @app.command()
 def scenarios() -> None:
     """The scenarios by name: `fedsmall run NAME` runs one."""
-    from fedsmall.sim.runs.shipped import scenarios as shipped
+    from fedsmall.sim.runs.scenario import scenarios as shipped
 
     table = Table("scenario", "what it is", box=None, header_style="dim", pad_edge=False)
     for name, path in shipped().items():

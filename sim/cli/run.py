@@ -32,8 +32,7 @@ def run(
     line with its reason, all others are run, and the exit code is 1.
     """
     from fedsmall.sim.columns.scenario import is_of_columns
-    from fedsmall.sim.runs.scenario import load, read
-    from fedsmall.sim.runs.shipped import find
+    from fedsmall.sim.runs.scenario import find, load, read
 
     scenario = find(scenario)
     if is_of_columns(read(scenario)):

@@ -64,8 +64,7 @@ def tune(
     of methods are chosen with it, by what models are worth and not by what they cost to send. For an item of `fedsmall
     reproduce` the search is kept beside its scenario and used when the item is run.
     """
-    from fedsmall.sim.runs.scenario import load
-    from fedsmall.sim.runs.shipped import find
+    from fedsmall.sim.runs.scenario import find, load
     from fedsmall.sim.tuning.grid import grid, settings_in
     from fedsmall.sim.tuning.search import measure_of, save, spaced_rates
 

@@ -1,6 +1,6 @@
 """What the models of a simulation are worth: the common one, and the sites' own, each judged on the same samples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -12,12 +12,12 @@ from fedsmall.clients.site_data import site_in
 from fedsmall.data.outcomes import survival_of
 from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.clinical import thresholds_of
-from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate
+from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
 from fedsmall.evaluation.out_of_fold import by_folds, told_of
 from fedsmall.evaluation.outputs import answer, probabilities, spread
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
-from fedsmall.sim.engines.many_models import by_lot, evaluated
+from fedsmall.randomness import rng_for
 from fedsmall.stopping import shapes_told
 from fedsmall.strategies.server.remote import Answers
 from fedsmall.strategies.server.run_loop import Evaluation
@@ -30,7 +30,11 @@ from fedsmall.travel.moments import Moment, Visitors
 from fedsmall.wire import EXAMPLES, Arrays, first_of, stack_of_one
 
 MOST_SAMPLES = 100_000  # of more training samples no threshold is found
+MOST_SITES = 1000  # whose own models are judged: their mean is within a thirtieth of their spread of that of all
+AT_ONCE = 2**24  # numbers of outputs: all at once would be more than any machine holds
 ON_THE_WAY = ("kappa", "accuracy", "subset_accuracy", "mae", "c_index", "loss")
+
+Predict = Callable[[Arrays, np.ndarray], np.ndarray]  # (models, samples, outputs) of models and samples
 
 
 @dataclass
@@ -296,3 +300,29 @@ def _spread(each: dict[str, np.ndarray]) -> dict[str, Any]:
         summary[f"{name}_sd"] = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     summary["per_site"] = {name: values.tolist() for name, values in each.items()}
     return summary
+
+
+def by_lot(seed: int, sites: tuple[str, ...], models: Arrays) -> tuple[list[str], Arrays]:
+    """The sites whose models are judged, in order, and these: all, or :data:`MOST_SITES`, in every round the same."""
+    if len(sites) <= MOST_SITES:
+        return list(sites), models
+    rows = np.sort(rng_for(seed, "judged").choice(len(sites), MOST_SITES, replace=False))
+    return [sites[row] for row in rows], {name: array[rows] for name, array in models.items()}
+
+
+def evaluated(predict: Predict, models: Arrays, samples: Samples, task: Task) -> dict[str, np.ndarray]:
+    """Every metric of each model on the samples, (models,) by name, as :func:`evaluate_many` gives them."""
+    count = len(next(iter(models.values())))
+    few = max(1, AT_ONCE // max(1, len(samples) * task.outputs) // 64) * 64  # that are predicted together anyway
+    parts = [
+        evaluate_many(predict({name: array[k : k + few] for name, array in models.items()}, samples.x), samples.y, task)
+        for k in range(0, count, few)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    sizes = [min(few, count - k) for k in range(0, count, few)]
+    names = [name for name in task.metrics if any(name in part for part in parts)]
+    return {
+        name: np.concatenate([p.get(name, np.full(n, np.nan)) for p, n in zip(parts, sizes, strict=True)])
+        for name in names
+    }

@@ -1,13 +1,88 @@
-"""The engine ``inprocess``: Flower's ClientApp called for one site after the other in this process."""
+"""The engine ``inprocess``: Flower's ClientApp called for one site after the other in this process.
+
+Here are the parts of Flower that its public interface does not offer and a grid of one's own needs; nowhere else are
+they used. Tested with Flower 1.41. A message can only be made where a task identity is set; Flower's runtimes set it,
+and here the same is done for a process that has no runtime.
+"""
 
 import copy
 import traceback
 from collections.abc import Iterable
+from itertools import count
+from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
 
-from fedsmall.sim.engines.local_grid import LocalGrid, client_context, failure, number_message
+SERVER_NODE = 1
+CLIENT_APP_ERROR = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+
+_message_ids = count(1)
+
+
+def act_as_server(run_id: int = 1) -> None:
+    """Let this process make messages as a server does."""
+    TaskIdentity.task_id = 0
+    TaskIdentity.run_id = run_id
+    TaskIdentity.node_id = SERVER_NODE
+
+
+def number_message(message: Message) -> str:
+    """Give an order the id to which its reply will refer, as a SuperLink does."""
+    message_id = str(next(_message_ids))
+    message.metadata.__dict__["_message_id"] = message_id
+    return message_id
+
+
+def failure(order: Message, reason: str) -> Message:
+    """The reply that Flower makes of an exception in a client."""
+    return Message(Error(code=CLIENT_APP_ERROR, reason=reason), reply_to=order)
+
+
+def client_context(run_id: int, node_id: int, node_config: dict[str, Any]) -> Context:
+    """A client's context, which keeps its state for as long as the grid lives."""
+    return Context(run_id=run_id, node_id=node_id, node_config=node_config, state=RecordDict(), run_config={})
+
+
+class LocalGrid(Grid):
+    """What the grids in this process share: node ids 2, 3, ..., one per site, and the run that Flower wants to see."""
+
+    def __init__(self, sites: int, run_id: int = 1) -> None:
+        act_as_server(run_id)
+        self._run = Run.create_empty(run_id)
+        self.nodes = list(range(SERVER_NODE + 1, SERVER_NODE + 1 + sites))
+        self._waiting: dict[str, Message] = {}
+
+    def set_run(self, run: Run) -> None:
+        """Take the run as given."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._run
+
+    def get_node_ids(self) -> list[int]:
+        """All nodes: none is ever away."""
+        return list(self.nodes)
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Make a message as Flower's own class does."""
+        return Message(*args, **kwargs)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Answer the messages at once and keep the replies until they are pulled."""
+        orders = list(messages)
+        replies = list(self.send_and_receive(orders))
+        self._waiting |= {reply.metadata.reply_to_message_id: reply for reply in replies}
+        return [order.metadata.message_id for order in orders]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The replies to these messages that have not been pulled before."""
+        return [self._waiting.pop(message_id) for message_id in message_ids if message_id in self._waiting]
 
 
 class InProcessGrid(LocalGrid):

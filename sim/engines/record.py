@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,11 +16,19 @@ from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed
 from fedsmall.package.record import TrainedOn, counted
 from fedsmall.plan import Plan
-from fedsmall.sim.engines.distil import Distilled
 from fedsmall.sim.engines.evaluation import LastRound, said_of
 from fedsmall.strategies.server.run_loop import Evaluation, Outcome
 from fedsmall.training.device import described
 from fedsmall.wire import Arrays
+
+
+class Distilled(NamedTuple):
+    """One model made of several, what it is worth on the common test set, and what its way cost."""
+
+    model: Arrays
+    metrics: dict[str, float]
+    rounds: int
+    bytes_sent: int
 
 
 @dataclass

@@ -1,14 +1,19 @@
 """Engines: what one plan is run on. Those that work site by site differ only in the Flower grid of the strategy."""
 
-from collections.abc import Callable, Iterable
+import ctypes
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.serverapp import Grid
 
 from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.metrics import evaluate
 from fedsmall.federation import Federation
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import has_own_models
@@ -16,9 +21,8 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.exposure import Exposure
 from fedsmall.privacy.patient_level import is_patient_level
-from fedsmall.sim.engines.distil import Distilled, distilled
 from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalUnseen
-from fedsmall.sim.engines.record import RunRecord, record_of, whole_model, with_end
+from fedsmall.sim.engines.record import Distilled, RunRecord, record_of, whole_model, with_end
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.remote import Ask, Judges, OwnModelsEvaluator
@@ -26,14 +30,18 @@ from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, 
 from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.training.batches import spent
 from fedsmall.training.device import chosen
-from fedsmall.training.distillation import check_at_hand
+from fedsmall.training.distillation import check_at_hand, distillation
 from fedsmall.training.frozen_body import as_trained
+from fedsmall.training.stack import tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.moments import Moment, Visitors, Watcher
 from fedsmall.travel.schedule import Contact
 from fedsmall.validation import among, check_run
-from fedsmall.wire import Arrays
+from fedsmall.wire import Arrays, stack_of_one
+
+HELD_BYTES, LARGEST_BYTES = 512 * 2**20, 64 * 2**20
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's names for them
 
 Tell = Callable[[Contact, Evaluation | None], None]
 
@@ -223,18 +231,67 @@ class _Work:
         return OwnModelsEvaluator(judges or LocalJudges(self.plan, self.federation, trainer))
 
 
+def distilled(plan: Plan, federation: Federation, members: Arrays | None, kept: Mapping[str, Arrays]) -> Distilled:
+    """The model that sites distil of an ensemble's ``members``; where there are none, each site of what it ``kept``.
+
+    Trained by the batched engine whatever the run was on: it is the same federated averaging everywhere.
+    """
+    teachers = cohort_for(plan, federation.task, federation.names, federation.train)
+    assert isinstance(teachers, OneModelTrainer)
+
+    def teacher(site: str, x: np.ndarray) -> np.ndarray | None:
+        models = members if members is not None else kept.get(site)
+        return None if models is None else _outputs(teachers, models, x)
+
+    student, answers = distillation(plan, federation, teacher)
+    trainer = cohort_for(student, answers.task, answers.names, answers.train)
+    outcome = run_rounds(student, trainer, lambda site: initial_model(student, answers.task, site))
+    assert outcome.model is not None
+    outputs = _outputs(teachers, stack_of_one(outcome.model), federation.test.x)[0]
+    metrics = evaluate(outputs, federation.test.y, federation.task)
+    told = {name: float(value) for name, value in metrics.items() if not np.isnan(value)}
+    return Distilled(outcome.model, told, outcome.rounds, outcome.bytes_sent)
+
+
+def _outputs(trainer: OneModelTrainer, models: Arrays, x: np.ndarray) -> np.ndarray:
+    return trainer.predict(trainer.stack_of(tensors_of(models)), x)
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep up to half a GiB that it has freed, for the arrays of the next step.
+
+    By default glibc gives every large array back to the system and takes it anew a moment later, and the system clears
+    every page of it: a tenth of the time of a residual network's step. Does nothing where the C library is another.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, LARGEST_BYTES)
+        mallopt(_TRIM_THRESHOLD, HELD_BYTES)
+
+
 Ran = tuple[Outcome, str, torch.device]  # what came of a run, by which path, and where
 
 
 def _batched(work: _Work, options: dict[str, Any]) -> Ran:
-    from fedsmall.sim.engines.cohort import run_cohort
-    from fedsmall.sim.engines.workers import shared_out
-
+    keep_freed_memory()
     whole = work.trainer()
-    with shared_out(whole, work.federation, **options) as trainer:
-        evaluator = work.validated(whole)
-        outcome = run_cohort(
-            work.plan, trainer, work.initial, evaluator, work.progress, work.stop, watchers=work.watchers
+    evaluator = work.validated(whole)
+    sharing: AbstractContextManager[Trainer] = nullcontext(whole)
+    if (options.get("workers") or 1) > 1 or options.get("address") is not None:
+        from fedsmall.sim.engines.workers import shared_out
+
+        sharing = shared_out(whole, work.federation, **options)
+    with sharing as trainer:
+        outcome = run_rounds(
+            work.plan,
+            trainer,
+            work.initial,
+            evaluator=evaluator,
+            progress=work.progress,
+            stop=work.stop,
+            watchers=work.watchers,
         )
         return outcome, whole.path, whole.device
 

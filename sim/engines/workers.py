@@ -205,11 +205,11 @@ class _Actor:
 def shared_out(
     cohort: Trainer, federation: Federation, *, workers: int | None = None, address: str | None = None
 ) -> Iterator[Trainer]:
-    """The cohort with ``workers`` processes here, or the actors of the Ray cluster at ``address``; by default alone.
+    """The cohort with ``workers`` processes here, or the actors of the Ray cluster at ``address``.
 
     Replica trees, sites with models of their own, and sites in folds train in one process whatever is asked for.
     """
-    if not isinstance(cohort, Cohort) or ((workers or 1) < 2 and address is None):
+    if not isinstance(cohort, Cohort):
         yield cohort
         return
     given = cohort.plan, cohort.task, federation.names, federation.train, cohort.path, str(cohort.device)

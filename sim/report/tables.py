@@ -15,8 +15,7 @@ from fedsmall.methods import nearest
 from fedsmall.plan import Method
 from fedsmall.sim.report.patients import Values, behind_difference, behind_lead, mean_of, p_over_constant
 from fedsmall.sim.report.style import in_order
-from fedsmall.sim.runs.chosen import reference_of
-from fedsmall.sim.runs.folder import PlanRun, Run
+from fedsmall.sim.runs.folder import PlanRun, Run, reference_of
 
 NO_TRAFFIC = {"contacts": 0, "bytes_sent": 0, "stopped": False}
 PRIMARY = ("accuracy", "mae", "mse", "loss")  # of runs that do not say what they are judged by

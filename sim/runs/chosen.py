@@ -4,13 +4,10 @@ Beside the common model of all sites there may be a site's own, the last visitor
 was distilled of several.
 """
 
-from collections.abc import Sequence
-
 from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, visitors_of
 from fedsmall.package.store import Stored
-from fedsmall.plan import Method
 from fedsmall.sim.runs.folder import Run
 
 
@@ -56,20 +53,7 @@ def main_method(run: Run) -> str:
             "this run holds no model that can be used: it is of an older release, or its sites have models of their "
             "own. `fedsmall run RUN/scenario.toml` runs it again"
         )
-    main = run.scenario.reference or reference_of([one.plan.method for one in run.done])
-    return next((one.label for one in usable if one.label == main), usable[0].label)
-
-
-def reference_of(methods: Sequence[Method]) -> str | None:
-    """The method that others are measured against: the first that chains and averages, or else grows trees."""
-    federated = [method for method in methods if method.family == "federated"]
-    wanted = (
-        [method for method in federated if method.permute_every and method.aggregate_every],
-        [method for method in federated if method.tree],
-        [method for method in federated if method.name != "FedAvg"],
-        federated,
-    )
-    return next((group[0].label for group in wanted if group), None)
+    return next((one.label for one in usable if one.label == run.reference), usable[0].label)
 
 
 def _none(label: str, whose: str | None, there: list[Stored]) -> list[Stored]:

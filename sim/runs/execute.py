@@ -1,29 +1,70 @@
-"""Runs a scenario: builds the data, runs plan after plan, and writes down what comes of each."""
+"""Runs a scenario: builds the data, runs its plans, and writes down what comes of each.
 
+Plans do not depend on each other, and small models gain nothing from threads: with one process for each core, one plan
+at a time in each, and one thread, a run has the whole speed of a machine. Results do not depend on it: every draw has
+its own stream. A plan that fails is a row with its reason, and all others run.
+"""
+
+import math
+import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from fedsmall.entry_points import load_extension
 from fedsmall.evaluation.metrics import default_metric, known_metric
+from fedsmall.evaluation.trivial import trivial
 from fedsmall.federation import Federation
+from fedsmall.files import FULL, one_line
+from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.sim.engines.run import DEFAULT_ENGINE, check_engine
-from fedsmall.sim.runs.failures import Failed, attempted
-from fedsmall.sim.runs.federations import Build, Federations
+from fedsmall.sim.engines.record import RunRecord
+from fedsmall.sim.engines.run import DEFAULT_ENGINE, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
-from fedsmall.sim.runs.folder import Run, start
-from fedsmall.sim.runs.parallel import Ended, is_first, processes_for, run_one, run_side_by_side
+from fedsmall.sim.runs.folder import Failed, Run, cores, start
 from fedsmall.sim.runs.progress import Silent, Watcher
 from fedsmall.sim.runs.scenario import Scenario
+from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.tasks import build_federation
 from fedsmall.training.device import check_device
 from fedsmall.validation import check_run
+
+Build = Callable[[Plan], Federation]
+Ended = tuple[RunRecord, dict[str, Any]]  # what a plan came to, and its trivial predictor
+Work = Callable[[int, Plan], Ended | Failed | None]
+Made = TypeVar("Made")
+
+LONGEST = 300  # characters of a reason
+NO_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc")
+KILLED = "its process was killed from outside, most likely because memory ran out"
+DIVERGED = "it diverged: the loss of its models is not finite at the end; try a smaller learning rate"
+POLL_S = 0.2
+SHARED_BY = 4  # processes on one GPU: each takes half a GiB of it before its first model
+ENOUGH = 8  # fewer plans are done before a second process has imported what it needs
+
+
+class Federations:
+    """The federation of each plan; the last one is kept, for plans that differ only in their method share it."""
+
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._key = ""
+        self._last: Federation | None = None
+
+    def of(self, plan: Plan) -> Federation:
+        """The plan's federation, built where it is not the last one."""
+        if self._last is None or plan.data_key != self._key:
+            self._last, self._key = self._build(plan), plan.data_key
+        return self._last
 
 
 def execute(
@@ -139,3 +180,188 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         yield lambda: pressed
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+# -- on several cores --------------------------------------------------------------------------------------------------
+
+
+def processes_for(plans: Sequence[Plan], engine: str, device: str = "cpu") -> int:
+    """How many processes serve a run: one for each core, but one for a short run, and where Ray has its own.
+
+    Where they may all train on one GPU, no more than can share it.
+    """
+    if engine == "ray" or len(plans) < ENOUGH:
+        return 1
+    return cores() if device == "cpu" else min(cores(), SHARED_BY)
+
+
+def is_first(plan: Plan, first: Plan) -> bool:
+    """Whether a plan is its method's first: on it patients are counted that could be read, which costs some time."""
+    return (plan.seed, plan.fold) == (first.seed, first.fold)
+
+
+def run_side_by_side(
+    plans: Sequence[Plan],
+    build: Build,
+    engine: str,
+    options: dict[str, Any] | None,
+    processes: int,
+    moved: Callable[[int], None],
+    interrupted: Callable[[], bool],
+    own_models: bool = False,
+) -> Iterator[tuple[int, Ended | Failed]]:
+    """The place of each plan and what came of it, as they are done.
+
+    Plans that are not begun are left out once interrupted. ``moved`` is told how many rounds all plans have done so
+    far. ``build`` must be picklable. Where a process is killed from outside, as when memory runs out, the plans that
+    were not done are tried again one after the other, each in a process of its own: so the one that cannot be run is
+    found, and the others are run.
+    """
+    left, done = dict(enumerate(plans)), 0
+    work = partial(_work, engine=engine, options=options, first=plans[0], own_models=own_models)
+    try:
+        for index, ended in _shared(left, processes, build, work, moved, interrupted):
+            done += left.pop(index).rounds
+            yield index, ended
+    except BrokenProcessPool:
+        for index, plan in list(left.items()):
+            yield from _alone(index, plan, build, work, partial(_add, moved, done), interrupted)
+            done += plan.rounds
+
+
+def _alone(
+    index: int, plan: Plan, build: Build, work: Work, moved: Callable[[int], None], interrupted: Callable[[], bool]
+) -> Iterator[tuple[int, Ended | Failed]]:
+    if interrupted():
+        return
+    try:
+        yield from _shared({index: plan}, 1, build, work, moved, interrupted)
+    except BrokenProcessPool:
+        yield index, Failed(KILLED)
+
+
+def _add(moved: Callable[[int], None], before: int, rounds: int) -> None:
+    moved(before + rounds)
+
+
+def _shared(
+    plans: Mapping[int, Plan],
+    processes: int,
+    build: Build,
+    work: Work,
+    moved: Callable[[int], None],
+    interrupted: Callable[[], bool],
+) -> Iterator[tuple[int, Ended | Failed]]:
+    """The plans over so many processes; BrokenProcessPool where one of them dies."""
+    context = multiprocessing.get_context("spawn")
+    rounds = context.Array("l", max(plans) + 1, lock=False)
+    stop = context.Event()
+    pool = ProcessPoolExecutor(processes, context, _prepare, (build, rounds, stop))
+    try:
+        with _deaf_to_ctrl_c():
+            waiting = {pool.submit(work, index, plan): index for index, plan in plans.items()}
+        while waiting:
+            ended, _ = wait(waiting, POLL_S, FIRST_COMPLETED)
+            moved(sum(rounds))
+            if interrupted():
+                stop.set()
+                for future in waiting:
+                    future.cancel()
+            for future in ended:
+                index, came = waiting.pop(future), None if future.cancelled() else future.result()
+                if came is not None:
+                    yield index, came
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes begun within it ignore Ctrl-C, which reaches the whole group: the first process tells the others."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # where signals cannot be set, nobody presses Ctrl-C either
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Worker:
+    """What a process remembers from plan to plan: how to build data, where to count rounds, whether to stop."""
+
+    build: Build
+    rounds: Any
+    stop: Any
+
+
+def _prepare(build: Build, rounds: Any, stop: Any) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    _Worker.build, _Worker.rounds, _Worker.stop = Federations(build).of, rounds, stop
+
+
+def _work(
+    index: int, plan: Plan, *, engine: str, options: dict[str, Any] | None, first: Plan, own_models: bool
+) -> Ended | Failed | None:
+    def progress(t: int, _: int) -> None:
+        _Worker.rounds[index] = t
+
+    if _Worker.stop.is_set():
+        return None
+    told = {
+        "progress": progress,
+        "stop": _Worker.stop.is_set,
+        "exposed": is_first(plan, first),
+        "own_models": own_models,
+    }
+    return attempted(partial(run_one, plan, _Worker.build, engine, options, told))
+
+
+def run_one(
+    plan: Plan, build: Build, engine: str, options: dict[str, Any] | None, told: dict[str, Any]
+) -> Ended | Failed:
+    """One plan on its federation: its record, and its trivial predictor's row; or that it diverged."""
+    federation = build(plan)
+    record = run_plan(plan, federation, engine, options=options, **told)
+    if record.evaluations and has_diverged(record.evaluations[-1]):
+        return Failed(DIVERGED)
+    return record, trivial(federation, has_own_models(plan))
+
+
+# -- plans that fail ---------------------------------------------------------------------------------------------------
+
+
+def has_diverged(last: Evaluation) -> bool:
+    """Whether the models of a run's end have a loss that is no finite number."""
+    worth, name = (last.common, "loss") if last.common is not None else (last.sites, "loss_mean")
+    return bool(worth) and not math.isfinite(worth.get(name, 0.0 if last.common is None else math.nan))
+
+
+def attempted(work: Callable[[], Made]) -> Made | Failed:
+    """What ``work`` makes, or why it made nothing.
+
+    A disk without room is nothing that another plan would survive, and is raised as it is; so is Ctrl-C.
+    """
+    try:
+        return work()
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise
+        return Failed(reason_of(error), "".join(traceback.format_exception(error)))
+
+
+def reason_of(error: Exception) -> str:
+    """One line for a user: our own words as they are, another's with the kind of error and the place in their code."""
+    text = one_line(error, LONGEST)
+    if isinstance(error, MemoryError) or any(words in text.lower() for words in NO_MEMORY):
+        return "out of memory" + (f": {text}" if text else "")
+    module = type(error).__module__.partition(".")[0]
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    if module == "fedsmall" or not last:
+        return text
+    place = f"{last[0].filename.rpartition('/')[2]}, line {last[0].lineno}"
+    return f"{type(error).__name__}: {text} ({place})" if text else f"{type(error).__name__} ({place})"

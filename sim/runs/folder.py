@@ -14,31 +14,32 @@
 """
 
 import json
+import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from safetensors.numpy import load_file, save
 
+from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.errors import PlanError
-from fedsmall.federation import Federation
-from fedsmall.package.record import CENTRAL, COMMON
+from fedsmall.evaluation.clinical import chosen_threshold
+from fedsmall.federation import Federation, Samples
+from fedsmall.models.own_models import has_own_models
+from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, visitors_of
 from fedsmall.package.store import WEIGHTS, Stored
 from fedsmall.package.store import read as read_package
 from fedsmall.package.store import save as save_package
-from fedsmall.plan import Plan
+from fedsmall.plan import Method, Plan
 from fedsmall.replicas.tree import idle
-from fedsmall.sim.runs.class_counts import class_counts, weights_told
-from fedsmall.sim.runs.cores import cores
-from fedsmall.sim.runs.failures import Failed
 from fedsmall.sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
-from fedsmall.sim.runs.packages import packages_of
-from fedsmall.sim.runs.rows import curve_rows, evaluations_of, summary_row
 from fedsmall.sim.runs.scenario import Scenario, as_toml, load
+from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import Arrays
 
 if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
@@ -46,6 +47,20 @@ if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder 
 
 REAL_SITES = "real sites"  # the engine of a run that was none of a simulation
 PREDICTIONS, PACKAGES = "predictions.npz", "packages"
+SINGLE = "per_site"
+MANY_SITES = 500  # of more, nobody reads how many of each class they have
+
+
+class Failed(NamedTuple):
+    """Why a plan was not run to its end, in one line, and the traceback behind it."""
+
+    reason: str
+    trace: str = ""
+
+    def row(self, index: int, plan: Plan) -> dict[str, Any]:
+        """What run.json says of it."""
+        which = {"index": index, "label": plan.method.label, "seed": plan.seed, "fold": plan.fold}
+        return which | {"reason": self.reason, "traceback": self.trace}
 
 
 @dataclass(frozen=True)
@@ -86,6 +101,11 @@ class Run:
         """The plans that were never finished, and did not fail either."""
         ended = {one.index for one in self.done if not one.row["stopped"]} | {each["index"] for each in self.failed}
         return [plan for index, plan in enumerate(self.plans) if index not in ended]
+
+    @property
+    def reference(self) -> str | None:
+        """The label of its main method, against which tables measure the others."""
+        return self.scenario.reference or reference_of([one.plan.method for one in self.done])
 
     @property
     def place(self) -> str:
@@ -247,6 +267,18 @@ def read_all(folder: Path) -> list[Run]:
     return [read(path) for path in below] or [read(folder)]
 
 
+def reference_of(methods: Sequence[Method]) -> str | None:
+    """The method that others are measured against: the first that chains and averages, or else grows trees."""
+    federated = [method for method in methods if method.family == "federated"]
+    wanted = (
+        [method for method in federated if method.permute_every and method.aggregate_every],
+        [method for method in federated if method.tree],
+        [method for method in federated if method.name != "FedAvg"],
+        federated,
+    )
+    return next((group[0].label for group in wanted if group), None)
+
+
 def engine_of(about: Mapping[str, Any]) -> str:
     """On what a run was made, by its run.json: "cohort (mlp)", and the device where it is not the CPU."""
     path, device = about.get("path"), about.get("device") or "cpu"
@@ -296,3 +328,196 @@ def _notes(plans: Sequence[Plan], federation: Federation) -> list[str]:
     extensions = [(plan.method, extension) for plan in plans if (extension := plan.method.extension) is not None]
     told += [f"{method.label}: {note}" for method, extension in extensions if (note := extension.note_of(method))]
     return list(dict.fromkeys(told))
+
+
+def cores() -> int:
+    """How many cores this process may use: those of the machine, or fewer where it was given fewer."""
+    allowed = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
+def class_counts(federation: Federation) -> dict[str, dict[str, list[int]]]:
+    """How many of each class every site trains on and holds out; nothing for numbers, or for very many sites."""
+    task, held = federation.task, federation.held_out or (None,) * len(federation.names)
+    if task.kind != "classes" or len(federation.names) > MANY_SITES:
+        return {}
+    return {
+        name: {"train": _counted(train, task.classes), "held_out": _counted(out, task.classes)}
+        for name, train, out in zip(federation.names, federation.train, held, strict=True)
+    }
+
+
+def weights_told(plans: Sequence[Plan], federation: Federation) -> list[str]:
+    """One line with the class weights that the sites agree on, where a plan asks for them."""
+    if all(plan.recipe.class_weights != BALANCED for plan in plans):
+        return []
+    weights = agreed_weights(federation.class_sums, federation.task)
+    names = federation.task.class_names or range(len(weights))
+    each = ", ".join(f"{name} {weight:.3g}" for name, weight in zip(names, weights, strict=False))
+    return [f"class weights agreed from the sites' counts (first seed): {each}"]
+
+
+def _counted(samples: Samples | None, classes: int) -> list[int]:
+    return [] if samples is None else np.bincount(samples.y, minlength=classes).tolist()
+
+
+def evaluations_of(record: "RunRecord") -> list[dict[str, Any]]:
+    """The evaluations of a plan that an engine has run; numbers become plain JSON numbers."""
+    evaluations: list[dict[str, Any]] = json.loads(json.dumps([asdict(e) for e in record.evaluations], default=float))
+    return evaluations
+
+
+def summary_row(
+    record: "RunRecord", evaluations: Sequence[dict[str, Any]], trivial: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The plan's row of summary.json, by the last of its ``evaluations`` or that of the round whose model it keeps.
+
+    What the ``trivial`` predictor gets stands beside it.
+    """
+    last = evaluations[-1] if evaluations else {"common": None, "sites": {}, "extra": {}}
+    last = next((each for each in evaluations if record.chosen and each["t"] == record.chosen), last)
+    row = {
+        "method": record.plan.method.name,
+        "label": record.plan.method.label,
+        "seed": record.plan.seed,
+        "engine": record.engine,
+        "device": record.device,
+        "common": last["common"],
+        "sites": {name: value for name, value in last["sites"].items() if isinstance(value, float)},
+        "rounds": record.rounds,
+        "contacts": record.contacts,
+        "bytes_sent": record.bytes_sent,
+        "seconds": round(record.seconds, 4),
+        "client_updates_per_second": round(record.client_updates / max(record.seconds, 1e-9), 1),
+        "fold": record.plan.fold,
+        "stopped": record.stopped,
+        "extra": _without_singles(last["extra"]),
+    }
+    row |= _only_in_some(record, last)
+    if trivial is not None:
+        row["trivial"] = trivial
+    return row
+
+
+def _only_in_some(record: "RunRecord", last: dict[str, Any]) -> dict[str, Any]:
+    """What only some plans have: worth of visitors, a distilled model, privacy, routes, a stop, readers, thresholds.
+
+    And the sites' training samples, where models travel: a report tells how many a model has met.
+    """
+    row: dict[str, Any] = {}
+    for word in ("kept", "spread"):
+        if last.get(word):
+            row[word] = _without_singles({word: last[word]})[word]
+    if record.distilled is not None:
+        told = record.distilled
+        row["distilled"] = {"common": told.metrics, "rounds": told.rounds, "bytes_sent": told.bytes_sent}
+    if record.privacy:
+        row["privacy"] = record.privacy
+    if last.get("validation"):
+        row["validation"] = last["validation"]
+    if record.plan.method.region_count > 1:
+        row["bytes_between"] = record.bytes_between
+    if record.averaged:
+        took = [models for models, _ in record.averaged]
+        whole = sum(of_all for _, of_all in record.averaged)
+        left_out = took.count(0)
+        row["averages"] = {"whole": whole, "partial": len(took) - whole - left_out, "left_out": left_out}
+        row["averages"] |= {"models": took, "bytes_sent": record.sent_by}
+    if record.chosen:
+        row |= {"chosen": record.chosen, "stop": last["stop"]}
+    if record.read:
+        row["read"] = record.read
+    if record.thresholds:
+        row["thresholds"] = record.thresholds
+    if record.plan.method.moves:
+        alone = {whose: each.samples for whose, each in record.trained_on.items() if whose not in (COMMON, CENTRAL)}
+        row |= {"samples": alone} if alone else {}
+    return row
+
+
+def _without_singles(tree: Any) -> Any:
+    """A tree of metrics without the value of every single site: those are in rounds.json."""
+    if not isinstance(tree, dict):
+        return tree
+    return {name: _without_singles(value) for name, value in tree.items() if name != SINGLE}
+
+
+def curve_rows(plan: Plan, evaluations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each evaluation: the metrics of the common model and of the sites', as columns."""
+    rows: list[dict[str, Any]] = []
+    for evaluation in evaluations:
+        row: dict[str, Any] = {"label": plan.method.label, "seed": plan.seed, "fold": plan.fold}
+        row["round"] = evaluation["t"]
+        for whose in ("common", "sites"):
+            for name, value in (evaluation[whose] or {}).items():
+                if isinstance(value, float):
+                    row[f"{whose}_{name}"] = value
+        if evaluation.get("stop"):
+            row["stop_loss"] = evaluation["stop"]["loss"]
+        rows.append(row)
+    return rows
+
+
+def packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str] = ()) -> list[Stored]:
+    """The common model or Central's, then the one that was made of several, then what sites kept: their own, and
+    their visitors. ``row`` is the plan's in the summary.
+
+    Empty where sites have models of their own that nobody else has whole, or nothing is known of the data.
+    """
+    if record.preparation is None or record.task is None or has_own_models(record.plan):
+        return []
+    models: dict[str, Arrays] = {} if record.model is None else {COMMON: record.model}
+    if record.distilled is not None:
+        models[DISTILLED] = record.distilled.model
+    models |= record.own | {visitors_of(site): members for site, members in record.kept.items()}
+    return [_stored(record, row, whose, model, notes) for whose, model in models.items()]
+
+
+def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays, notes: Sequence[str]) -> Stored:
+    assert record.preparation is not None
+    assert record.task is not None
+    several = whose.startswith(VISITORS) or (record.plan.method.is_ensemble and whose == COMMON)
+    more = {
+        "whose": whose,
+        "performance": _performance(row, whose),
+        "notes": (*_notes_of_model(record), *notes),
+        "rounds": record.chosen or record.rounds,
+        "contacts": times_travelled(record.plan, record.chosen) if record.chosen else record.contacts,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": record.versions,
+    }
+    chosen = chosen_threshold(record.plan, record.thresholds) if whose in (COMMON, CENTRAL) else None
+    if chosen is not None and record.task.classes == 2:
+        more |= {"threshold": chosen[0], "threshold_from": chosen[1]}
+    members = len(next(iter(model.values()))) if several else None
+    trained_on = record.trained_on.get(whose, record.trained_on[COMMON])
+    package = describe(record.plan, record.task, record.preparation, trained_on, members, **more)
+    return Stored(package, model)
+
+
+def _performance(row: dict[str, Any], whose: str) -> dict[str, dict[str, float]]:
+    """The metrics at the end, and what a prediction without looking gets on the same samples."""
+    if whose.startswith(VISITORS):
+        site = whose.removeprefix(VISITORS)
+        measured = {f"held out at {site}": row.get("kept", {}).get("held_out", {}).get(site)}
+    elif whose in (COMMON, CENTRAL, DISTILLED):
+        trivial, told = row.get("trivial") or {}, row["distilled"] if whose == DISTILLED else row
+        measured = {"test samples": told.get("common"), str(trivial.get("label")): trivial.get("common")}
+    else:
+        measured = {}
+    return {
+        where: {name: float(value) for name, value in metrics.items()} for where, metrics in measured.items() if metrics
+    }
+
+
+def _notes_of_model(record: "RunRecord") -> list[str]:
+    """What happened in this run that a user of its model should know."""
+    told = []
+    if record.stopped:
+        told.append(f"The run was cut short after round {record.rounds} of {record.plan.rounds}.")
+    if record.chosen:
+        ended = f"The run ended after round {record.rounds} of {record.plan.rounds}; this is its model of round"
+        told.append(f"{ended} {record.chosen}, where the loss on training samples that it had not seen was lowest.")
+    if "epsilon" in record.privacy:
+        told.append(f"Trained under differential privacy, epsilon {record.privacy['epsilon']:.3g}.")
+    return told

@@ -19,6 +19,7 @@ from fedsmall.parts import Device, EarlyStop, Frozen, Positive, Recipe, Test, Th
 from fedsmall.plan import Method, Plan
 
 LONGEST_NAME = 100
+SHIPPED = Path(__file__).parents[1] / "scenarios"  # the scenarios that come along
 FILES = ("csv", "npz", "images", "test")  # keys of a task that name files, relative to the scenario's own folder
 
 
@@ -271,3 +272,15 @@ def _absolute(key: str, value: Any, folder: Path) -> Any:
     if isinstance(value, dict):
         return {name: _absolute(key, entry, folder) for name, entry in value.items()}
     return value
+
+
+def scenarios() -> dict[str, Path]:
+    """Their files by name, "papers/fig4" for one in a folder below."""
+    return {path.relative_to(SHIPPED).with_suffix("").as_posix(): path for path in sorted(SHIPPED.rglob("*.toml"))}
+
+
+def find(asked: Path) -> Path:
+    """The file that is asked for: a path, or the name of a scenario that comes along."""
+    if asked.suffix != ".toml" and not asked.exists():
+        return scenarios().get(asked.as_posix(), asked)
+    return asked

@@ -14,7 +14,7 @@ from fedsmall.clients import launcher, relay, socket_frames
 from fedsmall.errors import PolicyError
 from fedsmall.frames import from_frame, joined, pieces_of, to_frame
 from fedsmall.sim.consortium.bundles import own_digest
-from fedsmall.sim.engines.local_grid import act_as_server
+from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.server import retrying_grid
 from fedsmall.wire import CONFIG
 

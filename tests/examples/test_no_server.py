@@ -5,8 +5,7 @@ import numpy as np
 from examples.no_server import KEPT, Row, measure, table
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.sim.runs.files import read_json
-from fedsmall.sim.runs.scenario import load
-from fedsmall.sim.runs.shipped import scenarios
+from fedsmall.sim.runs.scenario import load, scenarios
 
 LABELS = ("FedDC, server", "FedDC, gossip", "FedDC, gossip, 20% lost")
 SMALL = ("seeds=[0, 1]", "rounds=60", "sites=30", "recipe.lr=0.2")

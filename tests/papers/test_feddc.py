@@ -12,8 +12,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.sim.runs.scenario import load
-from fedsmall.sim.runs.shipped import find
+from fedsmall.sim.runs.scenario import find, load
 from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Rows

@@ -10,8 +10,7 @@ from fedsmall.federation import Federation, Samples
 from fedsmall.models.registry import initial_model
 from fedsmall.research.evidence.items import items
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.sim.runs.scenario import Scenario, load
-from fedsmall.sim.runs.shipped import scenarios
+from fedsmall.sim.runs.scenario import Scenario, load, scenarios
 from fedsmall.tasks import build_federation
 from tests.sim import stand_ins
 

@@ -77,12 +77,12 @@ def check(
 ) -> None:
     """Look at the site's data before it joins: what is wrong with them, what would leave, and what never does."""
     from fedsmall.check import check_site
-    from fedsmall.sim.runs import scenario, shipped
+    from fedsmall.sim.runs import scenario
 
     if bool(task) == (plan is not None):
         raise ValueError("say what the data are for: either --task or --scenario")
     table = {"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]}
-    read = scenario.load(shipped.find(plan)) if plan is not None else scenario.build(table)
+    read = scenario.load(scenario.find(plan)) if plan is not None else scenario.build(table)
     report = check_site(read.plans()[0], site, data, floor)
     for line in report.lines():
         say(line)

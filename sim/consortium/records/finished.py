@@ -34,9 +34,8 @@ from fedsmall.run_sheet import RunSheet
 from fedsmall.sealing.tallies import TOGETHER
 from fedsmall.sim.consortium.records.run_log import RunLog, run_log
 from fedsmall.sim.engines.record import RunRecord, versions
-from fedsmall.sim.runs.cores import cores
 from fedsmall.sim.runs.files import write, write_json
-from fedsmall.sim.runs.folder import REAL_SITES, Run
+from fedsmall.sim.runs.folder import REAL_SITES, Run, cores
 from fedsmall.sim.runs.scenario import as_toml, of_plan
 from fedsmall.stopping import TELLING
 from fedsmall.strategies.server.run_loop import Evaluation

@@ -11,7 +11,7 @@ from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectSto
 from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
 from fedsmall.clients.network.fleet import Fleet
-from fedsmall.sim.engines.local_grid import act_as_server
+from fedsmall.sim.engines.inprocess import act_as_server
 
 RUN = 1
 

@@ -12,7 +12,7 @@ from fedsmall.clients.network.fleet import Arrival, GoneError, NotAdmittedError
 from fedsmall.clients.network.resident import Resident
 from fedsmall.clients.relay import KILLED
 from fedsmall.frames import from_frame, joined, pieces_of, to_frame
-from fedsmall.sim.engines.local_grid import act_as_server
+from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.server import packed_grid
 from tests.clients.test_relay import bundle, station
 

@@ -84,10 +84,10 @@ def test_a_rival_that_cannot_be_imported_is_a_line_in_the_table(name, monkeypatc
 
 
 def test_a_fault_of_our_own_engine_is_not_taken_for_a_missing_rival(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fedsmall.sim.engines.cohort", None)
+    monkeypatch.setitem(sys.modules, "fedsmall.sim.engines.inprocess", None)
 
-    with pytest.raises(ImportError, match=r"sim\.engines\.cohort"):
-        measure(little(WORKLOADS["E"], ("cohort",)), 1, "cpu")
+    with pytest.raises(ImportError, match=r"sim\.engines\.inprocess"):
+        measure(little(WORKLOADS["E"], ("one by one",)), 1, "cpu")
 
 
 def test_the_pace_of_later_contacts_stands_for_the_first() -> None:

@@ -20,7 +20,7 @@ from fedsmall.plan import Plan
 from fedsmall.run_sheet import RunSheet
 from fedsmall.sim.consortium import keys, members, runs, sample_data
 from fedsmall.sim.consortium.site import Site
-from fedsmall.sim.engines.local_grid import act_as_server, number_message
+from fedsmall.sim.engines.inprocess import act_as_server, number_message
 from fedsmall.sim.runs import scenario
 from fedsmall.strategies.server import retrying_grid
 from fedsmall.strategies.server.deployment import conduct, tell_waits, write_outcome

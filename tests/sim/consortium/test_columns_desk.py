@@ -19,7 +19,7 @@ from fedsmall.sim.columns.real import prepare_columns, told_lines
 from fedsmall.sim.columns.scenario import Columns, load_columns
 from fedsmall.sim.consortium import keys, members, runs
 from fedsmall.sim.consortium.server_app import finished
-from fedsmall.sim.engines.local_grid import act_as_server
+from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.sim.report.sites.hospital import own_run, page
 from fedsmall.strategies.columns.conduct import conduct_columns
 from fedsmall.strategies.server.heads import Heads

@@ -6,10 +6,9 @@ from fedsmall.models.own_models import SHARED_PART, has_own_models
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
-from fedsmall.sim.engines.cohort import run_cohort
 from fedsmall.sim.engines.evaluation import CentralEvaluator, LocalJudges
 from fedsmall.strategies.server.remote import OwnModelsEvaluator
-from fedsmall.strategies.server.run_loop import Outcome
+from fedsmall.strategies.server.run_loop import Outcome, run_rounds
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from tests.fedsmall.training.test_augmentation import image_plan
@@ -76,4 +75,4 @@ def run_on(device: Any, run: str) -> Outcome:
         if has_own_models(plan)
         else CentralEvaluator(plan, federation, trainer)
     )
-    return run_cohort(plan, trainer, lambda site: initial_model(plan, federation.task, site), judges)
+    return run_rounds(plan, trainer, lambda site: initial_model(plan, federation.task, site), evaluator=judges)

@@ -8,11 +8,11 @@ import torch
 from fedsmall.clients import client_app
 from fedsmall.errors import PlanError
 from fedsmall.models.registry import initial_model
-from fedsmall.sim.engines.cohort import run_cohort
 from fedsmall.sim.engines.ray import gpu_share
 from fedsmall.sim.engines.record import versions
 from fedsmall.sim.engines.run import ENGINES, run_plan
 from fedsmall.sim.engines.workers import ParallelCohort
+from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.tasks import build_federation
 from fedsmall.training import device as devices
 from fedsmall.training.cohort import Cohort
@@ -63,11 +63,11 @@ def test_workers_take_their_parts_from_a_device_and_bring_them_back() -> None:
     federation = build_federation(plan)
     given = plan, federation.task, federation.names, federation.train, "auto"
     start = partial(initial_model, plan, federation.task)
-    here = run_cohort(plan, Cohort(*given[:4]), start)
+    here = run_rounds(plan, Cohort(*given[:4]), start)
 
     with second_device() as place:
         workers = InTurn((*given, place), 2)
-        there = run_cohort(plan, ParallelCohort(Cohort(*given[:4], device=place), workers), start)
+        there = run_rounds(plan, ParallelCohort(Cohort(*given[:4], device=place), workers), start)
 
     assert set(workers.parts) == {2}
     assert_alike(here, there, 1e-12)

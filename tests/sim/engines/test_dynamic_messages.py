@@ -14,7 +14,7 @@ from fedsmall.clients.staying.kept import Kept, StayingMemory
 from fedsmall.clients.staying.training import fitted
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.sim.engines.local_grid import failure
+from fedsmall.sim.engines.inprocess import failure
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.records import array_records, size_in_bytes
 from fedsmall.strategies.server.journal import FileJournal

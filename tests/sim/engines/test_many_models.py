@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedsmall.sim.engines import many_models
-from fedsmall.sim.engines.many_models import by_lot, evaluated
+from fedsmall.sim.engines import evaluation
+from fedsmall.sim.engines.evaluation import by_lot, evaluated
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
 from tests.sim.engines.test_no_server import plan_of
@@ -14,7 +14,7 @@ def test_of_more_sites_some_are_judged_and_in_every_round_the_same(monkeypatch: 
     plan = plan_of(plan={"evaluate_every": 4})
     federation = build_federation(plan)
     every = run_plan(plan, federation, "cohort").evaluations
-    monkeypatch.setattr(many_models, "MOST_SITES", 3)
+    monkeypatch.setattr(evaluation, "MOST_SITES", 3)
     some = run_plan(plan, federation, "cohort").evaluations
 
     for all_judged, few in zip(every, some, strict=True):
@@ -40,7 +40,7 @@ def test_a_few_at_a_time_give_the_same_numbers_as_all_at_once(monkeypatch: pytes
         return np.einsum("nf,mfo->mno", x, some["w"])
 
     once = evaluated(predict, models, federation.test, federation.task)
-    monkeypatch.setattr(many_models, "AT_ONCE", 1)
+    monkeypatch.setattr(evaluation, "AT_ONCE", 1)
     often = evaluated(predict, models, federation.test, federation.task)
 
     assert len(once["accuracy"]) == 150

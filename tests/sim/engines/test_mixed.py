@@ -17,8 +17,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.sim.api import run
-from fedsmall.sim.engines.inprocess import InProcessGrid
-from fedsmall.sim.engines.local_grid import LocalGrid
+from fedsmall.sim.engines.inprocess import InProcessGrid, LocalGrid
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import build, load
 from fedsmall.sim.tuning.search import search

@@ -14,8 +14,8 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.sim.consortium import runs
-from fedsmall.sim.engines.cohort import run_cohort
 from fedsmall.sim.engines.run import run_plan
+from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.moments import Moment
@@ -52,7 +52,7 @@ class Seen:
 def walked(plan: Plan) -> Seen:
     federation, seen = build_federation(plan), Seen()
     trainer = cohort_for(plan, federation.task, federation.names, federation.train)
-    run_cohort(plan, trainer, lambda site: initial_model(plan, federation.task, site), watchers=(seen,))
+    run_rounds(plan, trainer, lambda site: initial_model(plan, federation.task, site), watchers=(seen,))
     return seen
 
 

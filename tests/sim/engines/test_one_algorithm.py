@@ -18,7 +18,6 @@ from fedsmall.methods import METHODS, method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe, Tree
 from fedsmall.plan import Plan
-from fedsmall.sim.engines.cohort import run_cohort
 from fedsmall.sim.engines.evaluation import CentralEvaluator
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.strategies.grid_trainer import GridTrainer
@@ -84,11 +83,11 @@ def table(plan: Plan, sites: int = 7, wild: tuple[int, ...] = (), scale: float =
 def batched(plan: Plan, federation: Federation | None = None) -> Outcome:
     federation = federation or federation_of(plan)
     trainer = cohort_for(plan, federation.task, federation.names, federation.train)
-    return run_cohort(
+    return run_rounds(
         plan,
         trainer,
         lambda site: initial_model(plan, federation.task, site),
-        CentralEvaluator(plan, federation, trainer),
+        evaluator=CentralEvaluator(plan, federation, trainer),
     )
 
 

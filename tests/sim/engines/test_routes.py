@@ -19,8 +19,7 @@ from fedsmall.parts import EarlyStop, Recipe, Tree
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, SITES
 from fedsmall.sim.engines.evaluation import CentralEvaluator
-from fedsmall.sim.engines.inprocess import InProcessGrid
-from fedsmall.sim.engines.local_grid import LocalGrid
+from fedsmall.sim.engines.inprocess import InProcessGrid, LocalGrid
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.journal import FileJournal
@@ -114,10 +113,10 @@ def models_of_routes(plan: Plan, federation: Federation, loop: Callable[..., ByM
     if loop is not None:
         loop(plan, federation, keep)
     else:
-        from fedsmall.sim.engines.cohort import run_cohort
+        from fedsmall.strategies.server.run_loop import run_rounds
 
         trainer = cohort_for(plan, federation.task, federation.names, federation.train)
-        run_cohort(plan, trainer, lambda site: initial_model(plan, federation.task, site), keep)
+        run_rounds(plan, trainer, lambda site: initial_model(plan, federation.task, site), evaluator=keep)
     return last
 
 

@@ -23,14 +23,13 @@ from fedsmall.run_sheet import RUN_ID, SITES, RunSheet
 from fedsmall.sim.consortium import runs, sample_data
 from fedsmall.sim.consortium.records.finished import write_run
 from fedsmall.sim.consortium.records.run_log import LAUNCHED
-from fedsmall.sim.engines.cohort import run_cohort
-from fedsmall.sim.engines.local_grid import LocalGrid, act_as_server, number_message
+from fedsmall.sim.engines.inprocess import LocalGrid, act_as_server, number_message
 from fedsmall.sim.runs import scenario
 from fedsmall.strategies.regions import line
 from fedsmall.strategies.server.deployment import conduct, tell_waits, write_outcome
 from fedsmall.strategies.server.packed_grid import pack, unpack
 from fedsmall.strategies.server.retrying_grid import RetryingGrid
-from fedsmall.strategies.server.run_loop import Outcome
+from fedsmall.strategies.server.run_loop import Outcome, run_rounds
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import PLAN
@@ -63,7 +62,7 @@ def simulated(folder: Path, plan: Plan, path: str = "loop") -> tuple[Outcome, Fe
     plan = plan.model_copy(update={"task": {**plan.task, "csv": str(folder / "data")}})  # type: ignore[dict-item]
     federation = build_federation(plan)
     trainer = cohort_for(plan, federation.task, federation.names, federation.train, path=path)
-    return run_cohort(plan, trainer, lambda site: initial_model(plan, federation.task, site)), federation
+    return run_rounds(plan, trainer, lambda site: initial_model(plan, federation.task, site)), federation
 
 
 class Programs(LocalGrid):

@@ -9,8 +9,7 @@ from fedsmall.sim.report.facts import leaves_a_site
 from fedsmall.sim.report.sentences import amount, sentences
 from fedsmall.sim.report.style import LOOKS, SPARE, in_order, looks
 from fedsmall.sim.report.tables import by_label, table
-from fedsmall.sim.runs.chosen import reference_of
-from fedsmall.sim.runs.folder import PlanRun, Run
+from fedsmall.sim.runs.folder import PlanRun, Run, reference_of
 from fedsmall.sim.runs.scenario import build
 
 METHODS = [

@@ -10,8 +10,7 @@ from fedsmall.files import DiskFullError
 from fedsmall.sim import Result
 from fedsmall.sim.report.html import page
 from fedsmall.sim.report.terminal import failures
-from fedsmall.sim.runs.execute import execute
-from fedsmall.sim.runs.failures import Failed, attempted, reason_of
+from fedsmall.sim.runs.execute import Failed, attempted, execute, reason_of
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.merge import merge
 from fedsmall.sim.runs.scenario import load
@@ -135,7 +134,7 @@ def test_a_process_that_is_killed_takes_only_its_own_plan_with_it(tmp_path, monk
 
 
 def test_a_loss_that_is_not_finite_at_the_end_is_a_failure(monkeypatch, tmp_path):
-    import fedsmall.sim.engines.run as engines
+    import fedsmall.sim.runs.execute as engines
 
     real = engines.run_plan
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from fedsmall.plan import Plan
-from fedsmall.sim.runs.cores import cores
-from fedsmall.sim.runs.execute import execute
-from fedsmall.sim.runs.parallel import processes_for
+from fedsmall.sim.runs.execute import execute, processes_for
+from fedsmall.sim.runs.folder import cores
 from fedsmall.sim.runs.scenario import load
 from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write

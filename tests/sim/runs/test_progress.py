@@ -3,7 +3,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from fedsmall.sim.runs.federations import Federations
+from fedsmall.sim.runs.execute import Federations
 from fedsmall.sim.runs.progress import Bars, InCell, Lines, watcher
 
 

@@ -5,8 +5,7 @@ import pytest
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
-from fedsmall.sim.runs.scenario import as_toml, assign, build, load, of_plan, overlay, value_of
-from fedsmall.sim.runs.shipped import scenarios
+from fedsmall.sim.runs.scenario import as_toml, assign, build, load, of_plan, overlay, scenarios, value_of
 from fedsmall.validation import check_plan
 from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write

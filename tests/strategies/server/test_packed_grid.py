@@ -11,7 +11,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 
 from fedsmall.audit_log import digest_of
 from fedsmall.frames import from_frame, joined, leaves, pieces_of, to_frame
-from fedsmall.sim.engines.local_grid import act_as_server
+from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.server import packed_grid
 from fedsmall.strategies.server.packed_grid import PackedGrid, pack, unpack
 from fedsmall.wire import CONFIG, METRICS, MODEL

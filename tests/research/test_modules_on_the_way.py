@@ -1,0 +1,12 @@
+"""From ``fedsmall run`` to the first aggregate a reader passes so many modules; the number may only fall."""
+
+from fedsmall.research.modules_on_the_way import modules_on_the_way
+
+MOST = 90
+
+
+def test_no_more_modules_are_on_the_way_to_the_first_aggregate(capsys):
+    passed = modules_on_the_way()
+
+    assert "fedsmall/aggregation/aggregate.py" in passed
+    assert len(passed) <= MOST, sorted(passed)
