@@ -15,6 +15,7 @@ from fedsmall.check import leaves
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.data.raw_site import RawSite
+from fedsmall.entry_points import HANDLERS, extensions
 from fedsmall.errors import PolicyError
 from fedsmall.files import one_line, write
 from fedsmall.methods import nearest
@@ -22,13 +23,13 @@ from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, RUN_ID, SITES
 from fedsmall.validation import leaving_contacts
-from fedsmall.wire import BALANCE, COLUMNS
+from fedsmall.wire import BALANCE
 
 FOLDER, PAUSED = "consent", "paused"
 IS_PAUSED = "paused by the hospital"
 WAITING, YES, NO = "waiting", "approved", "refused"
 VERDICTS = (YES, NO)
-WAIT_FOR_PAUSE = ("train", BALANCE, COLUMNS)  # kinds of orders that are not answered while a site is paused
+WAIT_FOR_PAUSE = ("train", BALANCE)  # with those of extensions: orders that are not answered while a site is paused
 MOST_WAITING = 100  # a coordinator cannot fill the hospital's disk with questions
 
 
@@ -62,7 +63,7 @@ class Consent:
 
     def check_paused(self, kind: str) -> None:
         """Raise WaitsError where the hospital has paused its site, and this kind of order waits for that."""
-        if kind in WAIT_FOR_PAUSE and is_paused(self.home):
+        if kind in (*WAIT_FOR_PAUSE, *extensions(HANDLERS)) and is_paused(self.home):
             raise WaitsError(IS_PAUSED)
 
     def is_new(self, run: str, reason: str) -> bool:

@@ -23,6 +23,7 @@ from fedsmall.run_sheet import RUN, RUN_ID
 from fedsmall.wire import Arrays
 
 RECORD, TRAVEL = "fedsmall-memory", "fedsmall-travel"  # of its training; of models that came or left in part
+PREDICTIONS = "predictions.csv"  # in the folder of a run: what a model says of new patients, which is the site's alone
 RUNS = "runs"  # in a site's folder: what it keeps of each run
 KEEP = 5  # versions; more than the coordinator's journal keeps
 

@@ -51,7 +51,7 @@ class Policy(Frozen):
     learns of an average the sum alone. ``roll`` pins the identities of all sites of the consortium, by their digest;
     ``most_readdressed`` is how many travellers of a run may be sealed anew because the one they went to was silent.
 
-    ``columns`` is whether the site takes part in runs over split columns (:mod:`fedsmall.clients.columns`), in which
+    ``columns`` is whether the site takes part in runs over split columns (an extension), in which
     other sites learn which patients both have, and ``least_side`` how many of them either side of a split must hold.
     ``predict_from`` is the table, beside the policy's own file, of new patients about whom such a forest may be asked;
     None lets none be asked here.

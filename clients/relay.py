@@ -12,9 +12,10 @@ from flwr.clientapp import ClientApp
 
 from fedsmall.clients import socket_frames
 from fedsmall.ends import ENDS, Sign, signer, statement_of
+from fedsmall.entry_points import HANDLERS, extensions
 from fedsmall.frames import FrameError, header_and_block, joined, pieces_of, with_block
 from fedsmall.sealing.words import BEFORE, HELP, READDRESS
-from fedsmall.wire import BALANCE, COLUMNS, CONFIG, REFUSED, VALIDATE
+from fedsmall.wire import BALANCE, CONFIG, REFUSED, VALIDATE
 
 SOCKET = "FEDSMALL_STATION"  # where the station listens; set by `fedsmall site up`
 KEY = "FEDSMALL_SITE_KEY"  # the file of the site's key, where answers are to be signed
@@ -30,8 +31,8 @@ KINDS = {
     f"query.{HELP}": HELP,
     f"query.{READDRESS}": READDRESS,
     f"query.{BEFORE}": BEFORE,
-    f"query.{COLUMNS}": COLUMNS,
     f"query.{BALANCE}": BALANCE,
+    **{f"query.{kind}": kind for kind in extensions(HANDLERS)},
 }
 
 app = ClientApp()

@@ -17,7 +17,6 @@ import numpy as np
 
 from fedsmall import __version__
 from fedsmall.audit_log import digest_of
-from fedsmall.clients.columns.desk import ColumnDesk
 from fedsmall.clients.consent import Consent
 from fedsmall.clients.hospital import HospitalClient
 from fedsmall.clients.kept import OWN_MODEL, Place, keep
@@ -43,6 +42,7 @@ from fedsmall.clients.visitors import keep_visitor, worth_of_visitors
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.files import stamp
 from fedsmall.ends import KEY_FILE
+from fedsmall.entry_points import HANDLERS, extensions, load_extension
 from fedsmall.errors import PlanError, PolicyError
 from fedsmall.package.record import COMMON
 from fedsmall.plan import Plan
@@ -55,7 +55,7 @@ from fedsmall.sealing.words import BEFORE, HELP, READDRESS
 from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import BALANCE, BLURRED, COLUMNS, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, Arrays, split
+from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, Arrays, split
 
 NOISE_KEY = "noise.key"
 
@@ -85,7 +85,7 @@ class Station:
         self._kept: tuple[str, int] | None = None
         self._run_folder = partial(folder_of_order, self.home)
         self._letters = Letters(self.name, self.home, self.log, self._run_folder, self.policy_file.with_name(IDENTITY))
-        self._columns = ColumnDesk(self.name, self.data, self._letters, self.consent)
+        self._extended: dict[str, Any] = {}  # handlers of extensions, by the kinds that they answer
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
@@ -99,7 +99,7 @@ class Station:
         handlers = {"roll": self._roll, "scaling": self._take_agreed, "train": self._train}
         handlers |= {"evaluate": self._evaluate, VALIDATE: self._validate, BALANCE: self._balance}
         handlers |= {HELP: self._letters.help, READDRESS: self._letters.readdress, BEFORE: self._before}
-        if kind not in (*handlers, COLUMNS):
+        if kind not in (*handlers, *extensions(HANDLERS)):
             raise PlanError("this site was asked for something that it does not know")
         policy = load_policy(self.policy_file)
         policy.check_device(self.device)
@@ -107,9 +107,15 @@ class Station:
         if kind == "roll":
             forget_old(self.home, self.log, policy.forget_after_days)
         with keeping(policy.rest_key), cut_short(partial(self._may_go_on, kind, policy, time.monotonic())):
-            if kind == COLUMNS:
-                return self._columns.answer(policy, config, arrays)
+            if kind not in handlers:
+                return self._handler(kind).answer(policy, config, arrays)  # type: ignore[no-any-return]
             return handlers[kind](self._request(kind, policy, config, arrays))
+
+    def _handler(self, kind: str) -> Any:
+        if kind not in self._extended:
+            made_by = load_extension(HANDLERS, kind)
+            self._extended[kind] = made_by(self.name, self.data, self._letters, self.consent)
+        return self._extended[kind]
 
     def _may_go_on(self, kind: str, policy: Policy, since: float) -> None:
         """Raise PolicyError where an order taken then is to be worked on no longer."""

@@ -21,7 +21,7 @@ from fedsmall.federation import Task
 from fedsmall.models.registry import build_model
 from fedsmall.training.gradients import LOSSES, Batch
 from fedsmall.training.gradients.general import LoopGradients
-from fedsmall.training.gradients.layers import prepared
+from fedsmall.training.gradients.layers import prepare_model
 
 HERE = "examples.monai_networks"
 NORMS: dict[str, Any] = {"batch": "batch", "group": ("group", {"num_groups": 8})}
@@ -72,7 +72,7 @@ class Cost(NamedTuple):
 
 def cost(model: str, options: dict[str, Any], shape: tuple[int, ...]) -> Cost:
     """The cost of a model for samples of ``shape``, on one core and by the loop, which all large networks take."""
-    built = prepared(build_model(model, Task("scans", shape, 2), options, np.random.default_rng(0)))
+    built = prepare_model(build_model(model, Task("scans", shape, 2), options, np.random.default_rng(0)))
     parameters = {name: tensor.detach()[None].clone() for name, tensor in built.named_parameters()}
     buffers = {name: tensor[None].clone() for name, tensor in built.named_buffers() if not name.endswith(".mask")}
     batch = Batch(torch.randn(1, BATCH, *shape), torch.arange(BATCH)[None] % 2, None, {})

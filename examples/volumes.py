@@ -22,7 +22,7 @@ from fedsmall.data.preparation import Pixels
 from fedsmall.federation import Task
 from fedsmall.models.registry import build_model
 from fedsmall.training.gradients import LOSSES, Batch, choose
-from fedsmall.training.gradients.layers import prepared
+from fedsmall.training.gradients.layers import prepare_model
 
 SHAPE = (256, 256, 128)
 BATCH = 8
@@ -56,7 +56,7 @@ def cost(files: list[Path], side: int) -> Cost:
     read_s = _seconds(lambda: held.append(form.scaled(form.numbers(files))))
     x = torch.from_numpy(np.resize(held[0], (1, BATCH, *held[0].shape[1:])))
     task = Task("scans", x.shape[2:], 2)
-    model = prepared(build_model("cnn3d", task, {}, np.random.default_rng(0)))
+    model = prepare_model(build_model("cnn3d", task, {}, np.random.default_rng(0)))
     gradients = choose(model, LOSSES["cross_entropy"]).gradients
     parameters = {name: tensor.detach()[None] for name, tensor in model.named_parameters()}
     batch = Batch(x, torch.arange(BATCH)[None] % 2, None, {})

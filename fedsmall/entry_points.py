@@ -13,9 +13,18 @@ Groups, and what an entry of each is:
   section's.
 - ``fedsmall.audits``: a function of a run's folder, a site's name and the path of its data that gives lines: what the
   site finds out about its patients, by itself.
+- ``fedsmall.scenarios``: a module, what is run where a scenario's task has a key of that name, in place of models that
+  travel: ``METHODS`` by name, and their ``HEADING``; ``run(path, out, settings)`` in one process; over real sites,
+  where NAME.json is the ``Sheet`` in a run's folder, ``load(path, settings)``, ``prepare(folder, run, scenario,
+  **patience)``, ``conduct(sheet, folder, grid)``, which gives the outcome and what the log says at the end,
+  ``write_run(folder, outcome)``, ``outcome_lines(home, outcome)``; for a hospital's own page ``site_part(folder,
+  site)`` or None, and ``LEAVES``, in words what leaves a site.
+- ``fedsmall.handlers``: a class that answers what a site is asked of that kind: made of the site's name, its data, its
+  letters and its consent, with ``answer(policy, config, arrays)``.
 """
 
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -23,6 +32,7 @@ from typing import Any
 
 from fedsmall.errors import PlanError
 
+SCENARIOS, HANDLERS = "fedsmall.scenarios", "fedsmall.handlers"
 BESIDE = Path(__file__).parents[1] / "pyproject.toml"  # of a checkout or Flower's bundle, which may not be installed
 
 
@@ -44,3 +54,14 @@ def load_extension(group: str, name: str) -> Any:
     if name not in known:
         raise PlanError(f"no extension of {group} is called {name!r}; there are: {', '.join(known) or 'none'}")
     return known[name].load()
+
+
+def kind_of_run(folder: Path) -> str | None:
+    """The extension whose sheet lies in the folder of a run; None for models that travel."""
+    return next((kind for kind in extensions(SCENARIOS) if (folder / f"{kind}.json").is_file()), None)
+
+
+def kind_of_scenario(table: Mapping[str, Any]) -> str | None:
+    """The extension whose key the task of a scenario's table has; None for models that travel."""
+    task = table.get("task")
+    return next((kind for kind in extensions(SCENARIOS) if kind in task), None) if isinstance(task, Mapping) else None

@@ -23,10 +23,6 @@ HELD_OUT = "held-out"  # sums over a site's held-out samples, of the common mode
 
 VALIDATE = "validate"  # the action by which a site is asked for them, beside Flower's own
 
-# Runs over split columns (fedsmall.vertical): the action, the record and the word of the config; what a record holds.
-COLUMNS = "columns"
-MESSAGE = "message"  # one message of a party, as bytes
-
 # Keys of an order's config.
 PLAN = "plan"  # the plan as JSON
 ROUND = "round"  # t: the last round this order asks for

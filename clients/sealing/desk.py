@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 from safetensors.numpy import load
 
 from fedsmall.audit_log import digest_of
@@ -70,21 +71,29 @@ class Desk:
 
         Raises LetterError where its routes are not what all sites have drawn.
         """
-        kept = self._read("announced.json")
-        if kept is None:
-            raise LetterError("this site was never told the keys of this run")
-        announced = {site: Announcement(**told) for site, told in kept["announced"].items()}
+        announced, roll = self.announced()
         if sorted(order.nonces) != sorted(announced):  # one more would be drawn by whoever sends the order
             raise LetterError("what was drawn for the routes is not of the sites of this run")
         for site, each in announced.items():
             if digest("drawn", order.nonces[site]) != each.commitment:
                 raise LetterError(f"what {site} had drawn for the routes is not what it committed itself to")
         check_drawn(plan, seed_of(order.nonces, plan.seed))
-        at = self._read("thread.json") or Thread.begun(self.run, kept["roll"], announced, order.nonces).at
+        at = self._read("thread.json") or Thread.begun(self.run, roll, announced, order.nonces).at
         thread = Thread({int(t): told for t, told in at.items()})
+        ways = Waybills(plan, tuple(sorted(announced)))
+        return OpenDesk(self, plan, order.nonces, self.post(plan, announced), ways, thread)
+
+    def announced(self) -> tuple[dict[str, Announcement], str]:
+        """What all sites of the run announced, and the digest of the roll. LetterError where they were never told."""
+        kept = self._read("announced.json")
+        if kept is None:
+            raise LetterError("this site was never told the keys of this run")
+        return {site: Announcement(**told) for site, told in kept["announced"].items()}, kept["roll"]
+
+    def post(self, plan: BaseModel, announced: Mapping[str, Announcement]) -> Post:
+        """Who writes and opens this site's letters under a plan."""
         key = bytes.fromhex(self._own()["key"])
-        post = Post(self.site, self.run, self._identity, key, announced, digest("plan", plan.model_dump_json()))
-        return OpenDesk(self, plan, order.nonces, post, Waybills(plan, tuple(sorted(announced))), thread)
+        return Post(self.site, self.run, self._identity, key, announced, digest("plan", plan.model_dump_json()))
 
     def keep_thread(self, thread: Thread) -> None:
         """Remember what was seen of the run."""

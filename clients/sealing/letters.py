@@ -54,7 +54,7 @@ class Letters:
     def announced(self, order: SiteRequest) -> dict[str, str]:
         """What the answer to a roll call says more, once the consortium's identities are as this site knows them."""
         sealed = needs_letters(order.plan)
-        desk = self._desk(order) if sealed else None
+        desk = self.desk(order.config) if sealed else None
         if sealed:
             self.known_roll(order.config, order.policy)
         destroy_ended(self.home / RUNS, self.folder_of(order.config))
@@ -85,7 +85,7 @@ class Letters:
         except ValidationError:
             raise LetterError("the keys of this run were not told in a form that this version knows") from None
         sites = [str(site) for site in order.config[SITES]]
-        return {NONCE: self._desk(order).take(told.announced, self.known_roll(order.config, order.policy), sites)}
+        return {NONCE: self.desk(order.config).take(told.announced, self.known_roll(order.config, order.policy), sites)}
 
     def errand(self, order: SiteRequest) -> Errand | None:
         """What an order asks for in a run with letters; None in others."""
@@ -134,21 +134,22 @@ class Letters:
     def end(self, order: SiteRequest) -> None:
         """Note that a run is over: its keys are deleted when another begins."""
         if needs_letters(order.plan):
-            self._desk(order).end()
+            self.desk(order.config).end()
 
     def _errand(self, order: SiteRequest, of: str | None = None) -> Errand:
         if not needs_letters(order.plan):
             raise PlanError("the plan has no letters to open")
-        desk, told = self._desk(order), order_in(order.config)
+        desk, told = self.desk(order.config), order_in(order.config)
         if self._at_work is None or not self._at_work.is_for(desk, order.plan, told):
             self._at_work = desk.opened(order.plan, told)
         return Errand(self._at_work, told, order.raw.task, order.config, of)
 
-    def _desk(self, order: SiteRequest) -> Desk:
-        if not RUN_NAME.fullmatch(str(order.config[RUN])):  # two runs could be told apart by where the name ends alone
+    def desk(self, config: Mapping[str, Any]) -> Desk:
+        """This site's letters of the run that a message is of."""
+        if not RUN_NAME.fullmatch(str(config[RUN])):  # two runs could be told apart by where the name ends alone
             raise LetterError("a run's name has letters, digits, dots, hyphens and underscores")
-        run = f"{order.config[RUN]} {one_line(order.config.get(RUN_ID, ''), 64)}"
-        return Desk(self.folder_of(order.config), self.name, run, identity_of(self.identity))
+        run = f"{config[RUN]} {one_line(config.get(RUN_ID, ''), 64)}"
+        return Desk(self.folder_of(config), self.name, run, identity_of(self.identity))
 
     @staticmethod
     def _roll(config: Mapping[str, Any]) -> dict[str, str]:

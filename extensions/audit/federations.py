@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsmall.aggregation.combiners import Combiner, Updates, combiner_for
-from fedsmall.algorithm.commons import combined, sound_means
+from fedsmall.algorithm.commons import combine_soundly, sound_means
 from fedsmall.algorithm.departing import make_private
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Samples, Task
@@ -252,7 +252,7 @@ def _aggregated(
             rule={name: array[rows] for name, array in trained.rule.items()},
             sites_in_all=len(world.names),
         )
-        out.append(combined(combiner, Rows(commons).row(run), updates, t, float(plan.method.gate))[0])
+        out.append(combine_soundly(combiner, Rows(commons).row(run), updates, t, float(plan.method.gate))[0])
     return stacked(out, list(commons))
 
 

@@ -66,7 +66,7 @@ class Commons:
             counted = updates(group)
             if not counted.sites:
                 continue
-            model, told = combined(self._combiners[group], self.models[group], counted, t, gate)
+            model, told = combine_soundly(self._combiners[group], self.models[group], counted, t, gate)
             if told:
                 refused.add(group)
                 events += told
@@ -168,7 +168,9 @@ class Commons:
         return enumerate(self._combiners[1:], start=1)
 
 
-def combined(combiner: Combiner, common: Arrays, updates: Updates, t: int, gate: float) -> tuple[Arrays, list[Event]]:
+def combine_soundly(
+    combiner: Combiner, common: Arrays, updates: Updates, t: int, gate: float
+) -> tuple[Arrays, list[Event]]:
     """The common model after an aggregation, and an event where that is the last one for want of a sound aggregate.
 
     Then the combiner, too, remembers what it did before.

@@ -22,7 +22,7 @@ import torch
 
 from fedsmall.aggregation.combiners import Updates
 from fedsmall.aggregation.server_optimizers import parameters_of
-from fedsmall.algorithm.commons import combined
+from fedsmall.algorithm.commons import combine_soundly
 from fedsmall.algorithm.departing import bytes_on_the_way
 from fedsmall.algorithm.topologies import Topology
 from fedsmall.algorithm.travellers import Travellers
@@ -119,7 +119,7 @@ class Coordinator:
         if last or self.violations >= sites:
             asked, came = len(present), set(fetch([*beyond, *others]))
         elif beyond:
-            asked, came = balanced(reference, self.bound, [beyond, *([site] for site in others)], fetch)
+            asked, came = balance_by_asking(reference, self.bound, [beyond, *([site] for site in others)], fetch)
         else:
             return Taken((), False)
         whole = bool(came) and asked == len(present)
@@ -127,7 +127,7 @@ class Coordinator:
         return Taken(tuple(sorted(came)), whole)
 
 
-def balanced(
+def balance_by_asking(
     reference: Mapping[str, np.ndarray], bound: float, turns: Iterable[Sequence[str]], fetch: Fetch
 ) -> tuple[int, set[str]]:
     """How many sites were asked, turn after turn, until the mean of what came is within the bound; and who came."""
@@ -237,7 +237,7 @@ class DynamicAverages(Topology):
             return told, None
         if not updates.sites:
             return [], None
-        mean, told = combined(self.commons.combiner, self.commons.models[0], updates, t, gate)
+        mean, told = combine_soundly(self.commons.combiner, self.commons.models[0], updates, t, gate)
         return told, mean
 
     def _become(self, sites: Sequence[str], mean: Arrays) -> None:

@@ -78,7 +78,7 @@ def too_large(replies: Arrays, sent: Arrays, common: Arrays, gate: float, *, alo
     return reasons
 
 
-def outsize(models: np.ndarray, beside: np.ndarray, common: Mapping[str, np.ndarray]) -> np.ndarray:
+def are_outsized(models: np.ndarray, beside: np.ndarray, common: Mapping[str, np.ndarray]) -> np.ndarray:
     """Which of a contact's travellers were already absurd when they were sent, by the sizes of all, (models,).
 
     Where such a one comes to nothing, it is not the doing of the site where it does. ``models`` are the sizes of the
@@ -94,7 +94,7 @@ def _usual(sent: np.ndarray) -> float:
         return GATE * float(np.median(some)) if len(some) >= ENOUGH else np.inf
 
 
-def charge(site: str, reason: str, by: str | None) -> tuple[str, str, str]:
+def name_culprit(site: str, reason: str, by: str | None) -> tuple[str, str, str]:
     """Who is named for a model that may not be used, as what, and why: (site, kind, reason).
 
     The site that sent it; or, where it was sent an absurd one, ``by``, who had trained that last.

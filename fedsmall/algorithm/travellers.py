@@ -12,7 +12,7 @@ import torch
 from fedsmall.aggregation.combiners import Combiner, Updates
 from fedsmall.algorithm.commons import Commons, sizes_of, sound_means
 from fedsmall.algorithm.departing import Door, bytes_of_stretch, bytes_on_the_way, make_small
-from fedsmall.algorithm.gate import charge, halves, largest, outsize, size, sizes, too_large
+from fedsmall.algorithm.gate import are_outsized, halves, largest, name_culprit, size, sizes, too_large
 from fedsmall.codec.check_wire import in_codes
 from fedsmall.codec.parcels import Outbox
 from fedsmall.errors import ReplyError
@@ -20,7 +20,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import at_contacts
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving, stacked, tensors_of
 from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Leg, Signals, Trained, Trainer
-from fedsmall.travel.journey import groups_of, moved, route_at, set_out
+from fedsmall.travel.journey import groups_of, move_on, route_at, set_out
 from fedsmall.travel.moments import Event, Initial, Moment, event, nobody, starting
 from fedsmall.travel.regions import crossings, regions_of
 from fedsmall.travel.schedule import Action, Contact
@@ -199,7 +199,7 @@ class Travellers:
 
     def _moved(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
         stays = self.plan.method.topology is not None  # its letters bring it
-        return at if stays else moved(self.plan, len(self.names), at, before, contact, self.trainer.samples)
+        return at if stays else move_on(self.plan, len(self.names), at, before, contact, self.trainer.samples)
 
     def publish(self) -> None:
         """Let sites elsewhere know what the aggregation after the last contact has made."""
@@ -406,12 +406,12 @@ class Travellers:
         moments = leaving(self.plan.recipe, received.optimizer) if arrived else received.optimizer
         models = sizes(halves(Rows(received.state).arrays())[0])
         beside = sizes(Rows(moments).arrays()) if moments else np.zeros(len(models))
-        absurd = outsize(models, beside, self._largest()) & (self._by >= 0) & self._federated
+        absurd = are_outsized(models, beside, self._largest()) & (self._by >= 0) & self._federated
         absurd &= not self._alone  # each site has looked at what it sent, and no other sees it
         events = []
         for row in bad:
             site, by = self.names[self.at[row]], self.names[self._by[row]]
-            events.append(event(t, *charge(site, reasons[row], by if absurd[row] else None)))
+            events.append(event(t, *name_culprit(site, reasons[row], by if absurd[row] else None)))
         if absurd[bad].any():
             self._restart(bad[absurd[bad]])
         return events

@@ -40,7 +40,7 @@ def check_augment(plan: Plan, task: Task, body: bool) -> None:
         )
 
 
-def augmented(x: Tensor, chances: np.ndarray, asked: Mapping[str, float]) -> Tensor:
+def augment_images(x: Tensor, chances: np.ndarray, asked: Mapping[str, float]) -> Tensor:
     """Images ``x`` (..., channels, height, width) changed by their numbers ``chances`` (..., DRAWS) from 0 to 1."""
     images, numbers = x.reshape(-1, *x.shape[-3:]), chances.reshape(-1, DRAWS)
     for name, (first, count, operation) in OPERATIONS.items():

@@ -21,7 +21,7 @@ from fedsmall.privacy.patient_level import (
     told_samples,
 )
 from fedsmall.randomness import rng_for
-from fedsmall.training.augmentation import DRAWS, augmented
+from fedsmall.training.augmentation import DRAWS, augment_images
 from fedsmall.training.gradients import Batch
 from fedsmall.training.stack import Tensors
 from fedsmall.training.trainer import Seat
@@ -127,7 +127,7 @@ class Batches:
         return Batch(taken(self._x, index), taken(self._y, index), weight, masks)
 
     def _changed(self, batch: Batch, chances: np.ndarray) -> Batch:
-        return batch._replace(x=augmented(batch.x, chances, self._plan.recipe.augment or {}))
+        return batch._replace(x=augment_images(batch.x, chances, self._plan.recipe.augment or {}))
 
     def _chances(self, sites: np.ndarray, t: int) -> np.ndarray | None:
         """The numbers by which the images of round t are changed, (rows, steps, batch, DRAWS); None where none are."""
@@ -284,7 +284,7 @@ def protections(plan: Plan, samples: Sequence[Samples], seat: Seat) -> list[Prot
     ]
 
 
-def spent(plan: Plan, samples: Sequence[Samples], rounds: int, seat: Seat) -> list[float]:
+def epsilons_spent(plan: Plan, samples: Sequence[Samples], rounds: int, seat: Seat) -> list[float]:
     """What each site's patients have spent after so many rounds: epsilon at the plan's delta."""
     privacy = plan.method.privacy
     assert privacy is not None

@@ -13,11 +13,11 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.batches import Batches, Lots
-from fedsmall.training.device import chosen, widest
+from fedsmall.training.device import choose_device, widest_float
 from fedsmall.training.frozen_body import halves
 from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients, choose, clipped, mean_loss, weighted
 from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes
-from fedsmall.training.local_rules import SiteMemory, pulled
+from fedsmall.training.local_rules import SiteMemory, add_rule
 from fedsmall.training.optimizers import fresh_state, learning_rate, step
 from fedsmall.training.stack import Rows, Stack, Tensors, index_of
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, all_here
@@ -69,7 +69,7 @@ class Cohort(OneModelTrainer):
             self._gradients = clipped(self._gradients, privacy.clip)
         self.path = self._gradients.path
         parameters = sum(tensor.numel() for tensor in model.parameters())
-        self.device = chosen(device, parameters, self._gradients.chunk or len(names), plan.dtype)
+        self.device = choose_device(device, parameters, self._gradients.chunk or len(names), plan.dtype)
         model.to(self.device)  # in place: what computes gradients holds this model
         shape = self._halves.seen(np.zeros((1, *task.input_shape), plan.dtype)).shape
         shapes = dropout_shapes(model, torch.zeros(shape, dtype=dtype, device=self.device))
@@ -104,7 +104,7 @@ class Cohort(OneModelTrainer):
         if not stack.optimizer and self.plan.recipe.optimizer_state != "stay":
             stack.optimizer = fresh_state(stack.parameters, self.plan.recipe)
         remembered = SiteMemory(self.plan, stack.parameters, len(self.names), signals.memory)
-        losses = torch.full((len(stack),), torch.nan, dtype=widest(self.device), device=self.device)
+        losses = torch.full((len(stack),), torch.nan, dtype=widest_float(self.device), device=self.device)
         with torch.no_grad():
             remembered.receive(first.sites, stack.parameters, signals.common, signals.rule)
             for rows in self._chunks(stack, first.sites):
@@ -226,7 +226,7 @@ class Cohort(OneModelTrainer):
             return self._gradients.descend(models.parameters, batch, lr)
         outputs, gradients = self._gradients(models.parameters, models.buffers, batch)
         if variables:
-            gradients = pulled(gradients, models.parameters, variables, self.plan.method)
+            gradients = add_rule(gradients, models.parameters, variables, self.plan.method)
         step(models.parameters, gradients, state, self.plan.recipe, lr)
         return outputs
 

@@ -16,7 +16,9 @@ from fedsmall.parts import device_word
 WORTH_ALONE, WORTH_TOGETHER = 60_000, 1_000_000
 
 
-def chosen(asked: str | torch.device, parameters: int, together: int = 1, dtype: str = "float32") -> torch.device:
+def choose_device(
+    asked: str | torch.device, parameters: int, together: int = 1, dtype: str = "float32"
+) -> torch.device:
     """The device for models of so many parameters, ``together`` of which take a step as one.
 
     "auto" is a GPU where torch sees one through CUDA and the models are worth it, else the CPU, and never MPS: that has
@@ -43,16 +45,16 @@ def check_device(asked: str, dtype: str = "float32") -> None:
         raise PlanError(f'device = "{asked}": {error}') from None
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
-        raise PlanError(f'device = "{asked}": not here; this machine has {", ".join(present())}{built}')
+        raise PlanError(f'device = "{asked}": not here; this machine has {", ".join(list_devices())}{built}')
     if kind == "mps" and not torch.backends.mps.is_available():
-        raise PlanError(f'device = "{asked}": not here; this machine has {", ".join(present())}')
+        raise PlanError(f'device = "{asked}": not here; this machine has {", ".join(list_devices())}')
     if kind == "mps" and dtype == "float64":
         raise PlanError('device = "mps" has no float64; set dtype = "float32", or device = "cpu"')
 
 
-def present() -> list[str]:
+def list_devices() -> list[str]:
     """The devices of this machine that torch can use."""
-    cuda = [described(torch.device("cuda", number)) for number in range(torch.cuda.device_count())]
+    cuda = [describe_device(torch.device("cuda", number)) for number in range(torch.cuda.device_count())]
     return ["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])]
 
 
@@ -65,8 +67,8 @@ def check_room(device: torch.device, models: int, bytes_each: int) -> None:
     if needed > room:
         raise PlanError(
             f"{models:,} models of {bytes_each / 1e6:,.1f} MB, moments included, take {needed / 1e9:,.1f} GB, and "
-            f"{described(device)} has {room / 1e9:,.1f}; take fewer sites, fewer models that travel (models = ...), "
-            "or a smaller model"
+            f"{describe_device(device)} has {room / 1e9:,.1f}; take fewer sites, fewer models that travel "
+            "(models = ...), or a smaller model"
         )
 
 
@@ -78,7 +80,7 @@ def room_of(device: torch.device) -> int:
     return int(torch.cuda.mem_get_info(device)[0] + kept)
 
 
-def described(device: torch.device) -> str:
+def describe_device(device: torch.device) -> str:
     """The device as a run's record names it: "cpu", or "cuda:0 (NVIDIA H200)"."""
     if device.type != "cuda":
         return str(device)
@@ -86,6 +88,6 @@ def described(device: torch.device) -> str:
     return f"cuda:{number} ({torch.cuda.get_device_name(number)})"
 
 
-def widest(device: torch.device) -> torch.dtype:
+def widest_float(device: torch.device) -> torch.dtype:
     """The type in which sums are kept: float64, where the device has it."""
     return torch.float32 if device.type == "mps" else torch.float64

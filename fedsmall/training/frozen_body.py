@@ -18,7 +18,7 @@ from fedsmall.federation import Samples, Task
 from fedsmall.models.layers import frozen_layers, frozen_names, training_mode
 from fedsmall.models.registry import common_model
 from fedsmall.plan import Plan
-from fedsmall.training.gradients.layers import prepared, traced
+from fedsmall.training.gradients.layers import prepare_model, trace_model
 
 KEPT = 2**26  # numbers of features that are kept, all bodies together
 
@@ -70,11 +70,11 @@ class Halves(NamedTuple):
 
 def halves(plan: Plan, task: Task) -> Halves:
     """The plan's model for ``task``, prepared for training and cut; its frozen arrays are the run's."""
-    model = prepared(common_model(plan, task)).to(getattr(torch, plan.dtype))
+    model = prepare_model(common_model(plan, task)).to(getattr(torch, plan.dtype))
     if not frozen_names(model):
         return Halves(None, model)
     try:
-        return _cut(model, traced(model))
+        return _cut(model, trace_model(model))
     except ValueError:  # it depends on its data, and trains as a whole
         return Halves(None, model)
 

@@ -101,7 +101,7 @@ def rule_of(method: Method) -> Rule:
     return RULES["scaffold, option I" if first else method.rule]
 
 
-def pulled(gradients: Tensors, parameters: Tensors, memory: Tensors, method: Method) -> Tensors:
+def add_rule(gradients: Tensors, parameters: Tensors, memory: Tensors, method: Method) -> Tensors:
     """The gradients with the method's rule added; ``memory`` has a row per model."""
     rule = rule_of(method)
     return {
@@ -110,7 +110,7 @@ def pulled(gradients: Tensors, parameters: Tensors, memory: Tensors, method: Met
     }
 
 
-def closed(parameters: Tensors, memory: Tensors, method: Method) -> tuple[Tensors, Tensors]:
+def close_stretch(parameters: Tensors, memory: Tensors, method: Method) -> tuple[Tensors, Tensors]:
     """What the rule remembers of a contact that ends, and what it sends: {"word/parameter": (models, ...)} each."""
     rule = rule_of(method)
     remembered: Tensors = {}
@@ -205,7 +205,7 @@ class SiteMemory:
         """End the stretch since the last common model; returns what the rule sends to the server, a row per model."""
         if not self._rule.remembers:
             return {}
-        remembered, sent = closed(parameters, self.variables(sites), self._method)
+        remembered, sent = close_stretch(parameters, self.variables(sites), self._method)
         for name, tensor in remembered.items():
             self._put(name, sites, tensor)
         return sent

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsmall.parts import Recipe
-from fedsmall.training.device import widest
+from fedsmall.training.device import widest_float
 from fedsmall.training.stack import Tensors
 
 
@@ -80,7 +80,7 @@ def step(parameters: Tensors, gradients: Tensors, state: Tensors, recipe: Recipe
     """One optimizer step of K models in place, with ``state`` as :func:`fresh_state` makes it."""
     optimizer = OPTIMIZERS[recipe.optimizer]
     moments = optimizer.moments(recipe)
-    steps = state["step"].add_(1).to(widest(state["step"].device)) if optimizer.counts else None
+    steps = state["step"].add_(1).to(widest_float(state["step"].device)) if optimizer.counts else None
     for name, parameter in parameters.items():
         mine = {moment: state[f"{moment}/{name}"] for moment in moments}
         optimizer.update(parameter, gradients[name], mine, recipe, Rate(lr, steps))

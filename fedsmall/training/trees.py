@@ -137,7 +137,7 @@ class TreeCohort(OneModelTrainer):
 
     def _with_replicas(self, stack: Stack) -> Stack:
         if self.tree.travel == "trees":
-            carry(stack, stack, self._nodes[1:])
+            carry_replicas(stack, stack, self._nodes[1:])
         return stack
 
     def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
@@ -194,7 +194,7 @@ class TreeCohort(OneModelTrainer):
 
     def _keep(self, stack: Stack, leg: Leg, signals: Signals) -> Trained:
         rows, parents = self._spread(leg.sites)
-        nodes = planted(stack, self._nodes, signals.flags(len(stack)))
+        nodes = plant_trees(stack, self._nodes, signals.flags(len(stack)))
         trained = self._inner.walk(nodes, [leg._replace(sites=rows)], self._to_nodes(signals, parents))
         anchors = self._anchor_places(rows)
         put_replicas(stack, nodes, anchors, self._nodes)
@@ -257,13 +257,13 @@ def own_state(stack: Stack) -> Tensors:
     return stack.state | {name: tensor for name, tensor in stack.optimizer.items() if not is_replica(name)}
 
 
-def carry(stack: Stack, source: Stack, nodes: Sequence[str]) -> None:
+def carry_replicas(stack: Stack, source: Stack, nodes: Sequence[str]) -> None:
     """Give every row replicas that equal it."""
     state = own_state(source)
     stack.optimizer |= {f"{REPLICA}/{node}/{name}": tensor.clone() for node in nodes for name, tensor in state.items()}
 
 
-def planted(stack: Stack, nodes: Sequence[str], young: np.ndarray) -> Stack:
+def plant_trees(stack: Stack, nodes: Sequence[str], young: np.ndarray) -> Stack:
     """All nodes of all rows' trees as one stack, row by row; the trees of ``young`` rows are grown anew."""
     fresh = torch.from_numpy(young).to(next(iter(stack.parameters.values())).device)
 

@@ -27,7 +27,6 @@ from fedsmall.travel.schedule import (
     contacts_of,
     participants,
     schedule_for,
-    spaced,
 )
 
 
@@ -49,10 +48,12 @@ def set_out(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = (
     there, folds = drawn(plan, sites, contact, samples), folds_of(plan, samples)
     if folds is None:
         return there
-    return np.asarray(there[places(rng_for(plan.travel_seed, "set out"), routes_of(plan.method, sites), folds[there])])
+    return np.asarray(
+        there[assign_sites(rng_for(plan.travel_seed, "set out"), routes_of(plan.method, sites), folds[there])]
+    )
 
 
-def moved(
+def move_on(
     plan: Plan, sites: int, at: np.ndarray, before: Contact, contact: Contact, samples: Sequence[int] = ()
 ) -> np.ndarray:
     """The sites at which travellers train for ``contact``, which were at the sites ``at`` for the one ``before``.
@@ -72,7 +73,7 @@ def moved(
     folds = folds_of(plan, samples)
     if folds is not None:
         there = drawn(plan, sites, contact, samples)
-        route = places(
+        route = assign_sites(
             rng_for(plan.travel_seed, "permute", before.t), routes_of(method, sites)[np.argsort(at)], folds[there]
         )
         return np.asarray(there[route[np.argsort(np.argsort(at))]])
@@ -88,14 +89,15 @@ def drawn(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ())
         return np.arange(sites)
     method = plan.method
     if method.route == "cyclic":
-        return np.array(spaced(range(sites), method.travelling(sites)))
+        models = method.travelling(sites)
+        return np.arange(models) * sites // models  # as far from each other as can be
     folds = folds_of(plan, samples)
     if folds is not None:
-        return np.array(drawn_by_routes(plan.travel_seed, method, contact.due, folds))
+        return np.array(draw_sites_by_routes(plan.travel_seed, method, contact.due, folds))
     return np.array(participants(plan.travel_seed, contact.due, range(sites), method.fraction, method.models))
 
 
-def drawn_by_routes(seed: int, method: Method, t: int, folds: np.ndarray) -> list[int]:
+def draw_sites_by_routes(seed: int, method: Method, t: int, folds: np.ndarray) -> list[int]:
     """The sites drawn for the contact after round ``t``, drawn again where not all travellers have room at them."""
     routes, attempt = routes_of(method, len(folds)), 0
     while True:
@@ -110,7 +112,7 @@ def journey(plan: Plan, sites: int, samples: Sequence[int] = ()) -> Iterator[tup
     contacts = contacts_of(plan)
     at = set_out(plan, sites, contacts[0], samples)
     for before, contact in zip([contacts[0], *contacts], contacts, strict=False):
-        at = at if contact is before else moved(plan, sites, at, before, contact, samples)
+        at = at if contact is before else move_on(plan, sites, at, before, contact, samples)
         yield contact, at
 
 
@@ -188,7 +190,7 @@ def has_room(routes: np.ndarray, folds: np.ndarray) -> bool:
     return bool((crowd <= len(folds)).all())
 
 
-def places(rng: np.random.Generator, routes: np.ndarray, folds: np.ndarray) -> np.ndarray:
+def assign_sites(rng: np.random.Generator, routes: np.ndarray, folds: np.ndarray) -> np.ndarray:
     """At which site each model trains: (models,) numbers of sites, all different, none of the model's own fold.
 
     A uniformly random permutation, whose conflicts are mended by swaps with models drawn among all that may swap. Every

@@ -1,20 +1,18 @@
 """When models travel, and how: the part that makes federated averaging, daisy-chaining and FedDC one algorithm."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
 from math import lcm
-from typing import NamedTuple, TypeVar, final
+from typing import NamedTuple, final
 
 import numpy as np
 
 from fedsmall.codec.check_wire import top_share
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-
-Site = TypeVar("Site", str, int)  # its name, or its number in the order of names
 
 
 class Action(StrEnum):
@@ -29,7 +27,8 @@ class Contact(NamedTuple):
     """A round ``t`` after which models travel, and the local rounds since the contact before it.
 
     A communication round, as others say. A simulation cuts it in pieces where it evaluates models between two contacts
-    (:func:`pieces`): a piece's action is TRAIN, and ``leads_to`` is the round of the contact to which it belongs.
+    (:func:`cut_at_evaluations`): a piece's action is TRAIN, and ``leads_to`` is the round of the contact to which it
+    belongs.
     """
 
     t: int
@@ -141,7 +140,7 @@ def schedule_for(plan: Plan) -> AbstractSchedule:
     return Schedule(method.permute_every, method.aggregate_every)
 
 
-def pieces(contacts: Iterable[Contact], every: int | None) -> Iterator[Contact]:
+def cut_at_evaluations(contacts: Iterable[Contact], every: int | None) -> Iterator[Contact]:
     """The contacts, cut after each ``every`` rounds of the run: there models can be evaluated where they are.
 
     Cutting changes no number: what follows a piece is TRAIN, nothing travels, and no message is due.
@@ -156,18 +155,14 @@ def pieces(contacts: Iterable[Contact], every: int | None) -> Iterator[Contact]:
         yield contact._replace(rounds=contact.t - start)
 
 
-def planned(
-    schedule: AbstractSchedule, rounds: int, evaluate_every: int | None = None, alone: bool = False
-) -> list[Contact]:
-    """The contacts of a run, cut after each ``evaluate_every`` rounds; nothing travels where all train ``alone``."""
-    cut = pieces(schedule.contacts(rounds), evaluate_every)
-    return [contact._replace(action=Action.TRAIN) if alone else contact for contact in cut]
-
-
 def contacts_of(plan: Plan, in_pieces: bool = False) -> list[Contact]:
-    """The contacts of a plan's run; ``in_pieces`` where models are evaluated between them, too."""
+    """The contacts of a plan's run, at which nothing travels where all train alone.
+
+    ``in_pieces`` where models are evaluated between them, too.
+    """
+    contacts = cut_at_evaluations(schedule_for(plan).contacts(plan.rounds), piece_length(plan) if in_pieces else None)
     alone = plan.method.family != "federated"
-    return planned(schedule_for(plan), plan.rounds, piece_length(plan) if in_pieces else None, alone)
+    return [contact._replace(action=Action.TRAIN) if alone else contact for contact in contacts]
 
 
 def times_travelled(plan: Plan, rounds: int) -> int:
@@ -186,52 +181,26 @@ def piece_length(plan: Plan) -> int | None:
 
 
 def participants(
-    seed: int, t: int, sites: Iterable[Site], fraction: float = 1.0, models: int | None = None, attempt: int = 0
-) -> list[Site]:
-    """The sites that take part in the contact after round ``t``, in name order.
+    seed: int, t: int, sites: Iterable[int], fraction: float = 1.0, models: int | None = None, attempt: int = 0
+) -> list[int]:
+    """The numbers of the sites that take part in the contact after round ``t``, in order.
 
     A ``fraction`` of them is drawn, or as many as there are ``models``. Each ``attempt`` is another draw.
     """
-    names = sorted(sites)
-    if fraction >= 1 and (models is None or models >= len(names)):
-        return names
-    count = max(1, round(fraction * len(names))) if models is None else models
+    numbers = sorted(sites)
+    if fraction >= 1 and (models is None or models >= len(numbers)):
+        return numbers
+    count = max(1, round(fraction * len(numbers))) if models is None else models
     words = (t, attempt) if attempt else (t,)
-    drawn = rng_for(seed, "participants", *words).choice(len(names), count, replace=False)
-    return [names[i] for i in sorted(drawn)]
-
-
-def permutation(seed: int, t: int, sites: Sequence[str]) -> dict[str, str]:
-    """Where the models go at contact ``t``: from the site whose model it is to the site that gets it, in name order.
-
-    Uniform over all permutations, fixed points allowed, whatever the order in which ``sites`` come.
-
-    Raises ValueError where two sites have the same name.
-    Source: Kamp et al. 2023, Algorithm 1.
-    """
-    return handed_on(seed, t, sites, sites)
-
-
-def handed_on(seed: int, t: int, here: Sequence[str], there: Sequence[str]) -> dict[str, str]:
-    """:func:`permutation` where other sites take part next: a uniformly random bijection from ``here`` to ``there``.
-
-    So every model goes to a site that will train it, and none waits at a site that was not drawn.
-    Raises ValueError where they are not equally many, or two sites have the same name.
-    """
-    sources, targets = sorted(here), sorted(there)
-    if len(set(sources)) < len(sources) or len(set(targets)) < len(targets):
-        raise ValueError("two sites have the same name; every site needs a name of its own")
-    drawn = bijection(seed, t, len(sources))
-    return {source: targets[place] for source, place in zip(sources, drawn, strict=True)}
-
-
-def spaced(sites: Sequence[Site], models: int) -> list[Site]:
-    """Where models set out that go round all sites one after the other: as far from each other as can be."""
-    return [sites[k * len(sites) // models] for k in range(models)]
+    drawn = rng_for(seed, "participants", *words).choice(len(numbers), count, replace=False)
+    return [numbers[place] for place in sorted(drawn)]
 
 
 def bijection(seed: int, t: int, models: int) -> np.ndarray:
-    """The permutation of contact ``t`` as numbers: the model at the i-th site, by name, goes to the drawn[i]-th."""
+    """The permutation of contact ``t``: the model at the i-th site, by name, goes to the drawn[i]-th.
+
+    Uniform over all permutations, fixed points allowed. Source: Kamp et al. 2023, Algorithm 1.
+    """
     drawn: np.ndarray = rng_for(seed, "permute", t).permutation(models)
     return drawn
 

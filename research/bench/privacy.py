@@ -14,7 +14,7 @@ from fedsmall.randomness import rng_for
 from fedsmall.research.bench.timing import Clock
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.gradients import LOSSES, Batch, MlpGradients, clipped
-from fedsmall.training.gradients.layers import prepared
+from fedsmall.training.gradients.layers import prepare_model
 from fedsmall.wire import Traveller
 
 TASK = Task("bench-privacy", (64,), 10)
@@ -57,7 +57,7 @@ def _round_seconds(trainer: Cohort, device: str) -> float:
 
 
 def _step_seconds(clip: float | None, federation: Federation, device: str) -> float:
-    model = prepared(build_model("mlp", TASK, {"hidden": [128, 64]}, rng_for(0, "template")))
+    model = prepare_model(build_model("mlp", TASK, {"hidden": [128, 64]}, rng_for(0, "template")))
     way = MlpGradients(model, LOSSES[TASK.loss])
     descend = way.descend if clip is None else clipped(way, clip).descend  # type: ignore[attr-defined]
     parameters = {name: p.detach().expand(SITES, *p.shape).to(device).clone() for name, p in model.named_parameters()}

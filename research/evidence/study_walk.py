@@ -19,7 +19,7 @@ from fedsmall.plan import Plan
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
 from fedsmall.training.trainer import Leg, Signals
-from fedsmall.travel.journey import moved
+from fedsmall.travel.journey import move_on
 from fedsmall.travel.schedule import Contact, contacts_of
 from fedsmall.wire import Traveller
 
@@ -80,7 +80,7 @@ def train(cohort: Cohort, stack: Stack, sides: Sequence[Side]) -> None:
 def _moved(side: Side, at: np.ndarray, contact: Contact) -> np.ndarray:
     """Where a side's models train after a contact, by the routes of its own seed."""
     first, sites = side.rows.start, len(side.federation.names)
-    own: np.ndarray = moved(side.plan, sites, at[side.rows] - first, contact, contact) + first
+    own: np.ndarray = move_on(side.plan, sites, at[side.rows] - first, contact, contact) + first
     return own
 
 

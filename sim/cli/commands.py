@@ -49,7 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "report": Entry(".run:report", "Make the report of a run anew, from its folder.", RUN),
     "predict": Entry(".predict:predict", "What saved models say of new rows: probabilities and a class.", RUN),
     "columns": Entry(
-        "..columns.command:app", "Boosted trees over columns that several parties hold of the same patients.", RUN
+        "fedsmall.commands:columns", "Boosted trees over columns that several parties hold of the same patients.", RUN
     ),
     "export": Entry(".predict:export", "A saved model as one file: ONNX, TorchScript, or a .zip.", RUN),
     "plan": Entry(".plan:plan", "How many rounds between aggregations, by the papers' bounds.", RUN),

@@ -7,12 +7,11 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from fedsmall.audit_log import AuditLog
+from fedsmall.entry_points import SCENARIOS, kind_of_run, kind_of_scenario, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.sim.cli.consortium import HERE, Folder
 from fedsmall.sim.cli.terminal import say
-from fedsmall.sim.columns.real import prepare_columns, told_lines
-from fedsmall.sim.columns.scenario import is_of_columns, load_columns
 from fedsmall.sim.consortium import flower_cli, members, runs, server, waiting
 from fedsmall.sim.report.facts import expectation
 from fedsmall.sim.runs import scenario
@@ -44,11 +43,12 @@ def start(
 ) -> None:
     """Run a scenario over the consortium's sites."""
     _warn(folder)
-    if is_of_columns(scenario.read(scenario.find(path))):
-        asked = load_columns(scenario.find(path), settings or [])
-        run, known = name or _slug(asked.name), _words(wait_for)
-        _wait_for(folder, known, 60 * within)
-        prepare_columns(folder, run, asked, round_deadline_s=round_deadline, start_deadline_s=start_deadline)
+    if kind := kind_of_scenario(scenario.read(scenario.find(path))):
+        extension = load_extension(SCENARIOS, kind)
+        asked = extension.load(scenario.find(path), settings or [])
+        run = name or _slug(asked.name)
+        _wait_for(folder, _words(wait_for), 60 * within)
+        extension.prepare(folder, run, asked, round_deadline_s=round_deadline, start_deadline_s=start_deadline)
         return follow(folder, run, runs.launch(folder, run, say), detach)
     read = scenario.load(scenario.find(path), settings or [])
     plans = read.plans()
@@ -208,11 +208,9 @@ def follow(folder: Path, run: str, number: int, detach: bool) -> None:
 
 
 def _report(home: Path, outcome: dict[str, Any]) -> None:
-    if "columns" in outcome:
-        for line in told_lines(outcome):
+    if kind := kind_of_run(home):
+        for line in load_extension(SCENARIOS, kind).outcome_lines(home, outcome):
             say(line)
-        kept = "" if outcome["columns"].get("of") else "; each site keeps its part of the forest"
-        say(f"in {home}: outcome.json, summary.json, log.jsonl{kept}")
         return say(f"Report: {home / 'report.html'}")
     for event in outcome["events"]:
         say(f"round {event['t']}: {event['site']} {event['kind']}: {event['reason']}")

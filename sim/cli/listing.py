@@ -15,14 +15,16 @@ console = terminal()
 @app.command()
 def methods() -> None:
     """Every method by name, with its source; any part of it can be set anew in a scenario."""
+    from fedsmall.entry_points import SCENARIOS, extensions, load_extension
     from fedsmall.methods import METHODS
-    from fedsmall.sim.columns.scenario import METHODS as OVER_COLUMNS
 
     table = Table("method", "what it does", "source", box=None, header_style="dim", pad_edge=False)
     for name, row in METHODS.items():
         table.add_row(f"[bold]{name}[/bold]", row.summary, f"[dim]{row.source}[/dim]")
     console.print(table)
-    console.print(f"\nOver columns that several sites hold (docs/columns.md): {', '.join(OVER_COLUMNS)}", markup=False)
+    for kind in extensions(SCENARIOS):
+        extension = load_extension(SCENARIOS, kind)
+        console.print(f"\n{extension.HEADING}: {', '.join(extension.METHODS)}", markup=False)
 
 
 @app.command()

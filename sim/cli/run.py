@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from fedsmall.entry_points import SCENARIOS, kind_of_scenario, load_extension
+from fedsmall.errors import PlanError
 from fedsmall.own_code import look_in
 from fedsmall.sim.cli.options import ADDRESS, DATA_ROOT, DEVICE, ENGINE, OUT, PROCESSES, SET, WORKERS
 from fedsmall.sim.consortium.opened import opened
@@ -31,13 +33,14 @@ def run(
     Ctrl-C ends the run after the next contact; what was run until then is kept and reported. A plan that fails is a
     line with its reason, all others are run, and the exit code is 1.
     """
-    from fedsmall.sim.columns.scenario import is_of_columns
     from fedsmall.sim.runs.scenario import find, load, read
 
     scenario = find(scenario)
-    if is_of_columns(read(scenario)):
-        run_columns(scenario, out, setting, {"engine": engine, "device": device, "processes": processes})
-        return
+    if kind := kind_of_scenario(read(scenario)):
+        options = {"engine": engine, "device": device, "processes": processes}
+        if given := [name for name, value in options.items() if value is not None]:
+            raise PlanError(f"--{given[0]} is of models that travel; a scenario with {kind} has no such choice")
+        return load_extension(SCENARIOS, kind).run(scenario, out, setting)  # type: ignore[no-any-return]
     asked = load(scenario, setting or [])
     look_in(Path.cwd(), scenario.resolve().parent)
 
@@ -66,16 +69,6 @@ def run(
         raise typer.Exit(130)
     if done.failed:
         raise typer.Exit(1)
-
-
-def run_columns(scenario: Path, out: Path | None, setting: list[str] | None, unused: dict[str, object]) -> None:
-    """Run a scenario whose task has columns: what `fedsmall columns run` does."""
-    from fedsmall.errors import PlanError
-    from fedsmall.sim.columns.command import run as run_over_columns
-
-    if given := [name for name, value in unused.items() if value is not None]:
-        raise PlanError(f"--{given[0]} is of models that travel; trees over split columns have no such choice")
-    run_over_columns(scenario, out, setting)
 
 
 def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsmall.audit_log import AuditLog
+from fedsmall.entry_points import SCENARIOS, extensions, kind_of_run
 from fedsmall.errors import PlanError
 from fedsmall.files import write
 from fedsmall.methods import nearest
@@ -26,10 +27,9 @@ from fedsmall.sim.runs.scenario import FILES
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.distillation import check_at_hand
 from fedsmall.travel.check_topology import check_apart, check_served
-from fedsmall.vertical.plan import COLUMN_SHEET
 
 Say = Callable[[str], None]
-SHEETS = ("sheet.json", COLUMN_SHEET)  # what a run's folder holds from its start, one of them
+SHEETS = ("sheet.json", *(f"{kind}.json" for kind in extensions(SCENARIOS)))  # of which a run's folder holds one
 LOOK_S = 0.5
 LAUNCHED, STOPPED = "launched", "stopped"  # events in a run's log
 UNKNOWN = "unknown"  # Flower's state of a run that a SuperLink, killed and started again, has forgotten
@@ -152,8 +152,8 @@ def resume(folder: Path, run: str, say: Say, contact: int | None = None) -> int:
 
 
 def _go_back(home: Path, contact: int) -> None:
-    if (home / COLUMN_SHEET).exists():
-        raise PlanError(f"{home.name!r} is over split columns, where nothing is told twice. Resume it without --from.")
+    if kind := kind_of_run(home):
+        raise PlanError(f"{home.name!r} is over split {kind}, where nothing is told twice. Resume it without --from.")
     sheet = RunSheet.model_validate_json((home / "sheet.json").read_text())
     privacy = sheet.plan.method.privacy
     if privacy is not None and privacy.counted:

@@ -7,8 +7,8 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedsmall.entry_points import SCENARIOS, kind_of_run, load_extension
 from fedsmall.strategies.server.deployment import serve
-from fedsmall.vertical.plan import COLUMN_SHEET
 
 app = ServerApp()
 
@@ -20,11 +20,10 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def finished(folder: Path, told: Mapping[str, Any]) -> None:
-    """Write the folder of a run, of models that travel or over split columns."""
-    if (folder / COLUMN_SHEET).exists():
-        from fedsmall.sim.columns.finished import write_run as write_columns
+    """Write the folder of a run, of models that travel or an extension's."""
+    if kind := kind_of_run(folder):
+        load_extension(SCENARIOS, kind).write_run(folder, told)
+    else:
+        from fedsmall.sim.consortium.records.finished import write_run
 
-        return write_columns(folder, told)
-    from fedsmall.sim.consortium.records.finished import write_run
-
-    write_run(folder, told)
+        write_run(folder, told)

@@ -18,7 +18,7 @@ from fedsmall.package.record import TrainedOn, counted
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.evaluation import LastRound, said_of
 from fedsmall.strategies.server.run_loop import Evaluation, Outcome
-from fedsmall.training.device import described
+from fedsmall.training.device import describe_device
 from fedsmall.wire import Arrays
 
 
@@ -95,7 +95,7 @@ def record_of(plan: Plan, engine: str, outcome: Outcome, path: str, device: torc
         versions=versions(),
         stopped=outcome.stopped,
         path=path,
-        device=described(device),
+        device=describe_device(device),
         privacy=outcome.privacy,
         chosen=outcome.chosen,
         bytes_between=outcome.bytes_between,

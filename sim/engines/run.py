@@ -28,8 +28,8 @@ from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.remote import Ask, Judges, OwnModelsEvaluator
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
 from fedsmall.strategies.server.validation import AskSites, validated
-from fedsmall.training.batches import spent
-from fedsmall.training.device import chosen
+from fedsmall.training.batches import epsilons_spent
+from fedsmall.training.device import choose_device
 from fedsmall.training.distillation import check_at_hand, distillation
 from fedsmall.training.frozen_body import as_trained
 from fedsmall.training.stack import tensors_of
@@ -163,7 +163,7 @@ class _Work:
 
     def device_of_one(self) -> torch.device:
         """The device for models that train one at a time."""
-        return chosen(self.device, sum(a.size for a in self.initial(None).values()), dtype=self.plan.dtype)
+        return choose_device(self.device, sum(a.size for a in self.initial(None).values()), dtype=self.plan.dtype)
 
     def initial(self, site: str | None) -> Arrays:
         return initial_model(self.plan, self.federation.task, site)
@@ -173,7 +173,7 @@ class _Work:
         if is_patient_level(self.plan):
             privacy, train = self.plan.method.privacy, self.federation.train
             assert privacy is not None
-            epsilons = spent(self.plan, train, outcome.rounds, all_here(len(train)))
+            epsilons = epsilons_spent(self.plan, train, outcome.rounds, all_here(len(train)))
             outcome.privacy = {"epsilon_least": min(epsilons), "epsilon": max(epsilons), "delta": privacy.delta}
         return outcome
 

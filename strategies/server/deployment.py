@@ -25,13 +25,13 @@ from flwr.supercore.run import RunNotRunningException
 from safetensors.numpy import save
 
 from fedsmall.audit_log import AuditLog
+from fedsmall.entry_points import SCENARIOS, kind_of_run, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN_NAME, RunSheet
-from fedsmall.strategies.columns.conduct import JOURNAL, conduct_columns
+from fedsmall.run_sheet import RUN_NAME, RunSheet, Sheet
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.regions.above import HandDown
 from fedsmall.strategies.regions.line import line_of
@@ -48,7 +48,6 @@ from fedsmall.strategies.server.rolls import told_at_roll
 from fedsmall.strategies.server.run_loop import Evaluator, Outcome, run_rounds
 from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.validation import among, check_plan
-from fedsmall.vertical.plan import COLUMN_SHEET, ColumnSheet
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
 WAITS_FILE = "waits.json"
@@ -78,7 +77,7 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
     try:
         heads = Heads(Path(os.environ[SITES]) if SITES in os.environ else None, sheet)
         patient = RetryingGrid(PackedGrid(grid), sheet, log, heads=heads, tell_waits=partial(tell_waits, folder))
-        done = _led(sheet, folder, patient, log, finish)
+        done = _lead(sheet, folder, patient, log, finish)
     except RunNotRunningException:
         raise  # stopped, or forgotten with the SuperLink's memory: nothing is wrong with the run
     except Exception as error:
@@ -89,22 +88,21 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
     log.write("finished", **done)
 
 
-def _sheet_in(folder: Path) -> RunSheet | ColumnSheet:
-    if (folder / COLUMN_SHEET).exists():
-        return ColumnSheet.model_validate_json((folder / COLUMN_SHEET).read_text())
+def _sheet_in(folder: Path) -> Sheet:
+    if kind := kind_of_run(folder):
+        sheet: Sheet = load_extension(SCENARIOS, kind).Sheet.model_validate_json((folder / f"{kind}.json").read_text())
+        return sheet
     return RunSheet.model_validate_json((folder / "sheet.json").read_text())
 
 
-def _led(
-    sheet: RunSheet | ColumnSheet, folder: Path, grid: RetryingGrid, log: AuditLog, finish: Finish
-) -> dict[str, int]:
+def _lead(sheet: Sheet, folder: Path, grid: RetryingGrid, log: AuditLog, finish: Finish) -> dict[str, int]:
     """Lead a run to its end and write what came of it; gives what its log says at the end."""
-    if isinstance(sheet, ColumnSheet):
-        told = conduct_columns(sheet, folder, grid)
+    if not isinstance(sheet, RunSheet):
+        told, done = load_extension(SCENARIOS, str(kind_of_run(folder))).conduct(sheet, folder, grid)
         _finished(finish, log, folder, told)
         put(folder / "outcome.json", json.dumps(told, indent=1).encode())
-        shutil.rmtree(folder / JOURNAL, ignore_errors=True)  # what parties said to each other was of this run alone
-        return {"rounds": sheet.columns.settings.rounds}
+        shutil.rmtree(folder / "journal", ignore_errors=True)  # what sites said to each other was of this run alone
+        return dict(done)
     outcome, met = conduct(sheet, folder, grid, log)
     write_outcome(folder, sheet.plan, outcome, met, partial(_finished, finish, log))
     return {"contacts": outcome.contacts, "rounds": outcome.rounds}

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("gmpy2")
 
-from fedsmall.sim.columns.scenario import load_columns
+from fedsmall.extensions.columns.simulation import load_columns
 from tests import ROOT
 
 FILES = sorted((ROOT / "examples" / "secureboost").glob("*.toml"))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsmall.algorithm.gate import GATE, GROWTH, charge, outsize, refusal, size, sizes, too_large
+from fedsmall.algorithm.gate import GATE, GROWTH, are_outsized, name_culprit, refusal, size, sizes, too_large
 
 COMMON = {"w": np.array([3.0, 4.0], np.float32)}
 
@@ -84,14 +84,14 @@ def test_an_aggregate_that_is_not_finite_or_has_grown_a_thousandfold_is_refused(
 def test_a_traveller_is_absurd_by_its_own_size_or_by_what_goes_with_it():
     none = np.zeros(4)
 
-    assert outsize(np.array([5.0, 5.0, 6.0, 500.0]), none, COMMON).tolist() == [False, False, False, True]
-    assert outsize(np.full(4, 5.0), np.array([0.0, 1.0, 2.0, 1e9]), COMMON).tolist() == [False, False, False, True]
-    assert outsize(np.full(4, 5.0), np.array([0.0, 0.0, 2.0, 1e9]), COMMON).tolist() == [False] * 4
-    assert outsize(np.array([5.0, 1e9]), np.zeros(2), COMMON).tolist() == [False, True]
+    assert are_outsized(np.array([5.0, 5.0, 6.0, 500.0]), none, COMMON).tolist() == [False, False, False, True]
+    assert are_outsized(np.full(4, 5.0), np.array([0.0, 1.0, 2.0, 1e9]), COMMON).tolist() == [False, False, False, True]
+    assert are_outsized(np.full(4, 5.0), np.array([0.0, 0.0, 2.0, 1e9]), COMMON).tolist() == [False] * 4
+    assert are_outsized(np.array([5.0, 1e9]), np.zeros(2), COMMON).tolist() == [False, True]
 
 
 def test_who_trained_an_absurd_traveller_last_is_named_and_so_is_the_site_where_it_came_to_nothing():
-    assert charge("essen", "why", None) == ("essen", "set aside", "why")
-    site, kind, reason = charge("essen", "why", "bonn")
+    assert name_culprit("essen", "why", None) == ("essen", "set aside", "why")
+    site, kind, reason = name_culprit("essen", "why", "bonn")
     assert (site, kind) == ("bonn", "replaced")
     assert "essen (why)" in reason

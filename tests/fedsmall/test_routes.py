@@ -9,7 +9,7 @@ from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Plan
 from fedsmall.tasks import build_federation
-from fedsmall.travel.journey import deal_folds, folds_of, has_room, journey, places, routes_of
+from fedsmall.travel.journey import assign_sites, deal_folds, folds_of, has_room, journey, routes_of
 from fedsmall.validation import check_plan
 
 
@@ -97,7 +97,7 @@ def test_a_model_is_equally_often_at_every_site_that_it_may_be_at() -> None:
     routes = folds = np.arange(20) % 5
     seen = np.zeros((20, 20))
     for draw in range(8000):
-        seen[np.arange(20), places(np.random.default_rng(draw), routes, folds)] += 1
+        seen[np.arange(20), assign_sites(np.random.default_rng(draw), routes, folds)] += 1
 
     allowed = routes[:, None] != folds[None]
 
@@ -109,7 +109,7 @@ def test_where_two_routes_leave_no_choice_models_go_where_they_must() -> None:
     assert has_room(np.array([0, 1, 1]), np.array([0, 0, 1]))
     assert not has_room(np.array([0, 0, 1]), np.array([0, 0, 1]))
     with pytest.raises(ValueError, match="cannot all be at sites"):
-        places(np.random.default_rng(0), np.array([0, 0, 1]), np.array([0, 0, 1]))
+        assign_sites(np.random.default_rng(0), np.array([0, 0, 1]), np.array([0, 0, 1]))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsmall.travel.schedule import Action, Contact, RandomSchedule, Schedule, permutation, pieces
+from fedsmall.travel.schedule import Action, Contact, RandomSchedule, Schedule, cut_at_evaluations
+from tests.oracles import permutation
 
 PERIODS = st.none() | st.integers(1, 7)
 SCHEDULES = st.builds(Schedule, PERIODS, PERIODS) | st.builds(RandomSchedule, PERIODS, PERIODS, st.integers(0, 99))
@@ -34,7 +35,7 @@ def test_rounds_with_nothing_due_are_no_contact():
 
 
 def test_a_contact_is_cut_where_models_are_evaluated_before_it():
-    cut = list(pieces(Schedule(permute_every=4, aggregate_every=10).contacts(11), 5))
+    cut = list(cut_at_evaluations(Schedule(permute_every=4, aggregate_every=10).contacts(11), 5))
 
     assert cut == [
         Contact(4, 4, Action.PERMUTE),
@@ -47,7 +48,7 @@ def test_a_contact_is_cut_where_models_are_evaluated_before_it():
 
 
 def test_an_evaluation_gives_way_to_what_is_due():
-    contacts = pieces(Schedule(permute_every=2).contacts(5), 2)
+    contacts = cut_at_evaluations(Schedule(permute_every=2).contacts(5), 2)
 
     assert [contact.action for contact in contacts] == [Action.PERMUTE, Action.PERMUTE, Action.AGGREGATE]
 
@@ -55,7 +56,7 @@ def test_an_evaluation_gives_way_to_what_is_due():
 @settings(deadline=None)
 @given(SCHEDULES, st.integers(1, 60), st.none() | st.integers(1, 9))
 def test_every_local_round_is_in_exactly_one_piece_of_a_contact(schedule, rounds, evaluate_every):
-    contacts = list(pieces(schedule.contacts(rounds), evaluate_every))
+    contacts = list(cut_at_evaluations(schedule.contacts(rounds), evaluate_every))
 
     trained = [t for contact in contacts for t in range(contact.t - contact.rounds + 1, contact.t + 1)]
     assert trained == list(range(1, rounds + 1))
@@ -66,7 +67,7 @@ def test_every_local_round_is_in_exactly_one_piece_of_a_contact(schedule, rounds
 @settings(deadline=None)
 @given(SCHEDULES, st.integers(1, 60), st.none() | st.integers(1, 9))
 def test_contacts_do_what_is_due_and_end_with_an_aggregation(schedule, rounds, evaluate_every):
-    *contacts, last = pieces(schedule.contacts(rounds), evaluate_every)
+    *contacts, last = cut_at_evaluations(schedule.contacts(rounds), evaluate_every)
 
     assert (last.t, last.action) == (rounds, Action.AGGREGATE)
     acted = {contact.t: contact.action for contact in contacts if contact.travels}
@@ -160,12 +161,3 @@ def test_permutations_are_uniform_fixed_points_and_all():
     observed = [counts[order] for order in permutations(sites)]
     assert len(observed) == factorial(4)
     assert stats.chisquare(observed).pvalue > 1e-3
-
-
-def test_one_site_keeps_its_model():
-    assert permutation(0, 1, ["essen"]) == {"essen": "essen"}
-
-
-def test_sites_of_one_name_are_refused():
-    with pytest.raises(ValueError, match="same name"):
-        permutation(0, 1, ["essen", "essen"])

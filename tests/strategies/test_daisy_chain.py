@@ -8,8 +8,9 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 from fedsmall.errors import ReplyError
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.strategies import Averaging, DaisyChain, FedDC
-from fedsmall.travel.schedule import Schedule, permutation
+from fedsmall.travel.schedule import Schedule
 from fedsmall.wire import CARRIED, METRICS, MODEL
+from tests.oracles import permutation
 from tests.strategies.toy import append_digit, half_way, moments_of, toy_grid, trained_in, walk, weights
 
 

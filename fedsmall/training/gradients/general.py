@@ -21,7 +21,7 @@ class LoopGradients:
     chunk: int | None = 1
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
-        """``model`` as :func:`fedsmall.training.gradients.layers.prepared` gives it."""
+        """``model`` as :func:`fedsmall.training.gradients.layers.prepare_model` gives it."""
         self._model = model
         self._loss = loss
 
@@ -77,7 +77,7 @@ class MappedGradients:
     chunk: int | None = None
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
-        """``model`` as :func:`~fedsmall.training.gradients.layers.prepared` gives it; ValueError for another."""
+        """``model`` as :func:`~fedsmall.training.gradients.layers.prepare_model` gives it; ValueError for another."""
         for name, layer in model.named_modules():
             if isinstance(layer, _BatchNorm) and layer.training:
                 raise ValueError(f"layer {name} ({type(layer).__name__}) changes its buffers, which vmap cannot follow")

@@ -28,7 +28,7 @@ class MaskedDropout(nn.Module):
         return x * self.mask if self.training else x
 
 
-def prepared(model: nn.Module) -> nn.Module:
+def prepare_model(model: nn.Module) -> nn.Module:
     """A copy of the model, in training mode but for what is frozen, whose arrays keep their names."""
     model = training_mode(forgive_small_batches(copy.deepcopy(model)))
     for parent in list(model.modules()):
@@ -67,7 +67,7 @@ def check_trains(model: nn.Module) -> None:
         raise ValueError(f"{name} is frozen behind layers that train")
 
 
-def traced(model: nn.Module) -> fx.Graph:
+def trace_model(model: nn.Module) -> fx.Graph:
     """The graph of the model's forward pass. Raises ValueError when it depends on the data or is not plain torch."""
     try:
         return _Tracer().trace(model)
@@ -78,7 +78,7 @@ def traced(model: nn.Module) -> fx.Graph:
 def chain(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers (name, module) of a model that is one chain. Raises ValueError when the model branches."""
     layers: list[tuple[str, nn.Module]] = []
-    nodes = list(traced(model).nodes)
+    nodes = list(trace_model(model).nodes)
     for before, node in pairwise(nodes):
         if not node.args or node.args[0] not in (before, (before,)) or len(before.users) != 1:
             raise ValueError(f"the model branches or takes more than one input at {node.name}")

@@ -30,7 +30,7 @@ class MlpGradients:
     chunk: int | None = None
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
-        """``model`` as :func:`~fedsmall.training.gradients.layers.prepared` gives it; ValueError for another."""
+        """``model`` as :func:`~fedsmall.training.gradients.layers.prepare_model` gives it; ValueError for another."""
         self.layers = layers_of(model)
         self.loss = loss
 

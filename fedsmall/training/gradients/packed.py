@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedsmall.models.layers import has_spread
-from fedsmall.training.gradients.layers import MaskedDropout, check_trains, traced
+from fedsmall.training.gradients.layers import MaskedDropout, check_trains, trace_model
 from fedsmall.training.gradients.losses import Batch, Loss, mean_loss
 from fedsmall.training.stack import Tensors
 
@@ -129,10 +129,10 @@ class PackedGradients:
     path = "conv"
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
-        """``model`` as :func:`~fedsmall.training.gradients.layers.prepared` gives it; ValueError for another."""
+        """``model`` as :func:`~fedsmall.training.gradients.layers.prepare_model` gives it; ValueError for another."""
         check_trains(model)
         self._model, self._loss = model, loss
-        self._nodes = _pooled_first(model, traced(model))
+        self._nodes = _pooled_first(model, trace_model(model))
         self._layers = {node.target: _layer_of(model, node) for node in self._nodes if node.op == "call_module"}
         for node in self._nodes:
             _check_function(node)

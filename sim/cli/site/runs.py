@@ -95,8 +95,7 @@ def predictions(
     out: Annotated[Path | None, typer.Option(help="the CSV; RUN.csv if not given")] = None,
 ) -> None:
     """What a forest over split columns says of this hospital's new patients; nobody else has it."""
-    from fedsmall.clients.columns.desk import PREDICTIONS
-    from fedsmall.clients.memory import RUNS, run_folder
+    from fedsmall.clients.memory import PREDICTIONS, RUNS, run_folder
     from fedsmall.clients.upkeep.at_rest import opened
     from fedsmall.errors import PlanError
     from fedsmall.sim.runs.files import write

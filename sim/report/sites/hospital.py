@@ -24,6 +24,7 @@ from fedsmall.clients.site_request import Agreed, agreed
 from fedsmall.clients.telling.run_end import OwnEvaluation, own_evaluation
 from fedsmall.clients.upkeep.at_rest import keeping
 from fedsmall.data.outcomes import ORDINAL, survival_of
+from fedsmall.entry_points import SCENARIOS, extensions, load_extension
 from fedsmall.evaluation.metrics import GRADED, OF_LABELS, default_metric, evaluate
 from fedsmall.evaluation.outputs import outputs_of
 from fedsmall.federation import Task
@@ -31,7 +32,6 @@ from fedsmall.package.record import COMMON, Package
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.sim.report.css import style_sheet
 from fedsmall.sim.report.html import TEMPLATES
-from fedsmall.sim.report.sites.columns_here import OwnColumns, own_columns
 from fedsmall.sim.runs.folder import PlanRun, Run, prediction_key
 from fedsmall.sim.runs.scenario import as_toml, of_plan
 from fedsmall.wire import Arrays
@@ -46,8 +46,6 @@ KINDS = {
     "help": "what opens one sum of the sites' numbers",
     "readdress": "a letter of ours, sealed anew because the site it went to was silent",
     "evaluate": "what a model is worth on its held-out patients; at the end sums over them",
-    "columns": "of split columns: blinded identifiers; gradients or sums under encryption; who goes left at a split "
-    "that was chosen; at the end how many splits are of our columns and, with the labels, what the forest is worth",
     "validate": "sums over its patients, of models that never saw them",
 }
 
@@ -74,7 +72,7 @@ class OwnRun(NamedTuple):
     evaluation: OwnEvaluation | None
     package: Package | None
     budget: tuple[str, ...]
-    columns: OwnColumns | None = None
+    extension: Any = None  # of an extension's run: its ``part`` of the page, and what is said of its ``worth`` here
 
     @property
     def sent(self) -> list[dict[str, Any]]:
@@ -88,7 +86,7 @@ class OwnRun(NamedTuple):
         for entry in self.sent:
             by_kind.setdefault(entry["kind"], []).append(entry)
         return [
-            Kind(kind, KINDS.get(kind, ""), len(all_of), _size(all_of), all_of[0]["time"][:19], all_of[-1]["time"][:19])
+            Kind(kind, _leaves(kind), len(all_of), _size(all_of), all_of[0]["time"][:19], all_of[-1]["time"][:19])
             for kind, all_of in by_kind.items()
         ]
 
@@ -116,7 +114,9 @@ def own_run(home: Path, policy: Policy, site: str, run: str) -> OwnRun:
     log, folder = SiteLog(home, site), run_folder(home / RUNS, run)
     entries = log.of_run(run)
     with keeping(policy.rest_key):
-        common, evaluation, columns = kept(folder, COMMON), own_evaluation(folder), own_columns(folder, site)
+        common, evaluation = kept(folder, COMMON), own_evaluation(folder)
+        kinds = {str(entry.get("kind")) for entry in entries} & set(extensions(SCENARIOS))
+        extension = load_extension(SCENARIOS, kinds.pop()).site_part(folder, site) if kinds else None
     return OwnRun(
         site,
         run,
@@ -126,8 +126,12 @@ def own_run(home: Path, policy: Policy, site: str, run: str) -> OwnRun:
         evaluation,
         None if common is None else common.package,
         tuple(_budget(log, policy)),
-        columns,
+        extension,
     )
+
+
+def _leaves(kind: str) -> str:
+    return str(load_extension(SCENARIOS, kind).LEAVES) if kind in extensions(SCENARIOS) else KINDS.get(kind, "")
 
 
 def page(own: OwnRun) -> str:

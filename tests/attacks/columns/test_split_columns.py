@@ -13,11 +13,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
 from fedsmall.errors import ReplyError
-from fedsmall.vertical import encrypted
-from fedsmall.vertical.encrypted import PublicKey
-from fedsmall.vertical.messages import Message
-from fedsmall.vertical.plan import Boosting
-from tests.fedsmall.vertical.world import EVERYTHING, World, world
+from fedsmall.extensions.columns import encrypted
+from fedsmall.extensions.columns.encrypted import PublicKey
+from fedsmall.extensions.columns.messages import Message
+from fedsmall.extensions.columns.plan import Boosting
+from tests.extensions.columns.world import EVERYTHING, World, world
 
 LAB = "laboratory"
 ROWS = 120

@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("gmpy2")
 
 from fedsmall.errors import PlanError
-from fedsmall.sim.columns.real import prepare_columns
-from fedsmall.vertical.intersection import Blinding, hash_to_curve
-from fedsmall.vertical.messages import Message
-from fedsmall.vertical.party import Party
-from fedsmall.wire import COLUMNS, MESSAGE
-from tests.sim.consortium.test_columns_desk import KilledError, desk, gone_on, led, open_desk, scenario
+from fedsmall.extensions.columns.intersection import Blinding, hash_to_curve
+from fedsmall.extensions.columns.messages import Message
+from fedsmall.extensions.columns.party import Party
+from fedsmall.extensions.columns.plan import COLUMNS, MESSAGE
+from fedsmall.extensions.columns.server import prepare
+from tests.extensions.columns.test_server import KilledError, desk, gone_on, led, open_desk, scenario
 
 __all__ = ["desk", "open_desk", "scenario"]
 SLICE = 24  # bytes of a ciphertext, or of row numbers, that would be found by no accident
@@ -188,7 +188,7 @@ def asks_in_the_open(name: str, message: Message, comes: bool) -> Message:
         (flips_a_bit, "the columns letter of round 1, said to be from laboratory, does not open"),
         (Repeats(), "the columns letter of round 2, said to be from laboratory, does not open"),
         (swaps_keys, "what hospital announces is not signed by its identity for this run"),
-        (tells_no_keys, "what was announced is not of the parties of this run"),
+        (tells_no_keys, "what was announced is not of the sites of this run"),
         (asks_in_the_open, "the columns letter of round 1, said to be from laboratory, does not open"),
     ],
     ids=lambda one: getattr(one, "__name__", type(one).__name__),
@@ -219,7 +219,7 @@ def test_another_plan_for_each_site_closes_their_letters(desk, scenario, monkeyp
 
 def test_a_run_in_letters_goes_on_in_letters(desk, scenario, monkeypatch):
     """A server that was killed, and comes back with a sheet that says nothing of letters."""
-    home = prepare_columns(desk.folder, "outcome", scenario)
+    home = prepare(desk.folder, "outcome", scenario)
 
     def dies(name: str, message: Message, comes: bool) -> Message:
         if message.kind == "carry":
@@ -250,7 +250,7 @@ def test_of_three_parties_points_are_opened_to_the_leader_when_all_have_multipli
             assert letter.startswith(f"{kind} {t} ".encode()), "a letter of another hop"
             return letter.split(b" ", 3)[3]
 
-    from fedsmall.vertical.tables import Table
+    from fedsmall.extensions.columns.tables import Table
 
     party = Party("b", Table(("a",), (), np.zeros((1, 1))), parties=("a", "b", "c"), letters=Sealed())
     words = {"parties": ["a", "b", "c"]}

@@ -20,9 +20,6 @@ from tests.sim.engines.test_one_algorithm import federation_of, plan_of
 CASES = {
     "a chain": plan_of("FedDC", {"permute_every": 1, "aggregate_every": 4}, rounds=7),
     "groups": plan_of("TravellingGroups", {"groups": 2}, rounds=5),
-    "groups in turn": plan_of(
-        "FedAvg", {"aggregate_every": 1, "validate": {"routes": 2, "by_samples": True}}, rounds=6
-    ),
     "one model": plan_of("TravellingModel", rounds=7),
     "some of the sites": plan_of("FedDC", {"fraction": 0.4, "permute_every": 1, "aggregate_every": 4}, rounds=6),
 }

@@ -9,7 +9,7 @@ from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.models.registry import build_model
 from fedsmall.training.gradients import LOSSES, PATHS, Batch, choose
-from fedsmall.training.gradients.layers import prepared
+from fedsmall.training.gradients.layers import prepare_model
 
 GREY = Task("scans", (1, 8, 6, 5), 2)
 RNG = np.random.default_rng(0)
@@ -36,7 +36,7 @@ def test_one_volume_alone_trains_with_either_norm() -> None:
 
 
 def test_every_path_that_fits_gives_the_gradient_of_the_loop() -> None:
-    model, loss = prepared(built(widths=[4, 8]).double()), LOSSES["cross_entropy"]
+    model, loss = prepare_model(built(widths=[4, 8]).double()), LOSSES["cross_entropy"]
     parameters = {
         name: torch.from_numpy(RNG.normal(size=(3, *tensor.shape))) / 4 for name, tensor in model.named_parameters()
     }
@@ -53,11 +53,11 @@ def test_every_path_that_fits_gives_the_gradient_of_the_loop() -> None:
 
 
 def test_the_loop_is_taken_and_nobody_is_warned() -> None:
-    choice = choose(prepared(built()), LOSSES["cross_entropy"])
+    choice = choose(prepare_model(built()), LOSSES["cross_entropy"])
 
     assert choice.gradients.path == "loop"
     assert choice.reason == "loop: volumes are trained on one model at a time"
-    assert choose(prepared(built()), LOSSES["cross_entropy"], "vmap").gradients.path == "vmap"
+    assert choose(prepare_model(built()), LOSSES["cross_entropy"], "vmap").gradients.path == "vmap"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
-from fedsmall.training.augmentation import DRAWS, augmented
+from fedsmall.training.augmentation import DRAWS, augment_images
 from fedsmall.training.cohort import Cohort
 from fedsmall.validation import check_plan
 from tests.fedsmall.training.cohorts import IMAGES, TABLE, plan_for, samples_for
@@ -33,7 +33,7 @@ def changed(rows: list[list[float]], asked: dict[str, float], **drawn: float) ->
     for name, value in drawn.items():
         chances[0, places[name]] = value
     x = torch.tensor(rows, dtype=torch.float64)[None, None]
-    return augmented(x, chances, asked)[0, 0].round(decimals=12).tolist()
+    return augment_images(x, chances, asked)[0, 0].round(decimals=12).tolist()
 
 
 def test_a_flip_mirrors_left_and_right() -> None:
@@ -69,9 +69,9 @@ def test_an_image_has_the_same_bits_in_any_company() -> None:
     asked = Recipe(augment=ALL).augment
     assert asked is not None
 
-    together = augmented(x, chances, asked)
+    together = augment_images(x, chances, asked)
 
-    assert all(torch.equal(together[k], augmented(x[k : k + 1], chances[k : k + 1], asked)[0]) for k in range(9))
+    assert all(torch.equal(together[k], augment_images(x[k : k + 1], chances[k : k + 1], asked)[0]) for k in range(9))
     assert not torch.equal(together, x)
 
 
@@ -84,7 +84,7 @@ def test_a_batch_is_the_sites_own_images_changed_by_its_own_stream() -> None:
     order, rng = rng_for(0, "batches", "site-0", 3).permutation(5), rng_for(0, "augment", "site-0", 3)
     for (_, batch), first, size in zip(seen, (0, 2, 4), (2, 2, 1), strict=True):
         x = torch.from_numpy(samples[0].x[order[first : first + size]])
-        assert torch.equal(batch.x[0], augmented(x, rng.random((size, DRAWS)), {"flip": 0.5, "shift": 2.0}))
+        assert torch.equal(batch.x[0], augment_images(x, rng.random((size, DRAWS)), {"flip": 0.5, "shift": 2.0}))
 
 
 def test_without_it_batches_are_the_samples() -> None:

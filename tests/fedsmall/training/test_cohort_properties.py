@@ -14,9 +14,9 @@ from fedsmall.plan import Method, Plan
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
 from fedsmall.training.trainer import Leg, Signals
-from fedsmall.travel.schedule import permutation
 from fedsmall.wire import Traveller
 from tests.fedsmall.training.cohorts import samples_for
+from tests.oracles import permutation
 
 SMALL_IMAGES = Task("images", (1, 6, 6), 3)
 TABLES = st.builds(lambda loss: Task("table", (4,), 2, loss), st.sampled_from(["cross_entropy", "logistic", "hinge"]))

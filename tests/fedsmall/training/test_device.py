@@ -7,7 +7,7 @@ import torch
 from fedsmall.errors import PlanError
 from fedsmall.training import device as devices
 from fedsmall.training.cohort import Cohort
-from fedsmall.training.device import WORTH_ALONE, WORTH_TOGETHER, check_device, chosen
+from fedsmall.training.device import WORTH_ALONE, WORTH_TOGETHER, check_device, choose_device
 from fedsmall.training.stack import Rows
 from tests.fedsmall.training.cohorts import TABLE, plan_for, samples_for
 from tests.fedsmall.training.second_device import PLACE, second_device
@@ -37,18 +37,20 @@ def no_gpu(monkeypatch):
     ],
 )
 def test_auto_takes_a_gpu_that_the_models_are_worth(one_gpu, parameters, together, kind):
-    assert chosen("auto", parameters, together).type == kind
+    assert choose_device("auto", parameters, together).type == kind
 
 
 def test_auto_is_the_cpu_where_there_is_no_gpu_and_never_mps(no_gpu, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
 
-    assert chosen("auto", 10**9, 100).type == "cpu"
+    assert choose_device("auto", 10**9, 100).type == "cpu"
 
 
 def test_a_cohort_counts_the_models_that_take_a_step_together(one_gpu, monkeypatch):
     asked = []
-    monkeypatch.setattr("fedsmall.training.cohort.chosen", lambda *words: asked.append(words) or torch.device("cpu"))
+    monkeypatch.setattr(
+        "fedsmall.training.cohort.choose_device", lambda *words: asked.append(words) or torch.device("cpu")
+    )
     names, samples = samples_for(TABLE, [4] * 7)
     for path in ("mlp", "loop"):
         Cohort(plan_for(), TABLE, names, samples, path=path, device="auto")
@@ -73,7 +75,7 @@ def test_a_device_that_is_not_here_is_one_line_with_what_is(no_gpu, monkeypatch,
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
 
     with pytest.raises(PlanError) as refused:
-        chosen(asked, 10)
+        choose_device(asked, 10)
 
     assert str(refused.value).startswith(line)
     assert "\n" not in str(refused.value)
@@ -83,22 +85,22 @@ def test_a_gpu_is_counted_from_zero_and_named(one_gpu):
     check_device("cuda:0")
     with pytest.raises(PlanError, match=r"this machine has cpu, cuda:0 \(a GPU\)"):
         check_device("cuda:1")
-    assert devices.described(torch.device("cuda")) == "cuda:0 (a GPU)"
+    assert devices.describe_device(torch.device("cuda")) == "cuda:0 (a GPU)"
 
 
 def test_a_plan_in_float64_is_refused_on_mps(monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
 
-    assert chosen("mps", 10).type == "mps"
+    assert choose_device("mps", 10).type == "mps"
     with pytest.raises(PlanError, match='"mps" has no float64; set dtype = "float32", or device = "cpu"'):
-        chosen("mps", 10, dtype="float64")
+        choose_device("mps", 10, dtype="float64")
 
 
 def test_a_gpu_is_asked_for_the_same_numbers_each_time(one_gpu, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
 
-    chosen("cuda", 10)
+    choose_device("cuda", 10)
 
     assert (torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32) == (True, False)
 

@@ -9,7 +9,7 @@ from torch.func import functional_call, grad, vmap
 from fedsmall.federation import Task
 from fedsmall.models.registry import build_model
 from fedsmall.training.gradients import LOSSES, PATHS, Batch, clipped
-from fedsmall.training.gradients.layers import dropout_shapes, prepared
+from fedsmall.training.gradients.layers import dropout_shapes, prepare_model
 from tests.fedsmall.training.cohorts import IMAGES, TABLE
 
 CASES = [
@@ -31,7 +31,7 @@ MODELS, SAMPLES = 3, 7
 
 def problem(name, options, task, path, dtype=torch.float64):
     """A way of computing gradients, and parameters, buffers and a batch for it."""
-    model = prepared(build_model(name, task, options, np.random.default_rng(0))).to(dtype)
+    model = prepare_model(build_model(name, task, options, np.random.default_rng(0))).to(dtype)
     rng = torch.Generator().manual_seed(1)
     parameters = {
         n: torch.randn(MODELS, *p.shape, generator=rng, dtype=dtype) * 0.5 for n, p in model.named_parameters()

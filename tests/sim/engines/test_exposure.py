@@ -16,8 +16,9 @@ from fedsmall.privacy.reading import records_read
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.schedule import Action, contacts_of, permutation
+from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.wire import Traveller
+from tests.oracles import permutation
 
 METHODS: dict[str, dict[str, Any]] = {
     "FedAvg": {"name": "FedAvg", "aggregate_every": 1},

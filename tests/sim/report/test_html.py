@@ -22,7 +22,8 @@ from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.merge import data_of, merge
 from fedsmall.sim.runs.scenario import load
 from fedsmall.tasks import build_federation
-from fedsmall.travel.schedule import Action, permutation, schedule_for
+from fedsmall.travel.schedule import Action, schedule_for
+from tests.oracles import permutation
 from tests.sim.runs.scenarios import SMALL, write
 
 VOID = {"meta", "br", "path", "use", "image", "rect", "line", "circle", "input"}

@@ -1,1 +1,0 @@
-"""A site in a run over split columns: its party, kept between messages."""

@@ -1,0 +1,271 @@
+"""The mathematics of boosted trees, on plain numbers: bins, losses, exact sums, what a split is worth, and trees.
+
+The same lines serve joined columns and sums that came encrypted.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit, softmax
+from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, r2_score, roc_auc_score
+
+from fedsmall.errors import PlanError
+from fedsmall.extensions.columns.plan import Boosting, Goss
+
+PRECISION = 40  # bits after the point; sums of 10**6 gradients below 8 fit 64 bits
+LARGEST = 2.0**62
+MISSING = -np.inf  # what is missing lies below all that is there, and so in a bin of its own where there is room
+
+Derivatives = tuple[np.ndarray, np.ndarray]
+
+
+class Split(NamedTuple):
+    """A party's own record of a split: what is not above ``cut`` in its column ``column`` goes left."""
+
+    column: int
+    cut: float
+
+
+class Node(NamedTuple):
+    """A node of a tree: a leaf where ``owner`` is empty, else the ``owner``'s record number ``record``.
+
+    ``left`` and ``right`` are places in the tree's list; ``weights`` are what a leaf adds to the tree's outputs.
+    """
+
+    owner: str = ""
+    record: int = -1
+    left: int = -1
+    right: int = -1
+    weights: tuple[float, ...] = ()
+
+
+class Tree(NamedTuple):
+    """Nodes, the root first; the leaves' weights belong to the outputs from ``output`` on."""
+
+    nodes: tuple[Node, ...]
+    output: int = 0
+
+
+def goes_left(records: Sequence[Split], numbers: Sequence[int], values: np.ndarray) -> np.ndarray:
+    """Which rows go left at which of a party's records, bool (numbers, rows); ``values`` are (rows, columns)."""
+    if not len(numbers):
+        return np.zeros((0, len(values)), bool)
+    return np.stack([fill_missing(values[:, records[k].column]) <= records[k].cut for k in numbers])
+
+
+def with_splits(trees: Sequence[Tree], records: Mapping[str, Sequence[Split]]) -> list[object]:
+    """All trees with the splits in their places, for comparing forests; only who has every party's records can ask."""
+    return [
+        (tree.output, [(node, records[node.owner][node.record] if node.owner else None) for node in tree.nodes])
+        for tree in trees
+    ]
+
+
+def cut_points(values: np.ndarray, bins: int) -> np.ndarray:
+    """The cuts of one column, at most ``bins`` - 1 of them, in ascending order, at about equal shares.
+
+    ``values`` has shape (samples,); NaN is a missing value. Cut j is the largest value of bin j that training could
+    meet: bin j holds cut j - 1 < value <= cut j. A column of one value has no cut.
+    """
+    distinct, counts = np.unique(fill_missing(values), return_counts=True)
+    below = np.cumsum(counts)
+    wanted = len(values) * np.arange(1, bins) / bins
+    last = np.unique(np.searchsorted(below, wanted)) if len(distinct) > bins else np.arange(len(distinct) - 1)
+    last = last[last < len(distinct) - 1]
+    with np.errstate(invalid="ignore"):
+        middle = distinct[last] / 2 + distinct[last + 1] / 2
+    # two neighbouring floats have nothing between them, and minus infinity no middle
+    return np.where((middle >= distinct[last]) & (middle < distinct[last + 1]), middle, distinct[last])
+
+
+def bin_numbers(values: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    """The bin of each value, (samples,); a value that equals a cut lies below it."""
+    return np.searchsorted(cuts, fill_missing(values), side="left").astype(np.int64)
+
+
+def bin_columns(values: np.ndarray, bins: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """The cuts of each column of a table (rows, columns), and the bins of its values, (rows, columns)."""
+    cuts = [cut_points(column, bins) for column in values.T]
+    numbers = [bin_numbers(column, cut) for column, cut in zip(values.T, cuts, strict=True)]
+    return cuts, np.stack(numbers, axis=1) if numbers else np.zeros((len(values), 0), np.int64)
+
+
+def fill_missing(values: np.ndarray) -> np.ndarray:
+    """The values with :data:`MISSING` for NaN."""
+    return np.where(np.isnan(values), MISSING, values)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss: ``derivatives`` (scores, target) -> g and h; ``prior`` is where scores begin.
+
+    Scores have shape (samples, outputs): one output for two classes and for a number, one for each of several classes.
+    Targets (samples,) are class numbers, or numbers, which scores give in standard deviations from the mean. ``bound``
+    is the largest |g| or h that rows can have, None where only the data say.
+    """
+
+    name: str
+    outputs: int
+    derivatives: Callable[[np.ndarray, np.ndarray], Derivatives]
+    prior: np.ndarray
+    bound: float | None = 1.0
+    centre: float = 0.0
+    spread: float = 1.0
+
+    def predict(self, scores: np.ndarray) -> np.ndarray:
+        """What scores mean: probabilities of classes (samples, classes), or a number (samples, 1)."""
+        if self.name == "squared":
+            return scores * self.spread + self.centre
+        if self.name == "softmax":
+            return np.asarray(softmax(scores, axis=1))
+        return np.concatenate([expit(-scores), expit(scores)], axis=1)
+
+    def evaluate(self, scores: np.ndarray, true: np.ndarray) -> dict[str, float]:
+        """Accuracy, AUC and log loss of classes; R2 and the mean absolute error of a number.
+
+        ``true`` (rows,) are class numbers or numbers. There is no AUC where a class is missing.
+        """
+        predicted = self.predict(scores)
+        if self.name == "squared":
+            return {
+                "r2": float(r2_score(true, predicted[:, 0])),
+                "mae": float(mean_absolute_error(true, predicted[:, 0])),
+            }
+        labels = np.arange(predicted.shape[1])
+        metrics = {"accuracy": float(accuracy_score(true, predicted.argmax(axis=1)))}
+        if len(set(true.tolist())) == len(labels):
+            ranked = predicted[:, 1] if len(labels) == 2 else predicted
+            metrics["auc"] = float(roc_auc_score(true, ranked, multi_class="ovr", labels=labels))
+        return metrics | {"log_loss": float(log_loss(true, predicted, labels=labels))}
+
+
+def objective_for(target: np.ndarray, classes: int) -> Objective:
+    """The loss of a target: of 2 classes the logistic one, of more the softmax, of 0 (a number) the squared one."""
+    if classes == 2:
+        share = np.clip(target.mean(), 1e-6, 1 - 1e-6)
+        prior = np.array([np.log(share / (1 - share))])
+        return Objective("logistic", 1, _logistic_derivatives, prior)
+    if classes > 2:
+        shares = np.bincount(target.astype(np.int64), minlength=classes) / len(target)
+        prior = np.log(np.clip(shares, 1e-6, None))
+        return Objective("softmax", classes, _softmax_derivatives, prior)
+    centre, spread = float(target.mean()), float(target.std()) or 1.0
+
+    def squared(scores: np.ndarray, numbers: np.ndarray) -> Derivatives:
+        return scores - (numbers[:, None] - centre) / spread, np.ones_like(scores)
+
+    return Objective("squared", 1, squared, np.zeros(1), None, centre, spread)
+
+
+def stored_objective(classes: int, prior: np.ndarray, centre: float, spread: float) -> Objective:
+    """The loss of a forest that was kept: where its scores begin, and the units of a number."""
+    objective = objective_for(np.arange(max(2, classes), dtype=float), classes)
+    return replace(objective, prior=prior, centre=float(centre), spread=float(spread))
+
+
+def _logistic_derivatives(scores: np.ndarray, target: np.ndarray) -> Derivatives:
+    probability = expit(scores)
+    return probability - target[:, None], probability * (1 - probability)
+
+
+def _softmax_derivatives(scores: np.ndarray, target: np.ndarray) -> Derivatives:
+    probability = softmax(scores, axis=1)
+    return probability - np.eye(scores.shape[1])[target.astype(np.int64)], probability * (1 - probability)
+
+
+def to_fixed_point(values: np.ndarray) -> np.ndarray:
+    """Numbers in units of 2**-PRECISION, rounded to the nearest, int64: sums of them are exact, in any order.
+
+    Raises PlanError where a sum of them might not fit 64 bits.
+    """
+    scaled = np.rint(np.ldexp(values, PRECISION))
+    if not np.isfinite(scaled).all() or np.abs(scaled).sum(axis=0).max(initial=0) >= LARGEST:
+        raise PlanError(
+            "Gradients are too large, or too many, for exact sums in 64 bits; scale the target, or take fewer rows."
+        )
+    numbers: np.ndarray = scaled.astype(np.int64)
+    return numbers
+
+
+def from_fixed_point(numbers: np.ndarray) -> np.ndarray:
+    """Whole numbers back as float64."""
+    return np.ldexp(numbers.astype(np.float64), -PRECISION)
+
+
+def sum_bits(rows: int, bound: float) -> int:
+    """Bits that a sum over ``rows`` of numbers up to ``bound`` in size needs, its sign included."""
+    return (rows * int(np.ceil(np.ldexp(bound, PRECISION)))).bit_length() + 2
+
+
+class Sums(NamedTuple):
+    """Sums of g and of h in whole numbers, each (..., outputs)."""
+
+    g: np.ndarray
+    h: np.ndarray
+
+
+def split_gains(left: Sums, total: Sums, l2: float) -> np.ndarray:
+    """What each split gains: ``left`` are (splits, outputs), ``total`` the node's own (outputs,)."""
+    right = Sums(total.g - left.g, total.h - left.h)
+    gained: np.ndarray = 0.5 * (_score(left, l2) + _score(right, l2) - _score(total, l2))
+    return gained
+
+
+def _score(sums: Sums, l2: float) -> np.ndarray:
+    """The sum over outputs of G**2 / (H + l2), (...,): SecureBoost, equation 3, but for the half."""
+    g, h = from_fixed_point(sums.g), from_fixed_point(sums.h)
+    total = np.zeros(g.shape[:-1])
+    for k in range(g.shape[-1]):  # in this order, however many splits are asked about at once
+        total = total + g[..., k] ** 2 / (h[..., k] + l2)
+    return total
+
+
+def best_split(left: Sums, total: Sums, settings: Boosting) -> tuple[float, int] | None:
+    """The largest gain and its place, the first of equal ones; None where none is above ``least_gain``."""
+    if not len(left.g):
+        return None
+    gains = split_gains(left, total, settings.l2)
+    place = int(np.argmax(gains))
+    return (float(gains[place]), place) if gains[place] > settings.least_gain else None
+
+
+def leaf_weights(sums: Sums, settings: Boosting) -> tuple[float, ...]:
+    """What a leaf adds to each output: -G / (H + l2) times the learning rate (SecureBoost, equation 5)."""
+    g, h = from_fixed_point(sums.g), from_fixed_point(sums.h)
+    return tuple((-settings.learning_rate * g / (h + settings.l2)).tolist())
+
+
+def candidate_bins(counts: np.ndarray, least: int) -> np.ndarray:
+    """The bins of one column after which a node can be split, by the rows in each bin (bins,).
+
+    Only bins that hold a row: a cut in an empty stretch would say the same of these rows as the one below it.
+    """
+    below = np.cumsum(counts)
+    return np.flatnonzero((counts > 0) & (below >= least) & (below[-1] - below >= least))
+
+
+def sample_rows(g: np.ndarray, goss: Goss | None, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """The rows that a tree is grown on, in ascending order, and what each row's gradients are multiplied by.
+
+    ``g`` has shape (rows, outputs); rows are ranked by the sum of their sizes over outputs.
+    """
+    rows = len(g)
+    if goss is None:
+        return np.arange(rows), np.ones(rows)
+    ranked = np.argsort(-np.abs(g).sum(axis=1), kind="stable")
+    top = max(1, round(goss.top * rows))
+    other = rng.choice(ranked[top:], max(1, round(goss.other * rows)), replace=False)
+    factors = np.zeros(rows)
+    factors[ranked[:top]], factors[other] = 1.0, (rows - top) / len(other)
+    chosen = np.flatnonzero(factors)
+    return chosen, factors[chosen]
+
+
+def sampled_sums(g: np.ndarray, h: np.ndarray, rows: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Gradients in whole numbers, int64 (2, rows, outputs); 0 where a row was not sampled."""
+    sums = np.zeros((2, *g.shape), np.int64)
+    sums[0, rows] = to_fixed_point(g[rows] * factors[:, None])
+    sums[1, rows] = to_fixed_point(h[rows] * factors[:, None])
+    return sums

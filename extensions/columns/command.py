@@ -1,0 +1,160 @@
+"""``fedsmall columns``, and scenarios over split columns as ``fedsmall.scenarios`` has them (the entry point)."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from sklearn.datasets import load_breast_cancer
+
+from fedsmall.errors import PlanError
+from fedsmall.extensions.columns.page import print_done, site_part, write_page
+from fedsmall.extensions.columns.plan import COLUMN_SHEET, ColumnSheet
+from fedsmall.extensions.columns.server import conduct, outcome_lines, prepare, prepare_prediction, write_run
+from fedsmall.extensions.columns.simulation import (
+    METHODS,
+    as_toml,
+    execute,
+    world_of,
+    write_parts,
+)
+from fedsmall.extensions.columns.simulation import load_columns as load
+from fedsmall.extensions.columns.simulation import predict as predict_rows
+from fedsmall.randomness import rng_for
+from fedsmall.sim.cli.deploy import follow
+from fedsmall.sim.cli.options import OUT, SET
+from fedsmall.sim.cli.terminal import say
+from fedsmall.sim.consortium import runs
+from fedsmall.sim.consortium import server as consortium_server
+from fedsmall.sim.report.terminal import terminal
+from fedsmall.sim.runs.files import as_csv, check_free, csv_text, free_folder, write, write_json
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Boosted trees over columns that several parties hold of the same patients.",
+)
+console = terminal()
+
+__all__ = ["METHODS", "app", "conduct", "load", "outcome_lines", "prepare", "run", "site_part", "write_run"]
+HEADING = "Over columns that several sites hold (docs/columns.md)"
+LEAVES = (
+    "of split columns: blinded identifiers; gradients or sums under encryption; who goes left at a split that was "
+    "chosen; at the end how many splits are of our columns and, with the labels, what the forest is worth"
+)
+Sheet = ColumnSheet
+
+SAMPLE = """\
+name = "two_houses"
+about = "Breast cancer: a hospital has ten measurements and the diagnosis, a laboratory twenty others."
+task = {columns = {hospital = "hospital.csv", laboratory = "laboratory.csv"}, id = "patient", label = "diagnosis"}
+boosting = {rounds = 3, least_samples = 5}
+
+[[method]]
+name = "Standalone"
+
+[[method]]
+name = "SecureBoostPlus"
+
+[[method]]
+name = "Central"
+"""
+TAKEN = 0.9  # the share of all patients whom each of the sample's two parties knows
+
+
+@app.command()
+def run(
+    scenario: Annotated[Path, typer.Argument(help="a .toml file whose task has columns", show_default=False)],
+    out: Annotated[Path | None, OUT] = None,
+    setting: Annotated[list[str] | None, SET] = None,
+) -> None:
+    """Match patients, grow every forest of a scenario, and write a folder with report.html; all in this process.
+
+    Parties know of each other what messages hold. Each keeps a file of its own in the run's folder.
+    """
+    asked = load(scenario, setting or [])
+    folder = out or free_folder(asked.name)
+    check_free(folder)
+    world = world_of(asked)
+    done = execute(world, lambda run: console.print(f"{run.plan.label}, seed {run.plan.seed}: {run.seconds:.1f} s"))
+    write(folder / "scenario.toml", as_toml(asked))
+    write_json(folder / "summary.json", {"common": world.common, "rows": [run.row() for run in done]})
+    for finished in done:
+        write_parts(finished, folder)
+    print_done(console, world, done)
+    console.print(f"\nReport: {write_page(world, done, folder)}", markup=False)
+
+
+@app.command()
+def sample(
+    folder: Annotated[Path, typer.Argument(help="where two tables and a scenario are written")] = Path(),
+) -> None:
+    """Write something to try: breast cancer as a hospital and a laboratory would hold it, and a scenario over both."""
+    for path in write_sample(folder):
+        console.print(str(path), markup=False)
+
+
+def write_sample(folder: Path) -> list[Path]:
+    """Write hospital.csv, laboratory.csv and two_houses.toml into ``folder``; PlanError where one of them is there."""
+    data = load_breast_cancer()
+    label = [str(data.target_names[number]) for number in data.target]
+    tables = {"hospital.csv": slice(0, 10), "laboratory.csv": slice(10, 30)}
+    paths = [folder / name for name in (*tables, "two_houses.toml")]
+    if taken := [path.name for path in paths if path.exists()]:
+        raise PlanError(f"{taken[0]} is there already; it is not written over")
+    for path, (name, columns) in zip(paths, tables.items(), strict=False):
+        known = rng_for(0, "sample of columns", name).permutation(len(label))[: round(TAKEN * len(label))]
+        last = ["diagnosis"] if name == "hospital.csv" else []
+        head = ["patient", *map(str, data.feature_names[columns]), *last]
+        rows = [[f"p{row:04d}", *data.data[row, columns].tolist(), *([label[row]] if last else [])] for row in known]
+        write(path, as_csv([head, *rows]).encode())
+    write(paths[-1], SAMPLE.encode())
+    return paths
+
+
+@app.command()
+def predict(
+    folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)],
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(help="PARTY=FILE, for each party; none for a run over real sites", show_default=False),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="by its label; the first with messages if not given", show_default=False)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="the first seed if not given", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="a CSV to write; shown if not given", show_default=False)] = None,
+    name: Annotated[str | None, typer.Option(help="over real sites: a name for this", show_default=False)] = None,
+) -> None:
+    """What a forest says of new patients, whose columns lie with the same parties; identifiers are matched.
+
+    Of a run over real sites, in the consortium's folder, the sites are asked: about the patients in the table that each
+    names in its policy (predict_from). What the forest says lies with the party that has the labels.
+    """
+    if (folder / COLUMN_SHEET).exists():
+        if tables or out or method or seed is not None:
+            raise PlanError("tables of a run over real sites lie there, and so do predictions; give the folder alone")
+        return _ask_sites(folder.resolve(), name)
+    if out is not None and out.exists():
+        raise PlanError(f"{out} is there already; it is not written over")
+    if not (folder / "scenario.toml").exists():
+        raise PlanError(f"{folder} is no folder of a run over split columns")
+    scenario = load(folder / "scenario.toml")
+    label = method or next((plan.label for plan in scenario.plans() if METHODS[plan.name].apart), "")
+    if odd := [table for table in tables or () if "=" not in table]:
+        raise PlanError(f"a table is given as PARTY=FILE; got {odd[0]!r}")
+    files = {party: Path(file) for party, _, file in (table.partition("=") for table in tables or ())}
+    rows = predict_rows(folder, scenario, label, scenario.seeds[0] if seed is None else seed, files)
+    text = csv_text(list(rows[0]), rows)
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write(out, text.encode())
+        console.print(f"{len(rows)} patients: {out}", markup=False)
+
+
+def _ask_sites(home: Path, name: str | None) -> None:
+    """Have the sites of a finished run ask its forest about their new patients."""
+    folder = home.parents[1]
+    consortium_server.check_up(folder)
+    run = prepare_prediction(home, name).name
+    follow(folder, run, runs.launch(folder, run, say), detach=False)

@@ -1,0 +1,440 @@
+"""The parties of split columns: what each does, and the one that holds columns and no labels.
+
+A party keeps its table, finds the patients that all have, and answers messages. One that is killed goes on from its
+last :meth:`Party.state` once it is asked again what it was asked since, with what it had drawn by chance (``draw``).
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from fedsmall.errors import ReplyError
+from fedsmall.extensions.columns.boosting import Split, bin_columns, candidate_bins, goes_left
+from fedsmall.extensions.columns.encrypted import Adder, Histogram, Layout, PublicKey
+from fedsmall.extensions.columns.intersection import BYTES, Blinding, new_number
+from fedsmall.extensions.columns.messages import Arrays, Message
+from fedsmall.extensions.columns.plan import Boosting
+from fedsmall.extensions.columns.tables import Table
+from fedsmall.randomness import rng_for
+
+if TYPE_CHECKING:
+    from gmpy2 import mpz
+
+Handler = Callable[[Message], Message]
+Draw = Callable[[str, Callable[[], str]], str]  # what is drawn by chance, by its name, and how
+POINTS, SAID = "points", "columns"  # kinds of letters: of a matching, and of all that follows
+
+
+def draw_afresh(_: str, make: Callable[[], str]) -> str:
+    """Draw, and keep nothing: what parties do that are never killed."""
+    return make()
+
+
+class Letters(Protocol):
+    """How parties write to each other so that nobody else can read it; ``t`` numbers what is said."""
+
+    def write(self, kind: str, t: int, to: str, content: bytes) -> bytes:
+        """A letter."""
+
+    def open(self, kind: str, t: int, sender: str, letter: bytes) -> bytes:
+        """What a letter holds; an error where it is not the one that it should be."""
+
+
+class Clock:
+    """Processor seconds by what they were spent on; the parties' own, told to nobody."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def at(self, work: str) -> Iterator[None]:
+        """Count what is done within."""
+        start = time.process_time()
+        try:
+            yield
+        finally:
+            self.seconds[work] = self.seconds.get(work, 0.0) + time.process_time() - start
+
+
+@dataclass
+class Party:
+    """A party with a table: matches identifiers, and says of the rows that all have which go left at its own splits.
+
+    Knows of the others what messages hold, and nothing else. ``records`` are its splits, which never leave. ``parties``
+    are the names of all where others carry messages, that of the active party first: then it takes what parties say to
+    each other from them alone, in ``letters`` where there are any.
+    """
+
+    name: str
+    table: Table
+    records: list[Split] = field(default_factory=list)
+    parties: tuple[str, ...] = ()
+    letters: Letters | None = None
+    draw: Draw = draw_afresh
+
+    def __post_init__(self) -> None:
+        self.clock = Clock()
+        self.matched: np.ndarray | None = None  # rows of the party's table, in the order that all share
+        self.turn = 0  # the number of what was said last between parties
+        self._blinding: Blinding | None = None
+
+    @property
+    def matched_rows(self) -> np.ndarray:
+        """The rows of the party's table that all have; ReplyError before a matching."""
+        if self.matched is None:
+            raise ReplyError("identifiers have not been matched yet")
+        return self.matched
+
+    @property
+    def values(self) -> np.ndarray:
+        """The matched rows' values, (rows, columns)."""
+        values: np.ndarray = self.table.values[self.matched_rows]
+        return values
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """What this party answers to whoever leads the run, by kind."""
+        return {"blind": self._blind, "blind again": self._blind_again, "matched": self._match, "keep": self._keep}
+
+    def between(self) -> Mapping[str, Handler]:
+        """What this party answers to another one, by kind."""
+        return {}
+
+    def answer(self, message: Message) -> Message:
+        """The reply to a message; ReplyError for what this party does not answer."""
+        return self._handle(message, {**self.handlers(), **({} if self.parties else self.between())})
+
+    def _handle(self, message: Message, handlers: Mapping[str, Handler]) -> Message:
+        if message.kind not in handlers:
+            raise ReplyError(f"a party of this kind does not answer {message.kind!r}")
+        try:
+            return handlers[message.kind](message)
+        except KeyError as error:
+            raise ReplyError(f"the message {message.kind!r} lacks {error}") from None
+
+    def _blind(self, message: Message) -> Message:
+        if self.matched is not None and self.parties:
+            raise ReplyError("a second matching was begun in one run")
+        self._blinding = Blinding(self.table.identifiers, self.draw("blinding", new_number))
+        points = self._address_points(message, 1, self._blinding.points())
+        return message.answer({"rows": len(self.table.identifiers)}, points)
+
+    def _blind_again(self, message: Message) -> Message:
+        hop, ring = int(message.words["hop"]), self._ring(message)
+        if not 0 < hop < len(ring):
+            raise ReplyError(
+                f"points of {len(ring)} parties go round in {len(ring) - 1} hops, and this was to be another"
+            )
+        blinding = self._current_blinding()
+        again = blinding.blind_again(self._received_points(message, hop))
+        # what all have multiplied says nothing: whoever leads the run is to compare it
+        return message.answer(
+            arrays={"points": again} if hop == len(ring) - 1 else self._address_points(message, hop + 1, again)
+        )
+
+    def _address_points(self, message: Message, hop: int, points: np.ndarray) -> Arrays:
+        """Points for the next party of the ring."""
+        ring = self._ring(message)
+        after = ring[(ring.index(self.name) + 1) % len(ring)]
+        if self.letters is None:
+            return {"points": points}
+        return {"letter": np.frombuffer(self.letters.write(POINTS, hop, after, points.tobytes()), np.uint8)}
+
+    def _received_points(self, message: Message, hop: int) -> np.ndarray:
+        """The points that came from the party before in the ring."""
+        if self.letters is None:
+            return message.arrays["points"]
+        ring = self._ring(message)
+        content = self.letters.open(POINTS, hop, ring[ring.index(self.name) - 1], message.arrays["letter"].tobytes())
+        if len(content) % BYTES:
+            raise ReplyError("a letter with points holds part of one")
+        return np.frombuffer(content, np.uint8).reshape(-1, BYTES)
+
+    def _ring(self, message: Message) -> tuple[str, ...]:
+        ring = tuple(str(name) for name in message.words["parties"])
+        if self.name not in ring or (self.parties and ring != self.parties):
+            raise ReplyError("points are to go round other parties than those of this run")
+        return ring
+
+    def _match(self, message: Message) -> Message:
+        places = check_rows(message.arrays["places"], len(self.table.identifiers))
+        self.matched = self._current_blinding().rows(places)
+        self._blinding = None  # its number is of this matching alone
+        return message.answer()
+
+    def _keep(self, message: Message) -> Message:
+        """The forest is grown; what is kept of it is :meth:`part`."""
+        return message.answer({"splits": len(self.records)})
+
+    def _current_blinding(self) -> Blinding:
+        if self._blinding is None:
+            raise ReplyError("no matching is under way")
+        return self._blinding
+
+    def close(self, to: str, message: Message) -> np.ndarray:
+        """What is said to another party in the present turn, as it may be carried."""
+        content = message.to_bytes()
+        sealed = content if self.letters is None else self.letters.write(SAID, self.turn, to, content)
+        return np.frombuffer(sealed, np.uint8)
+
+    def open(self, sender: str, carried: np.ndarray) -> Message:
+        """What another party has said in the present turn; ReplyError where it is not from that party to this one."""
+        content = carried.tobytes()
+        if self.letters is not None:
+            content = self.letters.open(SAID, self.turn, sender, content)
+        message = Message.from_bytes(content)
+        if (message.sender, message.to) != (sender, self.name):
+            raise ReplyError(f"what was carried as {sender}'s is from another party, or for another")
+        return message
+
+    def state(self) -> Message | None:
+        """All that this party needs to go on from here, for its own disk; None where that is not at hand.
+
+        Then it is asked again what it was asked since the last state: the answers differ by chance, and are of no use.
+        """
+        if self.matched is None:
+            return None
+        words = {"records": [list(record) for record in self.records], "turn": self.turn}
+        return Message(self.name, self.name, "state", words, {"matched": self.matched})
+
+    def restore(self, state: Message) -> None:
+        """Take up a state."""
+        self.matched, self.turn = state.arrays["matched"], int(state.words["turn"])
+        self.records[:] = records_of(state.words)
+
+    def part(self) -> dict[str, Any]:
+        """What this party keeps of a forest, as JSON takes it; no other party has any of it."""
+        return {"columns": list(self.table.columns), "records": [list(record) for record in self.records]}
+
+    def sides(self, records: Sequence[int], rows: np.ndarray) -> np.ndarray:
+        """Which of ``rows`` (of those matched) go left at which of the party's records, bool (records, rows)."""
+        if any(not 0 <= number < len(self.records) for number in records):
+            raise ReplyError(f"{self.name} has {len(self.records)} splits, and was asked for another")
+        return goes_left(self.records, records, self.values[rows])
+
+
+def records_of(part: Mapping[str, Any]) -> list[Split]:
+    """The splits in what :meth:`Party.part` gave."""
+    return [Split(int(column), float(cut)) for column, cut in part["records"]]
+
+
+def check_rows(numbers: np.ndarray, rows: int) -> np.ndarray:
+    """Row numbers that came in a message; ReplyError where they are none, or of rows that are not there."""
+    whole = np.issubdtype(numbers.dtype, np.integer) and numbers.ndim == 1
+    if not whole or (len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < rows):
+        raise ReplyError(f"these are no numbers of {rows} rows")
+    return numbers.astype(np.int64)
+
+
+@dataclass
+class _OpenTree:
+    """What a passive party remembers of the tree that is grown."""
+
+    number: int
+    adder: Adder
+    drawn: np.ndarray  # bool (rows,)
+    nodes: np.ndarray  # the node of each row, -1 at a leaf
+    begun: Message  # by which it was
+    asked: set[int] = field(default_factory=set)  # nodes whose sums were told
+    listed: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by node, what each place of a reply was
+    histograms: dict[int, Histogram] = field(default_factory=dict)
+
+
+@dataclass
+class PassiveParty(Party):
+    """A party without labels: it adds gradients that it cannot read, and keeps where its splits lie.
+
+    What it is told: ciphertexts of gradients, anew for each tree; which rows are together at which node; which of its
+    own candidates were chosen. What it tells: sums under encryption, in an order of its own for each node, and which
+    rows go left at a split that was chosen. A tree is begun once, and a node of it asked about once: each further
+    answer would tell more of the order in its columns. Source: Cheng et al. 2021, algorithms 1 and 2.
+
+    ``secret`` decides the order of its candidates; it is drawn unless given. With ``agreed`` one forest is grown, with
+    these settings, of at most ``most_trees``; else any. Where it ``grows`` none, it has the splits of one that was
+    grown before.
+    """
+
+    secret: int = field(default_factory=lambda: secrets.randbits(128))
+    agreed: Boosting | None = None
+    most_trees: int = 0
+    grows: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._settings = Boosting()
+        self._begun: Message | None = None
+        self._tree: _OpenTree | None = None
+
+    @staticmethod
+    def from_part(name: str, table: Table, part: Mapping[str, Any], **more: Any) -> "PassiveParty":
+        """The party with what it kept of a forest, and a table of other patients; ``more`` as in :class:`Party`."""
+        return PassiveParty(name, table, records_of(part), grows=False, **more)
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """What this party answers to whoever leads the run, by kind."""
+        return {**super().handlers(), "carry": self._carry}
+
+    def between(self) -> Mapping[str, Handler]:
+        """What this party answers to the active one, by kind."""
+        growing = {"begin": self._begin, "gradients": self._gradients, "sums": self._sums, "split": self._split}
+        return {**(growing if self.grows else {}), "sides": self._sides}
+
+    def _carry(self, message: Message) -> Message:
+        """Take what the active party says, and answer it; whoever carries it reads neither, where it is in letters."""
+        turn, sender = int(message.words["t"]), str(message.words["from"])
+        if self.parties and sender != self.parties[0]:
+            raise ReplyError(f"{sender!r} is not the active party of this run")
+        if turn <= self.turn:
+            raise ReplyError("what was said before in this run was carried here again")
+        before, self.turn = self.turn, turn
+        try:
+            reply = self._handle(self.open(sender, message.arrays["m0"]), self.between())
+        except Exception:
+            self.turn = before
+            raise
+        return message.answer(arrays={"m0": self.close(sender, reply)})
+
+    def state(self) -> Message | None:
+        """All that this party needs to go on: at the beginning of a tree, or before the first."""
+        state = super().state()
+        if state is None or (self._tree is not None and self._tree.asked):
+            return None
+        messages = {"begin": self._begun, "gradients": self._tree.begun if self._tree is not None else None}
+        arrays = {name: message.as_array() for name, message in messages.items() if message is not None}
+        return replace(state, arrays={**state.arrays, **arrays})
+
+    def restore(self, state: Message) -> None:
+        """Take up a state."""
+        super().restore(state)
+        for name in ("begin", "gradients"):
+            if name in state.arrays:
+                self._handle(Message.from_bytes(state.arrays[name].tobytes()), self.between())
+        self.records[:] = records_of(state.words)
+
+    def order(self, tree: int, node: int, count: int) -> np.ndarray:
+        """In which order this party says its candidates at a node: places say nothing of columns and cuts."""
+        return rng_for(self.secret, "candidates", tree, node).permutation(count)
+
+    def _begin(self, message: Message) -> Message:
+        """A forest begins: bins are cut on the rows that it is grown on, and the key is known."""
+        asked = Boosting.model_validate(message.words["settings"])
+        if self.agreed is not None and asked != self.agreed.model_copy(update={"seed": asked.seed}):
+            raise ReplyError("a forest was begun with other settings than those of the plan")
+        if self.agreed is not None and self._begun is not None:
+            raise ReplyError("a second forest was begun in one run")
+        self._settings = asked
+        self._key = PublicKey(int(message.words["key"], 16))
+        self._rows = check_rows(message.arrays["rows"], len(self.values))
+        self._cuts, self._bins = bin_columns(self.values[self._rows], self._settings.bins)
+        self.records.clear()
+        self._begun, self._tree = message, None
+        return message.answer()
+
+    def _gradients(self, message: Message) -> Message:
+        """A tree begins: the gradients of the rows that it is grown on, under encryption."""
+        words, rows = message.words, check_rows(message.arrays["rows"], len(self._rows))
+        last = -1 if self._tree is None else self._tree.number
+        if self.agreed is not None and not last < int(words["tree"]) < self.most_trees:
+            raise ReplyError(f"tree {words['tree']} was begun after tree {last} of at most {self.most_trees}")
+        self._layout = Layout.of(int(words["numbers"]), int(words["width"]), self._key.bits, self._settings.packing)
+        chunks = [self._key.from_bytes(message.arrays[f"chunk{k}"]) for k in range(self._layout.chunks)]
+        if any(len(chunk) != len(rows) for chunk in chunks):
+            raise ReplyError("there are not as many ciphertexts as rows")
+        ciphertexts = dict(zip(rows.tolist(), map(list, zip(*chunks, strict=True)), strict=True))
+        drawn = np.zeros(len(self._rows), bool)
+        drawn[rows] = True
+        adder = Adder(self._key, ciphertexts, self._bins, self._settings.sparse)
+        self._tree = _OpenTree(int(words["tree"]), adder, drawn, np.zeros(len(self._rows), np.int64), message)
+        return message.answer()
+
+    def _sums(self, message: Message) -> Message:
+        """The sums left of every candidate, for each node that is asked about, in an order of this party's own."""
+        tree, nodes = self._open_tree(message), message.words["nodes"]
+        self._check_asked(tree, [int(node) for node, _ in nodes])
+        tree.nodes = message.arrays["at"].astype(np.int64)
+        with self.clock.at("adding"):
+            self._add_level(tree, nodes)
+        counts, sums = [], []
+        for node, _ in nodes:
+            tree.listed[node], below = self._candidates(tree, node)
+            counts.append(len(below))
+            sums += below
+        return message.answer({"counts": counts}, self._write_sums(sums))
+
+    def _check_asked(self, tree: _OpenTree, nodes: Sequence[int]) -> None:
+        """Raise ReplyError for a node that was asked about before, and for more than a tree of this depth has."""
+        if len(set(nodes)) < len(nodes) or tree.asked & set(nodes):
+            raise ReplyError("the sums of a node were asked for a second time")
+        if len(tree.asked) + len(nodes) >= 2**self._settings.depth:
+            raise ReplyError(f"sums of more nodes were asked for than a tree of {self._settings.depth} levels has")
+        tree.asked |= set(nodes)
+
+    def _add_level(self, tree: _OpenTree, nodes: Sequence[Sequence[int]]) -> None:
+        """Add up all nodes of a level; of two siblings the larger as a difference, where that is asked for."""
+        rows = {node: np.flatnonzero((tree.nodes == node) & tree.drawn) for node, _ in nodes}
+        before, tree.histograms = tree.histograms, {}
+        for node, parent in sorted(nodes, key=lambda pair: len(rows[pair[0]])):
+            sibling = next((other for other, its in nodes if its == parent and other != node), None)
+            if self._settings.subtraction and parent in before and sibling in tree.histograms:
+                histogram = tree.adder.by_difference(before[parent], tree.histograms[sibling], rows[node])
+            else:
+                histogram = tree.adder.direct(rows[node])
+            tree.histograms[node] = histogram
+
+    def _candidates(self, tree: _OpenTree, node: int) -> tuple[list[tuple[int, int]], list[list["mpz"]]]:
+        """A node's candidates and the sums on their left, both in the order in which they are said."""
+        rows = np.flatnonzero((tree.nodes == node) & tree.drawn)
+        listed, below = [], []
+        for column, bins in enumerate(tree.histograms[node]):
+            counts = np.bincount(self._bins[rows, column], minlength=self._settings.bins)
+            possible = set(candidate_bins(counts, self._settings.least_samples).tolist())
+            running = [self._key.gmpy.mpz(1)] * self._layout.chunks
+            for number, sums in bins.items():
+                running = self._key.add(running, sums)
+                if number in possible:
+                    listed.append((column, number))
+                    below.append(running)
+        order = self.order(tree.number, node, len(listed))
+        return [listed[k] for k in order], [below[k] for k in order]
+
+    def _write_sums(self, sums: list[list["mpz"]]) -> Arrays:
+        """Sums as ciphertexts that nobody can tell from any others, several in one where that is asked for."""
+        written, splits = {}, self._layout.splits
+        for k in range(self._layout.chunks):
+            with self.clock.at("packing"):
+                chunk = [ciphertexts[k] for ciphertexts in sums]
+                width = self._layout.width * self._layout.together
+                joined = [self._key.join(chunk[j : j + splits], width) for j in range(0, len(chunk), splits)]
+            with self.clock.at("hiding"):
+                written[f"chunk{k}"] = self._key.to_bytes(map(self._key.rerandomise, joined))
+        return written
+
+    def _split(self, message: Message) -> Message:
+        """Write down candidates that were chosen, and say which rows of their nodes go left."""
+        tree, numbers, sides = self._open_tree(message), [], []
+        for node, place in message.words["splits"]:
+            listed = tree.listed.get(node, [])
+            if not 0 <= place < len(listed):
+                raise ReplyError("a candidate was chosen that this party did not offer")
+            column, after = listed[place]
+            numbers.append(len(self.records))
+            self.records.append(Split(column, float(self._cuts[column][after])))
+            sides.append((tree.nodes == node) & (self._bins[:, column] <= after))
+            del tree.listed[node]  # one split a node, or each further answer would tell the order of other columns
+        return message.answer({"records": numbers}, {"left": np.array(sides)})
+
+    def _sides(self, message: Message) -> Message:
+        """Which rows go left at which of the party's splits: a prediction's question."""
+        records = message.words["records"]
+        rows = [check_rows(message.arrays[f"rows{k}"], len(self.values)) for k in range(len(records))]
+        left = [self.sides([record], some)[0] for record, some in zip(records, rows, strict=True)]
+        return message.answer(arrays={f"left{k}": side for k, side in enumerate(left)})
+
+    def _open_tree(self, message: Message) -> _OpenTree:
+        if self._tree is None or self._tree.number != message.words["tree"]:
+            raise ReplyError("this is about a tree that is not being grown here")
+        return self._tree

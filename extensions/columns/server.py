@@ -1,0 +1,300 @@
+"""A run over split columns at real sites: prepared at the coordinator's desk, led by the server, written down.
+
+After every exchange the journal holds all that the next one is made of, so that a run which is started again asks the
+very same questions, under the same numbers, and sites give the answers that they have written down.
+"""
+
+import itertools
+import json
+import secrets
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, RecordDict
+from flwr.app import Message as FlowerMessage
+
+from fedsmall.audit_log import AuditLog
+from fedsmall.errors import PlanError
+from fedsmall.extensions.columns.conducting import (
+    BLIND,
+    DONE,
+    MEET,
+    Phases,
+    Stage,
+    advance,
+    conducting_phases,
+    grow_message,
+    meeting_phases,
+    predict_message,
+)
+from fedsmall.extensions.columns.messages import Message
+from fedsmall.extensions.columns.page import Facts, Learnt, knowledge_lines, knowledge_of, write_real_page
+from fedsmall.extensions.columns.plan import COLUMN_SHEET, COLUMNS, MESSAGE, ColumnPlan, ColumnSheet, ForestOf
+from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Columns, Task, as_toml
+from fedsmall.files import one_line, write
+from fedsmall.sealing.words import ROLL
+from fedsmall.sim.consortium import members, runs
+from fedsmall.sim.consortium.records.run_log import run_log
+from fedsmall.sim.runs.files import write_json
+from fedsmall.strategies.server.asking import wait_for_sites
+from fedsmall.strategies.server.journal import FileJournal, put
+from fedsmall.strategies.server.retrying_grid import RetryingGrid
+from fedsmall.wire import CONFIG, ROUND
+
+KIND = f"{MessageType.QUERY}.{COLUMNS}"
+JOURNAL = "journal"  # in the run's folder
+
+Told = Mapping[str, Any]  # what outcome.json holds
+
+
+def prepare(folder: Path, run: str, scenario: Columns, **patience: Any) -> Path:
+    """Make the folder of a new run with its sheet; returns it.
+
+    Raises PlanError for a scenario of several methods or seeds, for one that sends no messages, for a party that is no
+    admitted site or lacks the identity that ``sealed`` asks for, and where there is a run of that name.
+    """
+    plans = scenario.plans()
+    if len(plans) != 1 or not METHODS[plans[0].name].apart:
+        raise PlanError(
+            "A run over split columns at real sites takes one seed and one method, SecureBoost or SecureBoostPlus."
+        )
+    sites = tuple(sorted(scenario.task.columns))
+    runs.admitted_sites(folder, list(scenario.task.columns))
+    home = _new_home(folder / "runs", run)
+    roll = _roll(folder, scenario)
+    columns = ColumnPlan(
+        parties=tuple(scenario.task.columns),
+        reading=scenario.task.reading,
+        settings=plans[0].settings,
+        test=scenario.test,
+        key_bits=scenario.key_bits,
+        sealed=bool(roll),
+    )
+    words: dict[str, Any] = {"run": run, "id": secrets.token_hex(8), "about": scenario.about, **patience}
+    sheet = ColumnSheet(columns=columns, sites=sites, quorum=len(sites), roll=roll, **words)
+    return _write_sheet(home, sheet, plans[0].label)
+
+
+def prepare_prediction(home: Path, name: str | None = None, **patience: Any) -> Path:
+    """Make the folder of a run that asks the forest of a finished run in ``home`` about new patients; returns it.
+
+    Raises PlanError where that run is not finished or was itself no learning, and where there is one of that ``name``.
+    """
+    sheet = read_sheet(home)
+    if not (home / "outcome.json").exists() or sheet.columns.of is not None:
+        raise PlanError(f"{home.name!r} has grown no forest, or is not finished; `fedsmall status` shows how it goes")
+    runs.admitted_sites(home.parents[1], list(sheet.sites))
+    free = (f"{sheet.run}-predictions-{k}" for k in itertools.count(1))
+    run = name or next(other for other in free if not (home.parent / other).exists())
+    columns = sheet.columns.model_copy(update={"of": ForestOf(run=sheet.run, id=sheet.id)})
+    changes = {"run": run, "id": secrets.token_hex(8), "columns": columns, **patience}
+    asking = ColumnSheet(**{**vars(sheet), **changes})
+    return _write_sheet(_new_home(home.parent, run), asking, f"the forest of {sheet.run}")
+
+
+def read_sheet(folder: Path) -> ColumnSheet:
+    """The sheet in the folder of a run."""
+    return ColumnSheet.model_validate_json((folder / COLUMN_SHEET).read_text())
+
+
+def _new_home(homes: Path, run: str) -> Path:
+    if (homes / run).exists():
+        raise PlanError(f"There is a run {run!r} already. Choose --name.")
+    return homes / run
+
+
+def _write_sheet(home: Path, sheet: ColumnSheet, what: str) -> Path:
+    home.mkdir(parents=True, mode=0o700)
+    write(home / COLUMN_SHEET, sheet.model_dump_json(exclude_defaults=True, indent=1).encode(), flush=True)
+    AuditLog(home / "log.jsonl", run=sheet.run, id=sheet.id).write("prepared", sites=list(sheet.sites), method=what)
+    return home
+
+
+def _roll(folder: Path, scenario: Columns) -> dict[str, str]:
+    """The identities of the consortium's sites where parties write letters to each other; else none."""
+    if scenario.sealed is False:
+        return {}
+    roll = members.roll_of(members.load(folder))
+    missing = sorted(set(scenario.task.columns) - set(roll))
+    if missing and scenario.sealed:
+        raise PlanError(
+            f"{', '.join(missing)} has sent no identity for sealed letters: `fedsmall site keygen` there, then "
+            "`fedsmall consortium add-site NAME --key site.key.pub`; or run without sealed."
+        )
+    return {} if missing else roll
+
+
+@dataclass
+class Traffic:
+    """What was carried: ``exchanges`` in all, ``seconds`` that they took, messages and bytes by site."""
+
+    exchanges: int = 0
+    seconds: float = 0.0
+    messages: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[str] = field(default_factory=Counter)
+
+
+def conduct(sheet: ColumnSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[str, Any], dict[str, int]]:
+    """Wait for all sites, and lead the run from where its journal has it.
+
+    Returns what ``outcome.json`` is to hold, and what the log says at the end.
+    Raises PlanError, with every site's reason, where one refuses or is silent: no party of such a run can be done
+    without.
+    """
+    wait_for_sites(sheet, grid)
+    journal, phases = FileJournal(folder / JOURNAL), _phases_of(sheet.columns)
+    stage, traffic = _read_journal(sheet, journal)
+    mail = Mail(sheet, grid, traffic)
+    while stage.phase != DONE:
+        begun = time.monotonic()
+        stage = advance(phases, stage, mail)
+        traffic.exchanges += 1
+        traffic.seconds += time.monotonic() - begun
+        words = {"phase": stage.phase, "words": stage.words, "traffic": vars(traffic)}
+        journal.save(traffic.exchanges, stage.arrays, words)
+        _note_progress(folder, stage, sheet, traffic)
+    told = {key: stage.words[key] for key in ("common", "rows", "worth", "splits")}
+    sent = {"messages": traffic.messages, "bytes": traffic.bytes, "seconds": traffic.seconds}
+    told |= {COLUMNS: json.loads(sheet.columns.model_dump_json()), **sent, "exchanges": traffic.exchanges}
+    return told, {"rounds": sheet.columns.settings.rounds}
+
+
+def _phases_of(plan: ColumnPlan) -> Phases:
+    if plan.of is not None:
+        phases = conducting_phases(plan.parties, predict_message(plan.parties), least=1)
+    else:
+        phases = conducting_phases(plan.parties, grow_message(plan.parties, plan.settings, plan.test))
+    return {**meeting_phases(plan.parties), **phases}
+
+
+def _read_journal(sheet: ColumnSheet, journal: FileJournal) -> tuple[Stage, Traffic]:
+    """Where the run stands, and what was carried for it."""
+    if (entry := journal.latest()) is None:
+        return Stage(MEET if sheet.columns.sealed else BLIND), Traffic()
+    _, arrays, meta = entry
+    traffic = meta["traffic"]
+    counters = {key: Counter(traffic[key]) for key in ("messages", "bytes")}
+    return Stage(meta["phase"], meta["words"], arrays), Traffic(traffic["exchanges"], traffic["seconds"], **counters)
+
+
+class Mail:
+    """Carries the messages of one exchange to the sites that they are for; counts them by the site at the other end."""
+
+    def __init__(self, sheet: ColumnSheet, grid: RetryingGrid, traffic: Traffic) -> None:
+        self.sheet, self.grid, self.traffic = sheet, grid, traffic
+        self.plan = sheet.columns.model_dump_json()
+
+    def __call__(self, messages: Sequence[Message]) -> list[Message]:
+        """All replies, in the order of the messages."""
+        nodes = {node.name: node.node_id for node in self.grid.get_nodes()}
+        if missing := sorted({message.to for message in messages} - set(nodes)):
+            raise PlanError(
+                f"{', '.join(missing)} went away; a run over split columns needs all of its sites. "
+                f"`fedsmall resume {self.sheet.run}` goes on from here."
+            )
+        orders = [self._order(message, nodes[message.to]) for message in messages]
+        received = {reply.metadata.reply_to_message_id: reply for reply in self.grid.send_and_receive(orders)}
+        replies = [received.get(order.metadata.message_id) for order in orders]
+        pairs = list(zip(messages, replies, strict=True))
+        faults = [_fault(message.to, reply) for message, reply in pairs if reply is None or reply.has_error()]
+        if faults:
+            raise PlanError("Not every site takes part. " + "; ".join(faults))
+        return [self._read(message, reply) for message, reply in pairs]
+
+    def _order(self, message: Message, node: int) -> FlowerMessage:
+        words = ConfigRecord({COLUMNS: self.plan, ROUND: self.traffic.exchanges + 1})
+        if self.sheet.columns.sealed:
+            words[ROLL] = json.dumps(self.sheet.roll)
+        content = message.as_array()
+        self.traffic.messages[message.to] += 1
+        self.traffic.bytes[message.to] += len(content)
+        return FlowerMessage(RecordDict({CONFIG: words, COLUMNS: ArrayRecord({MESSAGE: Array(content)})}), node, KIND)
+
+    def _read(self, question: Message, reply: FlowerMessage | None) -> Message:
+        try:
+            assert reply is not None
+            content = reply.content.array_records[COLUMNS][MESSAGE].numpy()
+            answer = Message.from_bytes(content.tobytes())
+        except (KeyError, ValueError, TypeError):
+            raise PlanError(f"{question.to}: its answer cannot be read") from None
+        if (answer.sender, answer.kind) != (question.to, question.kind):
+            raise PlanError(f"{question.to}: its answer is to another question")
+        self.traffic.bytes[question.to] += content.nbytes
+        return answer
+
+
+def _fault(site: str, reply: FlowerMessage | None) -> str:
+    line = "no answer in time" if reply is None else one_line(reply.error.reason or "no reason given", 300)
+    return line if line.startswith(f"{site}:") else f"{site}: {line}"
+
+
+def _note_progress(folder: Path, stage: Stage, sheet: ColumnSheet, traffic: Traffic) -> None:
+    rounds = 1 if sheet.columns.of is not None else sheet.columns.settings.rounds
+    t = rounds if stage.phase == DONE else int(stage.words.get("round", 0))
+    now = {"t": t, "rounds": rounds, "seconds": traffic.seconds, "events": []}
+    put(folder / "progress.json", json.dumps(now).encode())
+
+
+def write_run(folder: Path, told: Told) -> None:
+    """Write scenario, summary and page of a run into ``folder``, which holds its sheet and log; ``told`` came of it.
+
+    No party's part of the forest is here: each lies with its site.
+    """
+    sheet = read_sheet(folder)
+    scenario = _scenario_of(sheet)
+    plan = scenario.plans()[0]
+    row = {"method": plan.label, "name": plan.name, "seed": plan.seed, **told["worth"], "seconds": told["seconds"]}
+    row |= {key: told[key] for key in ("messages", "bytes", "splits")}
+    settings, log = as_toml(scenario), run_log(AuditLog(folder / "log.jsonl").entries())
+    write(folder / "scenario.toml", settings)
+    write_json(folder / "summary.json", {"common": told["common"], "rows": [row]})
+    words = {"sheet": sheet, "method": plan.label, "told": told, "log": log, "learnt": _knowledge(told)}
+    write_real_page(folder, settings=settings.decode(), **words)
+
+
+def _scenario_of(sheet: ColumnSheet) -> Columns:
+    """The run as a scenario: with the sites' tables beside it, a simulation grows the same forest."""
+    plan = sheet.columns
+    settings = plan.settings.model_dump(mode="json", exclude_defaults=True)
+    name = "SecureBoostPlus" if all(settings.get(key) for key in SAVES_TIME) else "SecureBoost"
+    return Columns(
+        name=sheet.run,
+        about=sheet.about,
+        task=Task(columns={site: f"{site}.csv" for site in plan.parties}, **plan.reading.model_dump()),
+        seeds=(settings.pop("seed", 0),),
+        test=plan.test,
+        key_bits=plan.key_bits,
+        sealed=plan.sealed,
+        boosting={key: value for key, value in settings.items() if key not in METHODS[name].sets},
+        method=({"name": name},),
+    )
+
+
+def _knowledge(told: Told) -> list[Learnt]:
+    plan = ColumnPlan.model_validate(told[COLUMNS])
+    facts = Facts(plan.parties, told["common"], told["splits"], plan.settings, sealed=plan.sealed)
+    return knowledge_of(facts, is_prediction=plan.of is not None)
+
+
+def outcome_lines(home: Path, outcome: Told) -> list[str]:
+    """What came of the finished run in ``home``, in lines for the coordinator."""
+    plan = ColumnPlan.model_validate(outcome[COLUMNS])
+    sent = f"{sum(outcome['messages'].values())} messages, {sum(outcome['bytes'].values())} bytes"
+    worth = ", ".join(f"{name} {value:.3f}" for name, value in outcome["worth"].items() if name != "held_out")
+    splits = ", ".join(f"{site} {count}" for site, count in outcome["splits"].items())
+    result, kept = f"the forest on those held out: {worth or 'not told'}", "; each site keeps its part of the forest"
+    if plan.of is not None:
+        kept = ""
+        result = (
+            f"{plan.active} has what the forest of {plan.of.run} says of them (fedsmall site predictions RUN there)"
+        )
+    return [
+        f"{outcome['common']} patients are at all sites; {result}",
+        f"splits by site: {splits}; {sent}, {outcome['seconds']:.0f} s",
+        *knowledge_lines(_knowledge(outcome)),
+        f"in {home}: outcome.json, summary.json, log.jsonl{kept}",
+    ]

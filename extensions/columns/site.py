@@ -1,0 +1,393 @@
+"""A site in a run over split columns: its party, kept between messages, whose every answer is written down.
+
+What is kept of a finished forest is a file in the run's folder; until then a notebook of what was asked, from which a
+station that was killed goes on.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedsmall.clients.consent import Consent
+from fedsmall.clients.memory import RUNS, check_same_data, folders_of, put
+from fedsmall.clients.patients import Answer
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.sealing.desk import Desk
+from fedsmall.clients.sealing.letters import Letters
+from fedsmall.clients.upkeep.at_rest import opened, seal
+from fedsmall.errors import DataError, PlanError, PolicyError, ReplyError
+from fedsmall.extensions.columns.active import ActiveParty
+from fedsmall.extensions.columns.conducting import KEYS, MEET
+from fedsmall.extensions.columns.messages import Message
+from fedsmall.extensions.columns.party import Party, PassiveParty
+from fedsmall.extensions.columns.plan import COLUMNS, MESSAGE, ColumnPlan, ForestOf
+from fedsmall.extensions.columns.tables import read_party_table, read_target
+from fedsmall.files import one_line
+from fedsmall.run_sheet import RUN, RUN_ID
+from fedsmall.sealing.letters import Announcement, LetterError, Post, digest
+from fedsmall.wire import ROUND, Arrays
+
+PART = "columns.json"  # in a run's folder at a site: its part of the forest
+PREDICTIONS = "predictions.csv"  # in that of a prediction, at the active site
+WORTH = "worth.json"  # and at the active one what it is worth, whether or not that was told
+NOTEBOOK = "columns"  # a folder in the run's
+QUESTION, STATE, ANSWER = "question", "state", "answer"
+DIGEST = 32
+
+
+class Shelf:
+    """Files of one folder at a site, each sealed at rest."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, file: str, content: bytes) -> None:
+        """Keep bytes in a file of this name."""
+        put(self.folder / file, seal(content))
+
+    def read(self, file: str) -> bytes | None:
+        """The bytes in a file; None where there is none."""
+        path = self.folder / file
+        return opened(path.read_bytes()) if path.exists() else None
+
+
+class Notebook:
+    """What a site was asked in one run, each question once, in the run's ``folder`` at the site.
+
+    A question has a number, and its answer is written down before it leaves. Asked again, the site says the same bytes;
+    asked otherwise under a number that is past, it refuses: who resumes a run again and again learns nothing twice. A
+    station that was killed takes up the last state of its party and asks it again what was asked since.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._shelf = Shelf(folder / NOTEBOOK)
+
+    def check_plan(self, plan: str) -> None:
+        """Raise PlanError where the run was begun with another plan."""
+        if (before := self.plan()) is None:
+            self._shelf.write("plan", plan.encode())
+        elif before != plan:
+            raise PlanError("the plan is another than that with which this run was begun here")
+
+    def plan(self) -> str | None:
+        """The plan with which the run was begun; None where none was."""
+        return None if (plan := self._shelf.read("plan")) is None else plan.decode()
+
+    def draw(self, name: str, make: Callable[[], str]) -> str:
+        """What was drawn by chance under a name; it is drawn once in a run."""
+        drawn = json.loads(self._shelf.read("drawn.json") or "{}")
+        if name not in drawn:
+            drawn[name] = make()
+            self._shelf.write("drawn.json", json.dumps(drawn).encode())
+        return str(drawn[name])
+
+    def answer_before(self, number: int, question: bytes) -> bytes | None:
+        """What was answered to a question before; None where it is a new one. PlanError where it is neither."""
+        last = self._last()
+        if number > last:
+            if (self._shelf.folder / "over").exists():
+                raise PlanError("this run is over here; what was kept for it is gone")
+            return None
+        answer = self._shelf.read(f"{number:09d}.{ANSWER}") if number == last else None
+        if answer is None or answer[:DIGEST] != hashlib.sha256(question).digest():
+            raise PlanError(
+                "this site has answered another question in this place of the run, and answers no second one"
+            )
+        return answer[DIGEST:]
+
+    def note(self, number: int, question: bytes, answer: bytes, state: bytes | None) -> None:
+        """Write down a question and its answer, and what was before it as far as ``state`` makes that needless.
+
+        The answer comes last: until it is there, nothing was asked.
+        """
+        if state is None:
+            self._shelf.write(f"{number:09d}.{QUESTION}", question)
+        else:
+            self._shelf.write(f"{number:09d}.{STATE}", state)
+        self._shelf.write(f"{number:09d}.{ANSWER}", hashlib.sha256(question).digest() + answer)
+        for path in self._numbered(ANSWER, *((QUESTION, STATE) if state is not None else ())):
+            if _number_of(path) < number:
+                path.unlink()
+
+    def since(self) -> tuple[bytes | None, list[bytes]]:
+        """The last state, None where there was none yet, and what was asked since, in order."""
+        last = self._last()
+        states = [path for path in self._numbered(STATE) if _number_of(path) <= last]
+        begun = _number_of(states[-1]) if states else -1
+        asked = [path for path in self._numbered(QUESTION) if begun < _number_of(path) <= last]
+        read = self._shelf.read
+        return read(states[-1].name) if states else None, [read(path.name) or b"" for path in asked]
+
+    def end(self) -> None:
+        """The run is over: its last answer stays, for who has not heard it, and nothing else does."""
+        self._shelf.write("over", b"")
+        for path in self._shelf.folder.glob("*"):
+            if path.name not in ("over", "plan", f"{self._last():09d}.{ANSWER}"):
+                path.unlink()
+
+    def _last(self) -> int:
+        return max((_number_of(path) for path in self._numbered(ANSWER)), default=-1)
+
+    def _numbered(self, *kinds: str) -> list[Path]:
+        return sorted(path for kind in kinds for path in self._shelf.folder.glob(f"*.{kind}"))
+
+
+def _number_of(path: Path) -> int:
+    return int(path.name.partition(".")[0])
+
+
+class Correspondence:
+    """The letters of one site in one run: bound to the run, its plan, the roll and the keys of all parties."""
+
+    def __init__(self, desk: Desk, plan: ColumnPlan) -> None:
+        announced, roll = desk.announced()
+        keys = [[site, each.sealing, each.commitment] for site, each in sorted(announced.items())]
+        self._post: Post = desk.post(plan, announced)
+        self._thread = digest("columns", desk.run, roll, keys)
+
+    def write(self, kind: str, t: int, to: str, content: bytes) -> bytes:
+        """A letter."""
+        return self._post.write(kind, t, to, self._thread, content)
+
+    def open(self, kind: str, t: int, sender: str, letter: bytes) -> bytes:
+        """What a letter holds; LetterError where it is not the one that it should be."""
+        return self._post.open(kind, t, sender, self._thread, letter)
+
+
+@dataclass
+class Seat:
+    """A party in a run, and what was asked of it; ``desk`` is where the parties write letters."""
+
+    run: str
+    plan: ColumnPlan
+    party: Party
+    notebook: Notebook
+    desk: Desk | None
+
+
+class ColumnDesk:
+    """The party of the site ``name``, whose table is the file ``data``; ``letters`` know the consortium's sites."""
+
+    def __init__(self, name: str, data: Path | None, letters: Letters, consent: Consent) -> None:
+        self.name, self.data, self.letters, self.consent = name, data, letters, consent
+        self._seat: Seat | None = None
+
+    def answer(self, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+        """What the site's party says to a message; one that is sent again has the same answer.
+
+        Raises PolicyError where the site takes no part, WaitsError where it is to be asked again, and PlanError for
+        what is no message of this run.
+        """
+        try:
+            plan = ColumnPlan.model_validate_json(str(config[COLUMNS]))
+        except (KeyError, ValidationError):
+            raise PlanError("the order holds no plan over split columns that this version of fedsmall knows") from None
+        check_policy(policy, plan)
+        self.consent.check_lines(policy, plan.model_dump_json(), lambda: describe(plan, self.name), config)
+        self.consent.check_paused(COLUMNS)
+        try:
+            reply = self._reply(plan, policy, config, arrays[f"{COLUMNS}/{MESSAGE}"].tobytes())
+        except (ReplyError, KeyError, ValidationError) as error:
+            self._seat = None  # what it was asked may be half done: the notebook holds what was whole
+            raise PlanError(f"a message of this run cannot be answered: {one_line(error, 200)}") from None
+        except Exception:
+            self._seat = None
+            raise
+        return {"config": {COLUMNS: self.name}}, {f"{COLUMNS}/{MESSAGE}": reply.as_array()}
+
+    def _reply(self, plan: ColumnPlan, policy: Policy, config: Mapping[str, Any], question: bytes) -> Message:
+        number, message = int(config[ROUND]), Message.from_bytes(question)
+        folder = self.letters.folder_of(config)
+        notebook = Notebook(folder)
+        notebook.check_plan(plan.model_dump_json())
+        answer = notebook.answer_before(number, question)
+        if answer is None:
+            seat = self._take_seat(plan, policy, config)
+            reply = self._ask(seat, message, policy, config)
+            answer = _without_small_counts(reply, policy).to_bytes()
+            if reply.words.get("worth"):
+                Shelf(folder).write(WORTH, json.dumps(reply.words["worth"]).encode())
+            if message.kind == "keep":
+                _keep_result(seat, folder)
+            state = seat.party.state() if message.kind not in (MEET, KEYS) else None
+            notebook.note(number, question, answer, None if state is None else state.to_bytes())
+        if message.kind == "keep":
+            notebook.end()
+            if plan.sealed:
+                shutil.rmtree(self.letters.desk(config).folder, ignore_errors=True)
+            self._seat = None
+        return Message.from_bytes(answer)
+
+    def _ask(self, seat: Seat, message: Message, policy: Policy, config: Mapping[str, Any]) -> Message:
+        if seat.desk is None:
+            return seat.party.answer(message)
+        if message.kind == MEET:
+            self.letters.known_roll(config, policy)
+            return message.answer({"announced": seat.desk.announce().model_dump()})
+        if message.kind == KEYS:
+            announced = _read_announcements(message.words["announced"])
+            seat.desk.take(announced, self.letters.known_roll(config, policy), seat.plan.parties)
+            return message.answer()
+        if seat.party.letters is None:
+            seat.party.letters = Correspondence(seat.desk, seat.plan)
+        return seat.party.answer(message)
+
+    def _take_seat(self, plan: ColumnPlan, policy: Policy, config: Mapping[str, Any]) -> Seat:
+        """The party of this run: as it sits here, or from its notebook."""
+        run = f"{config.get(RUN, '')} {one_line(config.get(RUN_ID, ''), 64)}"
+        if self._seat is None or (self._seat.run, self._seat.plan) != (run, plan):
+            self._seat = None
+            folder = self.letters.folder_of(config)
+            notebook = Notebook(folder)
+            check_same_data(folder, hashlib.sha256(self._table(plan, policy).read_bytes()).hexdigest())
+            desk = self.letters.desk(config) if plan.sealed else None
+            seat = Seat(run, plan, self._party(plan, policy, notebook), notebook, desk)
+            _go_on(seat)
+            self._seat = seat
+        return self._seat
+
+    def _table(self, plan: ColumnPlan, policy: Policy) -> Path:
+        """The file whose rows take part: the site's table, or its new patients."""
+        path = self.data if plan.of is None else self.letters.identity.parent / str(policy.predict_from)
+        if path is None or not path.is_file():
+            raise PlanError(
+                "the table of new patients is not there (predict_from)"
+                if plan.of is not None
+                else "a run over split columns wants one table at every site; this one has none"
+            )
+        return path
+
+    def _party(self, plan: ColumnPlan, policy: Policy, notebook: Notebook) -> Party:
+        """The party as it begins, with its table read anew."""
+        path = self._table(plan, policy)
+        shared: dict[str, Any] = {"parties": plan.parties, "draw": notebook.draw}
+        if plan.of is not None:
+            part = self._part_of(plan.of)
+            table = read_party_table(path, plan.reading, part["columns"])
+            kind = ActiveParty if plan.active == self.name else PassiveParty
+            return kind.from_part(self.name, table, part, **shared)
+        table = read_party_table(path, plan.reading)
+        if len(table.identifiers) < policy.least_samples or not table.columns:
+            raise PolicyError(f"this site has no column, or fewer than {policy.least_samples} rows (least_samples)")
+        if plan.active != self.name:
+            order = int(notebook.draw("order", lambda: str(PassiveParty(self.name, table).secret)))
+            shared |= {"secret": order, "agreed": plan.settings, "most_trees": plan.most_trees}
+            return PassiveParty(self.name, table, **shared)
+        target = read_target(path, plan.reading)
+        if len(target.classes) > len(plan.reading.classes or ("", "")):
+            raise DataError(
+                "there are more than two classes; name them in the scenario (classes = [...]), for other parties hold "
+                "a run to the number of its trees"
+            )
+        shared |= {"target": target.values, "classes": len(target.classes), "class_names": target.classes}
+        return ActiveParty(self.name, table, key_bits=plan.key_bits, **shared)
+
+    def _part_of(self, forest: ForestOf) -> dict[str, Any]:
+        """What this site has kept of a forest; PlanError where that is nothing."""
+        for folder in folders_of(self.letters.home / RUNS, forest.run):
+            mark, part = folder / "id", Shelf(folder).read(PART)
+            if mark.exists() and mark.read_text() == forest.id and part is not None:
+                return dict(json.loads(part))
+        raise PlanError(f"this site has no part of a forest of the run {one_line(forest.run, 100)!r}")
+
+
+def _without_small_counts(reply: Message, policy: Policy) -> Message:
+    """A share of few patients is as good as their labels: the reply without it."""
+    worth = reply.words.get("worth")
+    if not worth or (policy.judge and worth["held_out"] >= policy.count_floor):
+        return reply
+    return Message(reply.sender, reply.to, reply.kind, {**reply.words, "worth": {}}, reply.arrays)
+
+
+def _keep_result(seat: Seat, folder: Path) -> None:
+    """Keep what a run was for: the part of a forest or, at the active party, what one says of new patients."""
+    if seat.plan.of is None:
+        Shelf(folder).write(PART, json.dumps(seat.party.part()).encode())
+    elif isinstance(seat.party, ActiveParty) and seat.party.predicted is not None:
+        rows = seat.party.prediction_rows(seat.plan.reading, seat.party.predicted)
+        text = io.StringIO()
+        table = csv.DictWriter(text, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+        Shelf(folder).write(PREDICTIONS, text.getvalue().encode())
+
+
+def _go_on(seat: Seat) -> None:
+    """Take up the last state, and ask again what was asked since: the answers are in the notebook, or past."""
+    state, asked = seat.notebook.since()
+    questions = [message for message in map(Message.from_bytes, asked) if message.kind not in (MEET, KEYS)]
+    if seat.desk is not None and (state is not None or questions):
+        seat.party.letters = Correspondence(seat.desk, seat.plan)
+    if state is not None:
+        seat.party.restore(Message.from_bytes(state))
+    for question in questions:
+        seat.party.answer(question)
+
+
+def _read_announcements(words: object) -> dict[str, Announcement]:
+    try:
+        assert isinstance(words, Mapping)
+        return {str(site): Announcement.model_validate(each) for site, each in words.items()}
+    except (ValidationError, AssertionError):
+        raise LetterError("the keys of this run were not told in a form that this version knows") from None
+
+
+def check_policy(policy: Policy, plan: ColumnPlan) -> None:
+    """Raise PolicyError, in one line, unless this site takes part in such a run."""
+    settings = plan.settings
+    if not policy.columns:
+        raise PolicyError("the policy here takes no part in runs over split columns (columns = false)")
+    if policy.sealed and not plan.sealed:
+        raise PolicyError(
+            "the policy here lets parties speak to each other in letters only (sealed); the coordinator is to admit "
+            "all sites with their identities"
+        )
+    if plan.of is not None:
+        if policy.predict_from is None:
+            raise PolicyError("the policy here names no patients about whom a forest may be asked (predict_from)")
+        return
+    if settings.least_samples < policy.least_side:
+        raise PolicyError(
+            f"a side of a split may hold {settings.least_samples} rows; the policy here asks for least_samples of at "
+            f"least {policy.least_side} (least_side)"
+        )
+    if settings.rounds > policy.most_rounds:
+        raise PolicyError(f"the plan has {settings.rounds} rounds; the policy here allows {policy.most_rounds}")
+
+
+def describe(plan: ColumnPlan, site: str) -> list[str]:
+    """What a run is, and what of this site would leave for it, a line each."""
+    settings, is_active = plan.settings, site == plan.active
+    letters = "the server cannot open them" if plan.sealed else "none; the server can read all"
+    parties = [
+        f"parties: {', '.join(plan.parties)}; {plan.active} has the labels",
+        f"letters between parties: {letters}",
+    ]
+    if plan.of is not None:
+        leaves = "which of these patients come to a split of others" if is_active else "who goes left at ours"
+        return [
+            f"what the forest of the run {plan.of.run} says of the new patients that all parties have",
+            *parties,
+            "leaves: which of the new patients here (predict_from) the others have too; how many there are",
+            f"leaves: {leaves}; what the forest says of them is {plan.active}'s alone",
+        ]
+    leaves = "gradients under encryption, of which the others learn which patients are alike in our label"
+    if not is_active:
+        leaves = (
+            f"sums over {settings.least_samples} patients or more on each side of our cuts, and who goes left at those "
+            "that are chosen: something of how patients are ordered in our columns; no value, no name of a column"
+        )
+    return [
+        f"boosted trees over split columns, {settings.rounds} rounds of depth {settings.depth}",
+        *parties,
+        "leaves: which of our patients the others have too; how many rows our table has",
+        f"leaves: {leaves}",
+    ]

@@ -1,4 +1,0 @@
-"""Boosted trees over split columns: sites that hold other columns of the same patients (SecureBoost, SecureBoost+).
-
-What a party does is a function from a message to a message; nothing here knows a network.
-"""
