@@ -20,8 +20,8 @@ from fedsmall.codec.codes import CodecError
 from fedsmall.codec.parcels import pack, unpack
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.evaluation.out_of_fold import by_folds, told_of
 from fedsmall.evaluation.outputs import answer, members_of
+from fedsmall.evaluation.site_sums import by_folds, metric_sums
 from fedsmall.federation import Samples, Task
 from fedsmall.models.registry import frozen_arrays, initial_model
 from fedsmall.parts import Privacy
@@ -164,12 +164,12 @@ class HospitalClient(NumPyClient):
             return {}
         x, y = samples.x[rows], samples.y[rows]
         if validation is None or not self.plan.method.by_samples:
-            told = told_of(self._outputs(parameters, config, x), y, self.home.task)
+            told = metric_sums(self._outputs(parameters, config, x), y, self.home.task)
             return {name: told[name] for name in shapes}
         of_routes = _of_routes(self._members(parameters, config), config, validation.routes)
         folds = folds_of_samples(self.plan, self.home.site, samples)[rows]
         outputs = by_folds(folds, x, lambda route, some: self._together(of_routes[route], some))
-        return told_of(outputs, y, self.home.task)
+        return metric_sums(outputs, y, self.home.task)
 
     def _outputs(self, parameters: NDArrays, config: dict[str, Scalar], x: np.ndarray) -> np.ndarray:
         """What the models that came answer together, (samples, outputs)."""

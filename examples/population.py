@@ -8,8 +8,8 @@ from itertools import islice
 
 import numpy as np
 
-from fedsmall.evaluation.out_of_fold import figures, together, told_of
 from fedsmall.evaluation.outputs import answer
+from fedsmall.evaluation.site_sums import add_sums, metric_sums, metrics_of_sums
 from fedsmall.federation import Federation, Samples
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
@@ -60,8 +60,8 @@ class Population:
         found = np.empty(len(self.rates))
         for route, held in enumerate(self._held()):
             for group in np.flatnonzero(self.routes == route):
-                told = told_of(self.outputs(held.x, np.array([group]))[0], held.y, self.federation.task)
-                found[group] = figures(told, self.federation.task)["loss"]
+                told = metric_sums(self.outputs(held.x, np.array([group]))[0], held.y, self.federation.task)
+                found[group] = metrics_of_sums(told, self.federation.task)["loss"]
         self.sent += len(self.rates) / len(np.unique(self.routes))  # to every site, the groups of one route
         return np.minimum(found, np.log(self.federation.task.classes))
 
@@ -69,10 +69,10 @@ class Population:
         """What the groups of each route are worth together at the sites of its fold, over all sites."""
         task = self.federation.task
         told = [
-            told_of(answer(self.outputs(held.x, np.flatnonzero(self.routes == route)), task.loss), held.y, task)
+            metric_sums(answer(self.outputs(held.x, np.flatnonzero(self.routes == route)), task.loss), held.y, task)
             for route, held in enumerate(self._held())
         ]
-        return figures(together(told), task)
+        return metrics_of_sums(add_sums(told), task)
 
     def outputs(self, x: np.ndarray, groups: np.ndarray) -> np.ndarray:
         """What some groups' models give for samples: (groups, samples, outputs)."""

@@ -10,8 +10,8 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from fedsmall.codec.forms import Wire
 from fedsmall.entry_points import load_extension
-from fedsmall.models.earlier import RENAMED_MODELS, Options
 from fedsmall.parts import (
+    RENAMED_MODELS,
     Boosting,
     EarlyStop,
     Fraction,
@@ -19,6 +19,7 @@ from fedsmall.parts import (
     InRegions,
     NonNegative,
     NoServer,
+    Options,
     Positive,
     Privacy,
     Recipe,

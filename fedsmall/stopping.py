@@ -10,11 +10,8 @@ Source: Prechelt 1998, "Early stopping - but when?", the class UP_s, with a mode
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-
-from fedsmall.data.splits import classes_of
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.out_of_fold import shapes_of, together
+from fedsmall.evaluation.site_sums import add_sums, sum_shapes
 from fedsmall.federation import Federation, Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
@@ -38,25 +35,9 @@ class Judged(Protocol):
         """What :func:`loss_of` gave, or nothing."""
 
 
-def kept_back(y: np.ndarray, share: float, rng: np.random.Generator, kin: np.ndarray | None = None) -> np.ndarray:
-    """Which of a site's training samples with targets ``y`` it keeps back, ascending: a share, and half at most.
-
-    Every class gives its share to within one sample, and which one gives more is drawn: places at equal distances from
-    a random one, in an order sorted by class. A site of one sample keeps back none. The samples of a group of ``kin``
-    (:func:`fedsmall.data.splits.kin_of`) stay together: then the share is of groups, by the class of their first.
-    """
-    whose = np.arange(len(y)) if kin is None else kin
-    _, first, group = np.unique(whose, return_index=True, return_inverse=True)
-    count = min(int(share * len(first) + 0.5), len(first) // 2)
-    shuffled = rng.permutation(len(first))
-    dealt = shuffled[np.argsort(classes_of(y)[first][shuffled], kind="stable")]
-    places = ((np.arange(count) + rng.random()) * len(first) / max(count, 1)).astype(np.int64)
-    return np.flatnonzero(np.isin(group, dealt[places]))
-
-
 def shapes_told(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
     """What a site tells at an evaluation of models that never saw its samples, by name, and its shape."""
-    shapes = shapes_of(task)
+    shapes = sum_shapes(task)
     return shapes if plan.method.validation is not None else {name: shapes[name] for name in TOLD}
 
 
@@ -64,7 +45,7 @@ def loss_of(told: Mapping[str, Arrays]) -> dict[str, float]:
     """The loss over all samples of which sites ``told``, with how many there are at how many sites; empty if none."""
     if not told:
         return {}
-    whole = together(told[site] for site in sorted(told))
+    whole = add_sums(told[site] for site in sorted(told))
     count = float(whole["count"])
     return {"loss": float(whole["loss"]) / count, "samples": count, "sites": float(whole.get(TELLING, len(told)))}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsmall.data.dealing import deal, dealing_notes, natural_site
-from fedsmall.data.outcomes import ORDINAL, kind_of
+from fedsmall.data.outcomes import ORDINAL, kind_of, outputs_for
 from fedsmall.data.partition import read_spec
 from fedsmall.data.raw_site import RawSite, agreed, ready, task_with
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
@@ -138,7 +138,7 @@ def _task(name: str, pool: Pool, metric: str | None) -> Task:
     classes = kind_of(pool.loss) == "classes"
     of_classes = (*GRADED, *CLASS_METRICS) if pool.loss == ORDINAL else CLASS_METRICS
     told = of_classes if classes else GRAPH_METRICS if pool.outcome is None else OF_KIND[kind_of(pool.loss)]
-    width = pool.outcome.width if pool.outcome is not None else int(np.prod(part.y.shape[1:]))
+    width = outputs_for(pool.outcome) if pool.outcome is not None else int(np.prod(part.y.shape[1:]))
     return Task(
         name,
         input_shape=part.x.shape[1:],

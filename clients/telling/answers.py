@@ -13,7 +13,7 @@ from fedsmall.clients.telling.told_patients import ToldPatients
 from fedsmall.clients.telling.told_sums import ToldSums, told_classes
 from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.held_out import told_of
+from fedsmall.evaluation.site_sums import held_out_sums
 from fedsmall.run_sheet import CLASSES, RUN, SUMS, TELL
 from fedsmall.sealing.words import is_secure
 from fedsmall.wire import EXAMPLES, HELD_OUT, OUT_OF_FOLD, ROUND, VALIDATE, Arrays, join
@@ -83,7 +83,7 @@ class Telling:
             rows = tellable(order.raw, order.plan, order.policy, self.home / TOLD_HELD_OUT)
             if rows is not None:
                 self._note_untold(order, "evaluate", len(rows), len(held))
-                told = told_of(client.answered[rows], held.y[rows], client.home.task) if len(rows) else {}
+                told = held_out_sums(client.answered[rows], held.y[rows], client.home.task) if len(rows) else {}
         keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw, client.home)
         spent = charged(self.log, str(order.config[RUN]), order.plan, order.policy)
         return {"metrics": said | spent}, join(**{HELD_OUT: told})

@@ -8,13 +8,22 @@ import numpy as np
 from fedsmall.data.partition import Shares, partition, partition_of_patients, read_spec
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.pool import Part, Pool, join, preparation_of
-from fedsmall.data.splits import apart, coarse, fold_pool, fold_split, hold_out, kin_of, stratified_folds, twins
+from fedsmall.data.splits import (
+    apart,
+    coarse,
+    fold_pool,
+    fold_split,
+    hold_out,
+    keep_back,
+    kin_of,
+    stratified_folds,
+    twins,
+)
 from fedsmall.data.standardise import COUNT_FLOOR
 from fedsmall.errors import DataError, PlanError
 from fedsmall.federation import Task, task_at
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.stopping import kept_back
 
 HELD_OUT = 0.25
 UNUSED, OFFICIAL = "unused training samples", "official test"
@@ -39,7 +48,6 @@ def deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tupl
 
 
 def _together(held: list[Part]) -> Part:
-    """What the sites hold out, as one test set; no sample where their targets differ in length."""
     alike = len({part.y.shape[1:] for part in held}) <= 1
     return join(held) if alike else held[0][np.arange(0)]
 
@@ -63,10 +71,9 @@ def natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: 
 
 
 def _keeping_back(plan: Plan, raw: RawSite) -> RawSite:
-    """The site without the training samples that it keeps back to tell when to stop, where the plan asks for such."""
     if not plan.kept_back:
         return raw
-    out = kept_back(raw.train.y, plan.kept_back, rng_for(plan.seed, "kept back", raw.name), kin_of(raw.train))
+    out = keep_back(raw.train.y, plan.kept_back, rng_for(plan.seed, "kept back", raw.name), kin_of(raw.train))
     rest = np.setdiff1d(np.arange(len(raw.train)), out)
     return replace(raw, train=raw.train[rest], kept_back=raw.train[out])
 
@@ -86,7 +93,6 @@ def _fold(plan: Plan) -> int:
 
 
 def _dealt(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part, Extra]:
-    """Sites that a partition makes of the whole source."""
     train = join(pool.train[key] for key in sorted(pool.train))
     official = join(pool.test[key] for key in sorted(pool.test)) if pool.test else None
     shares, test, extra = _by_folds(plan, train) if plan.folds else _by_partition(plan, train, official)
@@ -115,7 +121,6 @@ def _by_partition(plan: Plan, train: Part, official: Part | None) -> tuple[Share
 
 
 def _shared(plan: Plan, train: Part, rows: np.ndarray, rng: np.random.Generator) -> Shares:
-    """The samples ``rows`` dealt to the sites by the plan's partition, all of a patient's to one."""
     asked, part = (plan.partition, plan.sites, plan.samples_per_site, rng), train[rows]
     whose = part.patients
     shares = partition(part.y, *asked) if whose is None else partition_of_patients(part.y, whose, *asked)
@@ -123,7 +128,6 @@ def _shared(plan: Plan, train: Part, rows: np.ndarray, rng: np.random.Generator)
 
 
 def _asked(plan: Plan, available: int) -> int | float:
-    """How many samples, or what share of them, ``plan`` holds out where its test set is not the source's own."""
     if plan.test == "official":
         raise PlanError(f'test = "official" and {NO_OFFICIAL}')
     if isinstance(plan.test, float):
@@ -179,7 +183,6 @@ def _of_patients(sites: Sequence[RawSite], test: Part) -> tuple[str, ...]:
 
 
 def _of_twins(sites: Sequence[RawSite], test: Part, official: bool) -> tuple[str, ...]:
-    """Where a held-out sample equals one that is trained on, and why that is so; that equal samples were kept apart."""
     parts = [site.train for site in sites]
     if len({part.x.shape[1:] for part in (*parts, test)}) > 1:
         return ()
@@ -215,7 +218,6 @@ def _drawn(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool) -> int:
 
 
 def _of_unused(plan: Plan, sites: Sequence[RawSite], rows: int) -> tuple[str, ...]:
-    """How many of the ``rows`` that there are to train on the sites have, where they do not have all."""
     used = sum(len(site.train) + len(site.kept_back or ()) for site in sites)
     why = "" if plan.samples_per_site is None else f" (samples_per_site = {plan.samples_per_site})"
     return () if used == rows else (f"{used:,} of {rows:,} training rows were used{why}",)

@@ -16,10 +16,7 @@ Frames = Literal["middle", "each"] | int | float | None
 
 
 class Picture(NamedTuple):
-    """``values`` (height, width), (height, width, 3) or (depth, height, width), and the ends of what a file could hold.
-
-    The ends are None where the file does not say them.
-    """
+    """``values`` (height, width), (height, width, 3) or (depth, height, width), and the ends that the file says."""
 
     values: np.ndarray
     ends: tuple[float, float] | None
@@ -40,10 +37,9 @@ def resized(values: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
 
 
 def resampled(values: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """A volume, (depth, height, width) in float32, brought to ``size``: the whole of it, whatever its voxels measure.
+    """A volume, (depth, height, width) in float32, brought to ``size`` by linear interpolation between voxels.
 
-    Linear interpolation between the middles of voxels (``scipy.ndimage.zoom``, order 1, beyond an edge the edge); along
-    a side that shrinks by a factor f it is first smoothed by a Gaussian of (f - 1) / 2 voxels, so that none is missed.
+    A side that shrinks by a factor f is first smoothed by a Gaussian of (f - 1) / 2 voxels, so that none is missed.
     """
     from scipy.ndimage import gaussian_filter, zoom
 
@@ -90,20 +86,12 @@ def is_image(path: Path) -> bool:
 
 
 def read_pictures(
-    path: Path,
-    colour: bool,
-    window: Window = None,
-    cut: str | None = None,
-    frames: Frames = None,
-    volume: bool = False,
+    path: Path, colour: bool, window: Window = None, cut: str | None = None, frames: Frames = None, volume: bool = False
 ) -> list[Picture]:
     """The images in a file, in ``colour`` or grey; deep ones in float32, others in uint8.
 
-    ``window`` (:mod:`fedsmall.data.image_files`) says which values of a DICOM file count and ``frames`` which of its
-    frames are images; ``cut`` (:mod:`fedsmall.data.image_files`) says which slice of a volume is the image,
-    or ``volume`` that all of it is.
-
-    Raises DataError, with the file's name, where it holds no image that can be read at its full depth.
+    ``window``: which values of a DICOM file count; ``frames``: which of its frames; ``cut``: which slice of a volume,
+    or ``volume``: all of it. Raises DataError, with the file's name, where no image can be read at its full depth.
     """
     check_is_regular(path)
     try:
@@ -150,33 +138,16 @@ def _plain(path: Path, colour: bool) -> Picture:
 
 
 def _bits(path: Path) -> int:
-    """The bits of a sample that the header of a PNG names."""
     with path.open("rb") as file:
         return file.read(25)[24]
 
 
 ELEMENTS = [  # that are read, and no others
-    "Rows",
-    "Columns",
-    "SamplesPerPixel",
-    "NumberOfFrames",
-    "BitsAllocated",
-    "BitsStored",
-    "HighBit",
-    "PixelRepresentation",
-    "PhotometricInterpretation",
-    "PlanarConfiguration",
-    "RescaleSlope",
-    "RescaleIntercept",
-    "ModalityLUTSequence",
-    "WindowCenter",
-    "WindowWidth",
-    "VOILUTFunction",
-    "VOILUTSequence",
-    "BurnedInAnnotation",
-    "SharedFunctionalGroupsSequence",
-    "PerFrameFunctionalGroupsSequence",
-    "PixelData",
+    *("Rows", "Columns", "SamplesPerPixel", "NumberOfFrames", "BitsAllocated", "BitsStored", "HighBit"),
+    *("PixelRepresentation", "PhotometricInterpretation", "PlanarConfiguration", "RescaleSlope"),
+    *("RescaleIntercept", "ModalityLUTSequence", "WindowCenter", "WindowWidth", "VOILUTFunction"),
+    *("VOILUTSequence", "BurnedInAnnotation", "SharedFunctionalGroupsSequence"),
+    *("PerFrameFunctionalGroupsSequence", "PixelData"),
 ]
 OF_FRAMES = {  # what functional groups may say, by the sequences in which they say it
     "PixelValueTransformationSequence": ("RescaleSlope", "RescaleIntercept"),
@@ -195,10 +166,7 @@ def window_ends(centre: float, width: float) -> tuple[float, float]:
 
 
 def read_dicom(path: Path, colour: bool, window: Window, frames: Frames = None) -> list[Picture]:
-    """The images in a file; DataError where there is none, or writing about the patient is burnt into it.
-
-    ``frames`` says which of several are meant; without it a file has one.
-    """
+    """The images in a file; DataError where there is none, or writing about the patient is burnt into it."""
     try:
         from pydicom import dcmread
         from pydicom.errors import InvalidDicomError
@@ -219,7 +187,6 @@ def read_dicom(path: Path, colour: bool, window: Window, frames: Frames = None) 
 
 
 def _frame_places(count: int, frames: Frames) -> list[int]:
-    """The numbers of the frames that are meant, of ``count``."""
     if frames is None and count > 1:
         raise DataError(f'it holds {count} frames; say which: frames = "middle", "each", or a number counted from 0')
     if frames is None or frames == EACH:
@@ -296,7 +263,6 @@ def _seen(held: Any, pixels: np.ndarray, window: Window) -> tuple[np.ndarray, tu
 
 
 def _measured_ends(held: Any) -> tuple[float, float]:
-    """What the modality LUT, or the stored bits and the rescale, can come to."""
     if held.get("ModalityLUTSequence"):
         return 0.0, 2.0 ** int(held.ModalityLUTSequence[0].LUTDescriptor[2]) - 1
     slope, intercept = (held.get(name, neutral) for name, neutral in (("RescaleSlope", 1), ("RescaleIntercept", 0)))
@@ -307,7 +273,6 @@ def _measured_ends(held: Any) -> tuple[float, float]:
 
 
 def _shown_ends(held: Any) -> tuple[float, float]:
-    """What the file's own VOI LUT or window comes to; DataError where it has neither."""
     if held.get("VOILUTSequence"):
         return 0.0, 2.0 ** int(held.VOILUTSequence[0].LUTDescriptor[2]) - 1
     if held.get("WindowCenter") is None or held.get("WindowWidth") is None:

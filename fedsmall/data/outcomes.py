@@ -32,10 +32,10 @@ def kind_of(loss: str) -> Kind:
 
 
 class Amount(Frozen):
-    """A number for each sample, called ``name``, brought to mean 0 and spread 1 for training.
+    """A number for each sample, brought to mean 0 and spread 1 for training.
 
-    ``stated`` are the public ends of its range, where a scenario says them; else the sites agree on its mean and its
-    standard deviation, which are then ``unit``.
+    ``stated`` are the public ends of its range; without them the sites agree on ``unit``, its mean and standard
+    deviation.
     """
 
     kind: Literal["amount"] = "amount"
@@ -47,11 +47,6 @@ class Amount(Frozen):
     def columns(self) -> tuple[str, ...]:
         """The columns of a table that hold it."""
         return (self.name,)
-
-    @property
-    def width(self) -> int:
-        """How many outputs a model has for it."""
-        return 1
 
     @property
     def agrees(self) -> bool:
@@ -93,15 +88,11 @@ class Amount(Frozen):
 class Survival(Frozen):
     """The time until an event, or until nobody looked any more: columns ``name`` and ``event`` (1: it happened).
 
-    Time is cut into intervals, and a model gives the log-odds that the event happens in each, for those whom it has not
-    happened to before (a discrete hazard). ``stated`` are the ends of the intervals, where a scenario says them; else
-    the sites agree on the mean and the standard deviation of the times, and so many ``intervals`` of equal length reach
-    to two standard deviations above the mean, in two digits: nobody tells the longest time, which is a patient's.
-
-    Cox's partial likelihood compares a patient with all who are at risk at that moment, at other sites too, so it is no
-    sum over sites; this likelihood is a sum over patients. Source: Gensheimer and Narasimhan 2019, "A scalable
-    discrete-time survival model for neural networks"; Kvamme and Borgan 2021, "Continuous and discrete-time survival
-    prediction with neural networks" (the logistic hazard).
+    A model gives the log-odds that the event happens in each interval of time, for those whom it has not happened to
+    before (a discrete hazard). ``stated`` are the ends of the intervals; without them as many ``intervals`` of equal
+    length reach to two standard deviations above the mean on which the sites agree, in two digits: nobody tells the
+    longest time. Unlike Cox's partial likelihood this one is a sum over patients, and so over sites. Source: Gensheimer
+    and Narasimhan 2019; Kvamme and Borgan 2021 (the logistic hazard).
     """
 
     kind: Literal["survival"] = "survival"
@@ -120,11 +111,6 @@ class Survival(Frozen):
     def cuts(self) -> tuple[float, ...]:
         """The ends of the intervals; 1, 2, 3 and so on before the sites have agreed."""
         return self.stated or self.ends or tuple(float(end + 1) for end in range(self.intervals))
-
-    @property
-    def width(self) -> int:
-        """How many outputs a model has for it."""
-        return len(self.cuts)
 
     @property
     def agrees(self) -> bool:
@@ -153,9 +139,9 @@ class Survival(Frozen):
     def targets(self, y: np.ndarray) -> np.ndarray:
         """What a model is trained on and judged by, (samples, 4), of times and events, (samples, 2).
 
-        How many intervals somebody is known to have come through, whether the event then happened in the next, and the
-        time and the event as they were read. Who is lost within an interval counts in those before it alone; an event
-        after the last interval is one that has not happened yet.
+        How many intervals somebody came through, whether the event happened in the next, the time and the event as
+        read. Who is lost within an interval counts in those before it alone; an event after the last interval has not
+        happened yet.
         """
         cuts, time = np.array(self.cuts), y[:, 0]
         event = (y[:, 1] > 0) & (time <= cuts[-1])
@@ -189,11 +175,6 @@ class Findings(Frozen):
         return self.names
 
     @property
-    def width(self) -> int:
-        """How many outputs a model has for it."""
-        return len(self.names)
-
-    @property
     def agrees(self) -> bool:
         """Whether there is anything on which sites have to agree."""
         return False
@@ -221,3 +202,8 @@ class Findings(Frozen):
 
 
 Outcome = Annotated[Amount | Survival | Findings, Field(discriminator="kind")]
+
+
+def outputs_for(outcome: Outcome) -> int:
+    """How many outputs a model has for an outcome."""
+    return len(outcome.cuts if outcome.kind == "survival" else outcome.columns)

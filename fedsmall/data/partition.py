@@ -15,10 +15,7 @@ Spec = str | dict[str, Any]
 
 
 def partition(y: np.ndarray, spec: Spec, sites: int | None, per_site: int | None, rng: np.random.Generator) -> Shares:
-    """The samples of every site, as indices into the classes ``y``, by a scenario's ``partition`` value.
-
-    Raises PlanError for a partition that is not known or cannot be had, with what was asked and what there is.
-    """
+    """The samples of every site, as indices into ``y``; PlanError where the partition cannot be had."""
     kind, value = read_spec(spec)
     if kind == "sizes" and not isinstance(value, str):
         return _given_sizes(len(y), value, sites, rng)
@@ -58,10 +55,7 @@ def need_at_most(available: int, asked: int) -> None:
 
 
 def iid(available: int, sites: int, per_site: int | None, rng: np.random.Generator) -> Shares:
-    """Samples at random: ``per_site`` each, or all of them in shares that differ by one at most.
-
-    Equal to flwr-datasets' IidPartitioner over the shuffled samples.
-    """
+    """Samples at random: ``per_site`` each, or all in equal shares (flwr-datasets' IidPartitioner)."""
     order = rng.permutation(available)
     return np.array_split(order if per_site is None else order[: sites * per_site], sites)
 
@@ -90,8 +84,7 @@ def _given_sizes(available: int, sizes: Any, sites: int | None, rng: np.random.G
 def few_classes(y: np.ndarray, classes: int, sites: int, per_site: int, rng: np.random.Generator) -> Shares:
     """``classes`` classes at every site, in equal numbers to within one.
 
-    A site draws its classes without replacement by how many of their samples are left, so that common classes are met
-    more often and none runs out early. With fewer samples than classes a site holds as many classes as samples.
+    A site draws its classes by how many of their samples are left, so that none runs out early.
     """
     members = _members(y, rng)
     _possible_classes(classes, len(members))
@@ -112,9 +105,9 @@ def few_classes(y: np.ndarray, classes: int, sites: int, per_site: int, rng: np.
 
 
 def dirichlet(y: np.ndarray, alpha: float, sites: int, per_site: int, rng: np.random.Generator) -> Shares:
-    """Class shares of every site drawn from a Dirichlet distribution of ``alpha`` times the classes' own shares.
+    """Class shares of every site from Dirichlet(``alpha`` times the classes' own shares) (Hsu et al. 2019).
 
-    As Hsu et al. 2019: a site draws its samples by its shares; a class that has run out leaves the others their odds.
+    A class that has run out leaves the others their odds.
     """
     members = _members(y, rng)
     _possible_alpha(alpha)
@@ -157,7 +150,6 @@ KINDS = {"iid": "", "classes_per_site": "2", "dirichlet": "0.3", "sizes": '"skew
 
 
 def _by_flower(y: np.ndarray, partitioner: Any) -> Shares:
-    """The shares of a partitioner of flwr-datasets, which knows data sets only: here, one of indices and classes."""
     from datasets import Dataset
 
     partitioner.dataset = Dataset.from_dict({"row": np.arange(len(y)), "y": y})
@@ -179,7 +171,6 @@ def _members(y: np.ndarray, rng: np.random.Generator) -> Shares:
 
 
 def _take(members: Shares, counts: dict[int, int]) -> np.ndarray:
-    """The first ``counts[c]`` samples that are left of each class, which are then no longer there."""
     taken = [members[place][:count] for place, count in counts.items()]
     for place, count in counts.items():
         members[place] = members[place][count:]
@@ -199,13 +190,10 @@ def _possible_alpha(alpha: Any) -> None:
 def partition_of_patients(
     y: np.ndarray, patients: np.ndarray, spec: Spec, sites: int | None, per_site: int | None, rng: np.random.Generator
 ) -> Shares:
-    """The samples of every site, as indices into ``y``, where ``patients`` (samples,) says whose each is.
+    """As :func:`partition`, where ``patients`` (samples,) says whose each sample is: all of a patient's go to one site.
 
-    Patients are dealt as :func:`~fedsmall.data.partition.partition` deals samples, each by the class that most of their
-    samples have. Where a site gets so many samples, patients are drawn until it has them, and what the last one has
-    beyond that is used nowhere.
-
-    Raises PlanError where that cannot be had.
+    Patients count by the class that most of their samples have. Where a site gets so many samples, patients are drawn
+    until it has them, and what the last one has beyond that is used nowhere. Raises PlanError where that cannot be had.
     """
     of = np.unique(patients, return_inverse=True)[1]
     kind, value = read_spec(spec)
@@ -228,7 +216,6 @@ def _sizes(kind: str, sites: int, per_site: int) -> list[int]:
 
 
 def _filled(of: np.ndarray, sizes: list[int], rng: np.random.Generator) -> Shares:
-    """Patients at random, whole, until site i has ``sizes[i]`` samples."""
     order = rng.permutation(int(of.max()) + 1)
     rows = np.argsort(np.argsort(order)[of], kind="stable")  # patient by patient
     ends = np.cumsum(np.bincount(of)[order])
@@ -246,7 +233,6 @@ def _filled(of: np.ndarray, sizes: list[int], rng: np.random.Generator) -> Share
 
 
 def _classes(y: np.ndarray, of: np.ndarray) -> np.ndarray:
-    """The commonest class of each patient, (patients,)."""
     labels, places = np.unique(classes_of(y), return_inverse=True)
     counts = np.zeros((int(of.max()) + 1, len(labels)), dtype=int)
     np.add.at(counts, (of, places), 1)

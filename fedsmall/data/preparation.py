@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 class Columns(Frozen):
     """Columns of a table by their names, in the order in which a model takes them.
 
-    A column of ``categories`` becomes one feature of 0 and 1 for each of its values. A value that is not listed is none
-    of them, 0 everywhere, where ``unlisted`` is "none"; else it is refused. A cell may be ``missing``, or is refused.
-    ``never_zero`` are columns where 0 stands for a missing value. ``header`` names the columns of files that have no
-    header; ``separator`` is found from the header unless given. ``markers`` are words and codes for a missing value,
-    beside those that always are.
+    One of ``categories`` becomes a feature of 0 and 1 for each of its values; what is not listed is none of them, or
+    refused (``unlisted``). A cell may be ``missing``, or is refused; ``markers`` are further words for that, and 0 is
+    one in ``never_zero``. ``header`` names the columns of files that have no header.
     """
 
     kind: Literal["table"] = "table"
@@ -83,7 +81,6 @@ class Columns(Frozen):
         return np.asarray(~known.to_numpy(dtype=bool))
 
     def _features(self, frame: "DataFrame", numeric: list[str], values: np.ndarray) -> np.ndarray:
-        """Numbers, (rows, columns), and categories side by side in the order of the columns."""
         if len(numeric) == len(self.columns):
             return values
         places = {column: place for place, column in enumerate(numeric)}
@@ -96,7 +93,6 @@ class Columns(Frozen):
         )
 
     def _hot(self, cells: "Series", column: str) -> np.ndarray:
-        """A column of categories as (rows, values) of 0 and 1, NaN where it is missing."""
         names = cells.map(plain).to_numpy()
         hot: np.ndarray = (names[:, None] == np.array(self.categories[column])[None, :]).astype(np.float64)
         hot[is_missing(cells, self.markers).to_numpy(dtype=bool)] = np.nan
@@ -104,13 +100,11 @@ class Columns(Frozen):
 
 
 class Pixels(Frozen):
-    """Images of ``channels`` (1 is grey, 3 colour) and of one ``size``: (height, width), of volumes depth before them.
+    """Images of ``channels`` (1 or 3) and one ``size``: (height, width), of volumes depth before them.
 
-    Others are brought to it where ``resize`` says so, and else refused; ``size`` is None until images have been read.
-    ``range`` are the values that become -1 and 1, None for 8 bits; ``stated`` where the scenario says them, and not the
-    files' own depth. ``window`` says which values of a DICOM file count, ``slice`` which image of a
-    volume is meant, ``frames`` which images of a DICOM file of several are. ``volume``: all of a volume is the
-    sample.
+    Others are brought to it where ``resize``, else refused; None until images have been read. ``range`` are the values
+    that become -1 and 1, None for 8 bits, ``stated`` where the scenario says them. ``window``, ``slice``, ``frames``
+    and ``volume`` say what of DICOM and NIfTI files is meant (:mod:`fedsmall.data.image_files`).
     """
 
     kind: Literal["images"] = "images"
@@ -125,10 +119,7 @@ class Pixels(Frozen):
     volume: bool = False
 
     def numbers(self, files: Sequence[Path]) -> np.ndarray:
-        """The images in ``files``, (images, channels, *size); DataError where they are not all of one size.
-
-        Images of 8 bits are uint8; others float32, with the values that the files hold.
-        """
+        """The images in ``files``, (images, channels, *size), uint8 or float32; DataError where sizes differ."""
         return self.arrays([(path.name, picture) for path in files for picture in self.fitting(path)])
 
     def pictures(self, path: Path) -> list[Picture]:
@@ -230,9 +221,8 @@ class Agreed(Frozen):
 class Preparation(Frozen):
     """From rows as they were read to what a model takes.
 
-    ``shape`` is that of one sample. ``ranges`` are public, ``agreed`` is what the sites worked out together: no feature
-    has both. ``scaled`` says whether there is anything to agree on of features. ``outcome`` is what is predicted, where
-    that is no class.
+    ``shape`` is a sample's. ``ranges`` are public, ``agreed`` is what sites worked out together (where ``scaled``): no
+    feature has both. ``outcome`` is what is predicted, where that is no class.
     """
 
     form: Form
@@ -282,10 +272,10 @@ class Preparation(Frozen):
         return np.ascontiguousarray(ready, dtype=self.dtype)
 
     def unusual(self, x: np.ndarray) -> np.ndarray:
-        """Which values of ``x`` (samples, *shape) are far from those that a model was trained on: (samples, *shape).
+        """Which values of ``x`` (samples, *shape) are outside the public ranges, or far from the agreed mean.
 
-        That is outside the public ranges, or far from the agreed mean. No smallest or largest value is kept for it,
-        which would be a patient's. Features made of categories are never unusual.
+        No smallest or largest value is kept for it, which would be a patient's. Features of categories are never
+        unusual.
         """
         if self.ranges is not None:
             return self.ranges.outside(x)

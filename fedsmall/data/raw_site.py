@@ -18,9 +18,8 @@ from fedsmall.plan import Plan
 class RawSite:
     """The samples of one site as they were read, split into those to train on and those held out.
 
-    ``preparation`` says what they go through on their way into a model; ``floor`` is the least number of values of
-    which a sum is told. ``notes`` are what its source has to say of the data. ``kept_back`` are training samples that
-    no model is trained on, which tell when to stop.
+    ``floor`` is the least number of patients of whom a sum is told, ``notes`` what its source says of the data;
+    ``kept_back`` tells when to stop, and no model is trained on it.
     """
 
     name: str
@@ -107,10 +106,7 @@ def one_hot(y: np.ndarray, classes: int) -> np.ndarray:
 
 
 def class_sums(y: np.ndarray, classes: int, floor: int, patients: np.ndarray | None = None) -> Sums:
-    """What a site may tell of its classes: sums of :func:`one_hot`, each class a feature.
-
-    Where ``patients``, (samples,), says whose each sample is, classes are small that have few patients.
-    """
+    """What a site may tell of its classes: sums of :func:`one_hot`; nothing of a class of few patients."""
     hot = one_hot(y, classes)
     sums = sums_of(hot, floor, patients)
     counts = [patients_with(hot == each, patients) for each in (1, 0)]
@@ -119,10 +115,7 @@ def class_sums(y: np.ndarray, classes: int, floor: int, patients: np.ndarray | N
 
 
 def agreed_weights(sites: Sequence[Sums], task: Task) -> tuple[float, ...]:
-    """The weight of every class: 1 / (classes * its share), by what the sites tell in the order of their names.
-
-    Raises PlanError for a class of which no site may tell anything, or that none has.
-    """
+    """The weight of every class, 1 / (classes * its share); PlanError for a class of which nobody tells."""
     shares = agree(sites).mean
     for label, share in enumerate(shares):
         if share <= 0:

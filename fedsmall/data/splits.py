@@ -13,10 +13,9 @@ COARSE = 4  # samples for each different one, from which on equal samples are di
 
 
 def kin_of(part: Part) -> np.ndarray | None:
-    """The group of each sample, (samples,) from 0 on: one patient's rows, and equal samples; None where all are alone.
+    """The group of each sample, (samples,): one patient's rows, and equal samples; None where all are alone.
 
-    Groups grow together: two patients who share an equal sample are one group. Where samples are ``coarse``, equal ones
-    are no group: a table of three answers has eight different rows at most.
+    Groups grow together. Where samples are ``coarse`` equal ones are no group: three answers make eight rows at most.
     """
     groups = twins(part.x)
     groups = np.arange(len(groups)) if coarse(groups) else groups
@@ -54,7 +53,6 @@ def apart(rows: np.ndarray, taken: np.ndarray, groups: np.ndarray | None) -> np.
 
 
 def _joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """The finest groups of which each holds whole groups of both."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -86,7 +84,6 @@ def _bytes(sample: np.ndarray) -> bytes:
 
 
 def _plain(x: np.ndarray) -> np.ndarray:
-    """``x`` with one zero and one NaN, of which floats have several."""
     return np.where(np.isnan(x), np.nan, x + 0.0) if x.dtype.kind == "f" else x
 
 
@@ -95,9 +92,7 @@ def hold_out(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Indices to train on and indices held out, ascending: ``test`` samples, or that share of every class.
 
-    A share is of every class to the nearest whole sample, and never a class's only one; a number is shared among the
-    classes by their sizes. Targets that are no classes count as one class. The samples of a group of ``kin``
-    (:func:`fedsmall.data.splits.kin_of`) stay together: then there are as many of each class as whole groups make.
+    The samples of a group of ``kin`` (:func:`kin_of`) stay together: then as many of each class as whole groups make.
     """
     classes = classes_of(y)
     labels, sizes = np.unique(classes, return_counts=True)
@@ -113,10 +108,7 @@ def hold_out(
 
 
 def _whole_groups(order: np.ndarray, classes: np.ndarray, wanted: Counter[int], kin: np.ndarray) -> np.ndarray:
-    """Whole groups in the ``order`` of their first samples, each taken that brings the classes nearer to ``wanted``.
-
-    One sample stands for its group, so that who has many is held out as often as who has one.
-    """
+    """Whole groups in the ``order`` of their first samples, each taken that brings the classes nearer to ``wanted``."""
     first = np.zeros(len(classes), dtype=bool)
     first[representatives(kin)] = True
     members = np.split(np.argsort(kin, kind="stable"), np.cumsum(np.bincount(kin))[:-1])
@@ -143,13 +135,10 @@ def classes_of(y: np.ndarray) -> np.ndarray:
 
 
 def stratified_folds(y: np.ndarray, folds: int, seed: int, kin: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
-    """``folds`` disjoint sets of indices into ``y``, in ascending order, that together are all of it.
+    """``folds`` disjoint sets of ascending indices into ``y``, (samples,), that together are all of it.
 
-    Each holds every class in its share to within one sample, and no two differ in size by more than one. ``y`` has
-    shape (samples,) with integer classes; targets of any other shape (graphs) count as one class. Where there are
-    ``kin``, (samples,) with the group of each, this holds of the groups' first samples, and the others follow them.
-
-    Raises PlanError where a class has fewer samples than there are folds.
+    Each holds every class in its share to within one sample; targets that are no classes count as one. Where there are
+    ``kin``, that holds of the groups' first samples, and the others follow. PlanError where a class is too small.
     """
     classes = classes_of(y)
     there = np.arange(len(classes)) if kin is None else representatives(kin)
@@ -176,12 +165,8 @@ def fold_split(
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     """Which samples each site trains on, and which all models are tested on, when ``fold`` is the test set.
 
-    With ``sites`` = ``folds`` - 1, the papers' setting, site i holds the fold i + 1 places after the tested one, in a
-    circle. With any other number of sites, the folds in that order are cut into ``sites`` stratified parts that differ
-    in size by at most one. Every array holds ascending indices into ``y``; together they are all of it. Groups of
-    ``kin`` stay whole, in folds and at sites.
-
-    Raises PlanError where ``fold`` is not one of the folds or a site would be empty.
+    With ``sites`` = ``folds`` - 1, as in the papers, site i holds the fold i + 1 places after the tested one, in a
+    circle; else the folds in that order are cut into ``sites`` stratified parts. Groups of ``kin`` stay whole.
     """
     if not 0 <= fold < folds:
         raise PlanError(f"fold = {fold} is none of the folds 0 to {folds - 1}; choose one of those.")
@@ -193,7 +178,6 @@ def fold_split(
 
 
 def _deal(y: np.ndarray, indices: np.ndarray, sites: int, kin: np.ndarray | None) -> list[np.ndarray]:
-    """The samples in ``indices`` dealt to ``sites`` sites, class by class."""
     if kin is not None:
         indices = indices[np.sort(np.unique(kin[indices], return_index=True)[1])]
     if len(indices) < sites:
@@ -210,11 +194,8 @@ def fold_pool(
 ) -> np.ndarray:
     """A stratified draw from ``y``, just large enough that every site gets ``samples_per_site`` in every fold.
 
-    The pool holds ceil(sites * samples_per_site * folds / (folds - 1)) ascending indices into ``y``: 800 for the
-    papers' three sites of 200 in four folds. What is left over was never trained on, whatever the fold: an
-    independent test set, far larger than a fold. Of a group of ``kin`` one sample at most is drawn.
-
-    Raises PlanError where ``y`` is too short.
+    Ceil(sites * samples_per_site * folds / (folds - 1)) ascending indices, of a group of ``kin`` one at most. What is
+    left over was never trained on, whatever the fold: an independent test set. PlanError where ``y`` is too short.
     """
     size = -(-sites * samples_per_site * folds // (folds - 1))
     if size > len(y):
@@ -230,7 +211,6 @@ def fold_pool(
 
 
 def _one_of_each(pool: np.ndarray, classes: np.ndarray, kin: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """``pool`` with another sample in place of each whose kin is in it, of the same class where there is one."""
     kept = pool[np.sort(np.unique(kin[pool], return_index=True)[1])]
     others = apart(representatives(kin), kept, kin)
     if len(others) < len(pool) - len(kept):
@@ -241,3 +221,19 @@ def _one_of_each(pool: np.ndarray, classes: np.ndarray, kin: np.ndarray, rng: np
         chosen = alike[0] if len(alike) else drawn[0]
         kept, others = np.append(kept, chosen), others[others != chosen]
     return np.sort(kept)
+
+
+def keep_back(y: np.ndarray, share: float, rng: np.random.Generator, kin: np.ndarray | None = None) -> np.ndarray:
+    """Which of a site's training samples with targets ``y`` it keeps back, ascending: a share, and half at most.
+
+    Every class gives its share to within one sample, and which one gives more is drawn: places at equal distances from
+    a random one, in an order sorted by class. A site of one sample keeps back none. The samples of a group of ``kin``
+    (:func:`fedsmall.data.splits.kin_of`) stay together: then the share is of groups, by the class of their first.
+    """
+    whose = np.arange(len(y)) if kin is None else kin
+    _, first, group = np.unique(whose, return_index=True, return_inverse=True)
+    count = min(int(share * len(first) + 0.5), len(first) // 2)
+    shuffled = rng.permutation(len(first))
+    dealt = shuffled[np.argsort(classes_of(y)[first][shuffled], kind="stable")]
+    places = ((np.arange(count) + rng.random()) * len(first) / max(count, 1)).astype(np.int64)
+    return np.flatnonzero(np.isin(group, dealt[places]))

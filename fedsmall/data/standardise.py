@@ -17,10 +17,7 @@ COUNT_FLOOR = 5  # a sum over fewer patients says too much about each of them
 
 @dataclass(frozen=True)
 class Sums:
-    """What one site says of its training samples: three arrays of shape (features,) in float64.
-
-    ``count`` is the number of values that are not missing, ``total`` their sum and ``squares`` that of their squares.
-    """
+    """What one site says of its training samples, (features,) in float64 each."""
 
     count: np.ndarray
     total: np.ndarray
@@ -38,8 +35,7 @@ class Scaling:
 def sums(x: np.ndarray, floor: int = COUNT_FLOOR, patients: np.ndarray | None = None) -> Sums:
     """The sums of ``x`` (samples, features), where NaN marks a missing value.
 
-    A feature with fewer than ``floor`` values is reported as if the site had none: the other sites then decide its
-    scaling. Where ``patients``, (samples,), says whose each sample is, it takes values of so many patients.
+    A feature with values of fewer than ``floor`` samples, or ``patients`` (samples,), counts as if the site had none.
     """
     present = ~np.isnan(x)
     count = present.sum(axis=0).astype(np.float64)
@@ -58,10 +54,7 @@ def patients_with(present: np.ndarray, patients: np.ndarray | None) -> np.ndarra
 
 
 def agree(sites: Sequence[Sums]) -> Scaling:
-    """Mean and standard deviation over the samples of all sites, from their sums, each rounded once.
-
-    A feature that no site may speak of keeps mean 0 and scale 1; a constant one keeps scale 1.
-    """
+    """Mean and standard deviation over all sites' samples, each sum rounded once; 0 and 1 where nobody may speak."""
     count = exact_sum([site.count for site in sites])
     known = np.maximum(count, 1.0)
     mean = exact_sum([site.total for site in sites]) / known

@@ -49,10 +49,7 @@ def as_numbers(cells: "Series", markers: Collection[str] = ()) -> np.ndarray:
 
 
 def number_block(frame: "DataFrame", markers: Collection[str] = ()) -> tuple[np.ndarray, np.ndarray]:
-    """All cells of a table as numbers, (rows, columns) in float64 with NaN for none, and which cells are text.
-
-    A table is read in one go, for column by column ten thousand columns take seconds.
-    """
+    """All cells of a table in one go, (rows, columns) in float64 with NaN for none, and which cells are text."""
     import pandas
 
     if all(kind.kind in "fiub" for kind in frame.dtypes):
@@ -74,10 +71,7 @@ def number_block(frame: "DataFrame", markers: Collection[str] = ()) -> tuple[np.
 
 
 def _floats(cells: np.ndarray) -> np.ndarray | None:
-    """Cells of text as numbers, NaN where one is empty or NA; None where it takes pandas to tell what they are.
-
-    Both round to the nearest number; this one is four times as fast, and knows no text.
-    """
+    """Cells of text as numbers, four times as fast as pandas; None where it takes pandas to tell."""
     try:
         text = "".join(cells)
     except TypeError:  # not all are text
@@ -150,10 +144,7 @@ Row = list[str]
 
 
 def read_parquet(path: Path) -> "DataFrame":
-    """A Parquet file: numbers as they are held, all else as text; a named index is a column.
-
-    Raises DataError where it is none.
-    """
+    """A Parquet file: numbers as they are held, all else as text; a named index is a column."""
     import pandas
     from pyarrow import ArrowException
 
@@ -178,11 +169,7 @@ def as_table(frame: "DataFrame") -> "DataFrame":
 
 
 def read_excel(path: Path, sheet: str | None) -> list[Row]:
-    """The rows of the one visible sheet with anything in it, or of the ``sheet`` of that name, as text.
-
-    Rows and columns at the end that hold nothing are left out. Raises DataError where there is no such sheet, or the
-    file cannot be read.
-    """
+    """The rows of the one visible sheet with anything in it, or of the ``sheet`` of that name, as text."""
     try:
         from openpyxl import load_workbook
         from openpyxl.utils.exceptions import InvalidFileException
@@ -228,7 +215,6 @@ def _sheet_rows(sheet: Any) -> list[Row]:
 
 
 def _filled(row: Sequence[str]) -> int:
-    """How many cells there are up to the last that holds something."""
     there = np.flatnonzero([bool(cell) for cell in row])
     return int(there[-1]) + 1 if len(there) else 0
 
@@ -245,16 +231,11 @@ UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_table(
-    path: Path,
-    separator: str | None = None,
-    decimal: str = ".",
-    names: Sequence[str] = (),
-    sheet: str | None = None,
+    path: Path, separator: str | None = None, decimal: str = ".", names: Sequence[str] = (), sheet: str | None = None
 ) -> "DataFrame":
-    """The cells of a CSV file as text, with its header's names, or ``names`` where it has no header.
+    """The cells of a table as text, with its header's names, or ``names`` where it has no header.
 
-    The same of a ``sheet`` of an Excel workbook; a Parquet file holds numbers, and names of its own. Raises DataError,
-    with the file's name, where it is no table: other than text, empty, or with rows of several lengths.
+    Parquet holds numbers, and names of its own. Raises DataError, with the file's name, where it is no table.
     """
     check_is_regular(path)
     try:
@@ -289,10 +270,7 @@ def check_header(frame: "DataFrame") -> None:
 
 
 def common_columns(frames: Mapping[str, "DataFrame"], left_out: set[str]) -> list[str]:
-    """The columns of all sites in the order of the first, without those ``left_out``.
-
-    Raises DataError where they differ: it names a site that is not as most are, and the line that says what is meant.
-    """
+    """The columns of all sites in the order of the first, without those ``left_out``; DataError where they differ."""
     columns = {site: [column for column in frame.columns if column not in left_out] for site, frame in frames.items()}
     having = Counter(chain.from_iterable(columns.values()))
     shared = [column for column in having if having[column] == len(frames)]
@@ -314,7 +292,6 @@ def common_columns(frames: Mapping[str, "DataFrame"], left_out: set[str]) -> lis
 
 
 def _line(shared: Sequence[str], known: Sequence[str]) -> str:
-    """The line of a scenario that takes only the ``shared`` columns of those that are ``known``."""
     name, columns = ("features", shared) if len(shared) <= LISTED else ("drop", sorted({*known} - {*shared}))
     return f"{name} = {json.dumps(list(columns), ensure_ascii=False)}"
 
@@ -326,7 +303,6 @@ def _read(path: Path, separator: str | None, decimal: str, names: Sequence[str])
 
 
 def _framed(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decimal: str) -> "DataFrame":
-    """Rows with their lines as a table, under the first of them or ``names``."""
     import pandas
 
     if not rows:
@@ -345,7 +321,6 @@ def _framed(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decimal
 
 
 def _lines(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """The lines that are not empty, each with its number."""
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, skipinitialspace=True)
     try:
         yield from ((reader.line_num, row) for row in reader if row)
@@ -392,7 +367,6 @@ def _decoded(raw: bytes, encoding: str) -> str:
 
 
 def _separator(text: str) -> str:
-    """The separator that occurs most often in the first line."""
     return max(SEPARATORS, key=text.partition("\n")[0].count)
 
 

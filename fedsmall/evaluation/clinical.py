@@ -95,10 +95,9 @@ def precision_recall(p: np.ndarray, positive: np.ndarray) -> Curve:
 
 
 def auc(p: np.ndarray, positive: np.ndarray) -> Estimate:
-    """The area under the ROC curve with DeLong's standard error, its interval on the scale of the logit.
+    """The area under the ROC curve with DeLong's standard error (1988), its interval on the scale of the logit.
 
-    Where the two classes are wholly told apart that error is zero; then the interval is Wilson's, for as many samples
-    as the smaller class has. NaN where one class is missing. Source: DeLong et al. 1988.
+    Of classes wholly told apart it is Wilson's, of as many samples as the smaller has. NaN where one class is missing.
     """
     good, bad = p[positive], p[~positive]
     if not len(good) or not len(bad):
@@ -139,25 +138,11 @@ def calibration_error(p: np.ndarray, positive: np.ndarray, bins: int = BINS) -> 
     ) / len(p)
 
 
-def bootstrapped(
-    statistic: Callable[[np.ndarray, np.ndarray], float], p: np.ndarray, positive: np.ndarray, draws: int = DRAWS
-) -> Estimate:
-    """A statistic with its percentile interval over ``draws`` resamples of the test samples, each class by itself."""
-    rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
-    classes = [np.flatnonzero(positive), np.flatnonzero(~positive)]
-    found = []
-    for _ in range(draws):
-        drawn = np.concatenate([rng.choice(mine, len(mine)) for mine in classes if len(mine)])
-        found.append(statistic(p[drawn], positive[drawn]))
-    low, high = np.nanpercentile(found, [2.5, 97.5]) if not np.isnan(found).all() else (np.nan, np.nan)
-    return Estimate(statistic(p, positive), float(low), float(high))
-
-
 STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray], Estimate]] = {
     "ROC-AUC": auc,
-    "average precision": lambda p, positive: bootstrapped(average_precision, p, positive),
-    "Brier score": lambda p, positive: bootstrapped(brier, p, positive),
-    "calibration error (ECE)": lambda p, positive: bootstrapped(calibration_error, p, positive),
+    "average precision": lambda p, positive: resampled(average_precision, p, positive, within=positive),
+    "Brier score": lambda p, positive: resampled(brier, p, positive, within=positive),
+    "calibration error (ECE)": lambda p, positive: resampled(calibration_error, p, positive, within=positive),
 }
 VALUES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "ROC-AUC": lambda p, positive: auc(p, positive).value,
@@ -188,10 +173,7 @@ def mean_error(predicted: np.ndarray, true: np.ndarray) -> float:
 
 
 def calibration_slope(predicted: np.ndarray, true: np.ndarray) -> float:
-    """The slope of what was true over what was predicted: 1 where predictions spread as they should, NaN if equal.
-
-    Source: Van Calster et al. 2019, "Calibration: the Achilles heel of predictive analytics", for numbers.
-    """
+    """The slope of truth over prediction, NaN where all are equal (Van Calster et al. 2019)."""
     around = predicted - predicted.mean()
     spread = float((around**2).sum())
     return float((around * true).sum() / spread) if spread > 1e-12 * float((predicted**2).sum()) else float("nan")
@@ -206,19 +188,18 @@ NUMBER_STATISTICS = {  # what a report shows of one model
 }
 
 
-Statistic = Callable[..., float]
-
-
-def resampled(statistic: Statistic, *arrays: np.ndarray, draws: int = DRAWS) -> Estimate:
+def resampled(
+    statistic: Callable[..., float], *arrays: np.ndarray, within: np.ndarray | None = None, draws: int = DRAWS
+) -> Estimate:
     """A statistic of ``arrays``, which share their first axis, with its percentile interval over resamples of that.
 
-    Resamples for which the statistic is not defined (NaN) are left out; where it is for none, there is no interval.
+    Where ``within``, (samples,), divides them in two, each part is resampled by itself.
     """
     rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
-    samples = len(arrays[0])
+    parts = [np.arange(len(arrays[0]))] if within is None else [np.flatnonzero(within), np.flatnonzero(~within)]
     found = []
     for _ in range(draws):
-        drawn = rng.integers(samples, size=samples)
+        drawn = np.concatenate([rng.choice(rows, len(rows)) for rows in parts if len(rows)])
         found.append(statistic(*(array[drawn] for array in arrays)))
     low, high = np.nanpercentile(found, [2.5, 97.5]) if not np.isnan(found).all() else (np.nan, np.nan)
     return Estimate(float(statistic(*arrays)), float(low), float(high))
@@ -249,11 +230,7 @@ def chosen_threshold(plan: Plan, found: Mapping[str, float]) -> tuple[float, str
 
 
 def best_threshold(p: np.ndarray, positive: np.ndarray) -> float:
-    """The threshold with the largest sensitivity + specificity - 1, in the middle of the gap; the lowest of several.
-
-    ``p`` (samples,) are probabilities of the positive class, ``positive`` (samples,) says who was so.
-    Source: Youden 1950, "Index for rating diagnostic tests".
-    """
+    """The threshold with the largest sensitivity + specificity - 1 (Youden 1950), mid-gap; the lowest of several."""
     values, hits, false = counts_from_above(p, positive)
     gains = hits / max(hits[-1], 1) - false / max(false[-1], 1)
     best = np.flatnonzero(gains >= gains.max() - 1e-12)[-1]
@@ -276,6 +253,5 @@ def counts_from_above(p: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _middle(values: np.ndarray, place: int) -> float:
-    """Halfway between a value and the next lower one, or zero."""
     below = values[place + 1] if place + 1 < len(values) else 0.0
     return float((values[place] + below) / 2)

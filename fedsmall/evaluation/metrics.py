@@ -14,30 +14,17 @@ from fedsmall.federation import Task
 from fedsmall.methods import nearest
 
 OF_CLASSES = (
-    "accuracy",
-    "balanced_accuracy",
-    "macro_f1",
-    "sensitivity",
-    "specificity",
-    "auc",
-    "average_precision",
-    "brier",
-    "loss",
+    *("accuracy", "balanced_accuracy", "macro_f1", "sensitivity", "specificity"),
+    *("auc", "average_precision", "brier", "loss"),
 )
 GRADED = ("kappa", "mae")  # of classes in their order, beside the others
 OF_NUMBERS = ("mae", "rmse", "r2", "loss")
 OF_TIMES = ("c_index", "ibs", "loss")
 OF_LABELS = ("auc", "macro_f1", "subset_accuracy", "label_accuracy", "average_precision", "brier", "loss")
 OF_KIND = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "times": OF_TIMES, "labels": OF_LABELS}
-OTHER_NAMES = {"nll": "loss", "roc_auc": "auc", "f1": "macro_f1"}
-OTHER_NAMES |= {
-    "cohen_kappa": "kappa",
-    "quadratic_kappa": "kappa",
-    "mean_absolute_error": "mae",
-    "root_mean_squared_error": "rmse",
-    "r2_score": "r2",
-    "concordance": "c_index",
-}
+OTHER_NAMES = {"nll": "loss", "roc_auc": "auc", "f1": "macro_f1", "r2_score": "r2", "concordance": "c_index"}
+OTHER_NAMES |= {"cohen_kappa": "kappa", "quadratic_kappa": "kappa"}
+OTHER_NAMES |= {"mean_absolute_error": "mae", "root_mean_squared_error": "rmse"}
 LOWER_IS_BETTER = ("loss", "mae", "rmse", "mse", "brier", "ibs", "ece")
 UNEQUAL = 0.1  # how far above an equal share the commonest class may be, for accuracy to be what methods are judged by
 
@@ -61,10 +48,8 @@ def metrics_of(loss: str) -> tuple[str, ...]:
 def default_metric(y: Sequence[np.ndarray], task: Task) -> str:
     """What methods are judged by where nobody says: accuracy, or the AUC where accuracy would be fooled.
 
-    It would be where the commonest class of the training samples, the sites' ``y``, holds ten points more than an equal
-    share (60% of two classes, 43% of three): then a prediction that looks at no sample already seems to be worth
-    something. Grades are judged by their kappa, numbers by their mean absolute error, times by the concordance index,
-    labels by their AUC.
+    That is where the commonest training class holds ten points more than an equal share. Grades are judged by kappa,
+    numbers by mean absolute error, times by concordance, labels by AUC.
     """
     if task.kind != "classes" or task.ordered:
         return metrics_of(task.loss)[0]
@@ -73,20 +58,14 @@ def default_metric(y: Sequence[np.ndarray], task: Task) -> str:
 
 
 def evaluate(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, float]:
-    """Every metric of ``task`` that these samples can show of one model, by name; ``outputs`` are (samples, outputs).
-
-    A metric that is not defined for the samples, such as the AUC where all are of one class, is left out, and so is
-    every metric for no samples at all.
-    """
+    """Every metric of ``task`` that samples can show of one model's ``outputs``, (samples, outputs), by name."""
     return {name: float(value) for name, (value,) in evaluate_many(np.asarray(outputs)[None], y, task).items()}
 
 
 def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
     """Every metric of ``task`` for each model on ``y``, (samples,) or (samples, *target_shape): (models,) by name.
 
-    The names are those of :func:`metrics_of` ("auc" and "average_precision" are of one class against the rest).
-    NaN where one is not defined for a model, and left out where it is
-    defined for none.
+    NaN where one is not defined for a model, and left out where it is defined for none.
     """
     outputs = np.asarray(outputs, dtype=np.float64)
     if not len(y):
@@ -156,7 +135,6 @@ def _auc(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
 
 
 def _scores(outputs: np.ndarray, classes: int) -> list[tuple[int, np.ndarray]]:
-    """How much each class is spoken for, (models, samples), by class; of two classes class 1 alone."""
     if outputs.shape[-1] == 1 or classes == 2:
         return [(1, outputs[..., -1] - (outputs[..., 0] if outputs.shape[-1] > 1 else 0.0))]
     with np.errstate(invalid="ignore", over="ignore"):
@@ -187,7 +165,6 @@ def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
 
 
 def _of_times(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
-    """How well mean times are in order, and the error of the curves; none before the sites agree on intervals."""
     if not task.cuts:
         return {}
     curves, seen = survival_of(outputs), (np.array(task.cuts), *y[:, 2:4].T.astype(np.float64))
@@ -196,7 +173,6 @@ def _of_times(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.nd
 
 
 def _flat(y: np.ndarray) -> np.ndarray:
-    """Targets as (samples, numbers) in float64."""
     return y.reshape(len(y), -1).astype(np.float64)
 
 
@@ -207,10 +183,9 @@ def grade_losses(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def kappa_of(table: np.ndarray) -> np.ndarray:
-    """Cohen's kappa with quadratic weights, of how many are called what: (models, truth, called) -> (models,).
+    """Cohen's kappa with quadratic weights (Cohen 1968) of counts (models, truth, called) -> (models,).
 
-    1 where all are called right, 0 for what the shares of truth and of calls alone would give: so 0, too, for who calls
-    all alike. NaN where all are of one grade and called so. Source: Cohen 1968, "Weighted kappa".
+    0 for who calls all alike, NaN where all are of one grade and called so.
     """
     table = np.asarray(table, dtype=np.float64)
     place = np.arange(table.shape[-1])
@@ -271,8 +246,7 @@ def label_losses(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
 def label_metrics(outputs: np.ndarray, y: np.ndarray, asked: Collection[str]) -> dict[str, np.ndarray]:
     """The metrics ``asked``, (models,) each, of log-odds (models, samples, labels) and truth (samples, labels).
 
-    "auc", "average_precision" and "macro_f1" are means over labels, "subset_accuracy" is the share of samples of which
-    all labels are right, "label_accuracy" that of all labels.
+    Means over labels, but "subset_accuracy": the share of samples of which all labels are right.
     """
     there, called = np.asarray(y) > 0, outputs > 0
     right = called == there
@@ -315,11 +289,7 @@ def number_losses(name: str, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def number_metrics(outputs: np.ndarray, y: np.ndarray, scale: float, asked: Collection[str]) -> dict[str, np.ndarray]:
-    """Those of "mae", "rmse" and "r2" that are ``asked``, of each model: (models, samples, numbers) -> (models,) each.
-
-    ``scale`` is how much of the outcome's unit is 1 in training. "r2" is NaN of fewer than two samples, and where all
-    targets are equal.
-    """
+    """ "mae", "rmse" and "r2" as ``asked``: (models, samples, numbers) -> (models,); ``scale`` is the unit."""
     apart = outputs - y
     found: dict[str, np.ndarray] = {}
     if "mae" in asked:

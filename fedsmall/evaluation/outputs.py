@@ -19,8 +19,7 @@ def cumulative(outputs: np.ndarray) -> np.ndarray:
 def log_shares(outputs: np.ndarray) -> np.ndarray:
     """The logarithms of the grades' probabilities, (..., grades) in float64, of ``outputs`` (..., grades - 1).
 
-    A grade between two has p = s(step) s(log-odds before) s(-log-odds behind) with s the logistic function: no
-    difference of two close numbers.
+    A grade between two has p = s(step) s(log-odds before) s(-log-odds behind): no difference of two close numbers.
     """
     outputs, odds = np.asarray(outputs, dtype=np.float64), cumulative(outputs)
     none = np.zeros_like(odds[..., :1])
@@ -44,9 +43,7 @@ def outputs_of(logs: np.ndarray) -> np.ndarray:
 def probabilities(outputs: np.ndarray, loss: str) -> np.ndarray:
     """The probability of each class, (..., samples, classes) in float64, from ``outputs``, (..., samples, outputs).
 
-    One output for two classes is the log-odds of class 1. A margin (the loss is "hinge") is no log-odds, and is
-    treated as one: its "probabilities" rank as margins do, and are not calibrated.
-
+    One output for two classes is the log-odds of class 1; a margin ("hinge") is taken for such and not calibrated.
     Raises ValueError for a loss that is not of classes.
     """
     if kind_of(loss) != "classes":
@@ -58,19 +55,12 @@ def probabilities(outputs: np.ndarray, loss: str) -> np.ndarray:
 
 
 def by_class(outputs: np.ndarray, loss: str) -> np.ndarray:
-    """Outputs as scores of the classes, of which the softmax is their probabilities: those of grades are turned to it.
-
-    (..., classes), or (..., 1) where that is positive for class 1 of two; float64.
-    """
+    """Outputs as scores whose softmax are probabilities, (..., classes), or (..., 1) for class 1 of two."""
     return log_shares(outputs) if loss == ORDINAL else np.asarray(outputs, dtype=np.float64)
 
 
 def named_classes(outputs: np.ndarray, threshold: float = 0.5) -> np.ndarray:
-    """The class that each row of ``outputs`` names: (..., outputs) -> (...); a tie goes to the lower class.
-
-    Of two classes it is class 1 where its probability is above ``threshold``, compared as log-odds, in which nothing is
-    rounded; of more it is the likeliest.
-    """
+    """The class of each row: class 1 of two where its log-odds are above the threshold's, else the likeliest."""
     outputs = np.asarray(outputs, dtype=np.float64)
     if outputs.shape[-1] > 2:
         return np.asarray(outputs.argmax(axis=-1))
@@ -79,10 +69,7 @@ def named_classes(outputs: np.ndarray, threshold: float = 0.5) -> np.ndarray:
 
 
 def squared_distances(shares: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """How far probabilities (..., samples, classes) are from what was so, (..., samples): the mean is the Brier score.
-
-    The sum over classes of (p - y)^2; of two classes that of class 1 alone, as scikit-learn has it.
-    """
+    """The Brier score of each sample, (..., samples): of two classes that of class 1 alone (scikit-learn's)."""
     squares = ((shares - np.eye(shares.shape[-1])[y]) ** 2).sum(axis=-1)
     return np.asarray(squares / 2 if shares.shape[-1] == 2 else squares)
 
@@ -98,11 +85,9 @@ def members_of(model: Mapping[str, np.ndarray], is_ensemble: bool) -> list[Array
 def answer(outputs: np.ndarray, loss: str, together: str = "probability") -> np.ndarray:
     """The outputs, (samples, outputs), of an ensemble whose members give ``outputs``, (members, samples, outputs).
 
-    They mean the same as those of one model: for classes the logarithm of the mean probability, or the mean logit (of
-    the logarithms of probabilities, so that no member has more say for the size of its numbers); for one output of two
-    classes, and for labels, the log-odds of either; grades are averaged as classes; margins and numbers are averaged.
-    One member answers for itself.
-    Source: Lakshminarayanan et al. 2017, "Simple and scalable predictive uncertainty estimation using deep ensembles".
+    Of classes the logarithm of the mean probability, or the mean logit (of log-probabilities, so that no member has
+    more say for the size of its numbers); of one output and of labels the log-odds of either; margins and numbers are
+    averaged. Source: Lakshminarayanan et al. 2017.
     """
     outputs = np.asarray(outputs, dtype=np.float64)
     if len(outputs) == 1:
@@ -120,13 +105,11 @@ def answer(outputs: np.ndarray, loss: str, together: str = "probability") -> np.
 
 
 def spread(outputs: np.ndarray, loss: str) -> tuple[np.ndarray, np.ndarray]:
-    """How far the members of an ensemble differ on each sample: two arrays, (samples,) each.
+    """How far the members of an ensemble differ on each sample: two arrays, (samples,).
 
-    ``outputs`` has shape (members, samples, outputs). The first is the standard deviation, over the members, of the
-    probability of the class that they predict together; of margins and numbers, that of the outputs. The second is the
-    mutual information of the class and the member in nats: 0 where all say the same, at most the logarithm of the
-    number of members; NaN where outputs are no probabilities. Of several labels both are means over them.
-    Source: Smith & Gal 2018, "Understanding measures of uncertainty for adversarial example detection".
+    The standard deviation of the probability of the class named together (of margins and numbers, of outputs), and the
+    mutual information of class and member in nats, NaN where outputs are no probabilities; of labels means. Source:
+    Smith and Gal 2018.
     """
     outputs = np.asarray(outputs, dtype=np.float64)
     if loss in LABELS:

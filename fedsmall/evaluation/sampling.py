@@ -27,8 +27,7 @@ Error = Callable[[np.ndarray, np.ndarray, int | None], float]
 def p_of_samples(gains: list[float], errors: list[float]) -> float:
     """How probable a mean gain as large is where there is none, by the test samples of one run; two-sided.
 
-    ``gains`` and the standard ``errors`` of each are of one seed each. The error of their mean is taken to be that of
-    one of them: seeds share patients, so that more seeds are not more patients.
+    The error of the mean over seeds is that of one of them: seeds share patients, so more seeds are not more patients.
     """
     error = float(np.sqrt(np.mean(np.square(errors))))
     return 1.0 if error == 0 else float(2 * stats.norm.sf(abs(np.mean(gains)) / error))
@@ -37,8 +36,7 @@ def p_of_samples(gains: list[float], errors: list[float]) -> float:
 def worth_without(metrics: Sequence[str], told: Mapping[str, np.ndarray], loss: str = "mse") -> dict[str, np.ndarray]:
     """Each metric of kept predictions without each of up to ``GROUPS`` random groups of the test samples: (groups,).
 
-    ``told`` is what a run keeps of a model (``predictions_of``), ``loss`` that of a task of numbers, here in standard
-    deviations of these samples. NaN where a metric is not defined, or not for these.
+    ``told`` are predictions that a run keeps; the ``loss`` of numbers is in standard deviations. NaN where undefined.
     """
     rows = len(told["labels"])
     order = np.random.default_rng(0).permutation(rows)  # its own: given predictions have one error, whoever asks
@@ -51,10 +49,7 @@ def worth_without(metrics: Sequence[str], told: Mapping[str, np.ndarray], loss: 
 
 
 def jackknife(without: np.ndarray) -> tuple[float, float]:
-    """The standard error by test samples of what :func:`worth_without` gives, (groups,), and its degrees of freedom.
-
-    Infinite where the statistic is not known. Source: the grouped jackknife, Tukey 1958.
-    """
+    """The standard error of :func:`worth_without`'s, and its degrees of freedom (Tukey 1958)."""
     groups = len(without)
     if groups < 2 or not np.isfinite(without).all():
         return np.inf, 0.0
@@ -105,14 +100,11 @@ def _found(metric: str, outputs: np.ndarray, y: np.ndarray, task: Task, known: t
 
 
 def error_over_constant(metric: str, p: np.ndarray, y: np.ndarray, commonest: int | None) -> float | None:
-    """The standard error by the test samples of what a model is ahead of a constant prediction in ``metric``.
+    """The standard error by test samples of how far a model is ahead in ``metric`` of always saying ``commonest``.
 
-    ``p`` (samples, classes) are probabilities, ``y`` (samples,) classes, ``commonest`` the class that the constant
-    names, where it is known. None for a metric for which there is no formula here.
-
-    The AUC's is that under chance (Mann and Whitney 1947), which is not zero for a handful that are told apart; of more
-    than two classes the mean over the classes, which is no less than that of their mean. Recalls are moved towards one
-    half as by two more samples (Agresti and Coull 1998), so that none is without error.
+    ``p`` (samples, classes) are probabilities, ``y`` (samples,) classes. The AUC's error is that under chance (Mann and
+    Whitney 1947); recalls are moved towards one half as by two more samples (Agresti and Coull 1998). None without
+    formula.
     """
     if metric not in ERRORS or len(y) < 2:
         return None
@@ -130,13 +122,6 @@ def _of_balanced_accuracy(p: np.ndarray, y: np.ndarray, commonest: int | None) -
     return float(np.sqrt(sum(_recall_error(guess[y == label] == label) ** 2 for label in there)) / len(there))
 
 
-def _of_recall(label: int) -> Error:
-    def error(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-        return _recall_error(p.argmax(axis=1)[y == label] == label)
-
-    return error
-
-
 def _recall_error(right: np.ndarray) -> float:
     share = (right.sum() + 1) / (len(right) + 2)
     return float(np.sqrt(share * (1 - share) / (len(right) + 2)))
@@ -146,10 +131,6 @@ def _of_auc(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
     labels = [1] if p.shape[1] == 2 else [label for label in range(p.shape[1]) if (y == label).any()]
     counts = [(int((y == label).sum()), int((y != label).sum())) for label in labels]
     return float(np.mean([np.sqrt((len(y) + 1) / (12 * good * bad)) if good and bad else 0.5 for good, bad in counts]))
-
-
-def _of_brier(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-    return float(squared_distances(p, y).std(ddof=1) / np.sqrt(len(y)))
 
 
 def _of_loss(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
@@ -181,11 +162,11 @@ def _of_distance(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
 ERRORS: dict[str, Error] = {
     "accuracy": _of_accuracy,
     "balanced_accuracy": _of_balanced_accuracy,
-    "sensitivity": _of_recall(1),
-    "specificity": _of_recall(0),
+    "sensitivity": lambda p, y, _: _recall_error(p.argmax(axis=1)[y == 1] == 1),
+    "specificity": lambda p, y, _: _recall_error(p.argmax(axis=1)[y == 0] == 0),
     "auc": _of_auc,
     "average_precision": _of_average_precision,
-    "brier": _of_brier,
+    "brier": lambda p, y, _: float(squared_distances(p, y).std(ddof=1) / np.sqrt(len(y))),
     "kappa": _of_kappa,
     "mae": _of_distance,
     "loss": _of_loss,

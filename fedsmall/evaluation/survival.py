@@ -11,20 +11,16 @@ TIED = 1e-8  # risks that differ by less, in units of the horizon, are one (scik
 
 
 def mean_time(survival: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    """The mean time without the event up to the last cut (restricted mean survival time): (...,).
-
-    The curve begins at 1 and is straight between cuts. Source: Royston and Parmar 2013.
-    """
+    """The restricted mean survival time, up to the last cut: (...,) (Royston and Parmar 2013)."""
     curve = np.concatenate([np.ones_like(survival[..., :1]), survival], axis=-1)
     widths = np.diff(cuts, prepend=0.0)
     return np.asarray(((curve[..., 1:] + curve[..., :-1]) / 2 * widths).sum(axis=-1))
 
 
 def concordance(survival: np.ndarray, cuts: np.ndarray, time: np.ndarray, event: np.ndarray) -> np.ndarray:
-    """The share of pairs in which who had the event first has the shorter mean time: (models, ...) -> (models,).
+    """The share of pairs in which who had the event first has the shorter mean time (Harrell et al. 1996).
 
-    A pair counts where the earlier time is that of an event, or of two equal times one is; equal risks count half. NaN
-    where no pair counts. Source: Harrell et al. 1996.
+    A pair counts where the earlier time is that of an event; equal risks count half. NaN where no pair counts.
     """
     happened = event > 0
     first = happened[:, None] & ((time[:, None] < time) | ((time[:, None] == time) & ~happened))  # (samples, samples)
@@ -45,10 +41,7 @@ def kaplan_meier(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def seen_longer(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The times that occur, and the share not lost from sight by each: Kaplan and Meier's, events and losses swapped.
-
-    Of equal times events come first, so those who had one are no longer at risk of being lost.
-    """
+    """The times that occur, and the share not lost by each: Kaplan and Meier's, events and losses swapped."""
     times = np.unique(time)
     here = time[:, None] == times
     ended = (here & (event[:, None] > 0)).sum(axis=0)
@@ -68,9 +61,8 @@ def brier_scores(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The cuts at which it can be judged, (some,), and the squared error of the curves there, (models, some).
 
-    Who was lost is made up for by those like them who were not, weighed by the chance of still being seen, as these
-    samples themselves show it; so only cuts count before the last time at which anybody was seen.
-    Source: Graf et al. 1999, "Assessment and comparison of prognostic classification schemes for survival data".
+    Who was lost is made up for by weights of the chance of still being seen, before the last time alone (Graf et al.
+    1999).
     """
     seen = seen_longer(time, event)
     judged = (cuts < time.max()) & (at(seen, cuts) > 0)
@@ -102,10 +94,7 @@ def loss_of(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def interval_log_odds(y: np.ndarray, intervals: int) -> np.ndarray:
-    """The log-odds of the event in each interval over samples with targets ``y`` (samples, 4): (intervals,).
-
-    One half is added to each side, so that none is infinite; where nobody is at risk it is even odds.
-    """
+    """The log-odds of the event in each interval, of targets (samples, 4), one half added to each side."""
     place = np.arange(intervals)
     happened = ((place == y[:, :1]) * y[:, 1:2]).sum(axis=0)
     through = (place < y[:, :1]).sum(axis=0)

@@ -24,11 +24,7 @@ LABELS = {
 
 
 def trivial(federation: Federation, own_models: bool = False) -> dict[str, Any]:
-    """The trivial predictor of a federation, judged as its models are: on the test samples, and on the further ones.
-
-    "label" says what it is; "common", "sites" and "extra" hold its metrics as a run's summary holds a method's. With
-    ``own_models`` each site has a predictor of its own, judged on its own held-out samples, and there is no common one.
-    """
+    """The trivial predictor of a federation, judged as its models are; with ``own_models`` each site has its own."""
     label = LABELS.get(federation.task.loss, "always the commonest class")
     homes = [(name, samples) for name, samples in zip(federation.names, federation.held_out, strict=False) if samples]
     if own_models:
@@ -81,7 +77,6 @@ def _judged(y: np.ndarray, samples: Samples, task: Task) -> dict[str, float]:
 
 
 def _means(each: list[dict[str, float]]) -> dict[str, float]:
-    """Mean and standard deviation over the sites of every metric that all of them have."""
     shared = [name for name in (each[0] if each else {}) if all(name in metrics for metrics in each)]
     values = {name: [metrics[name] for metrics in each] for name in shared}
     spread = {f"{name}_sd": float(np.std(of, ddof=1)) if len(of) > 1 else 0.0 for name, of in values.items()}

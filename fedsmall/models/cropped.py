@@ -53,10 +53,7 @@ class MatrixConv2d(nn.Conv2d):
 
 
 def cropped(model: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
-    """The model with the taps that meet no pixel cut off its square convolutions, in place; returns the model.
-
-    ``input_shape`` is the shape of one sample, (channels, height, width); for larger images it is another model.
-    """
+    """The model without the taps that meet no pixel of (channels, height, width) samples, changed in place."""
     layers = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Conv2d and _plain(layer)}
     maps = _maps(model, layers, input_shape)
     for name, layer in layers.items():
@@ -67,7 +64,6 @@ def cropped(model: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
 
 
 def _smaller(layer: nn.Conv2d, size: int) -> nn.Conv2d:
-    """The layer on square maps of ``size``, with the weights that count."""
     kernel, stride, padding = layer.kernel_size[0], layer.stride[0], int(layer.padding[0])
     side = reach(size, kernel, stride, padding)
     if side.before != side.after:  # padding on one side alone is no Conv2d

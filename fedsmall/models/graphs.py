@@ -34,10 +34,9 @@ def above_diagonal(graphs: Tensor) -> Tensor:
 
 
 class EdgeConvolution(nn.Module):
-    """An edge-conditioned convolution (NNConv) over fully connected graphs with one number on each edge.
+    """An edge-conditioned convolution over fully connected graphs with one number on each edge.
 
-    x_i' = root(x_i) + mean over j of x_j W(e_ij) + bias, where W(e) = ReLU(e a + c) is an (inputs, outputs) matrix made
-    by the edge network. Equal to torch_geometric's ``NNConv`` with mean aggregation, root weight and bias.
+    x_i' = root(x_i) + mean over j of x_j W(e_ij) + bias with W(e) = ReLU(e a + c): torch_geometric's ``NNConv``.
     Source: Gilmer et al. 2017, section 3; Simonovsky and Komodakis 2017.
     """
 
@@ -115,7 +114,6 @@ def g2(task: Task, *, widths: tuple[int, ...] = (35, 160, 268)) -> nn.Module:
 
 
 def _fitting(task: Task, widths: tuple[int, ...]) -> nn.Module:
-    """The network, where the task's samples are graphs and its targets graphs of the last width."""
     if len(task.input_shape) != 1:
         raise ValueError(f"a graph comes as the vector of its entries above the diagonal, not as {task.input_shape}")
     if task.outputs != pairs(widths[-1]):

@@ -16,8 +16,6 @@ def has_spread(shape: Sequence[int]) -> bool:
 
 
 class _Forgiving(nn.modules.batchnorm._BatchNorm):
-    """What the two classes below share; a mixin that replaces ``forward``."""
-
     def forward(self, input: Tensor) -> Tensor:
         """Normalise with the batch where it has spread, with the running statistics where it has none."""
         if not self.training or has_spread(input.shape):

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fedsmall.evaluation.outputs import outputs_of
 from fedsmall.federation import Task
-from fedsmall.models.earlier import NORM
 from fedsmall.models.layers import BatchNorm2d, BatchNorm3d
+from fedsmall.parts import NORM
 
 Norm = Callable[[int], nn.Module]
 CHANNELS_PER_GROUP = 16  # Wu & He 2018, table 3: within half a point of the best
@@ -51,10 +51,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem, stages of ``blocks`` basic blocks each, the mean over the map, and one linear layer.
-
-    ``stem`` "imagenet" is a 7 x 7 convolution of stride 2 and a max pool (torchvision's), "cifar" a 3 x 3 convolution.
-    """
+    """A stem (7 x 7 and a max pool for "imagenet", else 3 x 3), stages of basic blocks, mean, linear layer."""
 
     def __init__(
         self,
@@ -173,13 +170,7 @@ def _dropout(share: float) -> list[nn.Module]:
 
 
 def cnn3d(task: Task, *, widths: Sequence[int] = (16, 32), norm: str = "group", dropout: float = 0.0) -> nn.Module:
-    """Convolution 3 x 3 x 3, norm, ReLU and pooling for each of ``widths``, then means over what is left and a layer.
-
-    One plain ``nn.Sequential``; its size does not depend on that of the volumes: 14,466 parameters for grey ones and
-    two classes. ``norm`` is "group" (the default, for sites of a few volumes) or "batch".
-
-    Raises ValueError for samples that are no volumes, or too small for the poolings.
-    """
+    """Convolution 3 x 3 x 3, norm, ReLU and pooling for each of ``widths``, then means and a layer."""
     if len(task.input_shape) != 4:
         raise ValueError(f"it takes volumes, and a sample has shape {task.input_shape}; use cnn for images")
     channels, *sides = task.input_shape
@@ -203,8 +194,7 @@ def _times(sides: Sequence[int]) -> str:
 class Proportional(nn.Module):
     """A linear risk that is one for all intervals, and a level for each interval: (..., features) -> (..., intervals).
 
-    As many numbers as features and intervals together, where a linear layer has their product. Source: Cox 1972,
-    section 6, the logistic model for grouped times; Singer and Willett 1993.
+    Source: Cox 1972, section 6, the logistic model for grouped times; Singer and Willett 1993.
     """
 
     def __init__(self, features: int, intervals: int) -> None:
@@ -220,10 +210,9 @@ class Proportional(nn.Module):
 
 
 class ProportionalOdds(nn.Module):
-    """One risk for all grades, and the steps between grades the same for all: (..., features) -> (..., grades - 1).
+    """One risk for all grades, behind layers of widths ``body``, and steps the same for all: -> (..., grades - 1).
 
-    ``body`` are the widths of layers with ReLU before the risk; none make it linear. Outputs are those of
-    :mod:`fedsmall.evaluation.outputs`. Source: McCullagh 1980, "Regression models for ordinal data".
+    Source: McCullagh 1980, "Regression models for ordinal data".
     """
 
     def __init__(self, features: int, grades: int, body: Sequence[int] = ()) -> None:

@@ -33,10 +33,7 @@ def outputs_of(logs: Tensor) -> Tensor:
 
 
 class Ensemble(nn.Module):
-    """Models that answer together, as :func:`fedsmall.evaluation.outputs.answer` does with arrays.
-
-    ``members`` are modules with equal outputs, ``loss`` the task's and ``together`` the method's word.
-    """
+    """Models that answer together, as :func:`fedsmall.evaluation.outputs.answer` does with arrays."""
 
     def __init__(self, members: Sequence[nn.Module], loss: str, together: str = "probability") -> None:
         super().__init__()
@@ -60,7 +57,6 @@ class Ensemble(nn.Module):
         return outputs.mean(dim=0)
 
     def _mean(self, shares: Tensor) -> Tensor:
-        """Of logarithms of probabilities, (members, samples, classes), what they come to together."""
         if self.together == "logit":
             return shares.mean(dim=0)
         return torch.logsumexp(shares, dim=0) - math.log(len(self.members))

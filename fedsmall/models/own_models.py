@@ -70,10 +70,7 @@ def with_own_model(plan: Plan, place: int, sites: int) -> Plan:
 
 
 def check_own_models(plan: Plan, sites: int) -> None:
-    """Raise PlanError where ``sites`` sites cannot have the models that the plan lists, or its method cannot use them.
-
-    A plan whose sites have one model is always fine.
-    """
+    """Raise PlanError where so many sites cannot have the models that the plan lists, or use its method."""
     if not has_own_models(plan):
         return
     kinds = kinds_of(plan)

@@ -36,8 +36,7 @@ def torchvision_network(
 ) -> nn.Module:
     """The network of torchvision called ``name``, from its weights if given, with a new last layer for ``task``.
 
-    Raises PlanError for a network, option or layer that is not there, DataError for weights that cannot be had or are
-    another network's.
+    Raises PlanError for what is not there, DataError for weights that cannot be had or are another network's.
     """
     if len(task.input_shape) != 3 or task.input_shape[0] not in (1, 3):
         raise ValueError(f"it takes grey or coloured images, and a sample has shape {task.input_shape}")
@@ -68,7 +67,6 @@ def _network(name: str, weights: str | None) -> nn.Module:
 
 
 def _filled(network: nn.Module, head: str, state: dict[str, Tensor], name: str) -> nn.Module:
-    """The network with copies of the weights in ``state``; its head stays without, for it is replaced."""
     wanted = {key: tensor.shape for key, tensor in network.state_dict().items() if not key.startswith(f"{head}.")}
     odd = [key for key, shape in wanted.items() if key not in state or state[key].shape != shape]
     if odd:
@@ -104,7 +102,6 @@ def _read(path: str) -> dict[str, Tensor]:
 
 
 def _head(name: str, network: nn.Module) -> str:
-    """The name of the last layer, which must be a linear one."""
     layers: list[str] = [key for key, layer in network.named_modules() if isinstance(layer, LEARNS)]
     if not layers or not isinstance(network.get_submodule(layers[-1]), nn.Linear):
         raise PlanError(f"the last layer of {name} is not linear, so it cannot be replaced; use another network")
@@ -144,7 +141,6 @@ def _last_block(network: nn.Module, head: str, within: str = "") -> list[str]:
 
 
 def _rescale(channels: int) -> nn.Conv2d:
-    """Images of ``channels`` from -1 to 1 as three channels at ImageNet's mean and spread; it never trains."""
     layer = nn.Conv2d(channels, 3, 1).requires_grad_(False)
     mean, spread = torch.tensor(MEAN), torch.tensor(SPREAD)
     scale = (0.5 / spread)[:, None] if channels == 1 else torch.diag(0.5 / spread)  # (3, channels)

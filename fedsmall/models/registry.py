@@ -26,12 +26,10 @@ Builder = Callable[..., nn.Module]
 
 
 def build_model(name: str, task: Task, options: dict[str, Any], rng: np.random.Generator) -> nn.Module:
-    """The model called ``name`` for ``task``, in float32 and training mode, its parameters drawn from ``rng``.
+    """The model called ``name`` for ``task``, in float32 and training mode, its parameters drawn from ``rng`` alone.
 
-    Torch's global generator is neither read nor moved. Batch normalisation is :mod:`fedsmall.models.layers`'s, also
-    in a model of one's own.
-
-    Raises PlanError for an unknown name or option, and for a model that cannot take the task's samples.
+    Batch normalisation is :mod:`fedsmall.models.layers`'s. Raises PlanError for an unknown name or option, and for a
+    model that cannot take the task's samples.
     """
     builder = _builder(name)
     _check_options(name, builder, options)
@@ -72,8 +70,7 @@ def common_model(plan: Plan, task: Task) -> nn.Module:
 def initial_model(plan: Plan, task: Task, site: str | None = None) -> Arrays:
     """What ``site`` starts with, or the common start (``None``), by the names and order of ``state_dict``.
 
-    What is frozen is not in it (:mod:`fedsmall.models.layers`): it is no site's own, and never travels. Float arrays
-    have the plan's dtype; float32 and float64 plans start from the same numbers.
+    Without what is frozen. Float arrays have the plan's dtype, and start from the same numbers in each.
     """
     own = site is not None and plan.initial_models == "independent"
     rng = rng_for(plan.seed, "initial", str(site)) if own else rng_for(plan.seed, "initial")
@@ -88,10 +85,7 @@ def frozen_arrays(plan: Plan, task: Task) -> Arrays:
 
 
 def completed(plan: Plan, task: Task, trained: Mapping[str, np.ndarray]) -> Arrays:
-    """A whole model from what of it was trained, in the order of ``state_dict``.
-
-    Where several models answer together, ``trained`` has a leading axis of models, and so has the result.
-    """
+    """A whole model, in the order of ``state_dict``, of what was trained, which may have a leading axis of models."""
     whole = common_model(plan, task).state_dict()
     axes = {array.ndim - whole[name].ndim for name, array in trained.items()}
     models = len(next(iter(trained.values()))) if axes == {1} else None

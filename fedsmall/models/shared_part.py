@@ -16,10 +16,7 @@ from fedsmall.wire import Arrays
 
 
 def shared_part(task: Task, *, sites: Sequence[str | Mapping[str, Any]], shared: Sequence[str]) -> nn.Module:
-    """The layers that travel, as a model that holds parameters and computes nothing; built from the first site's model.
-
-    Raises PlanError where ``shared`` matches nothing.
-    """
+    """The layers of the first site's model that travel, as a model that computes nothing."""
     kind = kind_of(sites[0])
     rng = np.random.default_rng(int(torch.randint(2**62, ()).item()))
     model = build_model(kind.model, task, kind.options, rng)
@@ -34,10 +31,9 @@ def shared_part(task: Task, *, sites: Sequence[str | Mapping[str, Any]], shared:
 
 
 def agreed_part(plan: Plan, tasks: Sequence[Task]) -> Arrays:
-    """The shared part's arrays, which have the same names and shapes in the models of all sites.
+    """The shared part's arrays, alike in the models of all sites, whose ``tasks`` are in the order of their names.
 
-    ``tasks`` are the sites' own, in the order of their names. Raises PlanError where sites cannot share: ``shared``
-    matches nothing of a model, or an array has another shape at another site.
+    Raises PlanError where ``shared`` matches nothing of a model, or an array has another shape at another site.
     """
     parts: list[tuple[Kind, Task, Arrays]] = []
     for kind, task in zip(kinds_of(plan), tasks, strict=True):

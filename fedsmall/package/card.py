@@ -214,6 +214,5 @@ def _word(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text as YAML takes it whatever is in it."""
     safe = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{safe}"'

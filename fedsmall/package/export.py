@@ -8,6 +8,7 @@ What the names of both are is written in the file.
 
 import json
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -82,24 +83,18 @@ class WithPreparation(nn.Module):
 
 
 def _ends(prepared: Preparation, pair: Agreed | Ranges | None) -> tuple[Tensor, Tensor]:
-    """A record's two rows of numbers as tensors of a sample's shape, which the graph holds as constants."""
     told = pair.model_dump().values() if pair is not None else ()
     rows = [torch.tensor(row, dtype=torch.float64).reshape(prepared.shape) for row in told]
     return (rows[0], rows[1]) if rows else (torch.zeros(0), torch.zeros(0))
 
 
 def _deep_range(prepared: Preparation) -> tuple[float, float] | None:
-    """The values of images that become -1 and 1, where they are other than those of 8 bits."""
     form = prepared.form
     return form.range if isinstance(form, Pixels) and form.range not in (None, EIGHT_BITS) else None
 
 
 def export(stored: Stored, path: Path, form: str) -> None:
-    """Write a package as one file: "onnx", "torchscript" or "zip"; it is run, and held against the package, before.
-
-    Raises PlanError for another word, where what writes ONNX is not installed, and where the file says something else
-    than the package; then there is no file.
-    """
+    """Write a package as one file; what it says has been held against the package before."""
     if form not in FORMATS:
         raise PlanError(f"There is no format {form!r}. {nearest(form, list(FORMATS))}")
     FORMATS[form](stored, path)
@@ -173,16 +168,15 @@ def _torchscript(stored: Stored, path: Path) -> None:
     files.write(path, content)
 
 
-def _zip(stored: Stored, path: Path) -> None:
-    save_zip(path, stored)
-
-
-FORMATS = {"onnx": _onnx, "torchscript": _torchscript, "zip": _zip}
+FORMATS: dict[str, Callable[[Stored, Path], None]] = {
+    "onnx": _onnx,
+    "torchscript": _torchscript,
+    "zip": lambda stored, path: save_zip(path, stored),
+}
 ENDINGS = {"onnx": ".onnx", "torchscript": ".pt", "zip": ".zip"}
 
 
 def _rows(prepared: Preparation) -> np.ndarray:
-    """Rows to check a file with: like those of training in scale, some values missing where some may be."""
     rng = rng_for(0, "export")
     if (deep := _deep_range(prepared)) is not None:
         return rng.uniform(*deep, (CHECKED, *prepared.shape)).astype(np.float32)

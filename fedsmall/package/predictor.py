@@ -36,10 +36,7 @@ def network(package: Package, weights: Mapping[str, np.ndarray]) -> nn.Module:
 
 
 def build(design: Architecture, task: Task, weights: Mapping[str, np.ndarray], dtype: str) -> nn.Module:
-    """The network of that ``design`` for ``task`` with ``weights``; several that answer together are one module.
-
-    Raises PlanError where the weights are not those of the architecture.
-    """
+    """The network of that ``design`` with ``weights``, in eval mode; PlanError where they are not its own."""
     built, options = [], dict(design.options)
     if is_pretrained(design.model):  # whose weights come with the package, and whose layers are done training
         options = {}
@@ -70,21 +67,14 @@ class Rows(NamedTuple):
 def read_rows(preparation: Preparation, source: Any, array: str = "x", sheet: str | None = None) -> Rows:
     """The rows of ``source``: a file or folder, a pandas table, or an array; no label is needed.
 
-    A table's columns are found by name, and others are left alone. ``array`` is the name of the array in an .npz,
-    ``sheet`` that of the sheet in an Excel workbook, where several hold something.
-
-    Raises DataError for what the model was not trained on, in the words of training.
+    ``array`` names the array in an .npz, ``sheet`` the sheet of a workbook. DataError for what was not trained on.
     """
-    if sheet is not None and not _is_workbook(source):
+    if sheet is not None and not (isinstance(source, str | Path) and Path(source).suffix.lower() in EXCEL):
         raise DataError("--sheet names a sheet of an Excel workbook (.xlsx, .xlsm), and these rows are in none")
     rows = _rows(preparation, source, array, sheet)
     if rows.x.shape[1:] != preparation.shape:
         raise DataError(f"samples have shape {rows.x.shape[1:]}, and the model takes {preparation.shape}")
     return rows._replace(notes=_notes(preparation, rows))
-
-
-def _is_workbook(source: Any) -> bool:
-    return isinstance(source, str | Path) and Path(source).suffix.lower() in EXCEL
 
 
 def _rows(preparation: Preparation, source: Any, array: str, sheet: str | None = None) -> Rows:
@@ -122,7 +112,6 @@ def _wanted(preparation: Preparation) -> str:
 
 
 def _table(form: Columns, path: Path, sheet: str | None) -> "DataFrame":
-    """The cells of a table; a file without a header, where training's had none, is known by having no name in it."""
     frame = read_table(path, form.separator, form.decimal, sheet=sheet)
     if form.header and not set(form.columns) & set(frame.columns):
         frame = read_table(path, form.separator, form.decimal, names=form.header, sheet=sheet)
@@ -168,7 +157,6 @@ def _numbered(x: np.ndarray) -> Rows:
 
 
 def _notes(preparation: Preparation, rows: Rows) -> list[list[str]]:
-    """What a reader should know of each row: values far from those of training, categories that it did not know."""
     notes: list[list[str]] = [[] for _ in rows.names]
     form = preparation.form
     if rows.x.dtype != np.uint8:
@@ -197,11 +185,7 @@ CHUNK = 256  # rows that go through a network at a time
 
 
 class Answers(NamedTuple):
-    """What models say of rows: ``each`` (models, rows, classes or numbers), ``together`` (rows, ...), and the rows.
-
-    Networks that answer together in one package are models of their own in ``each``. ``named`` (rows,) are the places
-    of the classes that are named, empty for numbers.
-    """
+    """What models say of rows: ``each`` (models, rows, ...), ``together`` (rows, ...), named classes' places."""
 
     each: np.ndarray
     together: np.ndarray
@@ -210,10 +194,7 @@ class Answers(NamedTuple):
 
     @property
     def spread(self) -> np.ndarray:
-        """How far the models are apart, (rows,): the standard deviation over them of what they say of the named class.
-
-        For numbers it is the mean over the numbers; 0 for one model.
-        """
+        """The standard deviation over the models, (rows,), of what they say of the named class, or on average."""
         if len(self.each) < 2:
             return np.zeros(len(self.together))
         apart: np.ndarray = self.each.std(axis=0, ddof=1)
@@ -242,12 +223,7 @@ class _Trained(BaseEstimator):
         return True
 
     def answers(self, x: Any, array: str = "x", sheet: str | None = None) -> Answers:
-        """What every model says of the rows ``x``: a table, an array, or the path of a file or folder.
-
-        ``array`` names the array of an .npz, ``sheet`` the sheet of an Excel workbook where several hold something.
-
-        Raises DataError for rows that cannot be used.
-        """
+        """What every model says of the rows ``x``: a table, an array, or a path; options as of :func:`read_rows`."""
         said, each, rows = [], [], None
         for (package, _), model in zip(self.stored, self._networks, strict=True):
             rows = read_rows(package.preparation, x, array, sheet)
@@ -269,8 +245,7 @@ class _Trained(BaseEstimator):
 class Classifier(ClassifierMixin, _Trained):
     """Saved models of classes. ``classes_`` are their names, or whole numbers where all names are such.
 
-    They stand in order of the alphabet (or size), as scikit-learn's tools take for granted, whatever the order of the
-    task's. The positive class is ``package.positive``, which scikit-learn wants to be told as ``pos_label``.
+    They stand in order, as scikit-learn takes for granted; the positive one is ``package.positive``.
     """
 
     @property
@@ -280,7 +255,6 @@ class Classifier(ClassifierMixin, _Trained):
 
     @property
     def _names(self) -> np.ndarray:
-        """The classes in the order of the task."""
         names = self.package.class_names
         return np.array([int(name) for name in names] if all(_whole(name) for name in names) else list(names))
 
@@ -355,10 +329,7 @@ class SurvivalModel(_Trained):
         return np.array(self.package.cuts)
 
     def predict_survival(self, x: Any) -> np.ndarray:
-        """The probability that the event has not happened by each of ``times_``: (rows, times).
-
-        Of several models it is their mean; curves are straight between the times of each.
-        """
+        """The probability of no event by each of ``times_``, (rows, times); the mean of several models."""
         return self.answers(x).together
 
     def predict(self, x: Any) -> np.ndarray:
@@ -372,7 +343,6 @@ class SurvivalModel(_Trained):
         return Answers(apart, np.mean(mean, axis=0), np.zeros(0, dtype=int), rows)
 
     def _curves(self, package: Package, outputs: np.ndarray) -> np.ndarray:
-        """The curves of a package at the times of the first."""
         own, curves = np.array([0.0, *package.cuts]), package.said(outputs)
         return np.stack([np.interp(self.times_, own, [1.0, *curve]) for curve in curves])
 
@@ -386,10 +356,7 @@ MODELS: dict[str, type[Classifier | Regressor | SurvivalModel | Labeller]] = {
 
 
 def load(path: Path | str) -> Classifier | Regressor | SurvivalModel | Labeller:
-    """The model in a package, a folder or a .zip, ready to predict.
-
-    Raises PlanError where there is none, or it is not whole.
-    """
+    """The model in a package, a folder or a .zip, ready to predict; PlanError where there is no whole one."""
     return together([read(path)])
 
 

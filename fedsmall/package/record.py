@@ -10,9 +10,8 @@ from fedsmall.data.outcomes import Kind, kind_of
 from fedsmall.data.preparation import Preparation
 from fedsmall.errors import PlanError
 from fedsmall.federation import Federation, Task
-from fedsmall.models.earlier import Options
 from fedsmall.models.own_models import has_own_models
-from fedsmall.parts import Frozen
+from fedsmall.parts import Frozen, Options
 from fedsmall.plan import Plan
 
 COMMON, CENTRAL, DISTILLED = "common", "central", "distilled"  # whose a model is, beside the names of sites
@@ -21,10 +20,7 @@ FORMAT = 1  # of this record; a later one that an older release could not read g
 
 
 class Architecture(Frozen):
-    """The network: its name among the models, or "module:function", and its options; ``members`` answer together.
-
-    ``members`` is None for one network; else the arrays of the weights have a leading axis of so many.
-    """
+    """The network by name, and its options; ``members`` are on a leading axis of the weights."""
 
     model: str
     options: Options = Field(default_factory=dict, validate_default=True)
@@ -33,10 +29,7 @@ class Architecture(Frozen):
 
 
 class TrainedOn(Frozen):
-    """On what a model was trained, in counts: sites, samples at all of them together, and samples of each class.
-
-    A count that is None is not known, as at a hospital, which knows its own alone.
-    """
+    """On what a model was trained, in counts: sites, samples, and samples of each class; None where not known."""
 
     sites: int
     samples: int | None = None
@@ -44,9 +37,7 @@ class TrainedOn(Frozen):
 
 
 class Package(Frozen):
-    """One model: ``whose`` it is is "common", "central" or the name of the site that trained it last.
-
-    Or "distilled", of several that answer together, or "visitors of SITE", the last models that were trained there.
+    """One model: ``whose`` is "common", "central", "distilled", a site that trained it last, or "visitors of SITE".
 
     ``positive`` is the class of which probabilities are thresholded, None where there are more than two, or numbers.
     ``performance`` has metrics under the name of the samples that they were measured on, ``limits`` are sentences.
@@ -140,10 +131,7 @@ class Package(Frozen):
 def describe(
     plan: Plan, task: Task, preparation: Preparation, trained_on: TrainedOn, members: int | None, **more: Any
 ) -> Package:
-    """The package of a plan's model; ``more`` are further fields.
-
-    Raises PlanError where sites have models of their own, of which nobody else has all.
-    """
+    """The package of a plan's model; PlanError where sites have models of their own, of which nobody else has all."""
     if has_own_models(plan):
         raise PlanError(
             "sites have models of their own here, of which only a part is common: that part predicts nothing"

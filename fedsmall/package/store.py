@@ -74,8 +74,7 @@ def is_package(path: Path) -> bool:
 def read(path: Path | str) -> Stored:
     """The package in a folder or a .zip. Nothing is unpickled, and no code comes with it.
 
-    Raises PlanError, in one line, where there is none, where a file is not what the digests say, and where a later
-    release has written it.
+    Raises PlanError where there is none, it is not what its digests say, or a later release has written it.
     """
     path = Path(path)
     held = _of_zip(path) if path.suffix == ".zip" else _of_folder(path)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedsmall.evaluation.held_out import shapes_of as held_out_shapes
+from fedsmall.evaluation.site_sums import held_out_shapes
 from fedsmall.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.stopping import TELLING, shapes_told
@@ -25,7 +25,7 @@ def judged_shapes(task: Task) -> dict[str, tuple[int, ...]]:
     """What a tally of an evaluation holds, by name.
 
     "sites" is how many tell, "samples" how many they hold out; "metrics" has for each of the task's metrics how many
-    samples it is of, and the metric as many times; the rest are the sums of :mod:`fedsmall.evaluation.held_out`.
+    samples it is of, and the metric as many times; the rest are the sums of :mod:`fedsmall.evaluation.site_sums`.
     """
     return {TELLING: (), "samples": (), "metrics": (2, len(task.metrics)), **held_out_shapes(task)}
 

@@ -11,18 +11,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
-from fedsmall.evaluation.statistics import (
-    holm,
-    interval,
-    paired,
+from fedsmall.evaluation.statistics import holm, interval, paired
+from fedsmall.research.evidence.items import Item, published
+from fedsmall.research.evidence.result import EvidenceRow
+from fedsmall.research.evidence.verdicts import (
     runs_to_decide,
     seeds_for_width,
     smallest_p,
     verdict,
     verdict_on_difference,
 )
-from fedsmall.research.evidence.items import Item, published
-from fedsmall.research.evidence.result import EvidenceRow
 
 MARGIN = 0.02  # two points: what is called agreement with a published accuracy
 

@@ -13,8 +13,8 @@ from fedsmall.data.outcomes import survival_of
 from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.clinical import thresholds_of
 from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
-from fedsmall.evaluation.out_of_fold import by_folds, told_of
 from fedsmall.evaluation.outputs import answer, probabilities, spread
+from fedsmall.evaluation.site_sums import by_folds, metric_sums
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
@@ -268,14 +268,16 @@ class LocalUnseen:
             return {site: self._told(model, homes[site]) for site, model in sorted(models.items()) if len(homes[site])}
         task, stacks = self.federation.task, list(map(self._stacked, moment.of_routes()))
         return {
-            site: told_of(by_folds(self._folds_at(number), samples.x, partial(self._answer, stacks)), samples.y, task)
+            site: metric_sums(
+                by_folds(self._folds_at(number), samples.x, partial(self._answer, stacks)), samples.y, task
+            )
             for number, (site, samples) in enumerate(zip(names, self.federation.train, strict=True))
             if stacks and len(samples) >= validation.floor
         }
 
     def _told(self, model: Arrays, samples: Samples) -> Arrays:
         stack = self._stacked(model if self.plan.method.is_ensemble else stack_of_one(model))
-        told = told_of(self._answer([stack], 0, samples.x), samples.y, self.federation.task)
+        told = metric_sums(self._answer([stack], 0, samples.x), samples.y, self.federation.task)
         return {name: told[name] for name in shapes_told(self.plan, self.federation.task)}
 
     def _stacked(self, members: Arrays) -> Stack:

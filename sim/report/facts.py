@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fedsmall.codec.forms import share_of
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
-from fedsmall.evaluation.unseen import OF_PATIENTS
+from fedsmall.evaluation.site_sums import OF_PATIENTS
 from fedsmall.models.own_models import has_own_models
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan

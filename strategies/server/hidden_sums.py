@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall.errors import PlanError, ReplyError
-from fedsmall.evaluation.held_out import written
+from fedsmall.evaluation.site_sums import sums_to_json
 from fedsmall.federation import Task
 from fedsmall.run_sheet import CLASSES, SUMS, TELL
 from fedsmall.sealing.tallies import (
@@ -86,7 +86,7 @@ class HiddenEvaluator:
         metrics, sums = judged_together(self.task, found)
         if metrics:
             told[TOGETHER] = {name: round(float(found[name])) for name in (TELLING, "samples")}
-            told[TOGETHER] |= {"sums": written(sums)} if sums else {}
+            told[TOGETHER] |= {"sums": sums_to_json(sums)} if sums else {}
         return Evaluation(t, metrics or None, {}, told=told) if told else None
 
     def _charged(self, tally: Tally, t: int) -> dict[str, dict[str, Any]]:

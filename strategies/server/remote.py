@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from fedsmall import __version__
 from fedsmall.data.outcomes import kind_of
 from fedsmall.errors import PlanError, ReplyError
-from fedsmall.evaluation.held_out import shapes_of, written
+from fedsmall.evaluation.site_sums import held_out_shapes, sums_to_json
 from fedsmall.federation import Task, task_from
 from fedsmall.files import one_line
 from fedsmall.models.own_models import has_own_models
@@ -190,10 +190,10 @@ class Judges:
         beside: dict[str, Any] = {"charged": spent} if spent else {}
         beside |= {"samples": metrics[EXAMPLES]} if metrics[EXAMPLES] else {}
         if self.task is not None and HELD_OUT in reply.content:
-            sums = checked_sums(array_records(reply.content)[HELD_OUT], shapes_of(self.task))
+            sums = checked_sums(array_records(reply.content)[HELD_OUT], held_out_shapes(self.task))
             if sums["count"] > metrics[EXAMPLES]:
                 raise ReplyError("its sums are of more samples than its metrics")
-            beside["sums"] = written(sums)
+            beside["sums"] = sums_to_json(sums)
         return {site: beside} if beside else {}
 
 

@@ -31,9 +31,9 @@ class Evaluation:
     ``kept``, at the end of a run whose sites keep visitors, is of each site's visitors together: what ``sites`` has,
     and under "held_out" the metrics on the site's own held-out samples. ``spread`` is how far the members of an
     ensemble differ (:func:`fedsmall.evaluation.outputs.spread`), empty for one model.
-    ``validation`` is what to expect at an unseen hospital (:func:`fedsmall.evaluation.unseen.expected`), where models
+    ``validation`` is what to expect at an unseen hospital, where models
     travel by routes. ``told`` is what real sites tell beside their metrics, by site: under "samples" how
-    many they judge by, under "sums" those of :mod:`fedsmall.evaluation.held_out`, under "charged" what the run was
+    many they judge by, under "sums" those of :mod:`fedsmall.evaluation.site_sums`, under "charged" what the run was
     charged to its privacy budget. ``stop`` is the loss on training samples that the models never saw
     (:func:`fedsmall.stopping.loss_of`), by which a run ends early.
     """

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall.errors import ReplyError
-from fedsmall.evaluation.unseen import expected
+from fedsmall.evaluation.site_sums import expected_at_unseen
 from fedsmall.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.stopping import looks, loss_of, shapes_told
@@ -45,7 +45,7 @@ def validated(evaluator: Evaluator, validate: Validate, plan: Plan, task: Task) 
         if not told:
             return evaluation
         routed = plan.method.validation is not None
-        found = expected(told, task, plan.method.by_samples) if routed else {}
+        found = expected_at_unseen(told, task, plan.method.by_samples) if routed else {}
         stop = loss_of(told) if decides else {}
         return replace(evaluation or Evaluation(t, None, {}), validation=found, stop=stop)
 

@@ -91,7 +91,7 @@ def runs(tmp_path_factory):
 def watch_sums(patch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """What each site says of its features, and of a model, as it is written down from now on: (numbers,) each."""
     told: list[np.ndarray] = []
-    features, held_out = RawSite.sums, answers.told_of
+    features, held_out = RawSite.sums, answers.held_out_sums
 
     def sums(self: RawSite) -> Any:
         made = features(self)
@@ -104,7 +104,7 @@ def watch_sums(patch: pytest.MonkeyPatch) -> list[np.ndarray]:
         return made
 
     patch.setattr(RawSite, "sums", sums)
-    patch.setattr(answers, "told_of", of_model)
+    patch.setattr(answers, "held_out_sums", of_model)
     return told
 
 

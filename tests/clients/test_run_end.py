@@ -6,7 +6,7 @@ import pytest
 from fedsmall.clients.memory import run_folder
 from fedsmall.clients.site_request import agreed
 from fedsmall.clients.telling.run_end import may_be_last, own_evaluation
-from fedsmall.evaluation.held_out import shapes_of, told_of
+from fedsmall.evaluation.site_sums import held_out_shapes, held_out_sums
 from fedsmall.federation import task_from
 from fedsmall.parts import EarlyStop
 from fedsmall.wire import split
@@ -28,9 +28,9 @@ def test_sums_are_told_of_the_last_model_and_of_none_before(station):
     metrics, sums = evaluated(station, 4, model)
 
     own, raw = own_evaluation(run_folder(station.home / "runs", "r")), station._samples(plan())[0]
-    expected = told_of(np.log(own.said), own.y, raw.task)
+    expected = held_out_sums(np.log(own.said), own.y, raw.task)
     assert before == {}
-    assert {name: array.shape for name, array in sums.items()} == shapes_of(raw.task)
+    assert {name: array.shape for name, array in sums.items()} == held_out_shapes(raw.task)
     assert sums["count"] == metrics["num-examples"] == len(raw.held_out)
     assert sums["called"].tolist() == expected["called"].tolist()
     assert sums["loss"] == pytest.approx(expected["loss"])

@@ -24,8 +24,8 @@ from examples.population_of_rates import (
 )
 from examples.travelling_groups import answers
 from examples.travelling_groups_sets import MLP
-from fedsmall.evaluation.out_of_fold import figures, together, told_of
 from fedsmall.evaluation.outputs import answer
+from fedsmall.evaluation.site_sums import add_sums, metric_sums, metrics_of_sums
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.sim.runs.files import read_json
 from fedsmall.tasks import build_federation
@@ -76,8 +76,8 @@ def test_what_a_group_loses_is_told_by_the_sites_of_its_fold(small):
 
     task, train = mine.federation.task, mine.federation.train
     at_fold = [site for site in range(20) if mine._folds[site] == mine.routes[7]]
-    told = [told_of(mine.outputs(train[k].x, np.array([7]))[0], train[k].y, task) for k in at_fold]
-    assert losses[7] == pytest.approx(figures(together(told), task)["loss"])
+    told = [metric_sums(mine.outputs(train[k].x, np.array([7]))[0], train[k].y, task) for k in at_fold]
+    assert losses[7] == pytest.approx(metrics_of_sums(add_sums(told), task)["loss"])
     assert mine.sent == 3 * 2 + GROUPS / 5
 
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from fedsmall.data.splits import keep_back
 from fedsmall.errors import PlanError
 from fedsmall.parts import EarlyStop, Privacy
 from fedsmall.plan import Plan
 from fedsmall.sim.runs.scenario import build
-from fedsmall.stopping import best_round, check_stop, kept_back, looks, loss_of, ran_dry
+from fedsmall.stopping import best_round, check_stop, looks, loss_of, ran_dry
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_run, check_told
 from tests.sim.engines.test_one_algorithm import plan_of
@@ -27,7 +28,7 @@ def patient(name: str = "FedAvg", settings: dict | None = None, **changes) -> Pl
 def test_a_site_keeps_back_its_share_of_every_class_and_half_at_most(share, sizes):
     y = np.random.default_rng(1).permutation(np.repeat([0, 1], sizes))
 
-    out = kept_back(y, share, np.random.default_rng(0))
+    out = keep_back(y, share, np.random.default_rng(0))
 
     assert len(out) == min(int(share * len(y) + 0.5), len(y) // 2)
     assert len(set(out.tolist())) == len(out)
@@ -39,7 +40,7 @@ def test_a_site_keeps_back_its_share_of_every_class_and_half_at_most(share, size
 def test_which_class_gives_the_odd_sample_is_drawn():
     y = np.array([0, 0, 1, 1])
 
-    firsts = [int(y[kept_back(y, 0.25, np.random.default_rng(seed))][0]) for seed in range(200)]
+    firsts = [int(y[keep_back(y, 0.25, np.random.default_rng(seed))][0]) for seed in range(200)]
 
     assert 70 < sum(firsts) < 130  # else the sites' samples together would be of one class
 
@@ -48,7 +49,7 @@ def test_all_of_a_patient_is_kept_back_or_nothing():
     whose = np.repeat(np.arange(10), 3)
     y = whose % 2
 
-    out = kept_back(y, 0.2, np.random.default_rng(0), whose)
+    out = keep_back(y, 0.2, np.random.default_rng(0), whose)
 
     assert len(out) == 6
     assert sorted(whose[out].tolist()) == sorted(np.repeat(np.unique(whose[out]), 3).tolist())

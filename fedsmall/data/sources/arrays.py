@@ -12,14 +12,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from fedsmall.data.outcomes import (
-    DEFAULT_LOSS,
-    LEAST_LABELS,
-    ORDINAL,
-    Amount,
-    Findings,
-    kind_of,
-)
+from fedsmall.data.outcomes import DEFAULT_LOSS, LEAST_LABELS, ORDINAL, Amount, Findings, kind_of
 from fedsmall.data.preparation import Columns
 from fedsmall.data.sources.classes import as_classes, check_order, class_names
 from fedsmall.data.sources.files import at_site, locate, site_files
@@ -49,9 +42,9 @@ def npz(
     """The arrays at ``path``, or one .npz for each site where that is a folder.
 
     An .npz holds x and y, and may hold x_test and y_test (or MedMNIST's names). Images are uint8 of shape (samples,
-    height, width) or (samples, height, width, channels), or ready floats with channels first; two dimensions are a
-    table of features. ``patient`` names an array that says whose each sample is, (samples,) of numbers or words, and
-    with "_test" behind it whose the test samples are; without a word an array "patient" is that, where there is one.
+    height, width) or with channels last, or ready floats with channels first; two dimensions are a table. ``patient``
+    names an array that says whose each sample is ("patient" where there is one), with "_test" behind it for the test
+    samples.
 
     Raises DataError for arrays that are not there, do not fit each other, or hold NaN or pickled objects.
     """
@@ -78,18 +71,11 @@ def from_arrays(sites: Mapping[str, Sequence[np.ndarray]], classes: Sequence[obj
             train[name] = make_part(arrays[0], arrays[1], names)
             if len(arrays) > 2:
                 test[name] = make_part(arrays[2], arrays[3], names)
-    table = next(iter(train.values())).x.ndim == 2
-    width = next(iter(train.values())).x.shape[1]
-    features = tuple(f"x{index}" for index in range(width)) if table else ()
-    form = Columns(columns=features, missing=False) if table else None
-    return Pool(train, names, test, feature_names=features, standardise=table, form=form)
+    return replace(_tabled(train), class_names=names, test=test)
 
 
 def given_samples(sites: Any, test: Any = None) -> Given:
-    """What Python gives for every site, in order of their names, and for the common test set, which is the last.
-
-    Raises PlanError for what is not (x, y) or (x, time, event), and where only some sites have tables.
-    """
+    """What Python gives for every site, by name, and for the common test set last; PlanError for a mixture."""
     if not isinstance(sites, Mapping) or not sites:
         one = '; one table of all is task={"csv": table, "label": "outcome"}' if is_table(sites) else ""
         got = "none" if isinstance(sites, Mapping) else type(sites).__name__
@@ -119,10 +105,10 @@ def is_table(x: Any) -> bool:
 
 
 def with_outcome(said: Mapping[str, Any], given: Given) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What a task says, and in it what is predicted: label, target, targets, or time and event; and notes.
+    """What a task says with label, target, targets, or time and event in it, and notes.
 
     Where it is not said, y of more than 20 different numbers that are not whole is a target, and any other a label; it
-    has the name of its pandas column, or is called "y".
+    is called as its pandas column, or "y".
     """
     outcomes = [samples[1:] for samples in given.values()]
     kind = kind_of(said.get("loss", ""))
@@ -144,7 +130,6 @@ def with_outcome(said: Mapping[str, Any], given: Given) -> tuple[dict[str, Any],
 
 
 def _name(outcomes: Sequence[tuple[Any, ...]], place: int, default: str) -> str:
-    """What all sites call an outcome, where they have one name for it."""
     names = {getattr(outcome[place], "name", None) for outcome in outcomes}
     name = names.pop() if len(names) == 1 else None
     return name if isinstance(name, str) and name else default
@@ -230,7 +215,6 @@ def pool_of_labels(sites: Mapping[str, Sequence[np.ndarray]], names: Sequence[st
 
 
 def _tabled(train: dict[str, Part]) -> Pool:
-    """A pool whose features have numbers for names, where samples are rows of a table."""
     first = next(iter(train.values())).x
     features = tuple(f"x{index}" for index in range(first.shape[1])) if first.ndim == 2 else ()
     form = Columns(columns=features, missing=False) if features else None
@@ -262,7 +246,6 @@ def opened_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
 
 
 def _patients(site: str, path: Path, name: str | None) -> list[np.ndarray]:
-    """Whose the training samples are and, where that is there, whose the test samples are; nothing where not said."""
     wanted = name or PATIENT
     with at_site(site), opened_npz(path) as file:
         if name is not None and name not in file:

@@ -13,10 +13,7 @@ Classes = Sequence[object] | Mapping[str, Sequence[object]]
 
 
 def read_classes(given: Classes | None) -> tuple[tuple[str, ...] | None, dict[str, str]]:
-    """The names of the classes, None where they are to be found, and the class that every further spelling means.
-
-    Raises PlanError where one spelling means two classes.
-    """
+    """The names of the classes, None where they are to be found, and the class that every further spelling means."""
     if given is None:
         return None, {}
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
@@ -72,7 +69,6 @@ def check_sites(column: str, names: set[str]) -> None:
 
 
 def _check_languages(by_site: Mapping[str, set[str]]) -> None:
-    """Raise DataError where two sites with several classes have none in common."""
     several = sorted((site, names) for site, names in by_site.items() if len(names) > 1)
     for site, names in several[1:]:
         first, known = several[0]
@@ -95,10 +91,7 @@ MOST_CLASSES = 100
 
 
 def class_names(labels: Iterable[object], given: Sequence[object] | None) -> tuple[str, ...]:
-    """The classes in order: those ``given``, else all that occur, numbers by size and words by the alphabet.
-
-    Raises DataError where fewer than two occur, or so many that the labels can hardly be classes.
-    """
+    """The classes in order: those ``given``, else all that occur, numbers by size and words by the alphabet."""
     if given is not None:
         names = tuple(plain(label) for label in given)
         if len(names) < 2:

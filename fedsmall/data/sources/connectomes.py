@@ -25,10 +25,7 @@ def pairs(regions: int) -> int:
 
 
 def regions_of(entries: int) -> int:
-    """The number of regions of a graph with so many entries above the diagonal.
-
-    Raises ValueError where no graph has that many.
-    """
+    """The number of regions of a graph with so many entries above the diagonal; ValueError where there is none."""
     regions = (1 + math.isqrt(1 + 8 * entries)) // 2
     if entries < 1 or pairs(regions) != entries:
         raise ValueError(f"no symmetric matrix has {entries} entries above its diagonal; 35 regions have 595")
@@ -38,9 +35,8 @@ def regions_of(entries: int) -> int:
 def generate(subjects: int, resolutions: tuple[int, ...], seed: int) -> tuple[np.ndarray, ...]:
     """One array of connectomes for each resolution, (subjects, regions, regions): symmetric, in [0, 1], diagonal 1.
 
-    Regions are places on a sphere. A subject weighs a few waves over it by traits of its own, and two regions are
-    connected as much as the waves agree there; every resolution samples the same waves, so the traits that can be read
-    from 35 regions fix the 160, up to noise.
+    A subject weighs waves over a sphere by its traits, and regions are connected as the waves agree there; every
+    resolution samples the same waves, so what can be read from 35 regions fixes the 160, up to noise.
     """
     surface = rng_for(seed, "connectomes", "surface")
     frequencies = surface.normal(scale=2.0, size=(3, FEATURES))
@@ -52,7 +48,6 @@ def generate(subjects: int, resolutions: tuple[int, ...], seed: int) -> tuple[np
 
 
 def _sampled(regions: int, frequencies: np.ndarray, phases: np.ndarray, weights: np.ndarray, seed: int) -> np.ndarray:
-    """The connectomes of all subjects between ``regions`` places."""
     waves = np.cos(_places(regions) @ frequencies + phases)  # (regions, waves)
     felt = waves * np.sqrt(weights)[:, None, :]  # (subjects, regions, waves)
     felt /= np.linalg.norm(felt, axis=-1, keepdims=True)
@@ -72,10 +67,7 @@ def _places(regions: int) -> np.ndarray:
 
 
 def vectors(graphs: np.ndarray) -> np.ndarray:
-    """The entries above the diagonal, (subjects, entries), of matrices or of vectors that are already that.
-
-    Raises DataError for anything that is no symmetric graph.
-    """
+    """The entries above the diagonal, (subjects, entries), of matrices or of vectors that are already that."""
     if graphs.ndim == 3:
         if graphs.shape[1] != graphs.shape[2] or not np.allclose(graphs, graphs.transpose(0, 2, 1), atol=1e-6):
             raise DataError(f"graphs must be symmetric matrices; these have shape {graphs.shape[1:]} or are lopsided")
@@ -97,10 +89,8 @@ def connectomes(
 ) -> Pool:
     """A task of graph super-resolution: x (subjects, 595) and y (subjects, entries), both above the diagonal.
 
-    ``value`` is "generated" (``subjects`` of them, 279 as in the paper, at 35 and ``regions`` regions), an .npz with
-    arrays ``source`` and ``target``, or a folder with source.csv and target.csv, a subject in each row and no header.
-    A list of ``regions`` makes hospitals that want different resolutions, one for each of its numbers; every generated
-    subject is then at one of them.
+    ``value`` is "generated", an .npz with ``source`` and ``target``, or a folder with source.csv and target.csv, a
+    subject a row without header. A list of ``regions`` makes a hospital for each of its numbers.
     """
     if not isinstance(regions, int):
         if value != "generated":
@@ -116,7 +106,6 @@ def connectomes(
 
 
 def _hospitals(seed: int, regions: Sequence[int], subjects: int) -> dict[str, Part]:
-    """Generated connectomes at hospitals by name: hospital i predicts ``regions[i]`` regions."""
     if not regions or subjects < len(regions):
         raise DataError(f"{subjects} subjects cannot be at {len(regions)} hospitals; every hospital needs one")
     sizes = tuple(dict.fromkeys([REGIONS, *regions]))
@@ -129,7 +118,6 @@ def _hospitals(seed: int, regions: Sequence[int], subjects: int) -> dict[str, Pa
 
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Source and target graphs of the user's own file or folder."""
     if path.is_dir():
         files = [path / "source.csv", path / "target.csv"]
         if not all(file.is_file() for file in files):

@@ -26,10 +26,7 @@ def needed_root(root: Path | None, task: str) -> Path:
 
 
 def locate(path: str | Path, root: Path | None) -> Path:
-    """The file or folder that a scenario names: as it stands, or else under the data root.
-
-    Raises PlanError, with the scenario's own words, where there is no such thing.
-    """
+    """The file or folder that a scenario names, as it stands or under the data root; PlanError for none."""
     asked, folder = Path(path).expanduser(), data_root(root)
     for candidate in (asked, *([folder / asked] if folder else [])):
         if _exists(candidate):

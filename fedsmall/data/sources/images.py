@@ -15,7 +15,6 @@ from fedsmall.data.image_files import (
     EIGHT_BITS,
     ENDINGS,
     MIDDLE,
-    Frames,
     Picture,
     Window,
     common_ends,
@@ -25,14 +24,7 @@ from fedsmall.data.image_files import (
     window_ends,
 )
 from fedsmall.data.preparation import Pixels
-from fedsmall.data.sources.classes import (
-    Classes,
-    as_classes,
-    check_spelling,
-    class_names,
-    lone_classes,
-    read_classes,
-)
+from fedsmall.data.sources.classes import Classes, as_classes, check_spelling, class_names, lone_classes, read_classes
 from fedsmall.data.sources.files import at_site, locate
 from fedsmall.data.sources.patients import numbered, patients_in
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
@@ -74,28 +66,18 @@ def images(
 ) -> Pool:
     """The images at ``path``, and the official test images at ``test`` where there are such.
 
-    They are grey (``channels`` = 1, the default) or in colour (3, or ``colour``), and brought to ``size``, one number
-    or (height, width), where that is given. ``range`` says which values become -1 and 1, where files hold more than 8
-    bits; without it their own depth does. ``window`` says it for DICOM, as [centre, width], or "file" for each file's
-    own, ``slice`` which image of a NIfTI volume is meant, and ``frames`` which images of a DICOM file of several are
-    (:mod:`fedsmall.data.pictures`); where each is, a file's stay together as a patient's do. ``volume`` makes a sample
-    of the whole of a NIfTI volume, with ``size`` (depth, height, width). ``patient`` is a regular
-    expression that finds in a file's name whose it is, by its first group, as "person([0-9]+)_". Hidden and empty
-    folders, and ``__MACOSX``, are no classes.
+    ``range`` says which values become -1 and 1, where files hold more than 8 bits, ``window`` says it for DICOM, as
+    [centre, width] or "file"; ``slice``, ``frames`` and ``volume`` say what of NIfTI and DICOM files is a sample, and
+    where each frame is one a file's stay together as a patient's do. ``patient`` is a regular expression whose first
+    group finds in a file's name whose it is, as "person([0-9]+)_".
 
-    Raises PlanError for a size or number of channels that no image has, and DataError where there are no images, where
-    one cannot be read, or where they differ in size and none is given.
+    Raises PlanError for what no image has, and DataError where one cannot be read, or they differ in size and none is
+    given.
     """
-    form = Pixels(
-        channels=3 if _in_colour(channels, colour) else 1,
-        size=_shape(size, 3 if volume else 2),
-        resize=size is not None,
-        window=_window(window, range),
-        slice=_slice(slice),
-        frames=_frames(frames),
-        volume=_volume(volume, slice, frames, channels),
-    )
-    stated = _ends_of(form.window) if form.window is not None else _ends(range)
+    form = _form(size, channels, colour, range, window, slice, frames, volume)
+    stated = _ends(range)
+    if form.window is not None:
+        stated = (0.0, 1.0) if form.window == "file" else window_ends(*form.window)
     folders, tests = _both(root, path, test, by_site)
     given, means = read_classes(classes)
     held = {site: _classes([side[site] for side in (folders, tests) if site in side], means) for site in folders}
@@ -111,30 +93,47 @@ def images(
         for side, of in zip(read, numbers, strict=True)
     )
     shape = next(iter(train.values())).x.shape
-    notes = (*_unused_depth(pictures, form), *_lone_files(form, patient))
+    notes = _unused_depth(pictures, form)
+    if form.frames == EACH and patient is None:
+        notes += (
+            "Every file counts as a patient of its own, with its frames; patient = ... says whose files are whose",
+        )
     notes = (*notes, *(lone_classes(held) if given is None else ()))
     return Pool(train, names, official, form=form.model_copy(update={"size": shape[2:]}), notes=notes)
 
 
 def _whose(side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pixels) -> Mapping[str, np.ndarray]:
-    """Whose each image is, by the pattern; where each frame is one and no pattern is given, the file that it is in."""
     if patient is not None or form.frames != EACH:
         return patients_in({site: [each.file for each in held] for site, held in side.items()}, patient)
     return {site: np.array([f"{each.folder}/{each.file}" for each in held]) for site, held in side.items()}
-
-
-def _lone_files(form: Pixels, patient: str | None) -> tuple[str, ...]:
-    if form.frames != EACH or patient is not None:
-        return ()
-    return ("Every file counts as a patient of its own, with its frames; patient = ... says whose files are whose",)
 
 
 def _classes(folders: Sequence[Path], means: Mapping[str, str]) -> set[str]:
     return {means.get(child.name, child.name) for folder in folders for child in _folders(folder)}
 
 
+def _form(
+    size: Any, channels: Any, colour: Any, range: Any, window: Any, cut: str | None, frames: Any, volume: Any
+) -> Pixels:
+    """What a scenario's options say of a sample; PlanError for what no image has."""
+    if type(colour) is not bool or channels not in (None, 1, 3) or (channels == 1 and colour):
+        raise PlanError(f"channels = 1 is grey and channels = 3 is colour; got channels = {channels!r}")
+    sides, seen = _shape(size, 3 if volume else 2), _window(window, range)
+    if cut is not None:
+        plane_and_place(cut)
+    if frames not in (None, MIDDLE, EACH) and not is_place(frames):
+        raise PlanError(f'frames is "middle", "each", a number counted from 0, or a share as 0.4; got {frames!r}')
+    if type(volume) is not bool:
+        raise PlanError(f"volume = true takes whole volumes (NIfTI); got {volume!r}")
+    if volume and (cut is not None or frames is not None):
+        raise PlanError(f"volume takes all of a file and {'slice' if cut else 'frames'} a part; remove one of them")
+    if volume and channels == 3:
+        raise PlanError("volumes are grey; leave channels out")
+    depth, resize = 3 if colour or channels == 3 else 1, size is not None
+    return Pixels(channels=depth, size=sides, resize=resize, window=seen, slice=cut, frames=frames, volume=volume)
+
+
 def _ends(asked: Sequence[float] | None) -> tuple[float, float] | None:
-    """The lowest and the highest value that count."""
     if asked is None:
         return None
     numbers = isinstance(asked, list | tuple) and len(asked) == 2 and all(type(end) in (int, float) for end in asked)
@@ -144,7 +143,6 @@ def _ends(asked: Sequence[float] | None) -> tuple[float, float] | None:
 
 
 def _window(asked: Sequence[float] | str | None, range: Sequence[float] | None) -> Window:
-    """The window that the scenario states."""
     if asked is None:
         return None
     if range is not None:
@@ -155,23 +153,6 @@ def _window(asked: Sequence[float] | str | None, range: Sequence[float] | None) 
     if not numbers or not np.isfinite(asked[0]) or not 1 < asked[1] < np.inf:  # type: ignore[operator]
         raise PlanError(f'window is [centre, width], as in [40, 400], or "file" for that of each file; got {asked!r}')
     return float(asked[0]), float(asked[1])
-
-
-def _ends_of(window: Window) -> tuple[float, float]:
-    return (0.0, 1.0) if window == "file" or window is None else window_ends(*window)
-
-
-def _slice(cut: str | None) -> str | None:
-    if cut is not None:
-        plane_and_place(cut)
-    return cut
-
-
-def _frames(asked: str | float | None) -> Frames:
-    """Which frames the scenario means."""
-    if asked in (None, MIDDLE, EACH) or is_place(asked):
-        return asked  # type: ignore[return-value]
-    raise PlanError(f'frames is "middle", "each", a number counted from 0, or a share as 0.4; got {asked!r}')
 
 
 def _unused_depth(pictures: Sequence[Picture], form: Pixels) -> tuple[str, ...]:
@@ -187,7 +168,6 @@ def _unused_depth(pictures: Sequence[Picture], form: Pixels) -> tuple[str, ...]:
 
 
 def _shape(size: int | Sequence[int] | None, axes: int) -> Any:
-    """Height and width, of volumes depth before them; None where nothing is said."""
     if size is None:
         return None
     longest, what = SIZES[axes]
@@ -197,25 +177,7 @@ def _shape(size: int | Sequence[int] | None, axes: int) -> Any:
     return tuple(sides)
 
 
-def _volume(asked: bool, slice: str | None, frames: object, channels: int | None) -> bool:
-    """Whether a sample is a whole volume."""
-    if type(asked) is not bool:
-        raise PlanError(f"volume = true takes whole volumes (NIfTI); got {asked!r}")
-    if asked and (slice is not None or frames is not None):
-        raise PlanError(f"volume takes all of a file and {'slice' if slice else 'frames'} a part; remove one of them")
-    if asked and channels == 3:
-        raise PlanError("volumes are grey; leave channels out")
-    return asked
-
-
-def _in_colour(channels: int | None, colour: bool) -> bool:
-    if type(colour) is not bool or channels not in (None, 1, 3) or (channels == 1 and colour):
-        raise PlanError(f"channels = 1 is grey and channels = 3 is colour; got channels = {channels!r}")
-    return colour or channels == 3
-
-
 def _both(root: Path | None, path: str, test: str | None, by_site: bool) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Where the images to train on are, and the official test images, by site."""
     folders = _by_site(locate(path, root), by_site)
     tests = {} if test is None else _by_site(locate(test, root), by_site)
     if by_site and tests and tests.keys() != folders.keys():
@@ -243,13 +205,11 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _counts(folder: Path) -> bool:
-    """Whether a folder may be a class or a site: nothing hidden, no archive's leftovers, and with images or folders."""
     hidden = folder.name == LEFTOVERS or folder.name.startswith(".")
     return not hidden and any(child.is_dir() or is_image(child) for child in folder.iterdir())
 
 
 def _read(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) -> list[Labelled]:
-    """The images of one site, each with the file's name and its class."""
     with at_site(site):
         classes = _folders(folder)
         labelled = [(path, means.get(child.name, child.name)) for child in classes for path in image_files(child)]

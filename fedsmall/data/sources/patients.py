@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 def patients_of(frames: "Mapping[str, DataFrame]", column: str | None, one_table: bool) -> dict[str, np.ndarray]:
     """A number for the patient of each row, (rows,), by site; nothing without a ``column``.
 
-    Sites number their patients themselves, so equal names at two are two patients, unless their rows come from
-    ``one_table``.
-
-    Raises DataError for rows without a patient, and where one of a single table has rows at two sites.
+    Equal names at two sites are two patients, unless their rows come from ``one_table``, where that is an error.
     """
     if column is None:
         return {}
@@ -40,10 +37,7 @@ def patients_of(frames: "Mapping[str, DataFrame]", column: str | None, one_table
 
 
 def patients_in(files: Mapping[str, Sequence[str]], pattern: str | None) -> dict[str, np.ndarray]:
-    """What ``pattern`` finds in the names of each site's ``files``; nothing without a pattern.
-
-    Raises PlanError for a pattern that is none, and DataError where it finds nobody in a name.
-    """
+    """What ``pattern`` finds in the names of each site's ``files``; nothing without a pattern."""
     if pattern is None:
         return {}
     try:
@@ -63,11 +57,9 @@ def patients_in(files: Mapping[str, Sequence[str]], pattern: str | None) -> dict
 
 
 def patients_listed(pool: Pool, held: Mapping[str, Sequence[np.ndarray]]) -> Pool:
-    """The pool with the patients that ``held`` lists at each site: of the training samples, and of its test samples.
+    """The pool with the patients that ``held`` lists at each site, of its training samples and of its test samples.
 
-    Where nobody lists any the pool stays as it is; sites number their patients themselves.
-
-    Raises DataError where some sites list none, where one does not fit the samples, and where a patient is missing.
+    Raises DataError where some sites list none, where a list does not fit the samples, and where a patient is missing.
     """
     if not any(map(len, held.values())):
         return pool
@@ -84,7 +76,6 @@ def patients_listed(pool: Pool, held: Mapping[str, Sequence[np.ndarray]]) -> Poo
 
 
 def _listed(site: str, names: np.ndarray, part: Part) -> np.ndarray:
-    """The names of the patients of a part, as text; DataError where they are not one for each sample."""
     import pandas
 
     names = np.asarray(names)

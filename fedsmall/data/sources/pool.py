@@ -17,10 +17,9 @@ NOWHERE = ""  # the key of a source that has no sites of its own
 class Part:
     """Samples as they were read.
 
-    ``x`` has shape (samples, *input_shape): uint8 for images, float64 otherwise, NaN where a value is missing.
-    ``y`` has shape (samples,) with classes 0, 1, ..., or (samples, *target_shape) in floats for regression.
-    ``patients``, (samples,) of whole numbers, says whose each sample is, where a patient may have several. ``groups``
-    are the names of the samples' subgroups, (samples,), by the column that divides them.
+    ``x`` (samples, *input_shape) is uint8 for images, else float64 with NaN for a missing value; ``y`` (samples,) holds
+    classes, or (samples, *target_shape) floats. ``patients`` (samples,) says whose each sample is, where a patient may
+    have several; ``groups`` are the names of subgroups, (samples,), by the column that divides them.
     """
 
     x: np.ndarray
@@ -29,11 +28,9 @@ class Part:
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """The number of samples."""
         return len(self.y)
 
     def __getitem__(self, rows: np.ndarray) -> "Part":
-        """The samples at the indices ``rows``, in that order."""
         whose = None if self.patients is None else self.patients[rows]
         return Part(self.x[rows], self.y[rows], whose, {column: names[rows] for column, names in self.groups.items()})
 
@@ -42,12 +39,10 @@ class Part:
 class Pool:
     """All samples of a source, and what must be known of them to make a task.
 
-    ``train`` and ``test`` hold samples by the name of their site, under the empty name where the source has no sites of
-    its own; where ``test`` has no entry, samples are held out of the training ones. ``standardise`` says whether the
-    features are brought to mean 0 and spread 1 over the sites (images never are). ``keep_unused`` asks that official
-    training samples which no site was given be kept as a further test set. ``form`` says what a row was before it was a
-    sample, where the samples do not say it themselves; ``ranges`` are public ends of every feature, (low, high).
-    ``outcome`` is what is predicted, where that is no class and its targets are scaled.
+    ``train`` and ``test`` are by site, under the empty name where a source has no sites; what ``test`` does not have is
+    held out. ``standardise``: features are scaled as sites agree. ``keep_unused``: official training samples that no
+    site was given are a further test set. ``form`` says what a row was, where samples do not; ``ranges`` are public
+    (low, high). ``outcome`` is what is predicted, where that is no class.
     """
 
     train: dict[str, Part]
@@ -90,12 +85,7 @@ def preparation_of(pool: Pool, dtype: Literal["float32", "float64"]) -> Preparat
     ends = [tuple(np.asarray(end, dtype=np.float64).ravel().tolist()) for end in pool.ranges or ()]
     ranges = Ranges(low=ends[0], high=ends[1]) if ends else None
     return Preparation(
-        form=form_of(pool),
-        shape=x.shape[1:],
-        scaled=pool.standardise,
-        ranges=ranges,
-        dtype=dtype,
-        outcome=pool.outcome,
+        form=form_of(pool), shape=x.shape[1:], scaled=pool.standardise, ranges=ranges, dtype=dtype, outcome=pool.outcome
     )
 
 
@@ -115,13 +105,10 @@ YES_OR_NO = "="  # in the name of a feature made of a category, "sex=f": its ran
 
 
 def within_ranges(pool: Pool, ranges: Mapping[str, Sequence[float]] | Sequence[float]) -> Pool:
-    """``pool`` whose features are to be scaled by their ranges, with nothing left to agree on between sites.
+    """``pool`` scaled by public ``ranges``, by feature or one for all, with nothing left to agree on between sites.
 
-    ``ranges`` gives [lowest, highest] by the feature's name, or one such pair for all features. A value outside counts
-    as the nearest end (:class:`fedsmall.data.preparation.Ranges`). A number that is predicted has a range by its name,
-    too; it is scaled by that, and not cut.
-
-    Raises PlanError for a feature without a range, a range of no such feature, and one that is none.
+    A value outside counts as the nearest end; a number that is predicted has a range, too, and is not cut. Raises
+    PlanError for a feature without a range, a range of no such feature, and one that is none.
     """
     if not pool.standardise:
         raise PlanError("ranges are for features that are scaled; this task's are not. Leave ranges out")

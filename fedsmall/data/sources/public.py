@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from sklearn import datasets
-from sklearn.model_selection import train_test_split
 
 from fedsmall.data.outcomes import ORDINAL, Amount, Findings, Survival
 from fedsmall.data.preparation import Columns
@@ -21,46 +19,47 @@ from fedsmall.methods import nearest
 GRADED_AT = (100, 184)  # the thirds of all 442 patients; 100 and 184 belong to the lower grade
 
 
+def _pool_of(bunch: Any, y: np.ndarray, **more: Any) -> Pool:
+    names = tuple(map(str, bunch.feature_names))
+    return Pool({NOWHERE: Part(bunch.data, y)}, feature_names=names, standardise=True, **more)
+
+
 def breast_cancer(root: Path | None, seed: int) -> Pool:
     """569 real patients with 30 features of cell nuclei, malignant or benign (Wisconsin, 1995)."""
-    bunch = datasets.load_breast_cancer()
-    return Pool(
-        {NOWHERE: Part(bunch.data, bunch.target)},
-        class_names=tuple(map(str, bunch.target_names)),
-        feature_names=tuple(map(str, bunch.feature_names)),
-        standardise=True,
-    )
+    from sklearn.datasets import load_breast_cancer  # its import takes a second
+
+    bunch = load_breast_cancer()
+    return _pool_of(bunch, bunch.target, class_names=tuple(map(str, bunch.target_names)))
 
 
 def diabetes(root: Path | None, seed: int) -> Pool:
     """442 real patients with 10 features, and how far their diabetes had gone a year later (Efron et al. 2004)."""
-    bunch = datasets.load_diabetes(scaled=False)
-    return Pool(
-        {NOWHERE: Part(bunch.data, bunch.target[:, None])},
-        feature_names=tuple(map(str, bunch.feature_names)),
-        standardise=True,
-        loss="mse",
-        outcome=Amount(name="progression"),
-    )
+    from sklearn.datasets import load_diabetes
+
+    bunch = load_diabetes(scaled=False)
+    return _pool_of(bunch, bunch.target[:, None], loss="mse", outcome=Amount(name="progression"))
 
 
 def diabetes_grades(root: Path | None, seed: int) -> Pool:
     """The same patients in three grades by how far it had gone: slow, middle and fast, a third of them each."""
-    bunch = datasets.load_diabetes(scaled=False)
-    return Pool(
-        {NOWHERE: Part(bunch.data, np.searchsorted(GRADED_AT, bunch.target))},
-        class_names=("slow", "middle", "fast"),
-        feature_names=tuple(map(str, bunch.feature_names)),
-        standardise=True,
-        loss=ORDINAL,
-    )
+    from sklearn.datasets import load_diabetes
+
+    bunch = load_diabetes(scaled=False)
+    y = np.searchsorted(GRADED_AT, bunch.target)
+    return _pool_of(bunch, y, class_names=("slow", "middle", "fast"), loss=ORDINAL)
+
+
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+    """Images, (samples, 1, 8, 8) in float64, and their digits."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return bunch.images[:, None].astype(np.float64), bunch.target
 
 
 def digits(root: Path | None, seed: int) -> Pool:
     """1,797 handwritten digits as grey images of 8 x 8, every pixel standardised as a feature."""
-    bunch = datasets.load_digits()
-    images = bunch.images[:, None].astype(np.float64)  # (samples, 1, 8, 8)
-    return Pool({NOWHERE: Part(images, bunch.target)}, class_names=tuple(map(str, range(10))), standardise=True)
+    return Pool({NOWHERE: Part(*_digits())}, class_names=tuple(map(str, range(10))), standardise=True)
 
 
 PROPERTIES = {"even": (0, 2, 4, 6, 8), "above four": (5, 6, 7, 8, 9), "prime": (2, 3, 5, 7)}
@@ -68,9 +67,8 @@ PROPERTIES = {"even": (0, 2, 4, 6, 8), "above four": (5, 6, 7, 8, 9), "prime": (
 
 def digit_properties(root: Path | None, seed: int) -> Pool:
     """The same digits with three labels each, of which several may be true: even, above four, prime."""
-    bunch = datasets.load_digits()
-    images = bunch.images[:, None].astype(np.float64)
-    y = np.stack([np.isin(bunch.target, digits) for digits in PROPERTIES.values()], axis=1)
+    images, truth = _digits()
+    y = np.stack([np.isin(truth, digits) for digits in PROPERTIES.values()], axis=1)
     loss, outcome = "binary_cross_entropy", Findings(names=tuple(PROPERTIES))
     return Pool({NOWHERE: Part(images, y.astype(np.float64))}, standardise=True, loss=loss, outcome=outcome)
 
@@ -78,24 +76,16 @@ def digit_properties(root: Path | None, seed: int) -> Pool:
 def synthetic(root: Path | None, seed: int) -> Pool:
     """The generated task of Kamp et al. 2023: 800 samples to train on, 400 to test, 100 features, two classes.
 
-    The one data set of the authors' notebook, whatever the seed: how hard such a task is differs more from draw to draw
-    than the methods do. The features are left at the scale of the paper.
+    The one data set of the authors' notebook, whatever the seed: such tasks differ more from draw to draw than methods
+    do.
     """
+    from sklearn.datasets import make_classification
+    from sklearn.model_selection import train_test_split
+
     drawn = np.random.RandomState(42)  # the notebook's, used on for the split
-    x, y = datasets.make_classification(
-        n_samples=1200,
-        n_features=100,
-        n_informative=20,
-        n_redundant=60,
-        n_repeated=5,
-        n_classes=2,
-        n_clusters_per_class=3,
-        flip_y=0.02,
-        class_sep=1.0,
-        shift=1.0,
-        scale=3.0,
-        random_state=drawn,
-    )
+    sizes = {"n_features": 100, "n_informative": 20, "n_redundant": 60, "n_repeated": 5, "n_classes": 2}
+    form = {"n_clusters_per_class": 3, "flip_y": 0.02, "class_sep": 1.0, "shift": 1.0, "scale": 3.0}
+    x, y = make_classification(1200, **sizes, **form, random_state=drawn)
     x, x_test, y, y_test = train_test_split(x, y, test_size=400, random_state=drawn)
     return Pool(
         {NOWHERE: Part(x, y.astype(np.int64))},
@@ -109,10 +99,7 @@ GRADES = {"I": 1.0, "II": 2.0, "III": 3.0}
 
 
 def gbsg2(root: Path | None, seed: int) -> Pool:
-    """686 women with node-positive breast cancer, days until recurrence or death (Schumacher et al. 1994, GBSG-2).
-
-    The copy is scikit-survival's, in the extra "survival". Hormone therapy and menopause are 0 or 1, grades 1 to 3.
-    """
+    """686 women with breast cancer, days until recurrence or death (Schumacher et al. 1994)."""
     try:
         from sksurv.datasets import load_gbsg2
     except ImportError:
@@ -150,11 +137,7 @@ NEVER_ZERO = ("trestbps", "chol")  # blood pressure and cholesterol: hospitals w
 
 
 def heart_disease(root: Path | None, seed: int, *, file: str | Path | None = None) -> Pool:
-    """UCI heart disease (Detrano et al. 1989): 920 patients of four hospitals, disease or none.
-
-    "?" is a missing value, and so is a resting blood pressure or cholesterol of 0. The four columns that are codes
-    become one feature for each code. With ``file``, the patients of one hospital from its own file.
-    """
+    """UCI heart disease (Detrano et al. 1989): 920 patients of four hospitals; ``file`` is one hospital's."""
     if file is not None:
         files = {NOWHERE: Path(file)}
     else:
@@ -185,8 +168,8 @@ def _heart_table(path: Path) -> Any:
 def susy(root: Path | None, seed: int, which: str = "10Kn", *, features: int = 8, rows: int = 30_000) -> Pool:
     """UCI SUSY (Baldi et al. 2014): collisions, background or signal, for linear models with the hinge loss.
 
-    "10Kn" is the sample of 10,000 with the 8 low-level features, normalised, and 1,000 to test. "full" reads the first
-    ``rows`` of UCI's own SUSY.csv or SUSY.csv.gz, the last third of them to test, with 8 or all 18 ``features``.
+    "10Kn" is the normalised sample of 10,000 and 1,000; "full" the first ``rows`` of UCI's file, the last third to
+    test.
     """
     folder = needed_root(root, "susy")
     if which == "full":
@@ -221,10 +204,7 @@ def _full_susy(folder: Path, features: int, rows: int) -> Pool:
 
 
 def cifar10(root: Path | None, seed: int) -> Pool:
-    """CIFAR-10 (Krizhevsky 2009): cifar10.npz (x, y, x_test, y_test) under the data root, else torchvision's files.
-
-    Torchvision downloads what is not there. Its own files go before an .npz, which may hold fewer images.
-    """
+    """CIFAR-10 (Krizhevsky 2009): torchvision's files, else cifar10.npz under the data root, else downloaded."""
     folder = needed_root(root, "cifar10")
     file = folder / "cifar10.npz"
     if file.is_file() and not (folder / "cifar-10-batches-py").is_dir():
@@ -257,8 +237,8 @@ _DECLARED: list[object] = []  # torch forgets an operator when its library objec
 def import_torchvision() -> Any:
     """The torchvision package, also beside a torch for which its compiled half was not built.
 
-    Its wheel for Linux is built for CUDA; beside a CPU torch the import fails for want of two operators' schemas, which
-    only detection models use. They are declared here, and the import is tried again.
+    Its wheel for Linux is CUDA's; beside a CPU torch two operators' schemas are missing, which only detection models
+    use.
     """
     import torch
 

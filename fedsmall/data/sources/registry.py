@@ -91,10 +91,7 @@ def read_pool(source: Source, partition: tuple[str, Any], seed: int, root: Path 
 
 
 def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) -> Pool | None:
-    """The samples of one site in its own file or folder; ``None`` for a task whose samples are not the sites' own.
-
-    Raises PlanError where the scenario leaves open what sites that never meet must have in common.
-    """
+    """The samples of one site in its own file or folder; ``None`` for a task whose samples are not the sites' own."""
     options, (kind, value) = dict(source.options), partition
     options.pop("subgroups", None)  # they are for a simulation's report: no prediction of a patient leaves a site
     if source.kind == "heart_disease":
@@ -147,7 +144,6 @@ def with_loss(pool: Pool, loss: str) -> Pool:
 
 
 def _own_pool(source: Source, root: Path | None, seed: int, options: dict[str, Any]) -> Pool:
-    """What a user's own function gives, once it is known to be the samples of a task."""
     with own_code(f"source {source.name!r}"):
         pool = source.read(root, seed, **options)
     if not isinstance(pool, Pool):

@@ -85,27 +85,17 @@ def csv(
     site_column: str | None = None,
     subgroups: Sequence[str] = (),
 ) -> Pool:
-    """The table at ``path``, or one for each site where that is a folder.
+    """The table at ``path``, or one for each site where that is a folder, or pandas tables by site ("" for one of all).
 
-    In Python ``path`` is pandas tables by the names of their sites, one without a site under the empty name; a column
-    of pandas' type of categories is one of ``categorical`` there.
+    What is predicted: ``label`` (classes), ``target`` (a number; with ``order`` a grade), ``targets`` (several of 0 and
+    1), or ``time`` and ``event`` (:class:`fedsmall.data.outcomes.Survival`). Every other column is a feature unless
+    ``features`` or ``drop`` say otherwise. ``classes`` fixes the classes and their order, and may say which spellings
+    mean one, {"ill": ["Ill", "krank"]}. ``categorical`` lists columns of text, or gives their values. ``missing`` are
+    further words for no value. ``site_column`` and ``patient`` name the site and the patient of each row, ``subgroups``
+    columns that divide a report (:mod:`fedsmall.data.subgroups`).
 
-    ``label`` names the column of the classes, or ``target`` that of a number that is to be predicted (with ``order``
-    that of a grade, whose names it lists from the lowest to the highest, as ``classes`` would), ``targets`` those of
-    several labels of 0 and 1, or ``time`` and
-    ``event`` those of a time until an event (``cuts`` are the ends of its intervals, or ``intervals`` says how many;
-    :class:`fedsmall.data.outcomes.Survival`). Every other column is a feature unless ``features`` names them or
-    ``drop`` leaves it out. ``classes`` fixes the classes and their order. ``categorical`` lists columns of text, or
-    gives the values of each: such a column becomes one feature of 0 and 1 for each value. ``separator`` is found from
-    the header unless given, ``decimal`` is ".". Empty cells, "?", "NA" and the like are missing values, and what
-    ``missing`` lists is, too. ``classes`` may say which spellings mean one class, {"ill": ["Ill", "krank"]}.
-    ``site_column`` names the site of each row and ``patient`` the patient, who may have several; neither is a feature.
-    ``sheet`` names the sheet of an Excel workbook, where several hold something.
-    ``subgroups`` are columns by which a report divides the patients (:mod:`fedsmall.data.subgroups`); they may be
-    features, or not.
-
-    Raises DataError for a column that is not there or holds text, for sites whose columns differ, where ``features``
-    does not say which are meant, and for a row without a label or target.
+    Raises DataError for a column that is not there or holds text, for sites whose columns differ, and for rows
+    unlabelled.
     """
     words = {"label": label, "patient": patient, "sheet": sheet}
     check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
@@ -121,15 +111,27 @@ def csv(
     said |= {"drop": [*drop, *(column for column in (site_column, patient) if column)]}
     said |= {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
     schema = Schema.of(frames, outcome or str(label), **said)
-    parts = _parts(frames, schema, whose, subgroups)
-    pool = _pool(parts, schema, outcome, _notes(frames, parts, schema, classes))
-    return pool if order is None else replace(pool, loss=ORDINAL)
+    parts = {}
+    for name, frame in frames.items():
+        with at_site(name):
+            parts[name] = replace(schema.part(frame), patients=whose.get(name))
+    parts = of_table(frames, parts, read_subgroups(subgroups), schema.form.markers)
+    loss = "cross_entropy" if outcome is None else DEFAULT_LOSS[outcome.kind]
+    return Pool(
+        parts,
+        schema.classes,
+        feature_names=schema.form.feature_names,
+        standardise=True,
+        loss=loss if order is None else ORDINAL,
+        form=schema.form,
+        notes=_notes(frames, parts, schema, classes),
+        outcome=outcome,
+    )
 
 
 def _tables(
     path: str | Tables, root: Path | None, separator: str | None, decimal: str, sheet: str | None
 ) -> dict[str, "DataFrame"]:
-    """The table of each site, or the one of all, in order of their names; each has a header and a row."""
     if isinstance(path, Mapping):
         tables = {name: as_table(path[name]) for name in sorted(path)}
     else:
@@ -145,47 +147,21 @@ def _tables(
 
 
 def _declared(path: str | Tables, categorical: Categorical) -> Categorical:
-    """The categories that are listed, and where tables come from Python the columns that pandas has as such."""
     if not isinstance(path, Mapping) or isinstance(categorical, Mapping):
         return categorical
     kinds = [{str(name) for name, kind in zip(t, t.dtypes, strict=True) if kind == "category"} for t in path.values()]
     return tuple(dict.fromkeys([*categorical, *sorted(set.intersection(*kinds))]))
 
 
-def _parts(
-    frames: Mapping[str, "DataFrame"], schema: "Schema", whose: Mapping[str, np.ndarray], subgroups: Sequence[str]
-) -> dict[str, Part]:
-    """The samples of each table, with their patients and their subgroups."""
-    parts = {}
-    for name, frame in frames.items():
-        with at_site(name):
-            parts[name] = replace(schema.part(frame), patients=whose.get(name))
-    return of_table(frames, parts, read_subgroups(subgroups), schema.form.markers)
-
-
 def _notes(
     frames: Mapping[str, "DataFrame"], parts: Mapping[str, Part], schema: "Schema", classes: Classes | None
 ) -> tuple[str, ...]:
-    """What looks odd in the columns, and classes that only one site holds, unless the task says which there are."""
     labels = np.concatenate([classes_of(part.y) for part in parts.values()])
     notes = column_notes(frames, {name: part.x for name, part in parts.items()}, labels, schema.form)
     if classes is not None or not schema.classes:
         return notes
     held = {name: {schema.classes[place] for place in np.unique(part.y)} for name, part in parts.items()}
     return (*notes, *lone_classes(held))
-
-
-def _pool(parts: dict[str, Part], schema: "Schema", outcome: Outcome | None, notes: tuple[str, ...]) -> Pool:
-    return Pool(
-        parts,
-        schema.classes,
-        feature_names=schema.form.feature_names,
-        standardise=True,
-        loss="cross_entropy" if outcome is None else DEFAULT_LOSS[outcome.kind],
-        form=schema.form,
-        notes=notes,
-        outcome=outcome,
-    )
 
 
 def _markers(missing: Sequence[object]) -> tuple[str, ...]:
@@ -224,10 +200,7 @@ class Schema:
         categorical: Categorical = (),
         **reading: Any,
     ) -> "Schema":
-        """The schema that all ``frames`` share: what the scenario says, else what they hold together.
-
-        ``reading`` are further fields of :class:`~fedsmall.data.preparation.Columns`.
-        """
+        """The schema that all ``frames`` share; ``reading`` are further fields of ``Columns``."""
         first = next(iter(frames.values()))
         wanted = (learns,) if isinstance(learns, str) else learns.columns
         for name, frame in frames.items():
@@ -260,7 +233,6 @@ class Schema:
 def _classes(
     frames: Mapping[str, "DataFrame"], label: str, classes: Classes | None, reading: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The names of the classes in order, and what every further spelling means."""
     given, means = read_classes(classes)
     labels = {name: _labels(frame, label, means, reading.get("markers", ())) for name, frame in frames.items()}
     names = class_names(set().union(*labels.values()), given)
@@ -271,7 +243,6 @@ def _classes(
 
 
 def _labels(frame: "DataFrame", label: str, means: Mapping[str, str], markers: Sequence[str]) -> set[str]:
-    """The classes of a table, in the spelling that counts."""
     there = frame.loc[~is_missing(frame[label], markers), label]
     return {means.get(word, word) for word in map(plain, there.unique())}
 
@@ -279,7 +250,6 @@ def _labels(frame: "DataFrame", label: str, means: Mapping[str, str], markers: S
 def _categories(
     frames: Mapping[str, "DataFrame"], categorical: Categorical, chosen: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """The values of those ``chosen`` columns that are categories."""
     if isinstance(categorical, Mapping):
         given = {column: values for column, values in categorical.items() if column in chosen}
         return {column: tuple(plain(value) for value in values) for column, values in given.items()}
@@ -313,7 +283,6 @@ def check_options(separator: Any, decimal: Any, **options: Any) -> None:
 
 
 def _lists(value: Any) -> bool:
-    """Whether a value lists columns, or says values of each."""
     if isinstance(value, Mapping):
         return all(isinstance(known, Sequence) and not isinstance(known, str) for known in value.values())
     return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, str) for one in value)
@@ -325,10 +294,7 @@ MANY = 20  # classes that are all numbers, from which on a label looks like a nu
 
 
 def in_order(label: str | None, target: str | None, classes: Any, order: Any) -> tuple[str | None, str | None, Any]:
-    """Label, target and classes where a target's grades are in ``order``: it is a label then, of these classes.
-
-    PlanError where nothing has these grades, or they are not three or more in a list.
-    """
+    """Label, target and classes where a target's grades are in ``order``: it is a label then, of these classes."""
     if order is None:
         return label, target, classes
     if target is None or label is not None or classes is not None:
@@ -409,10 +375,7 @@ def check_label(label: str, classes: Sequence[str]) -> None:
 
 
 def read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] = ()) -> np.ndarray:
-    """What is predicted as it was read, in float64: a number (rows, 1), a time and its event (rows, 2), or labels.
-
-    Raises DataError for text, for rows without it, for times below 0 and events that are not 0 or 1.
-    """
+    """What is predicted as it was read, in float64: a number (rows, 1), a time and its event (rows, 2), or labels."""
     if outcome.kind == "findings":
         return np.stack([_yes_or_no(frame, column, markers, "there", "absent") for column in outcome.names], axis=1)
     first = _numbers(frame, outcome.name, markers)
@@ -424,7 +387,6 @@ def read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] = 
 
 
 def _yes_or_no(frame: "DataFrame", column: str, markers: Sequence[str], one: str, zero: str) -> np.ndarray:
-    """A column of 0 and 1, or words for them, (rows,); ``one`` and ``zero`` say what they mean."""
     check_filled(frame, column, markers)
     said = frame[column].map(lambda cell: EVENTS.get(plain(cell).lower(), np.nan)).to_numpy(dtype=np.float64)
     if (odd := np.isnan(said)).any():
@@ -466,8 +428,12 @@ def column_notes(
         CONSTANT: _constant(values, numeric),
         "look like identifiers, a number for each row": _counting(values, numeric),
         BY_NAME: [name for name in form.columns if IDENTIFIER.search(name)],
-        "have nearly as many values as rows, a feature for each": _many(form, len(x)),
-        "look like dates, a feature for each": [name for name in form.categories if _dates(form.categories[name])],
+        "have nearly as many values as rows, a feature for each": [
+            name for name, known in form.categories.items() if len(known) > max(MANY_VALUES, len(x) / 2)
+        ],
+        "look like dates, a feature for each": [
+            name for name, known in form.categories.items() if len(known) > 1 and all(map(DATE.fullmatch, known))
+        ],
         "say the class by themselves": _telling(values, y, numeric),
     }
     notes = [f"Columns that {what}: {_listed(names)}. Leave them out" for what, names in found.items() if names]
@@ -500,16 +466,7 @@ def _counting(values: np.ndarray, names: list[str]) -> list[str]:
     return [name for name, one in zip(names, (steps == 1).mean(axis=0) > 0.9, strict=True) if one]
 
 
-def _many(form: Columns, rows: int) -> list[str]:
-    return [name for name, known in form.categories.items() if len(known) > max(MANY_VALUES, rows / 2)]
-
-
-def _dates(known: tuple[str, ...]) -> bool:
-    return len(known) > 1 and all(DATE.fullmatch(value) for value in known)
-
-
 def _telling(values: np.ndarray, y: np.ndarray, names: list[str]) -> list[str]:
-    """Columns with one value for each class, and for each another."""
     if len(y) < MANY_VALUES or len(np.unique(y)) < 2:
         return []
     ends = []

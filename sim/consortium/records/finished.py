@@ -20,9 +20,8 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.held_out import CALLED, figures, judged_at_home, read
 from fedsmall.evaluation.metrics import default_metric, known_metric
-from fedsmall.evaluation.out_of_fold import together
+from fedsmall.evaluation.site_sums import CALLED, add_sums, judged_at_home, metrics_of_sums, sums_from_json
 from fedsmall.evaluation.trivial import trivial_for
 from fedsmall.federation import Task, task_from
 from fedsmall.models.own_models import has_own_models
@@ -54,8 +53,8 @@ def write_run(folder: Path, told: Told) -> Run:
     evaluations = [_pooled(Evaluation(**each), task) for each in told["evaluations"]]
     evaluations = [each for each in evaluations if each.common or each.sites]
     last = _judged_last(told).get("told", {})
-    sums = {site: read(said["sums"]) for site, said in sorted(last.items()) if "sums" in said}
-    y = _held_out(together(sums.values()))
+    sums = {site: sums_from_json(said["sums"]) for site, said in sorted(last.items()) if "sums" in said}
+    y = _held_out(add_sums(sums.values()))
     plan = sheet.plan.model_copy(update={"route_seed": told["plan"].get("route_seed")})
     scenario = of_plan(plan, sheet.about)
     if task is not None:
@@ -116,7 +115,7 @@ def _pooled(evaluation: Evaluation, task: Task | None) -> Evaluation:
     judged = {TOGETHER} if TOGETHER in said else set(evaluation.extra.get("held_out", {}))
     if task is None or not said or set(said) != judged:
         return evaluation
-    found = figures(together(read(said[site]) for site in sorted(said)), task)
+    found = metrics_of_sums(add_sums(sums_from_json(said[site]) for site in sorted(said)), task)
     common = evaluation.common or {}
     return replace(evaluation, common=common | {name: found[name] for name in found if name in common})
 

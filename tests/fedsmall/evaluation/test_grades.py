@@ -7,7 +7,6 @@ from scipy.special import expit, softmax
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, recall_score, roc_auc_score
 
 from fedsmall.evaluation import outputs as in_numpy
-from fedsmall.evaluation.held_out import figures, told_of
 from fedsmall.evaluation.metrics import (
     default_metric,
     distance_of,
@@ -18,6 +17,7 @@ from fedsmall.evaluation.metrics import (
     metrics_of,
 )
 from fedsmall.evaluation.outputs import answer, by_class, probabilities, spread
+from fedsmall.evaluation.site_sums import held_out_sums, metrics_of_sums
 from fedsmall.evaluation.trivial import constant
 from fedsmall.federation import Task
 from fedsmall.models import outputs as in_torch
@@ -118,9 +118,9 @@ def test_models_that_agree_on_grades_have_no_spread():
 
 
 def test_what_sites_tell_in_sums_is_what_all_samples_together_show():
-    sums = [told_of(OUTPUTS[0][part], Y[part], TASK) for part in (slice(0, 30), slice(30, 80))]
+    sums = [held_out_sums(OUTPUTS[0][part], Y[part], TASK) for part in (slice(0, 30), slice(30, 80))]
 
-    whole = figures({name: sums[0][name] + sums[1][name] for name in sums[0]}, TASK)
+    whole = metrics_of_sums({name: sums[0][name] + sums[1][name] for name in sums[0]}, TASK)
 
     expected = evaluate(OUTPUTS[0], Y, TASK)
     for metric in ("kappa", "mae", "accuracy", "balanced_accuracy", "brier", "loss"):
@@ -131,4 +131,4 @@ def test_what_sites_tell_in_sums_is_what_all_samples_together_show():
 def test_classes_without_an_order_are_told_no_kappa():
     task = Task("t", (3,), 4)
 
-    assert "kappa" not in figures(told_of(by_class(OUTPUTS[0], "ordinal"), Y, task), task)
+    assert "kappa" not in metrics_of_sums(held_out_sums(by_class(OUTPUTS[0], "ordinal"), Y, task), task)

@@ -13,18 +13,19 @@ from sklearn.metrics import (
     roc_curve,
 )
 
-from fedsmall.evaluation.held_out import (
-    area,
-    figures,
-    judged_at_home,
-    read,
-    roc_points,
-    shapes_of,
-    told_of,
-    written,
-)
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.evaluation.out_of_fold import EDGES, together
+from fedsmall.evaluation.site_sums import (
+    EDGES,
+    add_sums,
+    area,
+    held_out_shapes,
+    held_out_sums,
+    judged_at_home,
+    metrics_of_sums,
+    roc_points,
+    sums_from_json,
+    sums_to_json,
+)
 from fedsmall.federation import Task
 
 METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "sensitivity", "specificity", "auc", "brier", "loss")
@@ -51,7 +52,7 @@ def test_the_sums_of_all_sites_show_the_metrics_of_all_patients(classes, loss, o
     task, (said, y) = task_of(classes, loss), patients(classes, 200, outputs=outputs)
     cuts = np.split(np.arange(200), [30, 90])
 
-    found = figures(together(told_of(said[mine], y[mine], task) for mine in cuts), task)
+    found = metrics_of_sums(add_sums(held_out_sums(said[mine], y[mine], task) for mine in cuts), task)
 
     whole = evaluate(said, y, task)
     assert found.keys() - {"ece"} == whole.keys()
@@ -62,17 +63,17 @@ def test_the_sums_of_all_sites_show_the_metrics_of_all_patients(classes, loss, o
 def test_the_metrics_of_the_matrix_are_those_of_scikit_learn():
     task, (said, y) = task_of(3), patients(3, 90)
 
-    sums = told_of(said, y, task)
+    sums = held_out_sums(said, y, task)
 
     called = said.argmax(axis=1)
     assert sums["called"].tolist() == confusion_matrix(y, called).tolist()
-    assert figures(sums, task)["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, called))
-    assert figures(sums, task)["macro_f1"] == pytest.approx(f1_score(y, called, average="macro"))
+    assert metrics_of_sums(sums, task)["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, called))
+    assert metrics_of_sums(sums, task)["macro_f1"] == pytest.approx(f1_score(y, called, average="macro"))
 
 
 def test_the_area_and_the_curve_are_those_of_the_binned_scores():
     task, (said, y) = task_of(2), patients(2, 120)
-    sums = told_of(said, y, task)
+    sums = held_out_sums(said, y, task)
     bins = np.digitize(said[:, 1] - said[:, 0], EDGES)
 
     x, sensitivity = roc_points(sums)
@@ -88,7 +89,7 @@ def test_the_area_and_the_curve_are_those_of_the_binned_scores():
 def test_the_brier_score_is_scikit_learns():
     task, (said, y) = task_of(2, "logistic"), patients(2, 60, outputs=1)
 
-    found = figures(told_of(said, y, task), task)
+    found = metrics_of_sums(held_out_sums(said, y, task), task)
 
     assert found["brier"] == pytest.approx(brier_score_loss(y, 1 / (1 + np.exp(-said[:, 0]))))
 
@@ -96,7 +97,7 @@ def test_the_brier_score_is_scikit_learns():
 def test_a_model_of_no_numbers_is_told_as_one_that_knows_nothing():
     task, (said, y) = task_of(2), patients(2, 20)
 
-    sums = told_of(np.full_like(said, np.nan), y, task)
+    sums = held_out_sums(np.full_like(said, np.nan), y, task)
 
     assert sums["called"][:, 1].sum() == 0  # a tie goes to the lower class
     assert sums["correct"] == np.trace(sums["called"])
@@ -105,26 +106,27 @@ def test_a_model_of_no_numbers_is_told_as_one_that_knows_nothing():
 def test_numbers_that_are_predicted_have_a_mean_error_and_no_classes():
     task = task_of(1, "l1")
 
-    sums = told_of(np.array([[1.0], [3.0]]), np.array([[0.0], [1.0]]), task)
+    sums = held_out_sums(np.array([[1.0], [3.0]]), np.array([[0.0], [1.0]]), task)
 
-    assert sums.keys() == shapes_of(task).keys() == {"count", "loss", "absolute", "squared"}
-    assert figures(sums, task) == {"loss": 1.5, "mae": 1.5, "rmse": pytest.approx(2.5**0.5)}
+    assert sums.keys() == held_out_shapes(task).keys() == {"count", "loss", "absolute", "squared"}
+    assert metrics_of_sums(sums, task) == {"loss": 1.5, "mae": 1.5, "rmse": pytest.approx(2.5**0.5)}
 
 
 def test_sums_are_the_same_after_they_were_written():
     task, (said, y) = task_of(3), patients(3, 40)
-    sums = told_of(said, y, task)
+    sums = held_out_sums(said, y, task)
 
-    again = read(json.loads(json.dumps(written(sums))))
+    again = sums_from_json(json.loads(json.dumps(sums_to_json(sums))))
 
-    assert {name: array.shape for name, array in again.items()} == shapes_of(task)
+    assert {name: array.shape for name, array in again.items()} == held_out_shapes(task)
     assert all((again[name] == sums[name]).all() for name in sums)
 
 
 def test_what_a_page_needs_is_of_every_site_and_of_all_together():
     task = task_of(2)
     told = {
-        site: told_of(*patients(2, count, seed), task) for seed, (site, count) in enumerate({"b": 30, "a": 50}.items())
+        site: held_out_sums(*patients(2, count, seed), task)
+        for seed, (site, count) in enumerate({"b": 30, "a": 50}.items())
     }
 
     shown = judged_at_home(told, task)
@@ -138,7 +140,7 @@ def test_what_a_page_needs_is_of_every_site_and_of_all_together():
 
 def test_an_interval_over_hospitals_holds_its_own_value_whatever_the_number_of_classes():
     for classes in (2, 3):
-        told = {f"s{seed}": told_of(*patients(classes, 40, seed), task_of(classes)) for seed in range(4)}
+        told = {f"s{seed}": held_out_sums(*patients(classes, 40, seed), task_of(classes)) for seed in range(4)}
 
         over = judged_at_home(told, task_of(classes))["together"]["over_sites"]
 

@@ -6,9 +6,9 @@ import torch
 from scipy.special import expit, logit
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, hamming_loss, log_loss, roc_auc_score
 
-from fedsmall.evaluation.held_out import figures, judged_at_home, shapes_of, told_of
 from fedsmall.evaluation.metrics import OF_LABELS, default_metric, evaluate, evaluate_many, f1_of, tally
 from fedsmall.evaluation.outputs import answer, spread
+from fedsmall.evaluation.site_sums import held_out_shapes, held_out_sums, judged_at_home, metrics_of_sums
 from fedsmall.evaluation.trivial import constant
 from fedsmall.federation import Task
 from fedsmall.models.outputs import Ensemble
@@ -85,10 +85,10 @@ def test_the_spread_of_labels_is_the_mean_of_theirs():
 
 
 def test_what_sites_tell_in_sums_is_what_all_samples_together_show():
-    sums = [told_of(OUTPUTS[0][part], Y[part], TASK) for part in (slice(0, 30), slice(30, 90))]
-    assert {name: np.shape(array) for name, array in sums[0].items()} == shapes_of(TASK)
+    sums = [held_out_sums(OUTPUTS[0][part], Y[part], TASK) for part in (slice(0, 30), slice(30, 90))]
+    assert {name: np.shape(array) for name, array in sums[0].items()} == held_out_shapes(TASK)
 
-    whole = figures({name: sums[0][name] + sums[1][name] for name in sums[0]}, TASK)
+    whole = metrics_of_sums({name: sums[0][name] + sums[1][name] for name in sums[0]}, TASK)
 
     expected = evaluate(OUTPUTS[0], Y, TASK)
     for metric in ("loss", "brier", "subset_accuracy", "label_accuracy", "macro_f1"):
@@ -98,7 +98,7 @@ def test_what_sites_tell_in_sums_is_what_all_samples_together_show():
 
 def test_two_labels_are_not_taken_for_two_classes():
     task = Task("t", (3,), 2, "binary_cross_entropy", OF_LABELS, labels=NAMES[:2])
-    told = {site: told_of(OUTPUTS[0][:, :2], Y[:, :2], task) for site in "ab"}
+    told = {site: held_out_sums(OUTPUTS[0][:, :2], Y[:, :2], task) for site in "ab"}
 
     judged = judged_at_home(told, task)
 
@@ -114,13 +114,13 @@ def test_two_labels_are_not_taken_for_two_classes():
 
 
 def test_outputs_that_are_no_numbers_know_nothing():
-    found = figures(told_of(np.full((90, 3), np.nan), Y, TASK), TASK)
+    found = metrics_of_sums(held_out_sums(np.full((90, 3), np.nan), Y, TASK), TASK)
 
     assert found["auc"] == 0.5
     assert found["loss"] == pytest.approx(np.log(2))
 
 
 def test_sums_lie_in_memory_as_the_wire_takes_them():
-    told = told_of(OUTPUTS[0], Y, TASK)
+    told = held_out_sums(OUTPUTS[0], Y, TASK)
 
     assert all(array.flags.c_contiguous for array in told.values())

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
 from sklearn import metrics as oracle
 
-from fedsmall.evaluation import held_out, out_of_fold
 from fedsmall.evaluation.metrics import evaluate, evaluate_many
+from fedsmall.evaluation.site_sums import held_out_sums, metric_sums, metrics_of_sums
 from fedsmall.federation import Task
 from fedsmall.tasks import CLASS_METRICS
 
@@ -169,7 +169,7 @@ def test_there_is_one_brier_score_and_it_is_scikit_learns(classes):
 
     found = [
         evaluate(outputs, y, task),
-        *(way.figures(way.told_of(outputs, y, task), task) for way in (out_of_fold, held_out)),
+        *(metrics_of_sums(way(outputs, y, task), task) for way in (metric_sums, held_out_sums)),
     ]
 
     shares = softmax(outputs, axis=1)

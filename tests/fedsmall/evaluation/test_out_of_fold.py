@@ -6,8 +6,8 @@ from scipy.special import expit, softmax
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
 
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.evaluation.out_of_fold import auc_error, figures, shapes_of, together, told_of
 from fedsmall.evaluation.outputs import answer
+from fedsmall.evaluation.site_sums import add_sums, auc_error, metric_sums, metrics_of_sums, sum_shapes
 from fedsmall.federation import Task
 
 KINDS = {"two classes": (2, "cross_entropy"), "one output": (2, "logistic"), "four classes": (4, "cross_entropy")}
@@ -51,8 +51,8 @@ def test_sums_of_sites_are_scikit_learns_of_the_pooled_predictions(kind: str, sp
     task, drawn = hospitals(kind, spread)
     shares, y = pooled(task, drawn)
 
-    whole = together(told_of(outputs, targets, task) for outputs, targets in drawn)
-    found = figures(whole, task)
+    whole = add_sums(metric_sums(outputs, targets, task) for outputs, targets in drawn)
+    found = metrics_of_sums(whole, task)
 
     assert found["loss"] == pytest.approx(log_loss(y, shares), rel=1e-12)
     assert found["accuracy"] == accuracy_score(y, shares.argmax(axis=1))
@@ -67,9 +67,9 @@ def test_sums_of_sites_are_scikit_learns_of_the_pooled_predictions(kind: str, sp
 def test_the_error_that_is_stated_of_the_auc_can_be_reached() -> None:
     task = Task("t", (1,), 2, "logistic")
     drawn = np.array([[0.01], [0.02], [0.025], [0.03]])  # one bin
-    whole = told_of(drawn, np.array([0, 0, 1, 1]), task)
+    whole = metric_sums(drawn, np.array([0, 0, 1, 1]), task)
 
-    assert figures(whole, task)["auc"] == 0.5
+    assert metrics_of_sums(whole, task)["auc"] == 0.5
     assert auc_error(whole) == 0.5  # the scores themselves have 1
     assert evaluate(drawn, np.array([0, 0, 1, 1]), Task("t", (1,), 2, "logistic", ("auc",)))["auc"] == 1.0
 
@@ -79,7 +79,7 @@ def test_a_site_tells_the_same_numbers_of_itself_as_its_metrics(kind: str) -> No
     task, drawn = hospitals(kind)
 
     for outputs, y in drawn:
-        found, metrics = figures(told_of(outputs, y, task), task), evaluate(outputs, y, task)
+        found, metrics = metrics_of_sums(metric_sums(outputs, y, task), task), evaluate(outputs, y, task)
         assert found["loss"] == pytest.approx(metrics["loss"], rel=1e-12)
         assert found["accuracy"] == pytest.approx(metrics["accuracy"], rel=1e-12)
 
@@ -87,9 +87,9 @@ def test_a_site_tells_the_same_numbers_of_itself_as_its_metrics(kind: str) -> No
 def test_what_is_told_has_the_shapes_that_the_task_says_and_counts_everybody() -> None:
     for kind in KINDS:
         task, drawn = hospitals(kind)
-        told = told_of(*drawn[0], task)
+        told = metric_sums(*drawn[0], task)
 
-        assert {name: array.shape for name, array in told.items()} == shapes_of(task)
+        assert {name: array.shape for name, array in told.items()} == sum_shapes(task)
         assert (told["scores"].sum(axis=(1, 2)) == len(drawn[0][1])).all()
         assert told["confidence"][0].sum() == told["count"] == len(drawn[0][1])
 
@@ -99,22 +99,22 @@ def test_members_of_a_route_answer_together_before_anything_is_summed() -> None:
     outputs, y = drawn[0]
     members = np.stack([outputs, outputs[:, ::-1], 2 * outputs])
 
-    told = told_of(answer(members, task.loss), y, task)
+    told = metric_sums(answer(members, task.loss), y, task)
 
     shares = softmax(members, axis=2).mean(axis=0)
-    assert figures(told, task)["loss"] == pytest.approx(log_loss(y, shares, labels=[0, 1]), rel=1e-12)
+    assert metrics_of_sums(told, task)["loss"] == pytest.approx(log_loss(y, shares, labels=[0, 1]), rel=1e-12)
 
 
 def test_numbers_and_margins_have_what_has_a_meaning_for_them() -> None:
     numbers, margins = Task("t", (1,), 2, "l1"), Task("t", (1,), 2, "hinge")
     outputs, targets = np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([[1.0, 1.0], [1.0, 1.0]])
 
-    assert figures(told_of(outputs, targets, numbers), numbers) == {
+    assert metrics_of_sums(metric_sums(outputs, targets, numbers), numbers) == {
         "loss": 1.75,
         "mae": 1.75,
         "rmse": pytest.approx(5.25**0.5),
     }
-    found = figures(told_of(np.array([[2.0], [-0.5], [0.5]]), np.array([1, 0, 0]), margins), margins)
+    found = metrics_of_sums(metric_sums(np.array([[2.0], [-0.5], [0.5]]), np.array([1, 0, 0]), margins), margins)
     assert found == {"loss": pytest.approx((0 + 0.5 + 1.5) / 3), "accuracy": pytest.approx(2 / 3), "auc": 1.0}
 
 
@@ -122,4 +122,4 @@ def test_samples_of_one_class_have_no_auc() -> None:
     task, drawn = hospitals("two classes")
     outputs, y = drawn[0]
 
-    assert "auc" not in figures(told_of(outputs[y == 1], y[y == 1], task), task)
+    assert "auc" not in metrics_of_sums(metric_sums(outputs[y == 1], y[y == 1], task), task)

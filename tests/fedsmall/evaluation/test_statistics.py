@@ -6,17 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsmall.evaluation.statistics import (
-    Interval,
-    holm,
-    interval,
-    paired,
-    runs_to_decide,
-    seeds_for_width,
-    smallest_p,
-    verdict,
-    verdict_on_difference,
-)
+from fedsmall.evaluation.statistics import Interval, holm, interval, paired
 
 # Monte-Carlo error of a share near .05 over 2000 repetitions is .0049; three of them are the slack below.
 REPETITIONS = 2000
@@ -62,12 +52,11 @@ def test_equal_runs_have_an_interval_without_width():
     assert interval([0.5, 0.5, 0.5]).width == 0
 
 
-@pytest.mark.parametrize("test", ["permutation", "wilcoxon"])
 @pytest.mark.parametrize("n", [8, 10])
-def test_a_null_comparison_rejects_at_its_level_or_less(test, n):
+def test_a_null_comparison_rejects_at_its_level_or_less(n):
     rng = np.random.default_rng(n)
 
-    p = np.array([paired(rng.normal(0, 1, n), rng.normal(0, 1, n), test=test).p_value for _ in range(400)])
+    p = np.array([paired(rng.normal(0, 1, n), rng.normal(0, 1, n)).p_value for _ in range(400)])
 
     assert np.mean(p <= 0.05) <= 0.05 + 0.033
     assert np.mean(p <= 0.05) >= 0.01  # a test that never rejects would pass the line above
@@ -76,7 +65,7 @@ def test_a_null_comparison_rejects_at_its_level_or_less(test, n):
 def test_sampled_sign_flips_reject_at_their_level():
     rng = np.random.default_rng(3)
 
-    p = np.array([paired(rng.standard_t(3, 20), np.zeros(20)).p_value for _ in range(100)])
+    p = np.array([paired(rng.standard_t(3, 20), np.zeros(20)).p_value for _ in range(60)])
 
     assert np.mean(p <= 0.05) <= 0.05 + 0.066
 
@@ -89,15 +78,6 @@ def test_sign_flips_are_the_share_of_patterns_as_far_from_zero(tenths):
     share = np.mean(np.abs(patterns @ np.array(tenths)) >= abs(sum(tenths)))  # in whole numbers, without rounding
 
     assert paired(differences, np.zeros(len(tenths))).p_value == pytest.approx(share, abs=1e-12)
-
-
-def test_wilcoxons_own_example():
-    # Wilcoxon 1945 / Snedecor & Cochran, Darwin's maize: 15 pairs, exact two-sided p = 0.0413.
-    differences = np.array([6, 8, 14, 16, 23, 24, 28, 29, 41, -48, 49, 56, 60, -67, 75], dtype=float)
-
-    found = paired(differences, np.zeros(15), test="wilcoxon")
-
-    assert found.p_value == pytest.approx(0.0413, abs=5e-4)
 
 
 def test_fishers_own_example_of_the_sign_flips():
@@ -137,7 +117,7 @@ def test_swapping_the_methods_mirrors_the_comparison(values):
 
 def test_corrected_intervals_hold_all_means_of_a_table_together():
     rng = np.random.default_rng(11)
-    runs = rng.normal(0, 1, (500, 6, 6))  # (repetitions, comparisons, seeds)
+    runs = rng.normal(0, 1, (300, 6, 6))  # (repetitions, comparisons, seeds)
 
     held = np.mean([all(interval(one).corrected(6).contains(0) for one in table) for table in runs])
     raw = np.mean([all(interval(one).contains(0) for one in table) for table in runs])
@@ -159,7 +139,6 @@ def test_equal_methods_are_not_told_apart():
     same = [0.8, 0.9, 0.7]
 
     assert paired(same, same).p_value == 1
-    assert paired(same, same, test="wilcoxon").p_value == 1
     assert not paired(same, same).decides()
 
 
@@ -189,70 +168,6 @@ def test_holm_holds_the_family_wise_error_where_raw_tests_do_not():
     assert raw > 0.2
 
 
-def test_seeds_for_width_is_the_first_that_is_narrow_enough():
-    n = seeds_for_width(sd=0.02, width=0.02)
-
-    reach = [2 * stats.t.ppf(0.975, k - 1) * 0.02 / k**0.5 for k in (n - 1, n)]
-    assert reach[0] >= 0.02 > reach[1]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "word"),
-    [(0.79, 0.81, "agrees"), (0.70, 0.90, "undecided"), (0.81, 0.83, "undecided"), (0.83, 0.85, "differs")],
-)
-def test_verdict_needs_the_whole_interval_on_one_side_of_the_margin(low, high, word):
-    assert verdict(Interval((low + high) / 2, low, high, 5), published=0.80, margin=0.02).word == word
-
-
-def test_a_published_spread_widens_the_interval():
-    measured = Interval(0.80, 0.795, 0.805, 5)
-
-    assert verdict(measured, 0.80, spread=None).word == "agrees"
-    assert verdict(measured, 0.80, spread=0.02).word == "undecided"
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "word"),
-    [
-        (0.05, 0.08, "agrees"),
-        (-0.01, 0.02, "differs"),
-        (0.01, 0.03, "differs"),
-        (0.08, 0.10, "differs"),
-        (-0.05, -0.03, "differs"),
-        (-0.02, 0.08, "undecided"),
-    ],
-)
-def test_verdict_on_a_claimed_six_points(low, high, word):
-    assert verdict_on_difference(Interval((low + high) / 2, low, high, 5), claimed=0.06).word == word
-
-
-@pytest.mark.parametrize("runs", [1, 2, 3, 6, 9, 18])
-def test_no_p_value_is_below_the_smallest_for_its_runs(runs):
-    clearest = paired(np.arange(1, runs + 1), np.zeros(runs)).p_value
-
-    assert clearest == pytest.approx(smallest_p(runs))
-    assert holm([clearest] * 4).min() == pytest.approx(smallest_p(runs, 4))
-
-
-@pytest.mark.parametrize(("comparisons", "runs"), [(1, 6), (3, 7), (4, 8), (8, 9), (14, 10)])
-def test_the_fewest_runs_that_can_decide_are_the_first_below_five_percent(comparisons, runs):
-    assert runs_to_decide(comparisons) == runs
-    assert smallest_p(runs, comparisons) <= 0.05 < smallest_p(runs - 1, comparisons)
-
-
-def test_one_of_many_verdicts_needs_more_room():
-    measured = Interval(0.80, 0.785, 0.815, 10)
-
-    assert [verdict(measured, 0.80, comparisons=count).word for count in (1, 8)] == ["agrees", "undecided"]
-    spread = [verdict(Interval(0.9, 0.899, 0.901, 10), 0.80, 0.03, comparisons=count).word for count in (1, 8)]
-    assert spread == ["differs", "undecided"]  # the published mean's part of the interval is corrected, too
-
-
-def test_one_run_decides_nothing():
-    assert verdict(interval([0.8]), 0.8).word == "undecided"
-    assert verdict_on_difference(interval([0.8]), 0.1).word == "undecided"
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -260,8 +175,6 @@ def test_one_run_decides_nothing():
         (lambda: interval([0.5, float("nan")]), "1 of 2 values are not finite"),
         (lambda: paired([1, 2], [1]), "a has 2, b has 1"),
         (lambda: holm([0.5, 1.5]), "between 0 and 1"),
-        (lambda: seeds_for_width(1, 0), "positive width"),
-        (lambda: seeds_for_width(1.0, 1e-6, most=100), "more than 100 seeds"),
     ],
 )
 def test_errors_name_what_came(call, message):

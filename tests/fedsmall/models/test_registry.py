@@ -8,8 +8,8 @@ from torch import nn
 
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
-from fedsmall.models.earlier import NORMED
 from fedsmall.models.registry import MODELS, build_model, initial_model
+from fedsmall.parts import NORMED
 from fedsmall.plan import Method, Plan
 from fedsmall.randomness import rng_for
 

@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 
-from fedsmall.evaluation.statistics import Interval, holm, paired, runs_to_decide
+from fedsmall.evaluation.statistics import Interval, holm, paired
 from fedsmall.research.evidence.items import Item
 from fedsmall.research.evidence.judge import cannot_decide, judged, nothing_learnt
 from fedsmall.research.evidence.page import page
 from fedsmall.research.evidence.result import EvidenceRow, ItemResult
+from fedsmall.research.evidence.verdicts import runs_to_decide
 
 BASE, OTHER = "FedAvg, equal communication", "FedDC"  # published at 80 and 89 in Fig. 4
 ITEM = Item(name="item", scenario="feddc_fig4_synthetic.toml", title="t", baseline=BASE, experiment="feddc-fig4")

@@ -8,14 +8,14 @@ import pytest
 
 from fedsmall.clients.memory import scaling_of
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.held_out import figures, read
+from fedsmall.evaluation.site_sums import metrics_of_sums, sums_from_json
 from fedsmall.privacy.hidden import check_hidden
 from fedsmall.sealing.tallies import TOGETHER, apart, flat, judged, judged_shapes, judged_together
 from fedsmall.sealing.words import BEFORE, OF
 from fedsmall.sim.consortium.records.finished import write_run
 from fedsmall.sim.report.html import page
 from fedsmall.sim.report.sites.at_home import at_home
-from fedsmall.sim.runs.folder import read as read_run
+from fedsmall.sim.runs.folder import sums_from_json as read_run
 from fedsmall.strategies.server.deployment import write_outcome
 from fedsmall.wire import CONFIG, VALIDATE
 from tests.sim.engines.test_one_algorithm import assert_equal_bits, federation_of
@@ -64,9 +64,11 @@ def test_all_are_told_together_what_each_tells_in_the_clear(tmp_path, monkeypatc
     last, every = hidden.evaluations[-1].told[TOGETHER], clear.evaluations[-1].told
     assert last["sites"] == len(every) == sites
     assert last["samples"] == sum(each["samples"] for each in every.values())
-    mine = figures(read(last["sums"]), _task(hidden))
-    both = {name: np.sum([read(each["sums"])[name] for each in every.values()], axis=0) for name in last["sums"]}
-    assert mine == pytest.approx(figures(both, _task(clear)), abs=1e-4)
+    mine = metrics_of_sums(sums_from_json(last["sums"]), _task(hidden))
+    both = {
+        name: np.sum([sums_from_json(each["sums"])[name] for each in every.values()], axis=0) for name in last["sums"]
+    }
+    assert mine == pytest.approx(metrics_of_sums(both, _task(clear)), abs=1e-4)
     assert all(TOGETHER not in each.told or "sums" not in each.told[TOGETHER] for each in hidden.evaluations[:-1])
 
 

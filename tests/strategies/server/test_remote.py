@@ -5,7 +5,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.held_out import told_of
+from fedsmall.evaluation.site_sums import held_out_sums
 from fedsmall.federation import Task
 from fedsmall.plan import Method, Plan
 from fedsmall.run_sheet import SUMS
@@ -78,7 +78,7 @@ TASK = Task("t", (1,), 2, metrics=("accuracy", "loss"))
 
 def told_by(change=None, **metrics):
     """An answer of a run's end by a site of three patients; ``change`` is done to its sums."""
-    told = told_of(np.array([[0.0, 1.0], [2.0, 0.0], [0.5, 1.0]]), np.array([1, 0, 0]), TASK)
+    told = held_out_sums(np.array([[0.0, 1.0], [2.0, 0.0], [0.5, 1.0]]), np.array([1, 0, 0]), TASK)
     if change is not None:
         change(told)
     said = {"num-examples": 3, "accuracy": 2 / 3} | metrics
