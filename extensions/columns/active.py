@@ -11,23 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedsmall.errors import ReplyError
-from fedsmall.extensions.columns.boosting import (
-    Node,
-    Objective,
-    Split,
-    Sums,
-    Tree,
-    best_split,
-    bin_columns,
-    candidate_bins,
-    from_fixed_point,
-    leaf_weights,
-    objective_for,
-    sample_rows,
-    sampled_sums,
-    stored_objective,
-    sum_bits,
-)
+from fedsmall.extensions.columns import boosting
+from fedsmall.extensions.columns.boosting import Node, Objective, Split, Sums, Tree
 from fedsmall.extensions.columns.encrypted import Layout, PrivateKey, two_primes
 from fedsmall.extensions.columns.messages import Message, Talk
 from fedsmall.extensions.columns.party import Clock, Handler, Party, records_of
@@ -96,7 +81,9 @@ class ActiveParty(Party):
         names = tuple(part["classes"])
         party = ActiveParty(name, table, records_of(part), classes=len(names), class_names=names, grows=False, **more)
         party.trees = _trees_of(part["trees"])
-        party.objective = stored_objective(len(names), np.array(part["prior"], float), part["centre"], part["spread"])
+        party.objective = boosting.stored_objective(
+            len(names), np.array(part["prior"], float), part["centre"], part["spread"]
+        )
         return party
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -197,7 +184,7 @@ class ActiveParty(Party):
     def fit(self, passives: Sequence[str], settings: Boosting, rows: np.ndarray) -> Talk[None]:
         """Grow a forest on ``rows`` of those matched, with the passive parties of these names."""
         target = self.labels(rows)
-        self.objective = objective_for(target, self.classes)
+        self.objective = boosting.objective_for(target, self.classes)
         with self.clock.at("key"):
             key = PrivateKey(primes=self.draw("primes", lambda: two_primes(self.key_bits)))
         if self._scores is None or not self.parties:  # else a forest is taken up where it was
@@ -205,7 +192,7 @@ class ActiveParty(Party):
             words = {"settings": settings.model_dump(exclude={"seed"}), "key": f"{int(key.public.n):x}"}
             yield [Message(self.name, party, "begin", words, {"rows": rows}) for party in passives]
             self._scores = np.tile(self.objective.prior, (len(rows), 1))
-        cuts, bins = bin_columns(self.values[rows], settings.bins)
+        cuts, bins = boosting.bin_columns(self.values[rows], settings.bins)
         names = (self.name, *passives)
         self.ground = Ground(names, settings, key, self.objective, self.records, self.clock, cuts, bins)
         for t in range(self._round, settings.rounds):
@@ -304,11 +291,11 @@ class Growing:
     def __init__(self, ground: Ground, tree: int, when: tuple[int, int], g: np.ndarray, h: np.ndarray) -> None:
         self.ground, self.settings, self.tree = ground, ground.settings, tree
         self.t = when[0]
-        self.rows, factors = sample_rows(g, self.settings.goss, rng_for(self.settings.seed, "goss", *when))
+        self.rows, factors = boosting.sample_rows(g, self.settings.goss, rng_for(self.settings.seed, "goss", *when))
         self.most = float(factors.max(initial=1.0))
         self.drawn = np.zeros(len(g), bool)
         self.drawn[self.rows] = True
-        self.sums = sampled_sums(g, h, self.rows, factors)  # (2, rows, outputs)
+        self.sums = boosting.sampled_sums(g, h, self.rows, factors)  # (2, rows, outputs)
         self.nodes: list[Node] = [Node()]
         self.at = np.zeros(len(g), np.int64)  # the node of each row, -1 once it is in a leaf
         self.leaf = np.zeros(len(g), np.int64)
@@ -350,9 +337,9 @@ class Growing:
         """Bits for any sum; from what gradients can be, not from what they are, where that is known."""
         bound = self.ground.objective.bound
         if bound is None:
-            largest = max(1.0, from_fixed_point(np.abs(self.sums)).max())
-            return sum_bits(len(self.rows), 2.0 ** np.ceil(np.log2(largest)))
-        return sum_bits(len(self.rows), bound * self.most)
+            largest = max(1.0, boosting.from_fixed_point(np.abs(self.sums)).max())
+            return boosting.sum_bits(len(self.rows), 2.0 ** np.ceil(np.log2(largest)))
+        return boosting.sum_bits(len(self.rows), bound * self.most)
 
     def _choose(self, open_nodes: list[int], level: int) -> Talk[dict[int, Choice]]:
         """The best split of each node, where one gains enough; the first party in order where several are equal."""
@@ -367,7 +354,7 @@ class Growing:
             gain, total = -np.inf, self._total(node)
             for party in competitors:
                 listed, left = self._candidates(node) if party == active else ([], sums[party][k])
-                best = best_split(left, total, self.settings)
+                best = boosting.best_split(left, total, self.settings)
                 if best is not None and best[0] > gain:
                     gain = best[0]
                     choices[node] = (party, *listed[best[1]]) if listed else (party, best[1], -1)
@@ -396,7 +383,9 @@ class Growing:
         listed: list[tuple[int, int]] = []
         below = [np.zeros((2, 0, self.sums.shape[2]), np.int64)]
         for column, numbers in enumerate(self.ground.bins[rows].T):
-            after = candidate_bins(np.bincount(numbers, minlength=self.settings.bins), self.settings.least_samples)
+            after = boosting.candidate_bins(
+                np.bincount(numbers, minlength=self.settings.bins), self.settings.least_samples
+            )
             by_bin = np.zeros((self.settings.bins, 2, self.sums.shape[2]), np.int64)
             np.add.at(by_bin, numbers, self.sums[:, rows].swapaxes(0, 1))
             below.append(by_bin.cumsum(axis=0)[after].swapaxes(0, 1))
@@ -437,7 +426,7 @@ class Growing:
     def _close(self, node: int) -> None:
         """Make a node a leaf."""
         inside = self.at == node
-        self.nodes[node] = Node(weights=leaf_weights(self._total(node), self.settings))
+        self.nodes[node] = Node(weights=boosting.leaf_weights(self._total(node), self.settings))
         self.leaf[inside], self.at[inside] = node, -1
 
     def _total(self, node: int) -> Sums:

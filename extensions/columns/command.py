@@ -21,8 +21,7 @@ from fedsmall.extensions.columns.simulation import load_columns as load
 from fedsmall.extensions.columns.simulation import predict as predict_rows
 from fedsmall.randomness import rng_for
 from fedsmall.sim.cli.deploy import follow
-from fedsmall.sim.cli.options import OUT, SET
-from fedsmall.sim.cli.terminal import say
+from fedsmall.sim.cli.options import OUT, SET, say
 from fedsmall.sim.consortium import runs
 from fedsmall.sim.consortium import server as consortium_server
 from fedsmall.sim.report.terminal import terminal
@@ -43,21 +42,7 @@ LEAVES = (
 )
 Sheet = ColumnSheet
 
-SAMPLE = """\
-name = "two_houses"
-about = "Breast cancer: a hospital has ten measurements and the diagnosis, a laboratory twenty others."
-task = {columns = {hospital = "hospital.csv", laboratory = "laboratory.csv"}, id = "patient", label = "diagnosis"}
-boosting = {rounds = 3, least_samples = 5}
-
-[[method]]
-name = "Standalone"
-
-[[method]]
-name = "SecureBoostPlus"
-
-[[method]]
-name = "Central"
-"""
+SAMPLE = Path(__file__).with_name("templates") / "two_houses.toml"
 TAKEN = 0.9  # the share of all patients whom each of the sample's two parties knows
 
 
@@ -98,7 +83,7 @@ def write_sample(folder: Path) -> list[Path]:
     data = load_breast_cancer()
     label = [str(data.target_names[number]) for number in data.target]
     tables = {"hospital.csv": slice(0, 10), "laboratory.csv": slice(10, 30)}
-    paths = [folder / name for name in (*tables, "two_houses.toml")]
+    paths = [folder / name for name in (*tables, SAMPLE.name)]
     if taken := [path.name for path in paths if path.exists()]:
         raise PlanError(f"{taken[0]} is there already; it is not written over")
     for path, (name, columns) in zip(paths, tables.items(), strict=False):
@@ -107,7 +92,7 @@ def write_sample(folder: Path) -> list[Path]:
         head = ["patient", *map(str, data.feature_names[columns]), *last]
         rows = [[f"p{row:04d}", *data.data[row, columns].tolist(), *([label[row]] if last else [])] for row in known]
         write(path, as_csv([head, *rows]).encode())
-    write(paths[-1], SAMPLE.encode())
+    write(paths[-1], SAMPLE.read_bytes())
     return paths
 
 

@@ -9,21 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsmall.extensions.columns.boosting import (
-    Node,
-    Objective,
-    Split,
-    Sums,
-    Tree,
-    best_split,
-    bin_columns,
-    candidate_bins,
-    goes_left,
-    leaf_weights,
-    objective_for,
-    sample_rows,
-    sampled_sums,
-)
+from fedsmall.extensions.columns import boosting
+from fedsmall.extensions.columns.boosting import Node, Objective, Split, Sums, Tree
 from fedsmall.extensions.columns.plan import Boosting, Turn, competing_parties
 from fedsmall.randomness import rng_for
 
@@ -52,7 +39,7 @@ class Joined:
         if not node.owner:
             total[rows, tree.output : tree.output + len(node.weights)] += node.weights
             return
-        left = goes_left(self.records[node.owner], [node.record], columns[node.owner][rows])[0]
+        left = boosting.goes_left(self.records[node.owner], [node.record], columns[node.owner][rows])[0]
         self._add(tree, node.left, rows[left], columns, total)
         self._add(tree, node.right, rows[~left], columns, total)
 
@@ -66,10 +53,10 @@ def fit_joined(
     columns: Columns, target: np.ndarray, classes: int, settings: Boosting, order: Order = keep_order
 ) -> Joined:
     """Boost over all columns; ``order`` decides between splits of equal gain (as a passive party's own order does)."""
-    objective, records = objective_for(target, classes), {party: list[Split]() for party in columns}
+    objective, records = boosting.objective_for(target, classes), {party: list[Split]() for party in columns}
     cuts, bins = {}, {}
     for party, values in columns.items():
-        cuts[party], bins[party] = bin_columns(values, settings.bins)
+        cuts[party], bins[party] = boosting.bin_columns(values, settings.bins)
     scores = np.tile(objective.prior, (len(target), 1))
     trees: list[Tree] = []
     width = scores.shape[1] if settings.outputs == "many" else 1
@@ -77,8 +64,8 @@ def fit_joined(
         g, h = objective.derivatives(scores, target)
         for first in range(0, scores.shape[1], width):
             part = slice(first, first + width)
-            rows, factors = sample_rows(g[:, part], settings.goss, rng_for(settings.seed, "goss", t, first))
-            sums = sampled_sums(g[:, part], h[:, part], rows, factors)
+            rows, factors = boosting.sample_rows(g[:, part], settings.goss, rng_for(settings.seed, "goss", t, first))
+            sums = boosting.sampled_sums(g[:, part], h[:, part], rows, factors)
             nodes, leaves = _Growing(bins, cuts, records, settings, order, t, len(trees), rows, sums).grow()
             trees.append(Tree(tuple(nodes), first))
             for place, inside in leaves:
@@ -108,7 +95,7 @@ class _Growing:
             for place, rows in level_rows:
                 split = self._split(place, rows, level) if level < self.settings.depth else None
                 if split is None:
-                    nodes[place] = Node(weights=leaf_weights(self._total(rows), self.settings))
+                    nodes[place] = Node(weights=boosting.leaf_weights(self._total(rows), self.settings))
                     leaves.append((place, rows))
                     continue
                 party, column, after = split
@@ -132,7 +119,7 @@ class _Growing:
             if not listed:
                 continue
             order = self.order(party, self.tree, place, len(listed))
-            best = best_split(Sums(left.g[order], left.h[order]), self._total(among), self.settings)
+            best = boosting.best_split(Sums(left.g[order], left.h[order]), self._total(among), self.settings)
             if best is not None and best[0] > gain:
                 gain, chosen = best[0], (party, *listed[order[best[1]]])
         return chosen
@@ -141,7 +128,7 @@ class _Growing:
         listed, g, h = [], [], []
         for column, numbers in enumerate(self.bins[party][rows].T):
             counts = np.bincount(numbers, minlength=self.settings.bins)
-            for after in candidate_bins(counts, self.settings.least_samples):
+            for after in boosting.candidate_bins(counts, self.settings.least_samples):
                 below = rows[numbers <= after]
                 listed.append((column, int(after)))
                 g.append(self.sums[0, below].sum(axis=0))

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -67,13 +67,6 @@ def hold_talk(talk: Talk[Result], carry: Carrier) -> Result:
             return end.value  # type: ignore[no-any-return]
 
 
-class Answering(Protocol):
-    """Who answers messages."""
-
-    def answer(self, message: Message) -> Message:
-        """The reply to a message."""
-
-
 @dataclass
 class Post:
     """Carries messages between parties in one process, as bytes and no more, and counts them.
@@ -81,7 +74,7 @@ class Post:
     With ``keep``, ``heard`` holds what each party was sent.
     """
 
-    parties: Mapping[str, Answering]
+    parties: Mapping[str, Any]  # by name, who answers messages
     keep: bool = False
     messages: Counter[tuple[str, str]] = field(default_factory=Counter)  # by sender and receiver
     bytes: Counter[tuple[str, str]] = field(default_factory=Counter)

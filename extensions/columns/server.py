@@ -19,18 +19,8 @@ from flwr.app import Message as FlowerMessage
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
-from fedsmall.extensions.columns.conducting import (
-    BLIND,
-    DONE,
-    MEET,
-    Phases,
-    Stage,
-    advance,
-    conducting_phases,
-    grow_message,
-    meeting_phases,
-    predict_message,
-)
+from fedsmall.extensions.columns import conducting
+from fedsmall.extensions.columns.conducting import DONE, Phases, Stage
 from fedsmall.extensions.columns.messages import Message
 from fedsmall.extensions.columns.page import Facts, Learnt, knowledge_lines, knowledge_of, write_real_page
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, COLUMNS, MESSAGE, ColumnPlan, ColumnSheet, ForestOf
@@ -151,7 +141,7 @@ def conduct(sheet: ColumnSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[
     mail = Mail(sheet, grid, traffic)
     while stage.phase != DONE:
         begun = time.monotonic()
-        stage = advance(phases, stage, mail)
+        stage = conducting.advance(phases, stage, mail)
         traffic.exchanges += 1
         traffic.seconds += time.monotonic() - begun
         words = {"phase": stage.phase, "words": stage.words, "traffic": vars(traffic)}
@@ -165,16 +155,18 @@ def conduct(sheet: ColumnSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[
 
 def _phases_of(plan: ColumnPlan) -> Phases:
     if plan.of is not None:
-        phases = conducting_phases(plan.parties, predict_message(plan.parties), least=1)
+        phases = conducting.conducting_phases(plan.parties, conducting.predict_message(plan.parties), least=1)
     else:
-        phases = conducting_phases(plan.parties, grow_message(plan.parties, plan.settings, plan.test))
-    return {**meeting_phases(plan.parties), **phases}
+        phases = conducting.conducting_phases(
+            plan.parties, conducting.grow_message(plan.parties, plan.settings, plan.test)
+        )
+    return {**conducting.meeting_phases(plan.parties), **phases}
 
 
 def _read_journal(sheet: ColumnSheet, journal: FileJournal) -> tuple[Stage, Traffic]:
     """Where the run stands, and what was carried for it."""
     if (entry := journal.latest()) is None:
-        return Stage(MEET if sheet.columns.sealed else BLIND), Traffic()
+        return Stage(conducting.MEET if sheet.columns.sealed else conducting.BLIND), Traffic()
     _, arrays, meta = entry
     traffic = meta["traffic"]
     counters = {key: Counter(traffic[key]) for key in ("messages", "bytes")}

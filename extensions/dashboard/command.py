@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from fedsmall.sim.cli.consortium import HERE, Folder
-from fedsmall.sim.cli.terminal import say
+from fedsmall.sim.cli.options import say
 from fedsmall.sim.consortium.flower_cli import port_is_free
 
 

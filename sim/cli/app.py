@@ -6,13 +6,13 @@ A command's module is imported when the command is called, so that help is there
 import errno
 import sys
 import traceback
-from typing import Any
+from typing import Any, get_type_hints
 
 import click
 import typer
 
+from fedsmall.files import FULL, one_line
 from fedsmall.sim.cli.commands import COMMANDS, Entry
-from fedsmall.sim.cli.whole_help import with_whole_help
 
 OURS = ("fedsmall",)
 INTERRUPTED = 130
@@ -40,6 +40,28 @@ class LazyCommand(click.Command):
         command = with_whole_help(typer.main.get_command(found))
         command.name = self.name
         return command
+
+
+def with_whole_help(command: click.Command) -> click.Command:
+    """The command, and all below it, with what its function's annotations say of every argument.
+
+    A terminal breaks the lines of paragraphs. Typer below 0.21 (all that Flower allows) loses the help of arguments,
+    which newer ones of click set to nothing: in click 8.5 Argument has a ``help`` of its own.
+    """
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            with_whole_help(inner)
+    command.help = "\n\n".join(one_line(paragraph) for paragraph in (command.help or "").split("\n\n"))
+    arguments = [each for each in command.params if isinstance(each, typer.core.TyperArgument) and not each.help]
+    hints = get_type_hints(command.callback, include_extras=True) if arguments else {}
+    for argument in arguments:
+        argument.help = _help_of(hints.get(str(argument.name)))
+    return command
+
+
+def _help_of(annotation: Any) -> str | None:
+    notes = [each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, typer.models.ArgumentInfo)]
+    return notes[0].help if notes else None
 
 
 class Commands(typer.core.TyperGroup):
@@ -114,16 +136,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 def stop(message: str, code: int) -> int:
     """Say in one line on stderr why the command ends; returns its exit code."""
-    from fedsmall.files import one_line
-
     print(f"fedsmall: {one_line(message)}", file=sys.stderr)
     return code
 
 
 def _of_the_system(error: OSError) -> str:
     """One line for a path that is not there or not ours, or a full disk; whatever else it is, is raised again."""
-    from fedsmall.files import FULL
-
     if error.errno in FULL:
         return str(error) if error.filename is None else f"the disk is full: {error.filename}"
     if error.errno == errno.EROFS:

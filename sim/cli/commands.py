@@ -43,9 +43,9 @@ REPOSITORY = "fedsmall.research"  # the folder of what is in no wheel
 RUN, STUDY, LIVE = "Run and compare", "Evidence and speed", "A consortium of real sites"
 
 COMMANDS: dict[str, Entry] = {
-    "demo": Entry(".demo:demo", "Seven methods on two data sets: what federation, and daisy-chaining, are worth.", RUN),
+    "demo": Entry(".run:demo", "Seven methods on two data sets: what federation, and daisy-chaining, are worth.", RUN),
     "run": Entry(".run:run", "Run a scenario and write its report.", RUN),
-    "compare": Entry(".compare:compare", "Put finished runs side by side, with paired differences.", RUN),
+    "compare": Entry(".run:compare", "Put finished runs side by side, with paired differences.", RUN),
     "report": Entry(".run:report", "Make the report of a run anew, from its folder.", RUN),
     "predict": Entry(".predict:predict", "What saved models say of new rows: probabilities and a class.", RUN),
     "columns": Entry(
@@ -53,7 +53,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "export": Entry(".predict:export", "A saved model as one file: ONNX, TorchScript, or a .zip.", RUN),
     "plan": Entry(".plan:plan", "How many rounds between aggregations, by the papers' bounds.", RUN),
-    "list": Entry(".listing:app", "The methods, tasks and scenarios that come along.", RUN),
+    "list": Entry(".run:listing", "The methods, tasks and scenarios that come along.", RUN),
     "audit": Entry(
         "fedsmall.commands:audit", "What each party can learn of a patient: the methods of a scenario, attacked.", STUDY
     ),
@@ -69,8 +69,8 @@ COMMANDS: dict[str, Entry] = {
         STUDY,
     ),
     "consortium": Entry(".consortium:app", "Make a consortium, admit and revoke sites.", LIVE),
-    "server": Entry(".server:app", "The coordinator's server: up, down, status.", LIVE),
-    "site": Entry(".site.app:app", "A hospital's side: keygen, check, up, down, log.", LIVE),
+    "server": Entry(".consortium:server_app", "The coordinator's server: up, down, status.", LIVE),
+    "site": Entry(".site:app", "A hospital's side: keygen, check, up, down, log.", LIVE),
     "start": Entry(".deploy:start", "Run a scenario over real sites.", LIVE),
     "resume": Entry(".deploy:resume", "Go on with a run over real sites that ended early.", LIVE),
     "status": Entry(".deploy:status", "The runs over real sites, and who is connected.", LIVE),

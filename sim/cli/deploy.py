@@ -11,7 +11,7 @@ from fedsmall.entry_points import SCENARIOS, kind_of_run, kind_of_scenario, load
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.sim.cli.consortium import HERE, Folder
-from fedsmall.sim.cli.terminal import say
+from fedsmall.sim.cli.options import say
 from fedsmall.sim.consortium import flower_cli, members, runs, server, waiting
 from fedsmall.sim.report.facts import expectation
 from fedsmall.sim.runs import scenario

@@ -1,6 +1,12 @@
-"""Options that several commands share, so that they read and behave alike."""
+"""What several commands share, so that they read and behave alike: options, and how they print."""
+
+from collections.abc import Mapping
 
 import typer
+from rich.console import Console
+
+from fedsmall.files import plain
+from fedsmall.sealing.roll import roll_digest, spoken
 
 ENGINE = typer.Option(help="cohort, inprocess or ray; the fastest one here if not given", show_default=False)
 DEVICE = typer.Option(
@@ -21,3 +27,19 @@ ADDRESS = typer.Option(
     help='cohort, ray: a running Ray cluster ("auto", or its address) that the sites are spread over',
     show_default=False,
 )
+
+# a word of another's stands there as it came, and does nothing else
+console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print one line."""
+    console.print(plain(text), style=style)
+
+
+def say_roll(roll: Mapping[str, str]) -> None:
+    """Names and identities, and their digest for people and for a policy."""
+    for name, identity in sorted(roll.items()):
+        say(f"{name:16} {identity}")
+    say(f"to read to each other: {spoken(roll)}")
+    say(f'to pin in policy.toml: roll = "sha256:{roll_digest(roll)}"')

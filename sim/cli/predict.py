@@ -10,7 +10,7 @@ import typer
 from fedsmall.own_code import look_in
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED
 from fedsmall.package.record import VISITORS as OF_VISITORS
-from fedsmall.sim.cli.terminal import say
+from fedsmall.sim.cli.options import say
 from fedsmall.sim.consortium.opened import opened
 
 MODEL = typer.Argument(help="the folder of a run, or a package: a folder or .zip", show_default=False)

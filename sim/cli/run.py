@@ -1,9 +1,13 @@
-"""``fedsmall run`` and ``fedsmall report``."""
+"""``fedsmall run``, ``demo``, ``compare``, ``report`` and ``list``."""
 
+import time
+import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from fedsmall.entry_points import SCENARIOS, kind_of_scenario, load_extension
 from fedsmall.errors import PlanError
@@ -11,6 +15,8 @@ from fedsmall.own_code import look_in
 from fedsmall.sim.cli.options import ADDRESS, DATA_ROOT, DEVICE, ENGINE, OUT, PROCESSES, SET, WORKERS
 from fedsmall.sim.consortium.opened import opened
 from fedsmall.sim.report.terminal import print_run, terminal
+from fedsmall.sim.runs.folder import read_all
+from fedsmall.sim.runs.merge import merge
 
 console = terminal()
 
@@ -81,3 +87,127 @@ def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", sh
         print_run(console, one)
     title = folder.resolve().name if len(runs) > 1 else runs[0].scenario.name
     console.print(f"\nReport: {write_report(folder, runs, title)}")
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="folders of runs", show_default=False)],
+    out: Annotated[Path | None, OUT] = None,
+) -> None:
+    """Put finished runs side by side: one table for each data set, methods paired seed by seed.
+
+    With --out a report is written there too.
+    """
+    from fedsmall.sim.report.html import write_report
+    from fedsmall.sim.report.terminal import print_run
+
+    runs = [run for folder in folders for run in read_all(opened(folder))]
+    merged = merge(runs)
+    for one in merged:
+        print_run(console, one)
+    if out is not None:
+        path = write_report(out, merged, "Runs compared", f"{len(runs)} runs, side by side.")
+        console.print(f"\nReport: {path}")
+
+
+NAMES = ("demo_breast_cancer", "demo_digits")
+TITLE = "What federation is worth, and what daisy-chaining adds"
+ABOUT = (
+    "Seven methods on two data sets that come along: real patients at 40 hospitals, where the question is a federation "
+    "against every hospital alone, and digits at 50 sites that know two classes each, where models must travel. "
+    "FedAvg with b = 1 sends as many messages as FedDC, and is always among the comparators."
+)
+SLOW_SEEDS = (0,)  # without the batched engine one seed is what 90 seconds allow
+
+
+def demo(
+    engine: Annotated[str | None, ENGINE] = None,
+    out: Annotated[Path | None, OUT] = None,
+    processes: Annotated[int | None, PROCESSES] = None,
+) -> None:
+    """Compare seven methods on two data sets that come along: no questions, no download, about a minute.
+
+    Prints a table for each with 95% intervals over seeds and two plain sentences, and writes report.html.
+    """
+    from fedsmall.sim.engines.run import DEFAULT_ENGINE
+    from fedsmall.sim.report.html import write_report
+    from fedsmall.sim.report.terminal import print_run
+    from fedsmall.sim.runs.execute import execute
+    from fedsmall.sim.runs.files import check_free, free_folder
+    from fedsmall.sim.runs.progress import watcher
+    from fedsmall.sim.runs.scenario import Scenario, load, scenarios
+
+    started = time.monotonic()
+    engine = engine or DEFAULT_ENGINE
+    folder = out or free_folder("demo")
+    check_free(folder)
+    asked = [load(scenarios()[name]) for name in NAMES]
+    if engine != "cohort":
+        console.print(f"The engine {engine} trains site after site: one seed instead of {len(asked[0].seeds)}.")
+        asked = [Scenario(**{**one.model_dump(), "seeds": SLOW_SEEDS, "evaluate_every": 50}) for one in asked]
+    done = []
+    for one in asked:
+        watching = watcher(console, one.plans(), one.name)
+        done.append(
+            execute(one, folder / one.name.replace(" ", "_"), engine=engine, watcher=watching, processes=processes)
+        )
+        print_run(console, done[-1])
+        console.print()
+        if done[-1].not_run:
+            break
+    path = write_report(folder, done, TITLE, ABOUT)
+    console.print(f"{time.monotonic() - started:.0f} seconds. The report, to open in a browser: {path}")
+    if any(run.not_run for run in done):
+        raise typer.Exit(130)
+    if any(run.failed for run in done):
+        raise typer.Exit(1)
+
+
+listing = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="The methods, tasks and scenarios that come along."
+)
+
+
+@listing.command()
+def methods() -> None:
+    """Every method by name, with its source; any part of it can be set anew in a scenario."""
+    from fedsmall.entry_points import SCENARIOS, extensions, load_extension
+    from fedsmall.methods import METHODS
+
+    table = Table("method", "what it does", "source", box=None, header_style="dim", pad_edge=False)
+    for name, row in METHODS.items():
+        table.add_row(f"[bold]{name}[/bold]", row.summary, f"[dim]{row.source}[/dim]")
+    console.print(table)
+    for kind in extensions(SCENARIOS):
+        extension = load_extension(SCENARIOS, kind)
+        console.print(f"\n{extension.HEADING}: {', '.join(extension.METHODS)}", markup=False)
+
+
+@listing.command()
+def tasks() -> None:
+    """The data sets by name, and the forms in which your own data are named."""
+    from fedsmall.tasks import TASKS
+
+    table = Table("task", "what it is", box=None, header_style="dim", pad_edge=False)
+    for name, place in TASKS.items():
+        table.add_row(f"[bold]{name}[/bold]", _first_line(place))
+    console.print(table)
+    console.print('\nYour own: task = {csv = "file or folder", label = "column"}, {npz = ...}, or {images = "folder"};')
+    console.print("docs/data.md shows each.", markup=False)
+
+
+@listing.command()
+def scenarios() -> None:
+    """The scenarios by name: `fedsmall run NAME` runs one."""
+    from fedsmall.sim.runs.scenario import scenarios as shipped
+
+    table = Table("scenario", "what it is", box=None, header_style="dim", pad_edge=False)
+    for name, path in shipped().items():
+        with path.open("rb") as file:
+            table.add_row(f"[bold]{name}[/bold]", str(tomllib.load(file).get("about", "")))
+    console.print(table)
+
+
+def _first_line(place: str) -> str:
+    """The first line of the documentation of "module:function"."""
+    module, _, name = place.partition(":")
+    return str(getattr(import_module(module), name).__doc__).partition("\n")[0]

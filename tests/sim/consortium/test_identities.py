@@ -10,7 +10,7 @@ from fedsmall.errors import PlanError
 from fedsmall.sealing.letters import LetterError, name_of
 from fedsmall.sealing.roll import known_identities, roll_digest, spoken
 from fedsmall.sim.cli.consortium import app as consortium
-from fedsmall.sim.cli.site.app import app as site
+from fedsmall.sim.cli.site import app as site
 from fedsmall.sim.consortium import keys, members, runs
 from tests.sim.consortium.real_run import plan_of
 

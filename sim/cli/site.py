@@ -1,0 +1,364 @@
+"""``fedsmall site``: what a hospital runs: its key, its programs, its log, and what it has of runs on its own disk."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsmall.clients import consent
+from fedsmall.clients.policy import Policy, load_policy
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.entry_points import load_extension
+from fedsmall.sealing.roll import known_identities
+from fedsmall.sim.cli.options import say, say_roll
+from fedsmall.sim.consortium import keys, supervisor
+from fedsmall.sim.consortium import site as sites
+from fedsmall.sim.consortium.site import Site
+from fedsmall.sim.consortium.supervisor import stay
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a hospital's side of a consortium.")
+Kit = Annotated[Path, typer.Option("--kit", "-k", help="the folder that the coordinator sent")]
+Home = Annotated[Path | None, typer.Option(help="where the site's programs write; by default the kit's state folder")]
+RunName = Annotated[str, typer.Argument(help="the run's name; `fedsmall site log` shows it")]
+HERE = Path()
+
+
+def site_of(kit: Path, home: Path | None) -> Site:
+    """The site of a kit, whose programs write to ``home``."""
+    return Site(kit, home or kit / "state")
+
+
+def policy_of(kit: Path) -> Policy:
+    """The policy that lies in a kit; the default one where none does."""
+    return load_policy(kit / "policy.toml") if (kit / "policy.toml").exists() else Policy()
+
+
+def keygen(kit: Kit = HERE) -> None:
+    """Make the site's key pair and its identity, here and only here; the public half goes to the coordinator."""
+    site = Site(kit, kit)
+    card, public = site.card, kit / "site.key.pub"
+    if site.key.exists() and site.identity.exists():
+        raise ValueError("this kit has a key already; it is not overwritten")
+    if not site.key.exists():
+        keys.new_site_key(site.key)
+    if not site.identity.exists():
+        keys.new_identity(site.identity)
+    keys.tell_identity(public, site.identity)
+    mark = keys.fingerprint(public.read_bytes())
+    say(f"The private key of {card.site} stays here: {kit / 'site.key'}, and its identity: {site.identity}")
+    say(f"Send this file to the coordinator: {kit / 'site.key.pub'}")
+    say(f"and read this fingerprint to them on the telephone: {mark}")
+
+
+def roll(kit: Kit = HERE, home: Home = None) -> None:
+    """The identities of the hospitals that this site has met, and one number to compare with them on the telephone."""
+    site = site_of(kit, home)
+    known = known_identities(site.home)
+    if not known:
+        raise ValueError("this site has met no other in a sealed run yet; ask the coordinator: `consortium roll`")
+    say_roll(known)
+
+
+def up(
+    kit: Kit = HERE,
+    data: Annotated[Path | None, typer.Option(help="the site's file or folder of data")] = None,
+    home: Home = None,
+    classic: Annotated[
+        bool, typer.Option("--classic", help="Flower's SuperNode and SuperExec in place of the one resident program")
+    ] = False,
+    port: Annotated[int, typer.Option(help="the SuperNode's own port, on the loopback (--classic)")] = 9094,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="return at once; stop with `fedsmall site down`")
+    ] = False,
+    only: Annotated[str, typer.Option(help="station (data, no network) or network (no data): a container each")] = "",
+    device: Annotated[str, typer.Option(help="where the site trains: auto, cpu, cuda, cuda:1 or mps")] = "cpu",
+    region: Annotated[
+        Path | None, typer.Option(metavar="CONSORTIUM", help="speak for a region: the folder of its own consortium")
+    ] = None,
+    insecure: Annotated[bool, typer.Option(help="plain text; on the loopback only, for trials")] = False,
+) -> None:
+    """Join the federation: start the station and the resident; all connections go out."""
+    site = site_of(kit, home)
+    sites.up(site, data, port, say, insecure=insecure, only=only, device=device, classic=classic, region=region)
+    say(f"{site.card.site} is up; logs in {site.process_folder}. What leaves is in {site.home / 'log.jsonl'}")
+    if not detach:
+        stay(site.process_folder, say)
+
+
+def check(
+    data: Annotated[Path, typer.Option(help="the site's file or folder of data")],
+    task: Annotated[str, typer.Option(help='a task\'s name or table, as {csv = "", label = "outcome"}')] = "",
+    plan: Annotated[Path | None, typer.Option("--scenario", help="the scenario that is to be run, or its name")] = None,
+    site: Annotated[str, typer.Option(help="the site's name")] = "site",
+    floor: Annotated[int, typer.Option(min=1, help="counts below this are not written out")] = 8,
+) -> None:
+    """Look at the site's data before it joins: what is wrong with them, what would leave, and what never does."""
+    from fedsmall.check import check_site
+    from fedsmall.sim.runs import scenario
+
+    if bool(task) == (plan is not None):
+        raise ValueError("say what the data are for: either --task or --scenario")
+    table = {"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]}
+    read = scenario.load(scenario.find(plan)) if plan is not None else scenario.build(table)
+    report = check_site(read.plans()[0], site, data, floor)
+    for line in report.lines():
+        say(line)
+    if not report.good:
+        raise typer.Exit(1)
+
+
+def pause(kit: Kit = HERE, home: Home = None) -> None:
+    """Answer no order to train from now on; runs go on without this site, or wait, until `unpause`."""
+    site = site_of(kit, home)
+    if not consent.pause(site.home):
+        say(f"{site.card.site} is paused already")
+        return
+    say(f"{site.card.site} is paused: it answers no order to train, and drops what it trains now.")
+    say("The coordinator is told that the hospital has paused. `fedsmall site unpause` ends it.")
+
+
+def unpause(kit: Kit = HERE, home: Home = None) -> None:
+    """Answer orders to train again."""
+    site = site_of(kit, home)
+    say(f"{site.card.site} answers again" if consent.unpause(site.home) else f"{site.card.site} is not paused")
+
+
+def approve(
+    run: Annotated[str, typer.Argument(help="the run's name; without it, all that have asked are listed")] = "",
+    kit: Kit = HERE,
+    home: Home = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="say yes without being asked")] = False,
+    no: Annotated[bool, typer.Option("--no", help="refuse the run without being asked")] = False,
+) -> None:
+    """Say yes or no to a run that waits here, because the policy has `approve = true`; shows what it is first."""
+    site = site_of(kit, home)
+    if not run:
+        for each in consent.requests(site.home):
+            say(f"{each.run}: {each.verdict}; it asked first at {each.asked}")
+        return
+    if yes and no:
+        raise ValueError("either --yes or --no")
+    request = consent.request_of(site.home, run)
+    say(f"{run} ({request.verdict}), asked first at {request.asked}:")
+    for line in request.lines:
+        say(f"  {line}")
+    answer = yes or (not no and typer.confirm(f"May {run} train at {site.card.site}, and what is said above leave?"))
+    consent.decide(site.home, request, answer)
+    told = "approved; the coordinator asks again by itself" if answer else "refused, and that is remembered"
+    say(f"{run} is {told}.")
+
+
+def down(kit: Kit = HERE, home: Home = None) -> None:
+    """Stop the site's programs."""
+    say("stopped" if sites.down(site_of(kit, home)) else "nothing ran")
+
+
+def status(kit: Kit = HERE, home: Home = None) -> None:
+    """Which of the site's programs run."""
+    site = site_of(kit, home)
+    running = supervisor.pids(site.process_folder)
+    classic = "supernode" in running or "superexec" in running
+    for name in ("station", *sites.NETWORK[classic]):
+        say(f"{name}: {'runs' if name in running else 'does not run'}")
+    for line in sites.warnings(site):
+        say(line, "yellow")
+    if consent.is_paused(site.home):
+        say("paused by the hospital: it answers no order to train; `fedsmall site unpause` ends that")
+    for request in consent.requests(site.home):
+        if request.verdict == consent.WAITING:
+            say(f"{request.run} waits for a yes: `fedsmall site approve {request.run}`")
+    if not running:
+        raise typer.Exit(1)
+
+
+OWNERS_ALONE = 0o600  # the mode of what has a line or a point for every patient
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(help="the folder of a finished run: sheet, scaling and model")],
+    data: Annotated[Path | None, typer.Option(help="the site's file or folder of data")] = None,
+    kit: Kit = HERE,
+    site: Annotated[str, typer.Option(help="the site's name; the kit's if not given")] = "",
+) -> None:
+    """Whether a run's model tells this site's training patients from those it held out. Nothing leaves the site."""
+    for line in load_extension("fedsmall.audits", "own_site")(run, site or Site(kit, kit).card.site, data):
+        say(line)
+
+
+def package(
+    run: RunName,
+    kit: Kit = HERE,
+    home: Home = None,
+    own: Annotated[
+        bool, typer.Option("--own", help="the model that this site trained last, not the common one")
+    ] = False,
+    visitors: Annotated[
+        bool, typer.Option("--visitors", help="the last models that were trained at this site, together (keep_last)")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="the folder to write; RUN-common and the like if not given")] = None,
+) -> None:
+    """A model of a finished run, ready to use: from what the site keeps, without the coordinator."""
+    from fedsmall.clients.kept import OWN_MODEL, VISITORS, kept
+    from fedsmall.clients.memory import RUNS, run_folder
+    from fedsmall.errors import PlanError
+    from fedsmall.package.record import COMMON
+    from fedsmall.package.store import save
+    from fedsmall.sim.runs.files import check_free
+
+    if own and visitors:
+        raise PlanError("--own and --visitors each mean other models; give one of them")
+    site, what = site_of(kit, home), VISITORS if visitors else OWN_MODEL if own else COMMON
+    with _opened(kit):
+        stored = kept(run_folder(site.home / RUNS, run), what)
+    if stored is None:
+        SiteLog(site.home, site.card.site).of_run(run)
+        raise PlanError(
+            f"of {run!r} this site keeps no such model: the run is not over, or the site was away at its end"
+            + (", or it keeps no visitors (keep_last)" if visitors else "")
+        )
+    folder = out or Path(f"{run}-{what}")
+    check_free(folder)
+    save(folder, *stored)
+    words = {COMMON: "the common model", OWN_MODEL: "the model that this site trained last"}
+    said = words.get(what, f"the last {stored.package.architecture.members} models that were trained here, together")
+    say(f"{folder}: {said}, {stored.package.label}")
+    say(f"Use it: fedsmall predict {folder} NEW.csv. It is no medical device; {folder / 'README.md'} says what it is.")
+
+
+def report(
+    run: RunName,
+    kit: Kit = HERE,
+    home: Home = None,
+    out: Annotated[Path | None, typer.Option(help="the page; RUN-at-SITE.html if not given")] = None,
+) -> None:
+    """One page on a run for this hospital: what left it, what the model is worth here, its budget, its log.
+
+    Made from the hospital's own disk; nothing is sent.
+    """
+    from fedsmall.sim.report.sites.hospital import own_run, page
+    from fedsmall.sim.runs.files import write
+
+    site = site_of(kit, home)
+    own = own_run(site.home, policy_of(kit), site.card.site, run)
+    path = out or Path(f"{run}-at-{own.site}.html")
+    if path.exists():
+        raise ValueError(f"{path} is there already; it is not written over")
+    write(path, page(own).encode(), OWNERS_ALONE)
+    say(f"{path}: {len(own.sent)} messages left {own.site} in {run}, {own.size} bytes of models and sums")
+
+
+def predictions(
+    run: RunName,
+    kit: Kit = HERE,
+    home: Home = None,
+    out: Annotated[Path | None, typer.Option(help="the CSV; RUN.csv if not given")] = None,
+) -> None:
+    """What a forest over split columns says of this hospital's new patients; nobody else has it."""
+    from fedsmall.clients.memory import PREDICTIONS, RUNS, run_folder
+    from fedsmall.clients.upkeep.at_rest import opened
+    from fedsmall.errors import PlanError
+    from fedsmall.sim.runs.files import write
+
+    file, path = run_folder(site_of(kit, home).home / RUNS, run) / PREDICTIONS, out or Path(f"{run}.csv")
+    if path.exists():
+        raise PlanError(f"{path} is there already; it is not written over")
+    if not file.exists():
+        raise PlanError(f"of {run!r} there are no predictions here: it is not over, or they are another site's")
+    with _opened(kit):
+        content = opened(file.read_bytes())
+    write(path, content, OWNERS_ALONE)
+    say(f"{path}: {len(content.splitlines()) - 1} patients. It is no medical device.")
+
+
+def forget(
+    run: RunName,
+    kit: Kit = HERE,
+    home: Home = None,
+) -> None:
+    """Delete what this site keeps of a run: models, visitors, memory. Log, privacy account and guards stay."""
+    from fedsmall.clients.socket_frames import is_answered
+    from fedsmall.clients.upkeep import forgetting
+    from fedsmall.errors import PlanError
+
+    site = site_of(kit, home)
+    if is_answered(site.socket_path):
+        raise PlanError("this site is up, and its program writes the log; `fedsmall site down` first")
+    gone = forgetting.forget(site.home, SiteLog(site.home, site.card.site), run)
+    if gone is None:
+        raise PlanError(f"this site keeps nothing of a run {run!r}")
+    say(f"{gone.files} files of {run} are deleted, {gone.bytes} bytes; a line in the log says so.")
+    say("Copies elsewhere stay, as a backup, and so does what the server and other hospitals were sent.")
+
+
+def log(
+    kit: Kit = HERE,
+    home: Home = None,
+    check: Annotated[
+        bool, typer.Option("--verify", help="check that nothing was changed, cut off or replaced since it was written")
+    ] = False,
+    against: Annotated[
+        Path | None, typer.Option(help="hold it against the coordinator's log of a run, its log.jsonl")
+    ] = None,
+    last: Annotated[int, typer.Option(min=1, help="how many lines to show")] = 20,
+) -> None:
+    """What left this site, when, and to which run."""
+    site = site_of(kit, home)
+    written = SiteLog(site.home, site.card.site)
+    if check or against:
+        return _verify(site, written, against)
+    for entry in written.entries()[-last:]:
+        what = entry.get("reason") or f"{len(entry.get('arrays', {}))} arrays, {entry.get('bytes', 0)} bytes"
+        say(f"{entry['time']}  {entry['event']:8} {entry.get('kind', ''):9} {entry.get('run', '')}  {what}")
+    if not written.charges():
+        return
+    from fedsmall.clients.patients import spent_here
+
+    delta = policy_of(kit).delta
+    for run, epsilon in spent_here(written, delta):
+        say(f"what it has cost a patient here, {run}: epsilon {epsilon:.3g} at delta {delta:g}")
+
+
+def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
+    from fedsmall.sim.consortium.records import log_check
+
+    result, faults = written.verify(), []
+    if result.fault:
+        faults = [result.fault]
+    elif against is not None:
+        faults, missing = log_check.against_coordinator(site.card.site, written.entries(), against, site.key)
+        say(f"{missing} answers left and are not in the coordinator's log")
+    for fault in faults:
+        say(fault, "red")
+    if faults:
+        raise typer.Exit(1)
+    say(f"{result.lines} lines hold; the last is {result.head}")
+
+
+def _opened(kit: Path) -> AbstractContextManager[None]:
+    """Within it, what the site keeps is read by the key that its policy names, where it names one."""
+    from fedsmall.clients.upkeep.at_rest import keeping
+
+    return keeping(policy_of(kit).rest_key)
+
+
+COMMANDS: dict[str, Callable[..., None]] = {  # as its help lists them
+    "keygen": keygen,
+    "roll": roll,
+    "up": up,
+    "check": check,
+    "audit": audit,
+    "package": package,
+    "pause": pause,
+    "unpause": unpause,
+    "approve": approve,
+    "report": report,
+    "predictions": predictions,
+    "forget": forget,
+    "down": down,
+    "status": status,
+    "log": log,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)

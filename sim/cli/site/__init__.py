@@ -1,1 +1,0 @@
-"""``fedsmall site``: what a hospital runs."""
