@@ -15,7 +15,6 @@ from fedsmall.audit_log import digest_of
 from fedsmall.clients.memory import Memory
 from fedsmall.clients.site_data import SiteData
 from fedsmall.codec import at_site
-from fedsmall.codec.check_wire import in_codes, top_share
 from fedsmall.codec.codes import CodecError
 from fedsmall.codec.parcels import pack, unpack
 from fedsmall.errors import PlanError
@@ -122,7 +121,7 @@ class HospitalClient(NumPyClient):
 
     def _leaving(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
         """The model as it may leave the site: clipped and noised, or blurred, and cut, where the plan asks for that."""
-        privacy, share = at_contacts(self.plan), top_share(self.plan)
+        privacy, share = at_contacts(self.plan), self.plan.method.top_share
         if privacy is not None and config.get(LEAVES, True):
             model = self._private(privacy, model, received, config)
         if share is not None:
@@ -195,10 +194,10 @@ def unpacked(plan: Plan, task: Task, arrays: Arrays, config: Mapping[str, Any], 
 
     ``kept`` is what the site remembers of models that came before.
     """
-    if not in_codes(plan):
+    if not plan.method.is_compressed:
         return arrays
     try:
-        base = at_site.base_of(kept.read(), config) if top_share(plan) is not None else None
+        base = at_site.base_of(kept.read(), config) if plan.method.top_share is not None else None
         return unpack(plan, arrays, initial_model(plan, task), base)
     except CodecError as error:
         raise PlanError(f"the order brings no model of this run: {error}") from None

@@ -10,6 +10,7 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import SiteRequest
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import PlanError, PolicyError
+from fedsmall.features import check_features
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
@@ -17,7 +18,7 @@ from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.reading import apart, layers_read, records_read
 from fedsmall.privacy.site_level import as_blur, check_private, privatise_one
 from fedsmall.run_sheet import RUN
-from fedsmall.validation import check_told, leaving_contacts
+from fedsmall.validation import leaving_contacts
 from fedsmall.wire import MODEL, ROUND, Arrays, is_buffer, join, parts
 
 CLOSE = 0.2  # a record counts as given away within this share of what sets it apart from the site's others
@@ -40,7 +41,7 @@ def check_released(plan: Plan, raw: RawSite) -> int:
     """
     privacy, model = plan.method.privacy, initial_model(plan, raw.task)
     buffers = [name for name in model if is_buffer(name)]
-    check_told(plan)
+    check_features(plan)
     check_private(plan, leaving_contacts(plan), buffers)
     if is_patient_level(plan):
         check_patient_level(plan, buffers)

@@ -114,6 +114,20 @@ class Tree(Frozen):
     fold_at: Literal["site", "server"] = "site"
     travel: Literal["anchors", "trees"] = "anchors"
 
+    @model_validator(mode="after")
+    def _foldable(self) -> Self:
+        together = self.travel == "trees" or self.fold_at == "server"
+        if together and any(isinstance(setting, tuple) for setting in (self.fanout, self.depth)):
+            raise ValueError(
+                "trees that travel or are folded at the server have one fanout and one depth for all sites; give one "
+                "value"
+            )
+        if self.fold_at == "server" and self.diversity == "kl":
+            raise ValueError(
+                'diversity = "kl" needs the anchor\'s samples, which only the site has; use fold_at = "site"'
+            )
+        return self
+
 
 class Validation(Frozen):
     """Routes as cross-validation (:mod:`fedsmall.travel.journey`): so many ``routes``, each of which leaves out a fold.
@@ -380,3 +394,24 @@ def _some_regions(value: Any) -> Any:
 
 NoServer = Annotated[Topology | None, BeforeValidator(_a_topology)]
 InRegions = Annotated[Regions | None, BeforeValidator(_some_regions)]
+
+
+PRECISIONS = ("full", "half", "int8")
+TOP = re.compile(r"top(\d{1,3}(?:\.\d{1,6})?)%")
+
+
+def share_of(wire: str) -> float | None:
+    """The share of its numbers that leave with a model, "top1%" -> 0.01; None for other forms."""
+    read = TOP.fullmatch(wire)
+    return float(read[1]) / 100 if read else None
+
+
+def _known_wire(wire: str) -> str:
+    share = share_of(wire)
+    if wire not in PRECISIONS and (share is None or not 0 < share <= 1):
+        forms = ", ".join(f'"{name}"' for name in PRECISIONS)
+        raise ValueError(f'wire is {forms} or a share such as "top1%", above 0 and at most 100')
+    return wire
+
+
+Wire = Annotated[str, AfterValidator(_known_wire)]

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
-from fedsmall.codec.forms import Wire
 from fedsmall.entry_points import load_extension
 from fedsmall.parts import (
     RENAMED_MODELS,
@@ -28,6 +27,8 @@ from fedsmall.parts import (
     Threshold,
     Tree,
     Validation,
+    Wire,
+    share_of,
 )
 from fedsmall.withdrawn import without_withdrawn
 
@@ -50,8 +51,9 @@ class Method(Frozen):
     answer together for that site. In ``distil`` rounds after the run the sites make one model of several
     (:mod:`fedsmall.training.distillation`). ``validation`` (``validate`` in a scenario, which pydantic has another use
     for) makes the models routes of a cross-validation, at least a group for each. ``topology`` and ``regions`` say who
-    averages, if it is not one server (:mod:`fedsmall.parts`). ``divergence`` is how far a model may be from
-    the last common one, squared, while an average that is due leaves it out (:mod:`fedsmall.algorithm.dynamic`).
+    averages, if it is not one server (:class:`~fedsmall.parts.Topology`, :class:`~fedsmall.parts.Regions`).
+    ``divergence`` is how far a model may be from the last common one, squared, while an average that is due leaves it
+    out (:mod:`fedsmall.algorithm.dynamic`).
     """
 
     name: str
@@ -100,25 +102,10 @@ class Method(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _models(self) -> Self:
-        if self.models is not None and self.fraction < 1:
-            raise ValueError("models and fraction both say how many sites take part in a contact; remove one of them")
-        if self.family != "federated" and (self.models or self.is_ensemble or self.ema or self.keep_last):
-            raise ValueError(
-                "models, groups, ema, snapshots, keep_last and validate are for models that travel; "
-                f"this is {self.family}"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _routes(self) -> Self:
         if self.validation is None:
             return self
         routes = self.validation.routes
-        if self.route == "cyclic":
-            raise ValueError(
-                'with route = "cyclic" every model goes to all sites, and validate keeps each from some; remove one'
-            )
         if self.groups not in (1, "each") and self.groups % routes:
             raise ValueError(f"{self.groups} groups make no {routes} routes; give groups = {routes}, or a multiple")
         return self
@@ -137,6 +124,16 @@ class Method(Frozen):
     def hidden(self) -> bool:
         """Whether single models are kept from the server (:class:`~fedsmall.parts.Privacy`)."""
         return self.family == "federated" and self.privacy is not None and self.privacy.hidden
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether what travels is not in full."""
+        return self.wire != "full" and self.family == "federated"
+
+    @property
+    def top_share(self) -> float | None:
+        """The share of its numbers that leave with a model, where the largest changes alone do; None elsewhere."""
+        return share_of(self.wire) if self.is_compressed else None
 
     @property
     def is_ensemble(self) -> bool:
@@ -245,14 +242,8 @@ class Plan(Frozen):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        method, recipe = self.method, self.recipe
         if self.folds is not None and self.test is not None:
             raise ValueError("folds say that one fold is the test set, so test has nothing to say; remove one of them")
-        if method.moves and recipe.has_state and recipe.optimizer_state == "stay":
-            raise ValueError(
-                'optimizer_state = "stay" leaves moments behind while models move, which destroys daisy-chaining; '
-                'use "travel" or "reset"'
-            )
         return self
 
     @property

@@ -13,7 +13,6 @@ from typing import Protocol
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.site_sums import add_sums, sum_shapes
 from fedsmall.federation import Federation, Task
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.wire import Arrays
@@ -91,10 +90,6 @@ def check_stop(plan: Plan) -> None:
             f"stop has no samples to look at for {label}: say what share of its own every site keeps back, {EXAMPLE}, "
             "or let models travel by routes (validate)."
         )
-    if has_own_models(plan):
-        raise PlanError(f"stop keeps one common model, and with {plan.model!r} sites have their own. Leave stop out.")
-    if method.keep_last:
-        raise PlanError("stop keeps an earlier model, and keep_last those that trained last. Remove one of them.")
     if plan.evaluate_every is None:
         raise PlanError("stop compares evaluations, and the only one is at the end. Set evaluate_every = 10, say.")
     if len(looks(plan)) < 2:

@@ -4,7 +4,6 @@ import math
 
 from flwr.app import ArrayRecord, RecordDict
 
-from fedsmall.codec.check_wire import top_share
 from fedsmall.codec.codes import CodecError
 from fedsmall.codec.differences import BITS, GAPS, VALUES
 from fedsmall.codec.parcels import PACKED, read_part
@@ -25,7 +24,7 @@ def decode_content(plan: Plan, content: RecordDict, coded: Arrays, model: Arrays
     kept = {key: record for key, record in array_records(content).items() if key in PACKED}
     for key, record in kept.items():
         check_headers(record)
-        if key == MODEL and top_share(plan) is not None:
+        if key == MODEL and plan.method.top_share is not None:
             _check_difference(record, signature_of(model))
         elif key == MODEL:
             check_record(record, signature_of(coded))

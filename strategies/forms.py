@@ -11,7 +11,6 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedsmall.codec.check_wire import in_codes, top_share
 from fedsmall.codec.differences import difference
 from fedsmall.codec.parcels import Parcel, pack
 from fedsmall.errors import ReplyError
@@ -164,12 +163,12 @@ class OpenModels(Form):
         is_global, known = bool(exchange.is_global[row]), exchange.signals.known
         parcel, words = exchange.parcel(row), dict[str, Any]()
         reference = None
-        if top_share(self.plan) is not None:
+        if self.plan.method.top_share is not None:
             base, reference, taken = known.ground(site)
             words = {BASE: base, TAKEN: taken} | ({MADE: known.now} if is_global else {})
 
         def records() -> Records:
-            if top_share(self.plan) is not None:
+            if self.plan.method.top_share is not None:
                 model = to_record(difference(parcel.read if is_global else exchange.state.row(row), reference))
             elif is_global:
                 model = to_record(parcel.sent or parcel.read)
@@ -182,7 +181,7 @@ class OpenModels(Form):
 
     def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
         """Raise ReplyError unless a model came like the one that was sent, with finite numbers."""
-        if exchange.leg.leaves and in_codes(self.plan) and not reply.has_error():
+        if exchange.leg.leaves and self.plan.method.is_compressed and not reply.has_error():
             row = exchange.row_of[site]
             model = exchange.parcel(row).read if exchange.is_global[row] else exchange.state.row(row)
             self._came[row] = decode_content(self.plan, reply.content, exchange.parcel(row).sent, model)
@@ -211,7 +210,7 @@ class OpenModels(Form):
 
     def _model(self, exchange: Exchange, site: str, row: int) -> ArrayRecord:
         model = exchange.state.row(row)
-        if not in_codes(self.plan) or not exchange.leg.arrived:
+        if not self.plan.method.is_compressed or not exchange.leg.arrived:
             return to_record(model)
         if MODEL in (codes := self._codes.get(row, {})):
             return codes[MODEL]

@@ -14,8 +14,8 @@ from fedsmall.clients.telling.told import Verdict, digest, recall, remembered, v
 from fedsmall.data.raw_site import BALANCED, RawSite, class_sums, one_hot
 from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
+from fedsmall.features import check_features
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 
 
 class Told(NamedTuple):
@@ -63,8 +63,7 @@ def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
     task = raw.task
     if plan.recipe.class_weights != BALANCED or task.kind != "classes":
         raise PlanError("this plan balances no classes; the site tells no counts of them")
-    if is_patient_level(plan):
-        check_patient_level(plan)
+    check_features(plan)
     names = tuple(f"class {name}" for name in task.class_names or range(task.classes))
     floor = max(floor, raw.floor)
     sums = class_sums(raw.train.y, task.classes, floor)

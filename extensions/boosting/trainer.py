@@ -64,7 +64,7 @@ def note_of(method: Method) -> str:
 
 
 def check(plan: Plan, task: Task) -> None:
-    """Raise PlanError, in one line, for what has no meaning for trees, or cannot be had here."""
+    """Raise PlanError, in one line, for a task or a schedule that trees cannot have, or a library."""
     method, boosting = plan.method, plan.method.boosting
     assert boosting is not None
     label = f"Method {method.label!r} boosts trees"
@@ -72,40 +72,16 @@ def check(plan: Plan, task: Task) -> None:
         raise PlanError(f"{label}, which learn classes, or one number under mse; the loss of this task is {task.loss}.")
     if len(task.input_shape) != 1:
         raise PlanError(f"{label}, which take tables; a sample of {task.name!r} has shape {task.input_shape}.")
-    if other := _other_parts(method):
-        raise PlanError(f"{label}, and {other} is for networks. Leave it out.")
     if boosting.histogram and (method.aggregate_every != 1 or method.fraction < 1 or method.models is not None):
         raise PlanError(f"{label} by sums over all sites in every round: take aggregate_every = 1 and all sites.")
     if not (boosting.histogram or method.aggregate_every == 1 or method.models == 1 or method.family != "federated"):
         raise PlanError(
             f"{label}: either sites' trees are joined every round, aggregate_every = 1, or one forest travels."
         )
-    private = method.privacy
-    if private is not None and not (boosting.histogram and private.secure and not (private.counted or private.blur)):
-        raise PlanError(f"{label}, and privacy covers no trees; FedHistogramXGB takes privacy = {{secure = true}}.")
     if tree_rounds(plan) < 1:
         raise PlanError(f"{label}: a tree takes {boosting.depth} rounds and the bins one; there are {plan.rounds}.")
     if not boosting.histogram and find_spec("xgboost") is None:
         raise PlanError(f"{label} with xgboost, which is not installed here: pip install 'fedsmall[boosting]'")
-
-
-def _other_parts(method: Method) -> str:
-    """The first part of a method that has no meaning for trees."""
-    there = {
-        "tree": method.tree is not None,
-        "rule": method.rule != "none",
-        "server": method.server != "none",
-        "aggregator": method.aggregator != "mean",
-        "weighted": method.weighted,
-        "groups": method.is_ensemble,
-        "ema": bool(method.ema),
-        "keep_last": method.keep_last is not None,
-        "distil": method.distil is not None,
-        "random_schedule": method.random_schedule,
-        "topology": method.topology is not None,
-        "regions": method.regions is not None,
-    }
-    return next((part for part, is_there in there.items() if is_there), "")
 
 
 class JoinTrees(Combiner):

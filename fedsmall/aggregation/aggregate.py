@@ -124,16 +124,12 @@ class Aggregator:
 
         Raises ValueError for weights that it would not heed, and for a generator that it lacks.
         """
-        self.check_weights(weights is not None)
+        if weights is not None and not self.weighted:
+            raise ValueError(f"{self.combine.__name__} gives every model the same say; leave the weights out")
         if self.draws and rng is None:
             raise ValueError(f"{self.combine.__name__} draws the order of the models; pass a generator as rng")
         extra = ({"weights": weights} if self.weighted else {}) | ({"rng": rng} if self.draws else {})
         return self.combine(points, **extra, **(options or {}))
-
-    def check_weights(self, weighted: bool) -> None:
-        """Raise ValueError for weights that would not be heeded."""
-        if weighted and not self.weighted:
-            raise ValueError(f"{self.combine.__name__} gives every model the same say; leave the weights out")
 
 
 AGGREGATORS: dict[str, Aggregator] = {
@@ -176,17 +172,15 @@ def check_aggregator(
     aggregator: str,
     models: int,
     parameters: int,
-    weighted: bool = False,
     options: Mapping[str, float] | None = None,
 ) -> None:
     """Whether that many models of that many float parameters can be aggregated so; needs no data, for a planner.
 
-    Raises PlanError that names what does not fit: name, option, weights, or too few models.
+    Raises PlanError that names what does not fit: name, option, or too few models.
     """
     settings = dict(options or {})
     chosen = _find(aggregator, settings)
     try:
-        chosen.check_weights(weighted)
         if chosen.draws:
             check_radon(models, parameters)
         else:

@@ -249,7 +249,7 @@ def _check_controls(common: Arrays, updates: Updates) -> None:
 
 def _check_replicas(tree: Tree, updates: Updates) -> None:
     fanout, depth = tree.fanout, tree.depth
-    assert isinstance(fanout, int)  # check_composition has seen to it
+    assert isinstance(fanout, int)  # Tree has seen to it
     assert isinstance(depth, int)
     for node in ReplicaTree(fanout, depth).nodes[1:]:
         for name, array in updates.stack.items():

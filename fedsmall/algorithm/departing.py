@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from fedsmall.codec.check_wire import in_codes, top_share
 from fedsmall.codec.differences import difference
 from fedsmall.codec.known import Known
 from fedsmall.codec.parcels import pack_stack
@@ -27,7 +26,7 @@ class Door:
 
     def __init__(self, plan: Plan, names: Sequence[str], known: Known) -> None:
         self._plan, self._names, self._known = plan, names, known
-        self._share = top_share(plan)
+        self._share = plan.method.top_share
         self._left: Arrays = {}  # {name: (sites, ...)}
         self._after: Arrays = {}  # of the models of this contact, {name: (models, ...)}
         self._bytes_down, self._bytes_up = 0, np.zeros(0, dtype=np.int64)
@@ -80,7 +79,7 @@ class Door:
 
 def make_small(plan: Plan, stack: Stack, names: Sequence[str], t: int) -> None:
     """Make what leaves the named sites after round ``t``, in place, what those read who get it; in full, itself."""
-    for part, tensors in _parts(plan, stack) if in_codes(plan) else ():
+    for part, tensors in _parts(plan, stack) if plan.method.is_compressed else ():
         _put(tensors, pack_stack(plan, part, Rows(tensors).arrays(), names, t)[0])
 
 
@@ -89,10 +88,10 @@ def bytes_on_the_way(plan: Plan, stack: Stack) -> tuple[int, int]:
 
     Of a model none where they differ from one to the other, and a :class:`Door` counts them.
     """
-    if not in_codes(plan):
+    if not plan.method.is_compressed:
         return bytes_of_one(plan.recipe, stack)
     sizes = {part: pack_stack(plan, part, Rows(some).arrays([0]), [""], 0)[1] for part, some in _parts(plan, stack)}
-    return sizes[MODEL] if top_share(plan) is None else 0, sizes.get(CARRIED, 0)
+    return sizes[MODEL] if plan.method.top_share is None else 0, sizes.get(CARRIED, 0)
 
 
 def _bytes(arrays: Arrays) -> int:

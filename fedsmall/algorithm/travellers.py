@@ -13,7 +13,6 @@ from fedsmall.aggregation.combiners import Combiner, Updates
 from fedsmall.algorithm.commons import Commons, sizes_of, sound_means
 from fedsmall.algorithm.departing import Door, bytes_of_stretch, bytes_on_the_way, make_small
 from fedsmall.algorithm.gate import are_outsized, halves, largest, name_culprit, size, sizes, too_large
-from fedsmall.codec.check_wire import in_codes
 from fedsmall.codec.parcels import Outbox
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
@@ -49,7 +48,7 @@ class Travellers:
         self._memory = Arrays()
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
         # contact by contact: each noises or rounds, or is an exchange of messages
-        self.careful = at_contacts(plan) is not None or in_codes(plan) or trainer.is_remote
+        self.careful = at_contacts(plan) is not None or plan.method.is_compressed or trainer.is_remote
         self._outbox = Outbox(plan)  # the groups' common models as sites read them
         self._door = Door(plan, trainer.names, self._outbox.known)
         self._federated = plan.method.family == "federated"
@@ -313,7 +312,9 @@ class Travellers:
             self.stack.replace(models[0])
             sizes = [np.array([size(half)]) for half in halves(models[0]) if half] if self.gate else []
         else:
-            of_groups = stacked(models, list(models[0])) if in_codes(self.plan) else tensors_of(self.commons.stack())
+            of_groups = (
+                stacked(models, list(models[0])) if self.plan.method.is_compressed else tensors_of(self.commons.stack())
+            )
             for name, tensor in self.stack.state.items():
                 tensor.copy_(of_groups[name][torch.from_numpy(self.group)])
             sizes = [Rows(half).norms() for half in halves(of_groups) if half] if self.gate else []

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.codec.check_wire import in_codes, top_share
 from fedsmall.codec.codes import SCALES, CodecError, decode, encode
 from fedsmall.codec.differences import completed, difference
 from fedsmall.codec.known import Known
@@ -37,7 +36,7 @@ class Parcel(NamedTuple):
 
 def wire_of(part: str, plan: Plan) -> str:
     """In what precision a part of a message travels: of a model, itself where its largest changes alone go."""
-    share = top_share(plan)
+    share = plan.method.top_share
     if part == CARRIED and (plan.recipe.optimizer == "adam" or share):
         return "half"
     return "full" if share else plan.method.wire
@@ -62,9 +61,9 @@ def pack(plan: Plan, arrays: Mapping[str, np.ndarray], site: str, t: int, refere
     packed = {}
     for part, own in parts(arrays).items():
         wire = wire_of(part, plan)
-        coded = part in PACKED and in_codes(plan)
+        coded = part in PACKED and plan.method.is_compressed
         packed[part] = first_of(encode(stack_of_one(own), wire, [stream(plan, part, t, site)])) if coded else own
-    if top_share(plan) is not None:
+    if plan.method.top_share is not None:
         packed[MODEL] = difference(packed[MODEL], reference)
     return join(**packed)
 
@@ -79,9 +78,9 @@ def unpack(plan: Plan, arrays: Arrays, like: Arrays, reference: Arrays | None = 
 
 def read_part(plan: Plan, part: str, own: Arrays, like: Arrays, reference: Arrays | None = None) -> Arrays:
     """One part of a message, read. CodecError where it is broken."""
-    if part == MODEL and top_share(plan) is not None:
+    if part == MODEL and plan.method.top_share is not None:
         return completed(own, reference)
-    if part not in PACKED or SCALES not in own or not in_codes(plan):
+    if part not in PACKED or SCALES not in own or not plan.method.is_compressed:
         return own
     wire = wire_of(part, plan)
     if not all(np.ndim(own[name]) for name in own if name in like and np.ndim(like[name])):
@@ -94,9 +93,9 @@ def parcel(plan: Plan, model: Arrays, t: int, group: int, known: Known | None = 
 
     Where its largest changes alone go, that is what sites are ``known`` to be told of it.
     """
-    if not in_codes(plan):
+    if not plan.method.is_compressed:
         return Parcel({}, model, t)
-    wire, share = plan.method.wire, top_share(plan)
+    wire, share = plan.method.wire, plan.method.top_share
     if share is not None:
         told = (known or Known()).tell(model, t, share)
         return Parcel(told, told, t)
@@ -106,7 +105,7 @@ def parcel(plan: Plan, model: Arrays, t: int, group: int, known: Known | None = 
 
 def own_parcel(plan: Plan, model: Arrays, site: str) -> Parcel:
     """A model of its own that a site starts with."""
-    if not in_codes(plan):
+    if not plan.method.is_compressed:
         return Parcel({}, model)
     sent = pack(plan, join(**{MODEL: model}), site, 0)
     return Parcel(split(sent, MODEL), split(unpack(plan, sent, model), MODEL))
@@ -142,7 +141,7 @@ class Outbox:
     def owed(self, models: Arrays, group: int) -> Arrays:
         """Models {name: (models, ...)} that came of a group's common model, with what sites were not told of it."""
         common = self._of[group]
-        if top_share(self._plan) is None or common is None:
+        if self._plan.method.top_share is None or common is None:
             return models
         return owed(models, common, self.sent[group].read)
 

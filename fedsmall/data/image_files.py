@@ -95,12 +95,14 @@ def read_pictures(
     """
     check_is_regular(path)
     try:
-        return _read(path, colour, window, cut, frames, volume)
+        return _read_by_ending(path, colour, window, cut, frames, volume)
     except DataError as wrong:
         raise DataError(wrong.words, file=path.name) from wrong
 
 
-def _read(path: Path, colour: bool, window: Window, cut: str | None, frames: Frames, volume: bool) -> list[Picture]:
+def _read_by_ending(
+    path: Path, colour: bool, window: Window, cut: str | None, frames: Frames, volume: bool
+) -> list[Picture]:
     name = path.name.lower()
     if frames is not None and not name.endswith(DICOM):
         raise DataError("frames is for DICOM, and this file is none; leave frames out")
@@ -116,10 +118,10 @@ def _read(path: Path, colour: bool, window: Window, cut: str | None, frames: Fra
         raise DataError("slice is for volumes (NIfTI), and this file is none; leave slice out")
     if name.endswith(DICOM):
         return read_dicom(path, colour, window, frames)
-    return [_plain(path, colour)]
+    return [_read_plain_image(path, colour)]
 
 
-def _plain(path: Path, colour: bool) -> Picture:
+def _read_plain_image(path: Path, colour: bool) -> Picture:
     from PIL import Image, UnidentifiedImageError
 
     try:

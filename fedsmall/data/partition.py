@@ -206,8 +206,8 @@ def partition_of_patients(
     if listed or (per_site is not None and sites is not None):
         partition(y, spec, sites, per_site, rng)  # says what is wrong with it
         sizes = list(value) if listed else _sizes(kind, sites or 1, per_site or 1)
-        return _filled(of, sizes, rng)
-    shares = partition(_classes(y, of), spec, sites, per_site, rng)
+        return _fill_sites(of, sizes, rng)
+    shares = partition(_commonest_classes(y, of), spec, sites, per_site, rng)
     return [np.flatnonzero(np.isin(of, share)) for share in shares]
 
 
@@ -215,7 +215,7 @@ def _sizes(kind: str, sites: int, per_site: int) -> list[int]:
     return skewed_sizes(sites * per_site, sites) if kind == "sizes" else [per_site] * sites
 
 
-def _filled(of: np.ndarray, sizes: list[int], rng: np.random.Generator) -> Shares:
+def _fill_sites(of: np.ndarray, sizes: list[int], rng: np.random.Generator) -> Shares:
     order = rng.permutation(int(of.max()) + 1)
     rows = np.argsort(np.argsort(order)[of], kind="stable")  # patient by patient
     ends = np.cumsum(np.bincount(of)[order])
@@ -232,7 +232,7 @@ def _filled(of: np.ndarray, sizes: list[int], rng: np.random.Generator) -> Share
     return shares
 
 
-def _classes(y: np.ndarray, of: np.ndarray) -> np.ndarray:
+def _commonest_classes(y: np.ndarray, of: np.ndarray) -> np.ndarray:
     labels, places = np.unique(classes_of(y), return_inverse=True)
     counts = np.zeros((int(of.max()) + 1, len(labels)), dtype=int)
     np.add.at(counts, (of, places), 1)

@@ -74,16 +74,16 @@ def _digests(x: np.ndarray) -> np.ndarray:
 
 
 def _words(x: np.ndarray) -> np.ndarray:
-    raw = np.ascontiguousarray(_plain(x)).reshape(len(x), -1).view(np.uint8)
+    raw = np.ascontiguousarray(_with_one_zero(x)).reshape(len(x), -1).view(np.uint8)
     short = -raw.shape[1] % 8
     return np.pad(raw, ((0, 0), (0, short))).view(np.uint64) if short else raw.view(np.uint64)
 
 
 def _bytes(sample: np.ndarray) -> bytes:
-    return _plain(sample).tobytes()
+    return _with_one_zero(sample).tobytes()
 
 
-def _plain(x: np.ndarray) -> np.ndarray:
+def _with_one_zero(x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(x), np.nan, x + 0.0) if x.dtype.kind == "f" else x
 
 

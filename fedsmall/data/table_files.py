@@ -208,13 +208,13 @@ def _sheet_rows(sheet: Any) -> list[Row]:
     if not hasattr(sheet, "iter_rows"):  # a sheet that is a chart
         return []
     rows = [[as_text(cell).strip() for cell in row] for row in sheet.iter_rows(values_only=True)]
-    width = max((_filled(row) for row in rows), default=0)
-    while rows and not _filled(rows[-1]):
+    width = max((_filled_width(row) for row in rows), default=0)
+    while rows and not _filled_width(rows[-1]):
         rows.pop()
     return [(row + [""] * width)[:width] for row in rows]
 
 
-def _filled(row: Sequence[str]) -> int:
+def _filled_width(row: Sequence[str]) -> int:
     there = np.flatnonzero([bool(cell) for cell in row])
     return int(there[-1]) + 1 if len(there) else 0
 
@@ -247,7 +247,7 @@ def read_table(
             return read_parquet(path)
         if ending in EXCEL:
             return _framed([(line + 1, row) for line, row in enumerate(read_excel(path, sheet)) if any(row)], names, "")
-        return _read(path, separator, decimal, names)
+        return _read_text(path, separator, decimal, names)
     except DataError as wrong:
         raise DataError(wrong.words, file=path.name) from wrong
 
@@ -296,7 +296,7 @@ def _line(shared: Sequence[str], known: Sequence[str]) -> str:
     return f"{name} = {json.dumps(list(columns), ensure_ascii=False)}"
 
 
-def _read(path: Path, separator: str | None, decimal: str, names: Sequence[str]) -> "DataFrame":
+def _read_text(path: Path, separator: str | None, decimal: str, names: Sequence[str]) -> "DataFrame":
     text = _text(path)
     text = text if text.isascii() else text.translate(FIXED_BLANKS)
     return _framed(list(_lines(text, separator or _separator(text))), names, decimal)

@@ -124,17 +124,17 @@ def of_matrices(table: np.ndarray) -> dict[str, np.ndarray]:
 
 def _average_precision(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
     each = [
-        [average_precision(scores[k], y == label) for label, scores in _scores(outputs, classes)]
+        [average_precision(scores[k], y == label) for label, scores in _class_scores(outputs, classes)]
         for k in range(len(outputs))
     ]
     return known_mean(np.array(each))
 
 
 def _auc(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
-    return known_mean(np.stack([area(scores, y == label) for label, scores in _scores(outputs, classes)], axis=1))
+    return known_mean(np.stack([area(scores, y == label) for label, scores in _class_scores(outputs, classes)], axis=1))
 
 
-def _scores(outputs: np.ndarray, classes: int) -> list[tuple[int, np.ndarray]]:
+def _class_scores(outputs: np.ndarray, classes: int) -> list[tuple[int, np.ndarray]]:
     if outputs.shape[-1] == 1 or classes == 2:
         return [(1, outputs[..., -1] - (outputs[..., 0] if outputs.shape[-1] > 1 else 0.0))]
     with np.errstate(invalid="ignore", over="ignore"):

@@ -57,11 +57,11 @@ def metric_sums(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     if task.kind == "labels":
         found = evaluate(outputs, y, replace(task, metrics=("subset_accuracy", "brier")))
         sums |= {"whole": found["subset_accuracy"] * len(y), "brier": found["brier"] * len(y)}
-        sums |= {"scores": _scores(outputs, y, task), "tally": tally(outputs[None], y)[0]}
+        sums |= {"scores": _bin_scores(outputs, y, task), "tally": tally(outputs[None], y)[0]}
     if task.kind == "classes":
         outputs = by_class(outputs, task.loss)
         right = predicted(outputs) == y
-        sums |= {"correct": right.sum(), "scores": _scores(outputs, y, task)}
+        sums |= {"correct": right.sum(), "scores": _bin_scores(outputs, y, task)}
         if task.loss != "hinge":
             shares = np.exp(_logs(outputs))  # (samples, classes)
             sums |= {"brier": squared_distances(shares, y).sum(), "confidence": _confidence(shares.max(axis=1), right)}
@@ -146,7 +146,7 @@ def _area(scores: np.ndarray) -> tuple[float, float]:
     return float(won.mean()), float((ties[known] / pairs[known]).mean())
 
 
-def _scores(outputs: np.ndarray, y: np.ndarray, task: Task) -> np.ndarray:
+def _bin_scores(outputs: np.ndarray, y: np.ndarray, task: Task) -> np.ndarray:
     values = _odds(outputs, task)  # (samples, classes)
     counts = np.zeros((values.shape[1], 2, len(EDGES) + 1))
     bins = np.digitize(values, EDGES)
@@ -215,20 +215,20 @@ def _shown(sums: Arrays, task: Task) -> dict[str, Any]:
         **called,
     }
     found |= {"each": each_label(sums)} if task.kind == "labels" else {}
-    return found | ({"auc": list(area(sums)[:3])} if task.kind == "classes" and task.classes == 2 else {})
+    return found | ({"auc": list(auc_of_sums(sums)[:3])} if task.kind == "classes" and task.classes == 2 else {})
 
 
 def each_label(sums: Mapping[str, np.ndarray]) -> list[dict[str, float | None]]:
     """Of each label how many have it ("there"), and its "auc" and "f1"; None where one is not defined."""
     found = []
     for scores, table in zip(sums["scores"], sums["tally"], strict=True):
-        values = {"auc": area({"scores": scores[None]}).value, "f1": float(f1_of(table[None])[0])}
+        values = {"auc": auc_of_sums({"scores": scores[None]}).value, "f1": float(f1_of(table[None])[0])}
         told = {name: value if np.isfinite(value) else None for name, value in values.items()}
         found.append({"there": float(table[1].sum()), **told})
     return found
 
 
-def area(sums: Mapping[str, np.ndarray]) -> Estimate:
+def auc_of_sums(sums: Mapping[str, np.ndarray]) -> Estimate:
     """The AUC of class 1 of two with DeLong's interval; pairs that share a bin count half. NaN where one is missing."""
     outside, inside = sums["scores"][0].astype(np.int64)
     places = np.arange(len(inside))

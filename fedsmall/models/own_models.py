@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedsmall.errors import PlanError
-from fedsmall.plan import Method, Plan
+from fedsmall.plan import Plan
 
 SHARED_PART = "shared_part"
 EXAMPLE = 'model_options = { sites = ["g1", "g2"], shared = ["conv1"] }'
@@ -70,28 +70,13 @@ def with_own_model(plan: Plan, place: int, sites: int) -> Plan:
 
 
 def check_own_models(plan: Plan, sites: int) -> None:
-    """Raise PlanError where so many sites cannot have the models that the plan lists, or use its method."""
+    """Raise PlanError where ``sites`` sites cannot have the models that the plan lists."""
     if not has_own_models(plan):
         return
     kinds = kinds_of(plan)
     if len(kinds) != sites:
         raise PlanError(f"model_options.sites names {len(kinds)} models for {sites} sites; name one for each.")
     shared_layers(plan)
-    _check_method(plan.method)
-
-
-def _check_method(method: Method) -> None:
-    if method.family == "central":
-        raise PlanError(
-            "Central trains one model on all samples, and these sites have models of their own; leave it out."
-        )
-    if method.rule == "scaffold":
-        raise PlanError("SCAFFOLD needs one model at all sites: its control variates are as large as the model.")
-    if method.tree is not None and (method.tree.travel == "trees" or method.tree.fold_at == "server"):
-        raise PlanError(
-            "Where sites keep layers to themselves, their trees stay and are folded at the site; use "
-            'travel = "anchors" and fold_at = "site".'
-        )
 
 
 def _listed(plan: Plan, option: str) -> list[Any]:

@@ -122,7 +122,7 @@ def _onnx(stored: Stored, path: Path) -> None:
     import onnx
     import onnxruntime
 
-    rows = _rows(stored.package.preparation)
+    rows = _make_rows(stored.package.preparation)
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own
         file = Path(folder) / "model.onnx"
@@ -149,7 +149,7 @@ def _onnx(stored: Stored, path: Path) -> None:
 
 
 def _torchscript(stored: Stored, path: Path) -> None:
-    rows = _rows(stored.package.preparation)
+    rows = _make_rows(stored.package.preparation)
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls its own format old
         file = Path(folder) / "model.pt"
@@ -176,7 +176,7 @@ FORMATS: dict[str, Callable[[Stored, Path], None]] = {
 ENDINGS = {"onnx": ".onnx", "torchscript": ".pt", "zip": ".zip"}
 
 
-def _rows(prepared: Preparation) -> np.ndarray:
+def _make_rows(prepared: Preparation) -> np.ndarray:
     rng = rng_for(0, "export")
     if (deep := _deep_range(prepared)) is not None:
         return rng.uniform(*deep, (CHECKED, *prepared.shape)).astype(np.float32)

@@ -71,13 +71,13 @@ def read_rows(preparation: Preparation, source: Any, array: str = "x", sheet: st
     """
     if sheet is not None and not (isinstance(source, str | Path) and Path(source).suffix.lower() in EXCEL):
         raise DataError("--sheet names a sheet of an Excel workbook (.xlsx, .xlsm), and these rows are in none")
-    rows = _rows(preparation, source, array, sheet)
+    rows = _read_source(preparation, source, array, sheet)
     if rows.x.shape[1:] != preparation.shape:
         raise DataError(f"samples have shape {rows.x.shape[1:]}, and the model takes {preparation.shape}")
     return rows._replace(notes=_notes(preparation, rows))
 
 
-def _rows(preparation: Preparation, source: Any, array: str, sheet: str | None = None) -> Rows:
+def _read_source(preparation: Preparation, source: Any, array: str, sheet: str | None = None) -> Rows:
     form = preparation.form
     if isinstance(source, str | Path):
         return _of_path(preparation, Path(source), array, sheet)
@@ -91,7 +91,7 @@ def _of_path(preparation: Preparation, path: Path, array: str, sheet: str | None
     if not path.exists():
         raise DataError(f"there is no file or folder {path}")
     if path.suffix == ".npz":
-        return _rows(preparation, _array(path, array), array)
+        return _read_source(preparation, _array(path, array), array)
     if isinstance(form, Pixels):
         return _of_images(form, path)
     if isinstance(form, Columns) and path.is_file():

@@ -110,23 +110,10 @@ def check_patient_level(plan: Plan, buffers: Sequence[str] = ()) -> None:
 
     ``buffers`` are the names of the model's running statistics.
     """
-    method = plan.method
-    if isinstance(plan.recipe.class_weights, str):
-        raise PlanError("the plan's privacy does not cover exact counts of classes; give numbers as class_weights")
+    privacy = plan.method.privacy
     lot_of(plan)
-    if method.privacy is not None and (method.privacy.epsilon or 0) > REACH:
-        raise PlanError(f"epsilon = {method.privacy.epsilon:g} promises patients nothing; give {REACH:,} at most")
-    if plan.recipe.local_epochs is not None:
-        raise PlanError("patient-level privacy counts steps, and epochs would tell how many samples; set local_steps")
-    if method.weighted:
-        raise PlanError("weighted = true needs the sites' numbers of samples, which patient-level privacy keeps back")
-    if method.tree is not None:
-        raise PlanError(
-            "Replica trees do not go with patient-level privacy: a patient is in most replicas, and all of them would "
-            "be charged. Take the method without its tree."
-        )
-    if method.rule == "scaffold" and method.scaffold_option == 1:
-        raise PlanError("scaffold_option = 1 sends a gradient without noise; patient-level privacy takes option 2")
+    if privacy is not None and (privacy.epsilon or 0) > REACH:
+        raise PlanError(f"epsilon = {privacy.epsilon:g} promises patients nothing; give {REACH:,} at most")
     if any("running" in name for name in buffers):
         raise PlanError(
             'BatchNorm mixes the patients of a lot, and its statistics leave without noise; model_options = { norm = "'

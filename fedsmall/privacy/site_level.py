@@ -17,7 +17,7 @@ and hides less. The ledger is that of a site that took part every time; a real s
 
 What is sent without noise, and why that is not a hole: nothing of the site. Running statistics and integer counters go
 back as they were received (:func:`privatise`); a plan whose moments travel or whose rule sends controls is refused
-(:func:`check_private`), and so are, at real sites, the exact sums from which features are scaled; the training loss
+(:mod:`fedsmall.features`), and so are, at real sites, the exact sums from which features are scaled; the training loss
 stays at the site; sample counts and step counts are taken to be public. Outside the guarantee, and said so in reports:
 what models are worth on held-out samples, which a site tells exactly.
 
@@ -65,20 +65,6 @@ def as_blur(privacy: Privacy | None, numbers: int) -> float:
     if privacy.epsilon is not None:
         return math.inf if privacy.epsilon <= PROMISE else 0.0
     return privacy.noise * numbers**0.5 if privacy.blur is None else privacy.blur
-
-
-def check_handed_on(plan: Plan) -> None:
-    """Raise PlanError where models go from site to site as they are, and nobody wrote down that they may.
-
-    A seal keeps them from the server, not from the site that opens it.
-    """
-    privacy = plan.method.privacy
-    written = privacy is not None and (privacy.blur is not None or privacy.clip is not None)
-    if plan.method.permutes and not written:
-        raise PlanError(
-            f"{plan.method.label} hands models on, and the next site could read whole patients from them: write "
-            "privacy = {blur = 1} under the method, or {blur = 0} where every site's policy allows that"
-        )
 
 
 def blurred(sent: Arrays, received: Arrays, kappa: float, rngs: Sequence[np.random.Generator]) -> Arrays:
@@ -244,15 +230,9 @@ def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> Non
 
     ``contacts`` is the number in which models leave a site; ``buffers`` the names of the model's running statistics.
     """
-    privacy, method = at_contacts(plan), plan.method
+    privacy = at_contacts(plan)
     if privacy is None:
         return
-    if plan.recipe.has_state and plan.recipe.optimizer_state == "travel":
-        raise PlanError('moments that travel would leave a site without noise; use optimizer_state = "reset", or SGD')
-    if method.rule == "scaffold":
-        raise PlanError("SCAFFOLD sends control variates, which the noise does not cover; use another method or none")
-    if method.tree is not None and (method.tree.fold_at == "server" or method.tree.travel == "trees"):
-        raise PlanError('only the folded anchor is private; use fold_at = "site" and travel = "anchors"')
     if privacy.counted and any("running" in name for name in buffers):
         raise PlanError("BatchNorm's running statistics would leave without noise; use GroupNorm with privacy")
     _check_budget(privacy, contacts)

@@ -16,7 +16,6 @@ from torch import Tensor
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import is_patient_level
 
 DRAWS = 6  # uniform numbers an image takes, whatever is asked for, so that one operation more shifts no other's
 Operation = Callable[[Tensor, np.ndarray, float], Tensor]
@@ -32,11 +31,6 @@ def check_augment(plan: Plan, task: Task, body: bool) -> None:
         raise PlanError(
             "augment changes an image each time it is seen, and behind a frozen body features are worked out once. "
             'Leave augment out, or train = "all".'
-        )
-    if is_patient_level(plan):
-        raise PlanError(
-            "augment draws from a stream that others can repeat, and patient-level privacy rests on secret draws. "
-            "Leave augment out."
         )
 
 

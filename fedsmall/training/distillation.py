@@ -35,16 +35,6 @@ def check_distil(plan: Plan, loss: str) -> None:
         raise PlanError("distil makes one model of several that answer together; give groups, snapshots or keep_last")
     if loss not in SOFT:
         raise PlanError(f"distil learns probabilities, and this task's loss is {loss!r}. Leave distil out.")
-    if method.privacy is not None and (method.privacy.counted or method.privacy.level == "patient"):
-        raise PlanError(
-            "distil trains on the patients again, which the epsilon of the run does not count; leave it out"
-        )
-
-
-def check_at_hand(plan: Plan) -> None:
-    """Raise PlanError where a plan that is to run outside of a simulation asks for what only that can do."""
-    if plan.method.distil:
-        raise PlanError("distil needs the whole federation at hand, as `fedsmall run` has it. Leave it out here.")
 
 
 def distillation(plan: Plan, federation: Federation, teacher: Teacher) -> tuple[Plan, Federation]:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from fedsmall.features import check_features
 from fedsmall.federation import Samples, Task
 from fedsmall.models.own_models import has_own_models, is_shared, shared_layers
 from fedsmall.parts import Tree
@@ -27,7 +28,6 @@ from fedsmall.training.in_folds import SitesInFolds
 from fedsmall.training.mixed import MixedCohort
 from fedsmall.training.stack import REPLICA, Rows, Stack, Tensors, index_of
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, Trainer, all_here
-from fedsmall.validation import check_composition
 from fedsmall.wire import Arrays, Traveller
 
 
@@ -111,7 +111,7 @@ class TreeCohort(OneModelTrainer):
         self.samples = tuple(len(each) for each in samples)
         self.tree: Tree = plan.method.tree
         trees = forest(self.tree, len(names))
-        check_composition(plan)
+        check_features(plan)
         self._samples = dict(zip(names, samples, strict=True))
         nodes = [(site, node) for site, tree in zip(names, trees, strict=True) for node in tree.nodes]
         held = {

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.errors import PlanError
+from fedsmall.features import check_features
 from fedsmall.plan import Method, Plan
 from fedsmall.randomness import rng_for
 from fedsmall.travel.schedule import Action, Contact
@@ -109,3 +111,56 @@ def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
         deeper = isinstance(value, dict) and bool(value)
         flat |= _flat(value, f"{before}{key}.") if deeper else {f"{before}{key}": value}
     return flat
+
+
+def check_regions(plan: Plan, sites: int) -> None:
+    """Raise PlanError where so many sites make no such regions, or these are averaged when nothing is within any."""
+    regions, within = plan.method.regions, plan.method.aggregate_every
+    if regions is None or regions.number == 1:
+        return
+    if regions.number > sites:
+        raise PlanError(f"{regions.number} regions need a site each, and there are {sites}. Give {sites} at most.")
+    if regions.sites and len(regions.names) != sites:
+        raise PlanError(f"regions names {len(regions.names)} sites, and there are {sites}. Name each of them.")
+    if regions.average_every is None:
+        return
+    if plan.method.random_schedule:
+        raise PlanError(
+            "With random_schedule nobody knows the rounds of an average: leave average_every of regions out."
+        )
+    if within is None or regions.average_every % within:
+        raise PlanError(
+            f"Regions are averaged every {regions.average_every} rounds, after an average within each, and that is "
+            f"every {within or 'last'} rounds. Give a multiple of it."
+        )
+
+
+def check_region_names(plan: Plan, names: Sequence[str]) -> None:
+    """Raise PlanError where the plan's regions name other sites than there are."""
+    regions = plan.method.regions
+    if regions is None or regions.sites is None or regions.names == tuple(sorted(names)):
+        return
+    unknown, left = sorted(set(regions.names) - set(names)), sorted(set(names) - set(regions.names))
+    what = f"there is no site {unknown[0]!r}" if unknown else f"site {left[0]!r} is in no region"
+    raise PlanError(f"regions names the sites of every region, and {what}. There are: {', '.join(sorted(names))}.")
+
+
+def check_apart(plan: Plan, region: str = "") -> None:
+    """Raise PlanError where a plan's regions cannot be federations of their own, or have none of this name."""
+    regions, label = plan.method.regions, plan.method.label
+    if regions is None or regions.sites is None or regions.number == 1:
+        raise PlanError(
+            f"{label!r} does not say which hospitals are in which of several regions. Write regions = "
+            '{sites = {north = ["bonn", "essen"], south = ["ulm"]}, across = 0}.'
+        )
+    if region and region not in regions.sites:
+        raise PlanError(f"The scenario has no region {region!r}; it has {', '.join(sorted(regions.sites))}.")
+    if regions.across:
+        raise PlanError(
+            "Over real sites no model crosses from region to region, for their servers have no line to each other. "
+            "Write across = 0 into regions."
+        )
+    if plan.method.random_schedule:
+        raise PlanError("Over real sites regions meet in rounds that all know: leave random_schedule out.")
+    check_features(plan)
+    check_regions(plan, len(regions.names))

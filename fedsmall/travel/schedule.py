@@ -10,7 +10,6 @@ from typing import NamedTuple, final
 
 import numpy as np
 
-from fedsmall.codec.check_wire import top_share
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 
@@ -176,7 +175,7 @@ def piece_length(plan: Plan) -> int | None:
     A site clips what it has learnt since a model came, and a piece would begin a new update; so too where most stays.
     """
     privacy = plan.method.privacy
-    whole = top_share(plan) is not None or (privacy is not None and privacy.at_contacts)
+    whole = plan.method.top_share is not None or (privacy is not None and privacy.at_contacts)
     return None if whole else plan.evaluate_every
 
 

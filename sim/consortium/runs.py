@@ -12,12 +12,12 @@ from typing import Any
 from fedsmall.audit_log import AuditLog
 from fedsmall.entry_points import SCENARIOS, extensions, kind_of_run
 from fedsmall.errors import PlanError
+from fedsmall.features import check_features
 from fedsmall.files import write
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
 from fedsmall.privacy.hidden import check_hidden
-from fedsmall.privacy.site_level import check_handed_on
 from fedsmall.run_sheet import RunSheet
 from fedsmall.sealing.words import needs_letters
 from fedsmall.sim.consortium import flower_cli, members, server
@@ -25,8 +25,8 @@ from fedsmall.sim.consortium.bundles import SOURCE
 from fedsmall.sim.consortium.waiting import waits
 from fedsmall.sim.runs.scenario import FILES
 from fedsmall.strategies.server.journal import FileJournal
-from fedsmall.training.distillation import check_at_hand
-from fedsmall.travel.check_topology import check_apart, check_served
+from fedsmall.travel.regions import check_apart
+from fedsmall.validation import among, check_real_sites
 
 Say = Callable[[str], None]
 SHEETS = ("sheet.json", *(f"{kind}.json" for kind in extensions(SCENARIOS)))  # of which a run's folder holds one
@@ -75,10 +75,7 @@ def check_new(folder: Path, run: str, plan: Plan, *, apart: bool = False) -> Non
 
     ``apart``: each of its several servers is started by itself.
     """
-    check_handed_on(plan)
-    check_at_hand(plan)
-    if not apart:
-        check_served(plan)
+    check_real_sites(plan, apart=apart)
     if (folder / "runs" / run).exists():
         raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
 
@@ -94,6 +91,7 @@ def sealed_where_possible(folder: Path, plan: Plan, sites: tuple[str, ...]) -> P
     sealed = method.model_copy(update={"privacy": privacy.model_copy(update={"sealed": True})})
     changed = plan.model_copy(update={"method": sealed})
     try:
+        check_features(changed)
         check_hidden(changed, len(sites))
     except PlanError:
         return plan
@@ -105,6 +103,7 @@ def prepare(
 ) -> Path:
     """Make the folder of a new run with its sheet. PlanError as :func:`check_new`."""
     check_new(folder, run, plan, apart=apart)
+    check_features(among(plan, len(sites)))
     home, roll = folder / "runs" / run, {}
     if needs_letters(plan):
         roll = members.roll_of(members.load(folder))

@@ -30,14 +30,14 @@ from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, 
 from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.training.batches import epsilons_spent
 from fedsmall.training.device import choose_device
-from fedsmall.training.distillation import check_at_hand, distillation
+from fedsmall.training.distillation import distillation
 from fedsmall.training.frozen_body import as_trained
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.moments import Moment, Visitors, Watcher
 from fedsmall.travel.schedule import Contact
-from fedsmall.validation import among, check_run
+from fedsmall.validation import among, check_at_hand, check_run
 from fedsmall.wire import Arrays, stack_of_one
 
 HELD_BYTES, LARGEST_BYTES = 512 * 2**20, 64 * 2**20

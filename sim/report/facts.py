@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median_low
 from typing import Any, NamedTuple
 
-from fedsmall.codec.forms import share_of
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.evaluation.site_sums import OF_PATIENTS
 from fedsmall.models.own_models import has_own_models
-from fedsmall.parts import Privacy
+from fedsmall.parts import Privacy, share_of
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss

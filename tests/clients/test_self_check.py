@@ -74,7 +74,10 @@ def test_exact_sums_are_not_told_under_a_ledger(station):
 
 @pytest.mark.parametrize(
     ("recipe", "name", "line"),
-    [({"momentum": 0.9}, "FedDC", "moments that travel"), ({}, "SCAFFOLD", "control variates")],
+    [
+        ({"momentum": 0.9}, "FedDC", 'optimizer_state = "travel" takes it away'),
+        ({}, "SCAFFOLD", 'rule = "scaffold" takes it away'),
+    ],
 )
 def test_a_plan_whose_privacy_is_not_kept_is_refused_at_the_site_too(station, recipe, name, line):
     hostile = mlp(plan(name=name, privacy=Privacy(blur=1.0)), **recipe)

@@ -11,10 +11,10 @@ from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import as_blur, at_contacts, check_handed_on, tells_loss
+from fedsmall.privacy.site_level import as_blur, at_contacts, tells_loss
 from fedsmall.travel.journey import folds_of, journey
 from fedsmall.travel.schedule import contacts_of
-from fedsmall.validation import check_plan
+from fedsmall.validation import check_plan, check_real_sites
 
 SEALED, SECURE = Privacy(sealed=True), Privacy(secure=True)
 
@@ -64,10 +64,10 @@ def test_noise_is_never_half_said(values: dict[str, Any]) -> None:
 def test_a_sealed_model_that_is_handed_on_without_noise_must_be_written_down_all_the_same() -> None:
     for privacy in (SEALED, SECURE):
         with pytest.raises(PlanError, match="the next site could read whole patients"):
-            check_handed_on(plan_of(privacy=privacy))
-    check_handed_on(plan_of(privacy=Privacy(blur=0, sealed=True)))
-    check_handed_on(plan_of(privacy=Privacy(clip=1, noise=1, sealed=True)))
-    check_handed_on(plan_of("FedAvg", privacy=SECURE))
+            check_real_sites(plan_of(privacy=privacy))
+    check_real_sites(plan_of(privacy=Privacy(blur=0, sealed=True)))
+    check_real_sites(plan_of(privacy=Privacy(clip=1, noise=1, sealed=True)))
+    check_real_sites(plan_of("FedAvg", privacy=SECURE))
 
 
 JOURNEYS: dict[str, dict[str, Any]] = {
@@ -126,32 +126,11 @@ def checked(name: str, sites: int, plan: dict[str, Any] | None = None, **setting
 
 MOMENTS = {"recipe": Recipe(momentum=0.5)}
 REFUSED: dict[str, tuple[str, int, dict[str, Any], dict[str, Any], str]] = {
-    "medians": ("FedMedian", 5, {}, {"privacy": SECURE}, r"'median' needs single models. Take aggregator = \"mean\""),
-    "Radon points": ("FedDC+Radon", 12, {}, {"privacy": SECURE}, "'radon' needs single models.*sealed hops stay"),
-    "trees at the server": ("RepTreeFL", 5, {}, {"privacy": SECURE, "tree": {"fold_at": "server"}}, 'fold_at = "site"'),
-    "trees that travel": ("RepTreeFL", 5, {}, {"privacy": SECURE, "tree": {"travel": "trees"}}, 'travel = "anchors"'),
-    "moments": ("FedDC", 5, MOMENTS, {"privacy": SECURE}, 'optimizer_state = "reset"'),
-    "weighted FedDyn": ("FedDyn", 5, {}, {"privacy": SECURE, "weighted": True}, "Leave weighted out"),
     "two sites": ("FedAvg", 2, {}, {"privacy": SECURE}, "this plan has 2 models of 2 sites: have more sites"),
     "two of many": ("FedAvg", 10, {}, {"privacy": SECURE, "fraction": 0.2}, "2 models of 10 sites: let 3 models or"),
     "few models": ("FedDC", 10, {}, {"privacy": SECURE, "models": 2}, "2 models of 10 sites: let 3 models or more"),
     "small groups": ("TravellingGroups", 8, {}, {"privacy": SECURE, "groups": 3}, "groups of 2 models: have 2 groups"),
     "no groups": ("FedDC", 8, {}, {"privacy": SECURE, "groups": "each"}, "groups of 1 model: have 2 groups"),
-    "routes": (
-        *("TravellingGroups", 12, {}),
-        {"privacy": SECURE, "validate": {"routes": 5}},
-        "is how single hospitals differ. Leave validate or secure out",
-    ),
-    "routes over samples": (
-        *("FedDC", 4, {}),
-        {"privacy": Privacy(sealed=True, secure=True), "validate": {"routes": 5}, "aggregate_every": 2},
-        "is how single hospitals differ. Leave validate or secure out",
-    ),
-    "folds by samples": (
-        *("TravellingGroups", 12, {}),
-        {"privacy": SEALED, "validate": {"routes": 5}},
-        "folds of sites are dealt by their samples. Leave validate or sealed out",
-    ),
     "nothing to seal": ("FedAvg", 5, {}, {"privacy": SEALED}, "'FedAvg' hands none on.*Take secure = true"),
 }
 

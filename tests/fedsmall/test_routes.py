@@ -123,15 +123,6 @@ def test_where_two_routes_leave_no_choice_models_go_where_they_must() -> None:
             "Of 5 sites 6 routes take turns, one after every average, and this run averages 4 times where 6 are needed",
         ),
         ({"groups": 1, "validate": {"routes": 1}}, "greater than or equal to 2"),
-        ({"groups": 1, "route": "cyclic", "validate": {"routes": 2}}, "every model goes to all sites"),
-        ({"groups": 1, "validate": {"routes": 2}, "privacy": {"clip": 1.0, "noise": 1.0}}, "which no epsilon covers"),
-        (
-            {"groups": 1, "validate": {"routes": 2}, "fraction": 0.5}
-            | {"privacy": {"level": "patient", "clip": 1.0, "epsilon": 3.0, "lot": 4}},
-            "which no epsilon covers",
-        ),
-        ({"groups": 1, "validate": {"routes": 2}, "rule": "proximal"}, "without validate"),
-        ({"groups": 1, "family": "standalone", "validate": {"routes": 2}}, "are for models that travel"),
         ({"groups": 1, "validate": {"folds": 2}}, "unknown key|Field required"),
     ],
 )

@@ -27,7 +27,6 @@ def test_fewer_models_than_the_radon_number_is_an_error_that_names_both():
 @pytest.mark.parametrize(
     ("name", "parts", "words"),
     [
-        ("FedMedian", {"weighted": True}, "weights"),
         ("FedTrimmedAvg", {"aggregator_options": {"trimm": 0.1}}, "trimm"),
         ("FedAvg", {"server_options": {"eta": 0.1}}, "server_options"),
         ("Krum", {}, "Krum"),
@@ -46,12 +45,6 @@ def test_an_aggregator_is_tried_on_as_many_models_as_are_averaged(parts):
 
     with pytest.raises(PlanError, match=r"= 3 models; got [12]"):
         check_plan(plan_of("Krum", **parts), TASK, 8)
-
-
-@pytest.mark.parametrize("name", ["Standalone", "Central"])
-def test_a_tree_that_has_no_meaning_is_refused_of_comparators_too(name):
-    with pytest.raises(PlanError, match="Replica trees do not go with rule 'scaffold'"):
-        check_plan(plan_of(name, rule="scaffold", tree={"fanout": 2}), TASK, 1)
 
 
 @pytest.mark.parametrize("name", ["Standalone", "Central"])

@@ -13,7 +13,6 @@ from fedsmall.sim.engines.record import RunRecord
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies import SCAFFOLD, RepTreeFL
 from fedsmall.tasks import build_federation
-from fedsmall.validation import check_composition
 
 SITES = 3
 
@@ -137,31 +136,13 @@ def test_scaffold_with_one_site_is_gradient_descent():
     assert_same(*(run(plan, federation) for plan in alone), rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["SCAFFOLD", "FedDyn", "FedNova"])
-def test_a_drift_correction_says_that_it_has_no_meaning_for_models_that_move_on(name):
-    with pytest.raises(PlanError, match=f"{name} has no meaning with permute_every"):
-        check_composition(plan_of(name, permute_every=1))
-
-
 @pytest.mark.parametrize(
-    ("name", "settings", "recipe", "message"),
-    [
-        ("SCAFFOLD", {"aggregator": "median"}, {}, "defined for the mean"),
-        ("SCAFFOLD", {}, {"optimizer": "adam"}, "counts gradient steps of SGD"),
-        ("SCAFFOLD", {}, {"momentum": 0.9}, "which momentum hides"),
-        ("FedNova", {}, {"momentum": 0.9}, 'needs optimizer_state = "reset"'),
-        ("FedAvg", {"rule": "scaffold"}, {}, "a part at the sites and one at the server"),
-        ("RepTreeFL", {"rule": "feddyn", "server": "feddyn"}, {}, "do not go with rule 'feddyn'"),
-        ("FedDC+RepTreeFL", {"tree": {"fold_at": "server"}}, {}, "folded before it moves on"),
-        ("RepTreeFL", {"tree": {"fold_at": "server"}, "server": "yogi"}, {}, "not for the server optimizer 'yogi'"),
-        ("RepTreeFL", {"tree": {"fold_at": "server", "diversity": "kl"}}, {}, "which only the site has"),
-        ("RepTreeFL", {"tree": {"fold_at": "server", "depth": (1, 2, 1)}}, {}, "one fanout and one depth"),
-        ("FedDC+Trees", {}, {"optimizer_state": "stay"}, "takes moments along"),
-    ],
+    ("settings", "message"),
+    [({"diversity": "kl"}, "which only the site has"), ({"depth": (1, 2, 1)}, "one fanout")],
 )
-def test_parts_that_do_not_go_together_are_refused_before_a_site_trains(name, settings, recipe, message):
+def test_a_tree_that_the_server_cannot_fold_is_refused(settings, message):
     with pytest.raises(PlanError, match=message):
-        check_composition(plan_of(name, recipe=Recipe(**recipe), **settings))
+        plan_of("RepTreeFL", tree={"fold_at": "server", **settings})
 
 
 def test_a_setting_that_a_server_does_not_have_is_refused(federation):

@@ -58,7 +58,7 @@ def npz(
 
 def from_arrays(sites: Mapping[str, Sequence[np.ndarray]], classes: Sequence[object] | None = None) -> Pool:
     """A pool of (x, y) or (x, y, x_test, y_test) for each site."""
-    labels = np.concatenate([_labels(array) for arrays in sites.values() for array in arrays[1::2]])
+    labels = np.concatenate([_as_labels(array) for arrays in sites.values() for array in arrays[1::2]])
     if classes is None and is_amount([labels]):
         raise DataError(
             "y holds many numbers that are not whole, so they are no classes. A number is predicted from a table, as "
@@ -255,13 +255,13 @@ def _patients(site: str, path: Path, name: str | None) -> list[np.ndarray]:
 
 def make_part(x: np.ndarray, y: np.ndarray, classes: Sequence[str]) -> Part:
     """Samples from arrays as users have them: grey images gain a channel, colours come first, labels become indices."""
-    x, labels = np.asarray(x), _labels(np.asarray(y))
+    x, labels = np.asarray(x), _as_labels(np.asarray(y))
     if len(x) != len(labels):
         raise DataError(f"there are {len(x)} samples and {len(labels)} labels; there must be one label for each sample")
     return Part(as_inputs(x), as_classes(labels.tolist(), classes))
 
 
-def _labels(y: np.ndarray) -> np.ndarray:
+def _as_labels(y: np.ndarray) -> np.ndarray:
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]

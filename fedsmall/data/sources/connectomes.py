@@ -99,7 +99,7 @@ def connectomes(
     if value == "generated":
         source, target = (vectors(graphs) for graphs in generate(subjects, (REGIONS, regions), seed))
     else:
-        source, target = _read(root / value if root else Path(value))
+        source, target = _read_files(root / value if root else Path(value))
     if len(source) != len(target):
         raise DataError(f"{len(source)} source graphs and {len(target)} target graphs; every subject needs both")
     return Pool({NOWHERE: Part(source, target)}, loss="l1")
@@ -117,7 +117,7 @@ def _hospitals(seed: int, regions: Sequence[int], subjects: int) -> dict[str, Pa
     }
 
 
-def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def _read_files(path: Path) -> tuple[np.ndarray, np.ndarray]:
     if path.is_dir():
         files = [path / "source.csv", path / "target.csv"]
         if not all(file.is_file() for file in files):

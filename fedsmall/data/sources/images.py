@@ -75,16 +75,16 @@ def images(
     given.
     """
     form = _form(size, channels, colour, range, window, slice, frames, volume)
-    stated = _ends(range)
+    stated = _value_range(range)
     if form.window is not None:
         stated = (0.0, 1.0) if form.window == "file" else window_ends(*form.window)
     folders, tests = _both(root, path, test, by_site)
     given, means = read_classes(classes)
-    held = {site: _classes([side[site] for side in (folders, tests) if site in side], means) for site in folders}
+    held = {site: _class_names_in([side[site] for side in (folders, tests) if site in side], means) for site in folders}
     if given is None:
         check_spelling(held)
     names = class_names(set().union(*held.values()), given)
-    read = [{name: _read(name, each, form, means) for name, each in side.items()} for side in (folders, tests)]
+    read = [{name: _read_site(name, each, form, means) for name, each in side.items()} for side in (folders, tests)]
     pictures = [each.picture for side in read for held in side.values() for each in held]
     form = form.model_copy(update={"range": stated or common_ends(pictures), "stated": stated is not None})
     numbers = numbered(*(_whose(side, patient, form) for side in read))
@@ -108,7 +108,7 @@ def _whose(side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pi
     return {site: np.array([f"{each.folder}/{each.file}" for each in held]) for site, held in side.items()}
 
 
-def _classes(folders: Sequence[Path], means: Mapping[str, str]) -> set[str]:
+def _class_names_in(folders: Sequence[Path], means: Mapping[str, str]) -> set[str]:
     return {means.get(child.name, child.name) for folder in folders for child in _folders(folder)}
 
 
@@ -133,7 +133,7 @@ def _form(
     return Pixels(channels=depth, size=sides, resize=resize, window=seen, slice=cut, frames=frames, volume=volume)
 
 
-def _ends(asked: Sequence[float] | None) -> tuple[float, float] | None:
+def _value_range(asked: Sequence[float] | None) -> tuple[float, float] | None:
     if asked is None:
         return None
     numbers = isinstance(asked, list | tuple) and len(asked) == 2 and all(type(end) in (int, float) for end in asked)
@@ -178,14 +178,14 @@ def _shape(size: int | Sequence[int] | None, axes: int) -> Any:
 
 
 def _both(root: Path | None, path: str, test: str | None, by_site: bool) -> tuple[dict[str, Path], dict[str, Path]]:
-    folders = _by_site(locate(path, root), by_site)
-    tests = {} if test is None else _by_site(locate(test, root), by_site)
+    folders = _site_folders(locate(path, root), by_site)
+    tests = {} if test is None else _site_folders(locate(test, root), by_site)
     if by_site and tests and tests.keys() != folders.keys():
         raise DataError(f"{len(folders)} sites have images to train on and {len(tests)} have test images")
     return folders, tests
 
 
-def _by_site(found: Path, by_site: bool) -> dict[str, Path]:
+def _site_folders(found: Path, by_site: bool) -> dict[str, Path]:
     return {child.name: child for child in _folders(found)} if by_site else {NOWHERE: found}
 
 
@@ -209,7 +209,7 @@ def _counts(folder: Path) -> bool:
     return not hidden and any(child.is_dir() or is_image(child) for child in folder.iterdir())
 
 
-def _read(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) -> list[Labelled]:
+def _read_site(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) -> list[Labelled]:
     with at_site(site):
         classes = _folders(folder)
         labelled = [(path, means.get(child.name, child.name)) for child in classes for path in image_files(child)]

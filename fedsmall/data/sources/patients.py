@@ -65,8 +65,8 @@ def patients_listed(pool: Pool, held: Mapping[str, Sequence[np.ndarray]]) -> Poo
         return pool
     if none := sum(not len(held.get(site, ())) for site in pool.train):
         raise DataError(f"{none} of {len(pool.train)} sites do not say whose each sample is; say it at all, or at none")
-    train = {site: _listed(site, held[site][0], part) for site, part in pool.train.items()}
-    test = {site: _listed(site, held[site][1], part) for site, part in pool.test.items() if len(held[site]) > 1}
+    train = {site: _patient_names(site, held[site][0], part) for site, part in pool.train.items()}
+    test = {site: _patient_names(site, held[site][1], part) for site, part in pool.test.items() if len(held[site]) > 1}
     of_train, of_test = numbered(train, test)
     return replace(
         pool,
@@ -75,7 +75,7 @@ def patients_listed(pool: Pool, held: Mapping[str, Sequence[np.ndarray]]) -> Poo
     )
 
 
-def _listed(site: str, names: np.ndarray, part: Part) -> np.ndarray:
+def _patient_names(site: str, names: np.ndarray, part: Part) -> np.ndarray:
     import pandas
 
     names = np.asarray(names)

@@ -121,10 +121,10 @@ def within_ranges(pool: Pool, ranges: Mapping[str, Sequence[float]] | Sequence[f
             raise PlanError(f"ranges says nothing of {outcome.name}, which is predicted; give [lowest, highest]")
         outcome = outcome.model_copy(update={"stated": _pair(outcome.name, ranges[outcome.name])})
         ranges = {name: ends for name, ends in ranges.items() if name != outcome.name}
-    return replace(pool, ranges=_ends(pool.feature_names, shape, ranges), standardise=False, outcome=outcome)
+    return replace(pool, ranges=_range_ends(pool.feature_names, shape, ranges), standardise=False, outcome=outcome)
 
 
-def _ends(names: Sequence[str], shape: tuple[int, ...], ranges: Any) -> tuple[np.ndarray, np.ndarray]:
+def _range_ends(names: Sequence[str], shape: tuple[int, ...], ranges: Any) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(ranges, Mapping):
         pair = _pair("ranges", ranges)
         return np.full(shape, pair[0]), np.full(shape, pair[1])

@@ -87,7 +87,7 @@ def read_pool(source: Source, partition: tuple[str, Any], seed: int, root: Path 
         options["by_site"] = True
     if kind == "natural" and source.kind == "csv" and value not in BY_FILE:
         options["site_column"] = value
-    return _read(source, root, seed, source.values, options)
+    return _read_source(source, root, seed, source.values, options)
 
 
 def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) -> Pool | None:
@@ -95,7 +95,7 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
     options, (kind, value) = dict(source.options), partition
     options.pop("subgroups", None)  # they are for a simulation's report: no prediction of a patient leaves a site
     if source.kind == "heart_disease":
-        return _read(source, None, seed, (), {**options, "file": path})
+        return _read_source(source, None, seed, (), {**options, "file": path})
     if source.kind not in OWN_FILES:
         return None
     if not {"classes", "target", "targets", "time"} & set(options):
@@ -108,10 +108,12 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
         raise DataError("the site's data are not where its program was told to look")
     if kind == "natural" and source.kind == "csv" and value not in BY_FILE:
         options["drop"] = [*options.get("drop", []), value]
-    return _read(source, None, seed, (str(path),), options)
+    return _read_source(source, None, seed, (str(path),), options)
 
 
-def _read(source: Source, root: Path | None, seed: int, values: tuple[Any, ...], options: dict[str, Any]) -> Pool:
+def _read_source(
+    source: Source, root: Path | None, seed: int, values: tuple[Any, ...], options: dict[str, Any]
+) -> Pool:
     loss, ranges, divided = options.pop("loss", None), options.pop("ranges", None), options.get("subgroups")
     groups = read_subgroups(options.pop("subgroups", ())) if source.kind != "csv" else ()
     pool = (

@@ -104,7 +104,7 @@ def csv(
     outcome = asked_outcome(label, target, targets, survival, classes)
     tables = _tables(path, root, separator, decimal, sheet)
     split = site_column is not None and NOWHERE in tables
-    frames = _by_site(tables[NOWHERE], str(site_column)) if split else tables
+    frames = _split_by_site(tables[NOWHERE], str(site_column)) if split else tables
     whose = patients_of(frames, patient, one_table=split)
     check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
     said: dict[str, Any] = {"features": features, "classes": classes, "categorical": _declared(path, categorical)}
@@ -170,7 +170,7 @@ def _markers(missing: Sequence[object]) -> tuple[str, ...]:
     return tuple(plain(marker) for marker in missing)
 
 
-def _by_site(frame: "DataFrame", column: str) -> dict[str, "DataFrame"]:
+def _split_by_site(frame: "DataFrame", column: str) -> dict[str, "DataFrame"]:
     need(frame, [column], "the partition's")
     sites = frame[column].map(plain)
     if (missing := is_missing(frame[column])).any():
@@ -215,7 +215,7 @@ class Schema:
         for column in drop:
             if not any(column in frame.columns for frame in frames.values()):
                 need(first, [column], "to be left out with drop")
-        names, means = _classes(frames, learns, classes, reading) if isinstance(learns, str) else ((), {})
+        names, means = _name_classes(frames, learns, classes, reading) if isinstance(learns, str) else ((), {})
         fixed = isinstance(categorical, Mapping)
         categories = _categories(frames, categorical, chosen)
         form = Columns(columns=chosen, categories=categories, unlisted="none" if fixed else "refuse", **reading)
@@ -230,11 +230,11 @@ class Schema:
         return Part(self.form.numbers(frame), as_classes(labels, self.classes))
 
 
-def _classes(
+def _name_classes(
     frames: Mapping[str, "DataFrame"], label: str, classes: Classes | None, reading: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     given, means = read_classes(classes)
-    labels = {name: _labels(frame, label, means, reading.get("markers", ())) for name, frame in frames.items()}
+    labels = {name: _spelt_labels(frame, label, means, reading.get("markers", ())) for name, frame in frames.items()}
     names = class_names(set().union(*labels.values()), given)
     if given is None:
         check_spelling(labels)
@@ -242,7 +242,7 @@ def _classes(
     return names, means
 
 
-def _labels(frame: "DataFrame", label: str, means: Mapping[str, str], markers: Sequence[str]) -> set[str]:
+def _spelt_labels(frame: "DataFrame", label: str, means: Mapping[str, str], markers: Sequence[str]) -> set[str]:
     there = frame.loc[~is_missing(frame[label], markers), label]
     return {means.get(word, word) for word in map(plain, there.unique())}
 
@@ -436,9 +436,9 @@ def column_notes(
         ],
         "say the class by themselves": _telling(values, y, numeric),
     }
-    notes = [f"Columns that {what}: {_listed(names)}. Leave them out" for what, names in found.items() if names]
+    notes = [f"Columns that {what}: {_list_names(names)}. Leave them out" for what, names in found.items() if names]
     words = sorted({word for name, frame in frames.items() for word in _missing(frame, parts[name], form)})
-    return (*notes, *([f"Taken as missing values: {_listed([repr(word) for word in words])}"] if words else ()))
+    return (*notes, *([f"Taken as missing values: {_list_names([repr(word) for word in words])}"] if words else ()))
 
 
 def _missing(frame: "DataFrame", x: np.ndarray, form: Columns) -> set[str]:
@@ -478,6 +478,6 @@ def _telling(values: np.ndarray, y: np.ndarray, names: list[str]) -> list[str]:
     return [name for name, one in zip(names, telling, strict=True) if one]
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     more = len(names) - LISTED
     return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -166,12 +166,8 @@ def test_an_empty_forest_says_nothing():
 REFUSED = {
     "which take tables": (plan_of(), Task("digits", (1, 8, 8), 10)),
     "the loss of this task is hinge": (plan_of(), Task("table", (5,), 2, loss="hinge")),
-    "and rule is for networks": (plan_of("FedXGBBagging", rule="proximal"), TASKS["two"]),
-    "and topology is for networks": (plan_of("FedXGBBagging", topology={"by": "gossip"}), TASKS["two"]),
-    "and groups is for networks": (plan_of("FedXGBBagging", groups=2), TASKS["two"]),
     "take aggregate_every = 1 and all sites": (plan_of(aggregate_every=5), TASKS["two"]),
     "sites' trees are joined every round": (plan_of("FedXGBBagging", aggregate_every=3), TASKS["two"]),
-    "privacy covers no trees": (plan_of("FedXGBBagging", privacy={"clip": 1.0, "noise": 1.0}), TASKS["two"]),
     "a tree takes 3 rounds and the bins one; there are 3": (plan_of(rounds=3), TASKS["two"]),
 }
 

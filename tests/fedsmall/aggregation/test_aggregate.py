@@ -323,13 +323,6 @@ def test_what_can_work_is_let_pass(name):
 def test_weights_that_would_not_be_heeded_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} gives every model the same say; leave the weights out"):
         aggregate({"w": models_of(0)}, name, weights=np.ones(25))
-    with pytest.raises(PlanError, match="the same say"):
-        check_aggregator(name, 25, 3, weighted=True)
-
-
-def test_radon_points_cannot_be_weighted():
-    with pytest.raises(PlanError, match="radon gives every model the same say"):
-        check_aggregator("radon", 25, 3, weighted=True)
 
 
 def test_the_radon_machine_asks_for_a_generator():

@@ -8,9 +8,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedsmall.codec.at_site import base_of, leave
 from fedsmall.codec.codes import CodecError
-from fedsmall.codec.forms import Wire, share_of
 from fedsmall.codec.known import Known
 from fedsmall.codec.top import cut, cut_one, largest, owed
+from fedsmall.parts import Wire, share_of
 from fedsmall.wire import BASE, COMMON, MADE, ROUND, TAKEN
 
 WHOLE = st.integers(-50, 50)

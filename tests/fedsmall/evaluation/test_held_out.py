@@ -17,7 +17,7 @@ from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.site_sums import (
     EDGES,
     add_sums,
-    area,
+    auc_of_sums,
     held_out_shapes,
     held_out_sums,
     judged_at_home,
@@ -79,8 +79,8 @@ def test_the_area_and_the_curve_are_those_of_the_binned_scores():
     x, sensitivity = roc_points(sums)
 
     expected = roc_curve(y, bins, drop_intermediate=False)
-    assert area(sums).value == pytest.approx(roc_auc_score(y, bins))
-    assert area(sums).low < area(sums).value < area(sums).high
+    assert auc_of_sums(sums).value == pytest.approx(roc_auc_score(y, bins))
+    assert auc_of_sums(sums).low < auc_of_sums(sums).value < auc_of_sums(sums).high
     assert set(zip(expected[0].tolist(), expected[1].tolist(), strict=True)) == set(
         zip(x.tolist(), sensitivity.tolist(), strict=True)
     )

@@ -7,19 +7,13 @@ import pytest
 from pydantic import ValidationError
 
 from fedsmall.errors import PlanError
+from fedsmall.features import check_features
 from fedsmall.methods import method
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import apart, records_read
-from fedsmall.privacy.site_level import (
-    SHRINK,
-    as_blur,
-    blurred,
-    check_handed_on,
-    check_private,
-    privatise,
-    privatise_one,
-)
+from fedsmall.privacy.site_level import SHRINK, as_blur, blurred, check_private, privatise, privatise_one
+from fedsmall.validation import check_real_sites
 from fedsmall.wire import Arrays
 
 
@@ -112,18 +106,18 @@ def plan(name: str = "FedDC", privacy: Privacy | None = None, **recipe: Any) -> 
 
 
 def test_what_blur_does_not_cover_is_refused_unless_it_is_open() -> None:
-    with pytest.raises(PlanError, match="moments that travel"):
-        check_private(plan(privacy=Privacy(blur=1.0), momentum=0.9), 4)
-    check_private(plan(privacy=Privacy(blur=0.0), momentum=0.9), 4)
+    with pytest.raises(PlanError, match="nothing beside the model"):
+        check_features(plan(privacy=Privacy(blur=1.0), momentum=0.9))
+    check_features(plan(privacy=Privacy(blur=0.0), momentum=0.9))
     check_private(plan(privacy=Privacy(blur=1.0)), 4, ["1.running_mean"])
 
 
 def test_models_that_are_handed_on_as_they_are_must_be_written_down() -> None:
     with pytest.raises(PlanError, match=r"FedDC hands models on.*\{blur = 1\}"):
-        check_handed_on(plan())
+        check_real_sites(plan())
     for privacy in (Privacy(blur=0.0), Privacy(blur=1.0), Privacy(clip=1.0, noise=1.0)):
-        check_handed_on(plan(privacy=privacy))
-    check_handed_on(plan("FedAvg"))
+        check_real_sites(plan(privacy=privacy))
+    check_real_sites(plan("FedAvg"))
 
 
 def test_noise_of_a_clip_counts_as_blur_by_its_length() -> None:

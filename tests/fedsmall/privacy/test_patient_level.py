@@ -205,14 +205,7 @@ TABLE, IMAGES = Task("table", (6,), 2), Task("images", (1, 8, 8), 2)
     ("plan", "told"),
     [
         (plan_of(privacy={"level": "patient", "clip": 1.0, "noise": 1.0}), "needs lot"),
-        (plan_of(recipe=Recipe(local_epochs=1)), "set local_steps"),
-        (plan_of(weighted=True), "keeps back"),
-        (plan_of("RepTreeFL"), "Replica trees do not go with"),
-        (plan_of("SCAFFOLD", scaffold_option=1), "takes option 2"),
         (plan_of(model="cnn", model_options={"norm": "batch"}), "GroupNorm|norm = .group"),
-        (plan_of("Standalone", recipe=Recipe(local_epochs=1)), "set local_steps"),
-        (plan_of(recipe=Recipe(class_weights="balanced")), "does not cover exact counts of classes"),
-        (plan_of("Central", recipe=Recipe(class_weights="balanced")), "does not cover exact counts of classes"),
         (plan_of(privacy=PATIENTS | {"epsilon": 1e6}), "promises patients nothing; give 1,000 at most"),
     ],
 )

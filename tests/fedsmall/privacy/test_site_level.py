@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
 from fedsmall.errors import PlanError
-from fedsmall.parts import Privacy, Recipe, Tree
+from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Method, Plan
 from fedsmall.privacy.site_level import Ledger, check_private, epsilon, noise_rng, privatise, privatise_one
 
@@ -253,10 +253,6 @@ def private_plan(recipe=None, **method):
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        (private_plan(Recipe(optimizer="adam")), 'optimizer_state = "reset"'),
-        (private_plan(rule="scaffold"), "control variates"),
-        (private_plan(tree=Tree(fold_at="server")), 'fold_at = "site"'),
-        (private_plan(tree=Tree(travel="trees")), 'travel = "anchors"'),
         (private_plan(budget=2.0), r"20 contacts .* it allows \d+ contacts"),
         (private_plan(budget=2.0, noise=0), "needs noise above 0"),
     ],

@@ -214,7 +214,6 @@ PATIENTS = Privacy(level="patient", clip=0.5, epsilon=3.0, lot=4)
         (TABLE, "linear", None, r"augment changes images, and a sample has shape \(6,\)\. Leave augment out\."),
         (Task("graph", (595,), 10, "l1"), "linear", None, r"a sample has shape \(595,\)"),
         (IMAGES, FROZEN, None, r"behind a frozen body features are worked out once\. Leave augment out, or train"),
-        (IMAGES, "linear", PATIENTS, r"patient-level privacy rests on secret draws\. Leave augment out\."),
     ],
 )
 def test_where_there_is_nothing_to_change_it_is_refused(task: Task, model: str, privacy: Any, line: str) -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
+from fedsmall.features import check_features
 from fedsmall.parts import Tree
 from fedsmall.replicas.tree import forest
 from fedsmall.sim.runs.scenario import load
-from fedsmall.validation import check_composition
 from tests import ROOT
 
 PAPERS = ROOT / "sim" / "scenarios" / "papers"
@@ -17,7 +17,7 @@ def test_a_scenario_gives_plans_whose_parts_go_together(path):
 
     assert plans
     for plan in plans:
-        check_composition(plan)
+        check_features(plan)
         assert plan.name == path.stem
 
 

@@ -10,7 +10,7 @@ from scipy.special import softmax
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import answer
 from fedsmall.package.record import DISTILLED
-from fedsmall.parts import Privacy, Recipe
+from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.sim.consortium import runs
 from fedsmall.sim.engines.run import run_plan
@@ -19,9 +19,10 @@ from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
 from fedsmall.tasks import build_federation
-from fedsmall.training.distillation import check_at_hand, distillation, perturbed, soft_answers
+from fedsmall.training.distillation import distillation, perturbed, soft_answers
 from fedsmall.training.gradients import LOSSES
 from fedsmall.training.trees import cohort_for
+from fedsmall.validation import check_at_hand
 from tests.sim.engines.test_one_algorithm import federation_of, plan_of
 
 GROUPS: dict[str, Any] = {"groups": 2, "distil": 30}
@@ -137,7 +138,6 @@ def test_a_run_keeps_the_one_model_and_says_what_it_is_worth(tmp_path) -> None:
     [
         ("FedAvg", {"distil": 5}, {}, "one model of several"),
         ("TravellingGroups", GROUPS, {"task": {"name": "breast_cancer", "loss": "hinge"}}, "loss is 'hinge'"),
-        ("TravellingGroups", GROUPS | {"privacy": Privacy(clip=1.0, noise=1.0)}, {}, "does not count"),
     ],
 )
 def test_what_cannot_be_distilled_is_refused(

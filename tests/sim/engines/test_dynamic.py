@@ -112,36 +112,11 @@ def test_the_record_says_how_many_averages_were_left_out():
     assert not record.read
 
 
-REFUSED = {
-    "a model that is handed on is sent": dynamic(1.0, settings={"permute_every": 1}),
-    "say how many": plan_of("FedAvg", {"aggregate_every": None, "divergence": 1.0}),
-    "has none": plan_of("Standalone", {"divergence": 1.0}),
-    "gives them none": dynamic(1.0, initial_models="independent"),
-    "by which models balance": dynamic(1.0, settings={"aggregator": "median"}),
-    "moves the common model elsewhere": plan_of("FedAdam", {"divergence": 1.0}),
-    "holds a model near": plan_of("FedProx", {"aggregate_every": 1, "divergence": 1.0}),
-    "leave sites out by lot": dynamic(1.0, settings={"fraction": 0.5}),
-    "make several common models": dynamic(1.0, settings={"groups": 2}),
-    "no one server": dynamic(1.0, settings={"regions": 2}),
-    "most models here do not": dynamic(1.0, settings={"keep_last": 2}),
-    "every average makes": dynamic(1.0, settings={"ema": 0.5}),
-    "rounds every model": dynamic(1.0, settings={"wire": "half"}),
-    "folded for an average": plan_of("RepTreeFL", {"aggregate_every": 1, "divergence": 1.0}),
-    "adds trees": plan_of("FedXGBBagging", {"divergence": 1.0}),
-    "a model that leaves at every contact": dynamic(1.0, settings={"privacy": {"blur": 1.0}}),
-    'take "stay" or "reset"': dynamic(1.0, recipe=Recipe(momentum=0.5)),
-}
+def test_how_often_a_model_is_looked_at_must_be_said():
+    plan = plan_of("FedAvg", {"aggregate_every": None, "divergence": 1.0})
 
-
-@pytest.mark.parametrize("words", REFUSED)
-def test_what_has_no_meaning_beside_models_that_stay_is_refused_in_one_line(words):
-    plan = REFUSED[words]
-
-    with pytest.raises(PlanError, match="divergence") as refusal:
+    with pytest.raises(PlanError, match="say how many"):
         check_plan(plan, build_federation(plan_of()).task, 5)
-
-    assert words in str(refusal.value)
-    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("bound", [0, -1.0, float("inf"), float("nan"), "far"])

@@ -240,9 +240,6 @@ class Shift:
     [
         ("FedDC", {"models": 6}, {}, "6 models cannot sit at 5 sites"),
         ("TravellingGroups", {"groups": 6}, {}, "5 models cannot make 6 groups"),
-        ("TravellingGroups", {"groups": 2, "rule": "proximal"}, {}, "holds a model near the one common model"),
-        ("FedAvg", {"models": 2, "fraction": 0.5}, {}, "both say how many sites"),
-        ("Standalone", {"groups": 2}, {}, "are for models that travel"),
     ],
 )
 def test_what_has_no_meaning_is_refused_in_one_line(

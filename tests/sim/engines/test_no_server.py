@@ -19,7 +19,6 @@ from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.moments import Moment
-from fedsmall.validation import check_plan
 
 MOMENTUM = Recipe(lr=0.05, momentum=0.5)
 UNEVEN = {"partition": {"sizes": [4, 8, 12, 6, 10, 5]}, "samples_per_site": None}
@@ -180,44 +179,6 @@ def test_a_run_says_what_the_kept_model_is_worth_and_what_those_of_all_sites_are
     assert last.common is not None
     assert len(last.sites["per_site"]["accuracy"]) == 6
     assert last.sites["accuracy_mean"] == pytest.approx(last.common["accuracy"], abs=0.1)
-
-
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a server's step": ({"server": "adam"}, "is a step that a server makes"),
-    "a rule": ({"rule": "proximal", "proximal_mu": 0.1}, "needs the one common model"),
-    "a median": ({"aggregator": "median"}, "needs all models at one place"),
-    "a cyclic route": ({"route": "cyclic"}, "route says where a server sends models"),
-    "visitors": ({"keep_last": 2}, "keep_last follows a way"),
-    "trees that travel": ({"tree": {"travel": "trees"}}, "its anchor travels"),
-    "blur": ({"privacy": Privacy(blur=1.0)}, "one release a contact"),
-    "sealed": ({"privacy": Privacy(blur=0, sealed=True)}, "hide models from one server"),
-    "groups": ({"groups": 2}, "that one server keeps apart"),
-    "snapshots": ({"snapshots": 2}, "snapshots and ema"),
-    "a fraction": ({"fraction": 0.5}, "who takes part in a contact"),
-    "regions": ({"regions": 2}, "remove one of the two"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_needs_a_server_is_refused_in_one_line(case: str) -> None:
-    settings, line = REFUSED[case]
-    plan = plan_of(**settings, topology="gossip")
-
-    with pytest.raises(PlanError, match=line) as refused:
-        check_plan(plan, build_federation(plan_of()).task, 6)
-    assert "\n" not in str(refused.value)
-
-
-def test_an_early_stop_and_moments_that_stay_are_refused_too() -> None:
-    task = build_federation(plan_of()).task
-    for more, line in (
-        ({"stop": {"patience": 2, "hold_out": 0.2}}, "losses of all sites together"),
-        ({"recipe": Recipe(momentum=0.5, optimizer_state="stay")}, "models that do"),
-    ):
-        with pytest.raises(PlanError, match=line):
-            check_plan(plan_of("FedAvg", plan=more, topology="gossip"), task, 6)
-    with pytest.raises(PlanError, match="this is standalone"):
-        check_plan(plan_of("Standalone", topology="gossip"), task, 6)
 
 
 @pytest.mark.parametrize(

@@ -106,10 +106,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too many": ({"regions": 7}, "7 regions need a site each, and there are 6"),
     "a period that is none": ({"regions": {"number": 2, "average_every": 6}}, "every 4 rounds. Give a multiple"),
     "chance": ({"regions": {"number": 2, "average_every": 8}, "random_schedule": True}, "random_schedule"),
-    "few models": ({"regions": 2, "models": 3}, "how many travel under one server"),
-    "a cyclic route": ({"regions": 2, "route": "cyclic"}, "goes round all sites"),
-    "FedProx": ({"regions": 2, "rule": "proximal", "proximal_mu": 0.1}, "near the one common model"),
-    "groups": ({"regions": 2, "groups": 2}, "that one server keeps apart"),
 }
 
 

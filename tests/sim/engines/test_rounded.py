@@ -14,7 +14,6 @@ from fedsmall.codec.codes import SCALES
 from fedsmall.codec.differences import GAPS, VALUES
 from fedsmall.codec.known import Known
 from fedsmall.codec.parcels import pack
-from fedsmall.errors import PlanError
 from fedsmall.frames import header_and_block, joined
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Tree
@@ -25,7 +24,6 @@ from fedsmall.strategies.records import array_records, to_arrays, to_record
 from fedsmall.strategies.server import packed_grid
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trees import cohort_for
-from fedsmall.validation import check_run
 from fedsmall.wire import CARRIED, MODEL, Traveller, join
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_one_algorithm import (
@@ -299,25 +297,6 @@ def test_rounding_to_eight_bits_is_not_the_same_run() -> None:
     assert any(np.abs(one.model[name] - other.model[name]).max() > 1e-4 for name in one.model)
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "why"),
-    [
-        ("Standalone", {}, "says how models travel"),
-        ("FedAvg", {"aggregate_every": 1, "privacy": Privacy(blur=1, secure=True)}, "saves nothing in a secure sum"),
-        ("FedXGBCyclic", {}, "rounds weights"),
-        ("FedDC", {**CHAIN, "topology": "ring"}, "is for a federation with one server"),
-        ("FedAvg", {"aggregate_every": 1, "regions": {"number": 2}}, "is for a federation with one server"),
-        ("FedDC", {**CHAIN, "privacy": Privacy(blur=1, sealed=True, secure=True)}, "saves nothing in a secure sum"),
-    ],
-)
-def test_what_cannot_be_rounded_is_refused_in_a_line(name: str, settings: dict[str, Any], why: str) -> None:
-    plan = plan_of(name, {**settings, "wire": "int8"}, rounds=8)
-
-    with pytest.raises(PlanError, match=why) as error:
-        check_run(plan, federation_of(plan))
-    assert "\n" not in str(error.value)
-
-
 class Cut(InProcessGrid):
     """Sites of which one, at one contact, is not reached, or its answer is lost, or it has forgotten everything."""
 
@@ -475,29 +454,6 @@ def test_changes_that_cannot_be_read_are_set_aside_and_named(how: str, monkeypat
     monkeypatch.setattr(loop.grid, "send_and_receive", spoilt)
 
     assert {(event["site"], event["kind"]) for event in loop.run().events} == {("site-001", "set aside")}
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "changes", "why"),
-    [
-        ("FedDC", {**CHAIN, "privacy": Privacy(blur=1, sealed=True)}, {}, "sealed ones it cannot open"),
-        ("FedAvg", {"aggregate_every": 1, "privacy": Privacy(blur=1, secure=True)}, {}, "saves nothing in a secure"),
-        ("TravellingGroups", {"aggregate_every": 2, "groups": 2}, {}, "groups have several"),
-        ("FedMedian", {}, {}, "a median of such models would take the old ones"),
-        ("FedDC", CHAIN, {"initial_models": "independent"}, "here each starts with its own"),
-        ("FedDC", {**CHAIN, "topology": "ring"}, {}, "is for a federation with one server"),
-        ("Standalone", {}, {}, "says how models travel"),
-        ("FedXGBCyclic", {}, {}, "rounds weights"),
-    ],
-)
-def test_what_cannot_go_as_changes_is_refused_in_a_line(
-    name: str, settings: dict[str, Any], changes: dict[str, Any], why: str
-) -> None:
-    plan = plan_of(name, {**settings, "wire": "top1%"}, **({"rounds": 8} | changes))
-
-    with pytest.raises(PlanError, match=why) as error:
-        check_run(plan, federation_of(plan))
-    assert "\n" not in str(error.value)
 
 
 def in_single(plan: Plan) -> Plan:

@@ -139,7 +139,6 @@ def test_files_of_a_task_are_found_beside_the_scenario(tmp_path):
         ({"recipe": {"momentun": 1}}, "Did you mean 'momentum'?"),
         ({"recipe": {"lr": -1}}, "recipe.lr: Input should be greater than 0 (got -1)"),
         ({"recipe": {"local_steps": 1, "local_epochs": 1}}, "local_steps or local_epochs, not both"),
-        ({"recipe": {"momentum": 0.9, "optimizer_state": "stay"}}, "destroys daisy-chaining"),
         ({"method": [{"name": "FedDD"}]}, "There is no method 'FedDD'. Did you mean 'FedDC'?"),
         ({"method": [{"name": "FedDC", "permute_evry": 1}]}, "Did you mean 'permute_every'?"),
         ({"method": [{"name": "FedDC", "permute_every": 0}]}, "permute_every: Input should be greater than or equal"),

@@ -9,7 +9,6 @@ import pytest
 from fedsmall.clients.memory import scaling_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.site_sums import metrics_of_sums, sums_from_json
-from fedsmall.privacy.hidden import check_hidden
 from fedsmall.sealing.tallies import TOGETHER, apart, flat, judged, judged_shapes, judged_together
 from fedsmall.sealing.words import BEFORE, OF
 from fedsmall.sim.consortium.records.finished import write_run
@@ -200,12 +199,6 @@ def test_a_tally_keeps_what_a_site_says(held_out):
 def test_flat_refuses_another_shape():
     with pytest.raises(ValueError, match="'a' is of shape"):
         flat({"a": np.zeros(2)}, {"a": (3,)})
-
-
-def test_validate_takes_each_hospitals_own_sums():
-    plan = plan_of("TravellingGroups", 9, SECURE, method={**AVERAGE, "groups": 3, "validate": {"routes": 3}})
-    with pytest.raises(PlanError, match=r"at an unseen hospital \(validate\) is how single hospitals differ"):
-        check_hidden(plan, 9)
 
 
 def test_samples_that_models_never_saw_are_told_together(tmp_path, monkeypatch):

@@ -1,0 +1,328 @@
+"""What goes together in a plan, as a table: what each feature needs, and what it takes away from the others.
+
+A plan is refused where one of its features needs what another takes away, and nothing else asks whether two features go
+together. What is refused for a number ("give at most 5 groups"), or for a task, is checked beside what it is about.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+from fedsmall.errors import PlanError
+from fedsmall.plan import Plan
+
+
+class Property(NamedTuple):
+    """What one feature may need and another take away, and why a plan with the former cannot do without it."""
+
+    name: str
+    why: str
+
+
+# which models there are, and who has them
+TRAVEL = Property("models that travel", "who trains alone, or on all samples at once, sends none")
+AT_SITES = Property("a model at each site", "one that is trained on all samples at once is nobody's own")
+WEIGHTS = Property("the weights of a network", "boosted trees have splits and leaves instead")
+ONE_NETWORK = Property(
+    "one network at all sites", "layers that a site keeps to itself fit no other's, and never leave it"
+)
+SERVER = Property("a server", "without one nobody has the models of a round together, or remembers the round before")
+ONE_SERVER = Property("one server", "only a server of all sites can draw among them, compare them or keep them apart")
+ONE_COUNT = Property("one count of models", "how many travel is said once, and of all sites under one server")
+ONE_GLOBAL = Property("one global model", "models are held near it, or sent as what has changed since")
+COMMON_START = Property("a common start", "what models are compared with is a model that all sites have had")
+SINGLE_MODELS = Property("single models at the server", "of a secure sum it sees the sum alone")
+READABLE = Property("models that the server can read", "it builds, compares or passes on single ones")
+# how models become one
+MEAN = Property("the mean", "it alone comes out of a sum, of a part of the models, or of their largest changes")
+WEIGHING = Property("an aggregator that weighs", "others give every model the same say")
+COUNTS = Property("numbers of samples", "patient-level privacy keeps back how many a site has")
+SUMS = Property("sums over sites", "trees that sites grow with xgboost are joined, not added")
+ONE_SUM = Property("one sum", "a weighted FedDyn takes two, with weights and without")
+ROUNDED = Property("numbers that are sent rounded", "a secure sum takes 64 bits of each, whatever it was rounded to")
+EVERY_AVERAGE = Property("an average whenever it is due", "divergence leaves it out while models are near the last one")
+PLAIN_AVERAGE = Property("averages that nothing moves", "the mean of the models is then the global model")
+ALL_SITES = Property("all sites at every average", "each says how far its model has gone from the last one")
+LAST_MODEL = Property("the model of the last round", "an early stop keeps that of an earlier one")
+# where models go, and what goes with them
+STAYING = Property("models that stay where they trained", "one that is handed on is sent, averaged or not")
+STRAIGHT_WAY = Property("a straight way from the global model", "a model that is handed on has come another way")
+KNOWN_WAY = Property("a way known beforehand", "who seals knows who opens; folds of sites are dealt by their samples")
+UNVISITED = Property("sites that a model never visits", "there it is judged")
+ONE_MESSAGE = Property("one message a round", "without a server a model goes in several, which may be late or lost")
+ONE_MODEL = Property("one model of each site", 'replicas stay there: fold_at = "site" and travel = "anchors"')
+ONLY_MODEL = Property("nothing beside the model", 'noise covers it alone: optimizer_state = "reset", another rule')
+MOMENTS_HOME = Property("moments that do not leave", 'they would go beside the model: optimizer_state = "reset"')
+MOMENTS_ALONG = Property(
+    "moments that go with their model", 'left behind they destroy daisy-chaining: optimizer_state = "travel" or "reset"'
+)
+# how a site trains
+ONE_TRAINING = Property("one training of each sample", "a folded model has come several ways, most patients in each")
+PLAIN_SGD = Property("steps of plain SGD", "each counts as a gradient times the learning rate")
+NO_MOMENTUM = Property("steps without momentum", "a site's mean gradient is read off its way: set momentum = 0")
+FROM_REST = Property("momentum from rest", 'steps are normalised as from a fresh start: optimizer_state = "reset"')
+CLASSES = Property(
+    "targets that are classes", "of a distilled model they are probabilities, which have no class weights"
+)
+COVERED = Property("an epsilon that covers all", "it counts no other use of patients; privacy = {blur = 1} claims none")
+NOISED_STEPS = Property(
+    "steps that are noised and counted", "all else would tell of samples: local_steps, weights as numbers, option 2"
+)
+SECRET_DRAWS = Property("secret draws", "the changes of images are drawn from a stream that others can repeat")
+
+
+class Feature(NamedTuple):
+    """A row of the table: a feature as a scenario spells it (a format of plan, method, recipe), and when it is on."""
+
+    name: str
+    is_on: Callable[[Plan], bool]
+    needs: AbstractSet[Property] = frozenset()
+    takes: AbstractSet[Property] = frozenset()
+
+    def spelled(self, plan: Plan) -> str:
+        """The feature with the plan's own values."""
+        return self.name.format(plan=plan, method=plan.method, recipe=plan.recipe)
+
+
+def _has_moments(plan: Plan, state: str) -> bool:
+    return plan.recipe.has_state and plan.recipe.optimizer_state == state
+
+
+def _has_noise(plan: Plan) -> bool:
+    """Whether models are noised as they leave a site."""
+    privacy = plan.method.privacy
+    return plan.method.family == "federated" and privacy is not None and privacy.at_contacts
+
+
+def _is_hidden(plan: Plan, way: str) -> bool:
+    return plan.method.hidden and bool(getattr(plan.method.privacy, way))
+
+
+NETWORKS = {TRAVEL, WEIGHTS, ONE_NETWORK}
+CORRECTION = {MEAN, STRAIGHT_WAY, ONE_TRAINING}  # what a drift correction is defined for
+
+FEATURES = (
+    Feature('family = "{method.family}"', lambda p: p.method.family != "federated", takes={TRAVEL}),
+    Feature('family = "central"', lambda p: p.method.family == "central", takes={AT_SITES}),
+    # who averages with whom
+    Feature(
+        'topology = "{method.topology.by}"',
+        lambda p: p.method.topology is not None,
+        needs=NETWORKS | {ONE_MODEL, MOMENTS_ALONG},
+        takes={SERVER, ONE_SERVER, ONE_MESSAGE, ONE_GLOBAL},
+    ),
+    Feature(
+        "regions",
+        lambda p: p.method.region_count > 1,
+        needs=NETWORKS | {SERVER},
+        takes={ONE_SERVER, ONE_GLOBAL, ONE_COUNT},
+    ),
+    Feature(
+        "divergence",
+        lambda p: p.method.divergence is not None,
+        needs=NETWORKS | {ONE_SERVER, ONE_GLOBAL, COMMON_START, MEAN, PLAIN_AVERAGE, ALL_SITES, STAYING, MOMENTS_HOME},
+        takes={EVERY_AVERAGE},
+    ),
+    Feature(
+        "groups",
+        lambda p: p.method.groups != 1,
+        needs=NETWORKS | {ONE_SERVER, MOMENTS_ALONG},
+        takes={ONE_GLOBAL},
+    ),
+    Feature(
+        "validate",
+        lambda p: p.method.validation is not None,
+        needs=NETWORKS | {ONE_SERVER, SINGLE_MODELS, UNVISITED, MOMENTS_ALONG},
+        takes={ONE_GLOBAL, COVERED},
+    ),
+    Feature("validate", lambda p: p.method.validation is not None and not p.method.by_samples, takes={KNOWN_WAY}),
+    # how many models there are, and where they go
+    Feature("fraction", lambda p: p.method.fraction < 1, needs={ONE_SERVER}, takes={ALL_SITES, ONE_COUNT}),
+    Feature("models", lambda p: p.method.models is not None, needs={TRAVEL, ONE_COUNT}, takes={ALL_SITES}),
+    Feature("permute_every", lambda p: p.method.permutes, needs={MOMENTS_ALONG}, takes={STAYING, STRAIGHT_WAY}),
+    Feature(
+        'route = "cyclic"',
+        lambda p: p.method.route == "cyclic",
+        needs={ONE_SERVER, MOMENTS_ALONG},
+        takes={STAYING, UNVISITED},
+    ),
+    Feature("random_schedule", lambda p: p.method.random_schedule, needs={WEIGHTS}),
+    Feature('initial_models = "independent"', lambda p: p.initial_models == "independent", takes={COMMON_START}),
+    # how models become one
+    Feature(
+        'aggregator = "{method.aggregator}"',
+        lambda p: p.method.aggregator != "mean",
+        needs={WEIGHTS, SERVER, SINGLE_MODELS},
+        takes={MEAN},
+    ),
+    Feature(
+        'aggregator = "{method.aggregator}"',
+        lambda p: p.method.aggregator in ("median", "trimmed_mean", "krum", "radon"),
+        takes={WEIGHING},
+    ),
+    Feature("weighted", lambda p: p.method.weighted, needs={WEIGHTS, WEIGHING, COUNTS}),
+    Feature("weighted", lambda p: p.method.weighted and p.method.server == "feddyn", takes={ONE_SUM}),
+    Feature(
+        'server = "{method.server}"',
+        lambda p: p.method.server != "none",
+        needs={WEIGHTS, SERVER},
+        takes={PLAIN_AVERAGE},
+    ),
+    Feature("ema", lambda p: p.method.ema > 0, needs={TRAVEL, WEIGHTS, ONE_SERVER, EVERY_AVERAGE}),
+    Feature("snapshots", lambda p: p.method.snapshots > 1, needs=NETWORKS | {ONE_SERVER, EVERY_AVERAGE}),
+    Feature(
+        "keep_last",
+        lambda p: p.method.keep_last is not None,
+        needs=NETWORKS | {ONE_MESSAGE, EVERY_AVERAGE, LAST_MODEL},
+    ),
+    Feature("distil", lambda p: p.method.distil is not None, needs={WEIGHTS}, takes={COVERED, CLASSES}),
+    Feature("stop", lambda p: p.stop is not None, needs={ONE_SERVER, ONE_NETWORK}, takes={LAST_MODEL}),
+    Feature("stop.hold_out", lambda p: p.kept_back > 0, takes={COVERED}),
+    # how a site trains
+    Feature('rule = "proximal"', lambda p: p.method.rule == "proximal", needs={WEIGHTS, ONE_GLOBAL, EVERY_AVERAGE}),
+    Feature(
+        'rule = "scaffold"',
+        lambda p: "scaffold" in (p.method.rule, p.method.server),
+        needs=CORRECTION | {WEIGHTS, ONE_NETWORK, ONE_GLOBAL, PLAIN_SGD, NO_MOMENTUM, EVERY_AVERAGE},
+        takes={ONLY_MODEL},
+    ),
+    Feature(
+        "scaffold_option = 1",
+        lambda p: p.method.rule == "scaffold" and p.method.scaffold_option == 1,
+        takes={NOISED_STEPS},
+    ),
+    Feature(
+        'rule = "feddyn"',
+        lambda p: "feddyn" in (p.method.rule, p.method.server),
+        needs=CORRECTION | {WEIGHTS, ONE_GLOBAL, EVERY_AVERAGE},
+    ),
+    Feature(
+        'server = "fednova"',
+        lambda p: p.method.server == "fednova",
+        needs=CORRECTION | {ONE_SERVER, PLAIN_SGD, FROM_REST},
+    ),
+    Feature("tree", lambda p: p.method.tree is not None, needs={WEIGHTS, EVERY_AVERAGE}, takes={ONE_TRAINING}),
+    Feature(
+        'fold_at = "server"',
+        lambda p: p.method.tree is not None and p.method.tree.fold_at == "server",
+        needs={PLAIN_AVERAGE, STRAIGHT_WAY},
+        takes={ONE_MODEL},
+    ),
+    Feature(
+        'travel = "trees"',
+        lambda p: p.method.tree is not None and p.method.tree.travel == "trees",
+        needs={MOMENTS_ALONG},
+        takes={ONE_MODEL},
+    ),
+    Feature("boosting", lambda p: p.method.boosting is not None, takes={WEIGHTS}),
+    Feature(
+        "boosting without histogram",
+        lambda p: p.method.boosting is not None and not p.method.boosting.histogram,
+        takes={SUMS},
+    ),
+    Feature(
+        'model = "shared_part"',
+        lambda p: p.model == "shared_part",
+        needs={AT_SITES, ONE_MODEL},
+        takes={ONE_NETWORK},
+    ),
+    Feature('optimizer = "adam"', lambda p: p.recipe.optimizer == "adam", takes={PLAIN_SGD}),
+    Feature("momentum", lambda p: p.recipe.momentum > 0, takes={NO_MOMENTUM}),
+    Feature(
+        'momentum with optimizer_state = "{recipe.optimizer_state}"',
+        lambda p: p.recipe.momentum > 0 and p.recipe.optimizer_state != "reset",
+        takes={FROM_REST},
+    ),
+    Feature('optimizer_state = "travel"', lambda p: _has_moments(p, "travel"), takes={MOMENTS_HOME, ONLY_MODEL}),
+    Feature('optimizer_state = "stay"', lambda p: _has_moments(p, "stay"), takes={MOMENTS_ALONG}),
+    Feature("local_epochs", lambda p: p.recipe.local_epochs is not None, takes={NOISED_STEPS}),
+    Feature('class_weights = "balanced"', lambda p: p.recipe.class_weights == "balanced", takes={NOISED_STEPS}),
+    Feature("class_weights", lambda p: p.recipe.class_weights is not None, needs={CLASSES}),
+    Feature("augment", lambda p: p.recipe.augment is not None, takes={SECRET_DRAWS}),
+    # what leaves a site, and how
+    Feature(
+        'wire = "{method.wire}"',
+        lambda p: p.method.wire != "full",
+        needs={TRAVEL, WEIGHTS, ONE_SERVER, ROUNDED, EVERY_AVERAGE},
+    ),
+    Feature(
+        'wire = "{method.wire}"',
+        lambda p: p.method.wire.startswith("top"),
+        needs={READABLE, ONE_GLOBAL, COMMON_START, MEAN},
+    ),
+    Feature(
+        "clip or blur",
+        _has_noise,
+        needs={WEIGHTS, ONE_MESSAGE, ONE_MODEL, ONLY_MODEL, EVERY_AVERAGE},
+    ),
+    Feature(
+        "clip",
+        lambda p: p.method.privacy is not None and p.method.privacy.counted,
+        needs={WEIGHTS, COVERED},
+    ),
+    Feature(
+        'level = "patient"',
+        lambda p: p.method.privacy is not None and p.method.privacy.level == "patient",
+        needs={ONE_TRAINING, NOISED_STEPS, SECRET_DRAWS},
+        takes={COUNTS},
+    ),
+    Feature(
+        "privacy without secure",
+        lambda p: p.method.privacy is not None and not p.method.privacy.secure,
+        needs={WEIGHTS},
+    ),
+    Feature(
+        "sealed",
+        lambda p: _is_hidden(p, "sealed"),
+        needs={ONE_SERVER, ONE_NETWORK, KNOWN_WAY, EVERY_AVERAGE},
+        takes={READABLE},
+    ),
+    Feature(
+        "secure",
+        lambda p: _is_hidden(p, "secure"),
+        needs={ONE_SERVER, ONE_NETWORK, SUMS, MEAN, ONE_SUM, ONE_MODEL, EVERY_AVERAGE},
+        takes={READABLE, SINGLE_MODELS, ROUNDED},
+    ),
+    Feature(
+        "secure without sealed",
+        lambda p: _is_hidden(p, "secure") and not _is_hidden(p, "sealed"),
+        needs={MOMENTS_HOME},
+    ),
+)
+
+
+class Conflict(NamedTuple):
+    """Two features that do not go together: one needs a property that the other takes away."""
+
+    needing: Feature
+    lost: Property
+    taking: Feature
+
+
+def check_features(plan: Plan) -> None:
+    """Raise PlanError, in one line that names both and says why, where two features of a plan do not go together."""
+    for needing, lost, taking in conflicts(feature for feature in FEATURES if feature.is_on(plan)):
+        raise PlanError(
+            f"{needing.spelled(plan)} needs {lost.name} ({lost.why}), and {taking.spelled(plan)} takes it away: "
+            "leave out one of them."
+        )
+
+
+def conflicts(features: Iterable[Feature]) -> Iterator[Conflict]:
+    """All that is between some features: who needs what, and who takes it away."""
+    features = tuple(features)
+    for needing in features:
+        for taking in features:
+            yield from (Conflict(needing, lost, taking) for lost in sorted(needing.needs & taking.takes))
+
+
+def refused_partners() -> dict[str, list[str]]:
+    """By the name of each feature, those that it does not go with, in the order of the table."""
+    pairs = {(_plain(c.needing), _plain(c.taking)) for c in conflicts(FEATURES)}
+    names = list(dict.fromkeys(map(_plain, FEATURES)))
+    return {name: [other for other in names if {(name, other), (other, name)} & pairs] for name in names}
+
+
+def _plain(feature: Feature) -> str:
+    return re.sub(r"{.*?}", "…", feature.name)
