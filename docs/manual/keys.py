@@ -9,6 +9,7 @@ from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
 from docs.manual.toml import spelled
+from fedsmall.features import refused_partners
 from fedsmall.parts import Boosting, EarlyStop, Privacy, Recipe, Regions, Topology, Tree, Validation
 from fedsmall.plan import Method
 from fedsmall.sim.runs.scenario import Scenario
@@ -62,7 +63,20 @@ the nearest that is. `--set recipe.lr=0.1` sets any of them anew on the command 
 
 def page() -> str:
     """All tables of a scenario, key by key."""
-    return "\n".join([HEAD, *(_section(section) for section in SECTIONS)])
+    return "\n".join([HEAD, *(_section(section) for section in SECTIONS), _together()])
+
+
+def _together() -> str:
+    """The table of features by which plans are refused, as a page has it."""
+    rows = [
+        f"| `{name}` | {', '.join(f'`{other}`' for other in others)} |" for name, others in refused_partners().items()
+    ]
+    about = "A plan with two of them is refused before a site trains, in a line that says why. All else goes together."
+    return (
+        f"## What does not go together\n\n{about}\n\n| feature | does not go with |\n|---|---|\n"
+        + "\n".join(rows)
+        + "\n"
+    )
 
 
 def _section(section: Section) -> str:

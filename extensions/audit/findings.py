@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fedsmall.errors import PlanError
 from fedsmall.extensions.audit.membership import Estimate
-from fedsmall.sim.report.css import style_sheet
+from fedsmall.sim.report.style import style_sheet
 from fedsmall.sim.runs.files import read_json, write, write_json
 from fedsmall.sim.runs.folder import Run
 from fedsmall.sim.runs.scenario import Scenario

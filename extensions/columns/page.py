@@ -15,8 +15,8 @@ from fedsmall.extensions.columns.boosting import with_splits
 from fedsmall.extensions.columns.plan import Boosting, ColumnPlan
 from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Done, World
 from fedsmall.extensions.columns.site import PART, WORTH, Notebook, Shelf, describe
-from fedsmall.sim.report.css import style_sheet
 from fedsmall.sim.report.sentences import amount, named
+from fedsmall.sim.report.style import style_sheet
 from fedsmall.sim.runs.files import write
 
 TEMPLATES = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True)

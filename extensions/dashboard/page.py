@@ -14,8 +14,7 @@ from markupsafe import Markup
 from fedsmall.extensions.dashboard.desk import Desk, Map, RunView
 from fedsmall.files import one_line, plain
 from fedsmall.sim.consortium import members
-from fedsmall.sim.report.css import style_sheet
-from fedsmall.sim.report.style import LOOKS, SPARE, place_on_circle, short_name
+from fedsmall.sim.report.style import LOOKS, SPARE, place_on_circle, short_name, style_sheet
 
 COLOURS = tuple(look.colour for look in (*LOOKS.values(), *SPARE))
 WIDE, HIGH, RADIUS = 340.0, 260.0, 88.0

@@ -250,6 +250,7 @@ class Peers(topologies.Topology):
         super().__init__(plan, travellers)
         assert plan.method.topology is not None
         travellers.careful = True  # letters come and go at every contact
+        travellers.move = lambda at, before, contact: at  # they bring models
         self.topology, self.names = plan.method.topology, travellers.names
         self._lot = rng_for(plan.travel_seed, "the model that is kept").permutation(len(self.names))
         self._places: Places | None = None

@@ -40,7 +40,10 @@ class Travellers:
             raise ValueError("sites must come in the order of their names")
         self._initial = initial
         self.commons = Commons(combiner, plan.method, starting(plan, len(self.names), initial))
-        self.move = self._moved  # where models go between two contacts
+        # where models go between two contacts; a topology may know better
+        self.move: Callable[[np.ndarray, Contact, Contact], np.ndarray] = lambda at, before, contact: move_on(
+            plan, len(self.names), at, before, contact, trainer.samples
+        )
         self.has_sent = np.zeros(0, dtype=bool)  # of sites elsewhere: which have sent a model at the last contact
         self.refused: set[int] | None = None  # groups without a new model, from an aggregation to :meth:`become_common`
         self.at = np.zeros(0, dtype=np.int64)  # nobody has set out
@@ -195,10 +198,6 @@ class Travellers:
         """What the models of every region count together, (regions,)."""
         counted = self._counted()
         return np.bincount(self.group[counted], self.weights(np.flatnonzero(counted)), minlength=len(self.commons))
-
-    def _moved(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
-        stays = self.plan.method.topology is not None  # its letters bring it
-        return at if stays else move_on(self.plan, len(self.names), at, before, contact, self.trainer.samples)
 
     def publish(self) -> None:
         """Let sites elsewhere know what the aggregation after the last contact has made."""

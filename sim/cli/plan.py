@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from fedsmall.errors import PlanError
+from fedsmall.features import refused_partners
 from fedsmall.sealing.waybills import ALL_HELP_BELOW, HELPERS
 from fedsmall.sim.report.sentences import amount
 from fedsmall.sim.report.terminal import terminal
@@ -18,6 +19,14 @@ console = terminal()
 PATIENTS_EPSILON = 60  # patients a site times epsilon from which it costs a few points: about 20 at epsilon 3
 SEAL = 200  # bytes, about, by which a signed letter is longer than the model in it
 PLAIN, NUMBER = 4, 8  # bytes of a number as it is, and in the fixed point of a secure sum
+
+
+def _say_together(asked: bool) -> None:
+    """Print what each feature of a plan does not go with, and end."""
+    if asked:
+        for name, others in refused_partners().items():
+            console.print(f"{name}: not with {', '.join(others)}" if others else f"{name}: with all", markup=False)
+        raise typer.Exit
 
 
 def plan(
@@ -44,6 +53,9 @@ def plan(
     ] = None,
     contacts: Annotated[int, typer.Option(min=0, help="T, contacts after which sites seen are counted")] = 30,
     patients: Annotated[float, typer.Option(help="the epsilon that privacy may cost a patient in the whole run")] = 3.0,
+    together: Annotated[
+        bool, typer.Option("--together", callback=_say_together, is_eager=True, help="say what goes together, and end")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(help="a folder for a figure of the bound over delta, n and m", show_default=False),

@@ -237,7 +237,7 @@ def report(
 
     Made from the hospital's own disk; nothing is sent.
     """
-    from fedsmall.sim.report.sites.hospital import own_run, page
+    from fedsmall.sim.report.hospital import own_run, page
     from fedsmall.sim.runs.files import write
 
     site = site_of(kit, home)

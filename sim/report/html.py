@@ -1,54 +1,66 @@
-"""report.html: one file that needs nothing else, made from a run's folder alone by the templates beside this module."""
+"""report.html: one file that needs nothing else, made from a run's folder alone: a list of sections for each run."""
 
-import base64
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
-from matplotlib.figure import Figure
 
 from fedsmall.data.outcomes import ORDINAL
 from fedsmall.entry_points import extensions, load_extension
-from fedsmall.evaluation.clinical import precision_recall, roc
+from fedsmall.errors import PlanError
 from fedsmall.evaluation.statistics import interval
 from fedsmall.models.own_models import has_own_models
+from fedsmall.package.card import words
 from fedsmall.plan import Plan
-from fedsmall.sim.report import figures
-from fedsmall.sim.report.cards import model_card
+from fedsmall.sim.report import facts, figures
 from fedsmall.sim.report.chain import chain
-from fedsmall.sim.report.clinical import figures as clinical_figures
-from fedsmall.sim.report.clinical.shown import Clinical, class_names, clinical, participants
-from fedsmall.sim.report.clinical.subgroups import FLOOR, subgroups
-from fedsmall.sim.report.clinical.tripod import tripod
-from fedsmall.sim.report.css import style_sheet
-from fedsmall.sim.report.facts import (
-    BLIND,
-    READER_HEADS,
-    blind,
-    ensemble_sentences,
-    leaves_a_site,
-    looked_at,
-    readers,
-    stop_sentences,
-    unseen_heads,
-    unseen_rows,
-    unseen_sentences,
+from fedsmall.sim.report.model import (
+    Clinical,
+    Outcome,
+    at_sites,
+    class_names,
+    clinical,
+    clinical_sections,
+    grades,
+    outcome,
+    outcome_sections,
+    question,
 )
-from fedsmall.sim.report.outcomes.grades import graded_half
-from fedsmall.sim.report.outcomes.half import Shown, asked, outcome_half
+from fedsmall.sim.report.real_sites import at_home, real_sections, real_sentences, repeat
+from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Section
 from fedsmall.sim.report.sentences import amount, named, p_of, sentences, short, value, with_interval
-from fedsmall.sim.report.sites.at_home import at_home, real_sentences, repeat
-from fedsmall.sim.report.sites.figures import drawings
-from fedsmall.sim.report.style import Style
+from fedsmall.sim.report.style import Style, style_sheet
 from fedsmall.sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
+from fedsmall.sim.report.tripod import participants, tripod
+from fedsmall.sim.runs.chosen import chosen, main_method
 from fedsmall.sim.runs.files import as_csv, write
-from fedsmall.sim.runs.folder import PlanRun, Run, engine_of
+from fedsmall.sim.runs.folder import PACKAGES, PlanRun, Run, engine_of, stem
 from fedsmall.sim.runs.scenario import FILES
 
 MANY_SITES = 12
+CARD = Markup("""<h3>Use the model</h3>
+<p><code>fedsmall predict {} NEW.csv</code> says what the models of {} make of new rows. It is no medical device.</p>
+<details><summary>The model card ({}, seed {})</summary>
+<pre>{}</pre></details>""")
+TWO_CLASSES = Markup(
+    "The classes are <b>{0}</b> and <b>{1}</b>; the positive class, of which the probability is told, is <b>{1}</b>. "
+    "(<code>classes = [...]</code> in the task puts another one last.)"
+)
+COMPARED = "{} {}: mean over runs, with its 95% interval. Differences are between {} models, seed by seed."
+UNSEEN = (
+    "{}: every patient judged by models that never saw {} (validate). Intervals are for the average over hospitals "
+    "such as these; a single one varies more."
+)
+READABLE = (
+    "Of how many patients the whole record, within 1%, could be read from what was sent (seed {}): change of weights "
+    "over change of bias of each unit behind the input. A lower bound: other attacks find more."
+)
+ABRIDGED = (
+    "Collins et al. 2024, BMJ 385:e078378, abridged. What is not answered here is for the authors of a study to say."
+)
 
 
 def write_report(folder: Path, runs: Sequence[Run], title: str, about: str = "") -> Path:
@@ -60,13 +72,43 @@ def write_report(folder: Path, runs: Sequence[Run], title: str, about: str = "")
 
 def page(runs: Sequence[Run], title: str, about: str = "") -> str:
     """The whole page."""
-    template = TEMPLATES.get_template("page.html")
-    return template.render(runs=runs, title=title, about=about, css=style_sheet())
+    return fill("page.html", runs=runs, title=title, about=about)
+
+
+def fill(template: str, **words: Any) -> str:
+    """A page from its template, with the one style sheet in it."""
+    return TEMPLATES.get_template(template).render(css=style_sheet(), **words)
 
 
 def table_of(shown: Table) -> str:
-    """A table as HTML."""
-    return str(TEMPLATES.get_template("table.html").module.table_of(shown))  # type: ignore[attr-defined]
+    """A table of methods as HTML."""
+    return str(TEMPLATES.get_template("sections.html").module.cells(methods(shown)))  # type: ignore[attr-defined]
+
+
+def methods(shown: Table) -> Cells:
+    """Methods side by side."""
+    place = f"on {shown.where}" if shown.where else "on the test samples"
+    if shown.whose != "common" and not shown.where:
+        place = "on the sites' own test samples"
+    whose = "common" if shown.whose == "common" else "the sites' own"
+    heads = ["method", "common model", "sites' own models", "spread over sites"]
+    rows: list[list[object]] = []
+    for row in shown.rows:
+        means = [with_interval(shown, mean) if mean else SMALL.format("none") for mean in (row.common, row.sites)]
+        lead: list[object] = ["", ""]
+        if row.lead:
+            mean, opened, ends = short(shown, row.lead).partition(" (")
+            below = Markup("<br>") + SMALL.format(ends.removesuffix(")")) if opened else Markup()
+            lead = [escape(mean) + below, p_of(shown, row.lead)]
+        spread = "" if row.spread is None else value(shown, row.spread)
+        rows.append([row.label, *means, spread, *(lead if shown.reference or row.lead else [])])
+    labels = [row.label for row in shown.rows]
+    return Cells(
+        [*heads, *([f"{shown.reference} minus this", "p"] if shown.reference else [])],
+        rows,
+        COMPARED.format(named(shown.metric).capitalize(), place, whose),
+        reference=labels.index(shown.reference) if shown.reference in labels else None,
+    )
 
 
 def shown_scenario(run: Run) -> dict[str, Any]:
@@ -77,7 +119,7 @@ def shown_scenario(run: Run) -> dict[str, Any]:
     return shown
 
 
-def facts(run: Run) -> list[str]:
+def run_facts(run: Run) -> list[str]:
     """What was run, on what."""
     about, plan = run.about, run.plans[0]
     low, high = about.get("samples_per_site", (0, 0))
@@ -95,13 +137,6 @@ def names_of(plans: Sequence[Plan]) -> str:
     """The first plans by name, and how many more there are."""
     names = [f"{plan.method.label} (seed {plan.seed})" for plan in plans]
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-def place_of(shown: Table) -> str:
-    """The samples that a table's models are judged on."""
-    if shown.where:
-        return f"on {shown.where}"
-    return "on the test samples" if shown.whose == "common" else "on the sites' own test samples"
 
 
 def further_samples(run: Run) -> list[str]:
@@ -127,6 +162,88 @@ def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float | None]]:
     return found if len(sites) <= MANY_SITES else {}
 
 
+def question_section(run: Run, shown: Clinical | None) -> Section:
+    """What is asked of which classes, and what was run."""
+    about: list[str] = [run.scenario.about or question(run)]
+    if shown:
+        names = shown.classes
+        several = f"The {len(names)} classes are {', '.join(names)}; curves are of each against the rest."
+        about.append(TWO_CLASSES.format(*names) if shown.two else several)
+    return Section("The question", "question", [Markup(" ").join(about)], notes=["; ".join(run_facts(run))])
+
+
+def participant_sections(run: Run) -> list[Section]:
+    """Who took part, with how many of each class; none where a folder does not say."""
+    sites = participants(run)
+    if not sites:
+        return []
+    held_out = bool(sites[0].held_out)
+    names = class_names(run, len(sites[0].train))
+    heads = ["site", "training", *names, *(["held out", *names] if held_out else [])]
+    rows = [
+        [site.name, sum(site.train), *site.train, *([sum(site.held_out), *site.held_out] if held_out else [])]
+        for site in sites
+    ]
+    judged = ", and held out to judge by" * held_out
+    caption = f"Samples of each class to train on{judged} (seed {run.plans[0].seed})."
+    return [Section("Who took part", "who", table=Cells(heads, rows, caption))]
+
+
+def unseen_tables(run: Run) -> list[Section]:
+    """What to expect where models were validated by routes."""
+    heads = ["method", *facts.unseen_heads(), "accuracy, worst and best hospital"]
+    return [
+        Section(
+            table=Cells(
+                heads,
+                rows,
+                UNSEEN.format(where[0].upper() + where[1:], "the patient" if "patients" in where else "its hospital"),
+            )
+        )
+        for where, rows in facts.unseen_rows(run).items()
+    ]
+
+
+def sent_table(run: Run, shown: Table) -> Cells:
+    """What every method sent."""
+    sites = max(run.about.get("sites", 1), 1)
+    rows = [
+        [row.label, f"{row.contacts:g}", amount(row.bytes_sent), amount(row.bytes_sent / sites)]
+        for row in shown.of_methods
+    ]
+    return Cells(["method", "contacts", "bytes sent, all sites", "bytes per site"], rows)
+
+
+def readers_table(run: Run) -> Cells | None:
+    """Whose records could be read by whom; None where that was not counted."""
+    rows = [[row.label, row.patients, *row.cells] for row in facts.readers(run)]
+    return (
+        Cells(["method", "patients", *facts.READER_HEADS], rows, READABLE.format(run.plans[0].seed)) if rows else None
+    )
+
+
+def site_by_site_section(run: Run, shown: Table) -> list[Section]:
+    """The common models on each site's own held-out samples, in simulations of a few sites."""
+    means = {} if run.real else site_by_site(run, shown.metric)
+    if not means:
+        return []
+    rows = [
+        [label, *("not estimable" if mean is None else value(shown, mean) for mean in sites.values())]
+        for label, sites in means.items()
+    ]
+    whose = "layers, completed with the site's own," if has_own_models(run.plans[0]) else "model"
+    caption = (
+        f"{named(shown.metric).capitalize()} of the common {whose} on each site's own held-out samples, mean over runs."
+    )
+    return [Section("Site by site", table=Cells(["method", *next(iter(means.values()))], rows, caption))]
+
+
+def tripod_table(run: Run, shown: Clinical | None) -> Cells:
+    """TRIPOD+AI, item by item."""
+    rows = [[item.number, item.asks, item.answer or "not answered here"] for item in tripod(run, shown)]
+    return Cells(["item", "what it asks", "where"], rows, ABRIDGED, words=(1, 2))
+
+
 def events_of(run: Run) -> list[tuple[PlanRun, dict[str, Any]]]:
     """Every event with the plan run in which it happened."""
     return [(one, event) for one in run.done for event in one.events]
@@ -141,33 +258,46 @@ def part_of(run: Run, extension: str, name: str) -> Markup:
     return load_extension("fedsmall.pages", extension).part(run, name)  # type: ignore[no-any-return]
 
 
-def svg(figure: Figure, title: str) -> Markup:
-    """A figure as an element of the page."""
-    return Markup(figures.svg(figure, str(escape(title))))
+def events_table(events: Sequence[tuple[PlanRun, dict[str, Any]]]) -> Cells:
+    """What happened, by round."""
+    rows = [
+        [one.label, one.plan.seed, event["t"], event["site"], event.get("reason") or event["kind"]]
+        for one, event in events
+    ]
+    return Cells(["method", "seed", "round", "site", "what happened"], rows, words=(3, 4))
 
 
-def contents(run: Run, shown: Clinical | None, other: Shown | None = None) -> Markup:
-    """Links to the parts of a run's section."""
+def failed_table(run: Run) -> Cells:
+    """The plans that failed."""
+    rows = [[each["label"], each["seed"], each["reason"]] for each in run.failed]
+    return Cells(["method", "seed", "why"], rows, words=(2,))
+
+
+def model_card(run: Run) -> Markup:
+    """The command that uses the model, and its card; nothing where no model was kept."""
+    try:
+        label = main_method(run)
+        one = next(one for one in run.done if one.label == label and run.has_packages(one))
+        stored = chosen(run, label, one.plan.seed)[0]
+    except PlanError:  # an older run, one of several runs, or sites with models of their own
+        return Markup()
+    package = f"{run.place}/{PACKAGES}/{stem(one, stored.package.whose)}"
+    return CARD.format(shlex.quote(run.place), label, label, one.plan.seed, escape(words(*stored, package)))
+
+
+def links(run: Run, shown: Clinical | None, other: Outcome | None = None) -> list[tuple[str, str]]:
+    """The parts of a run's section to which its page links, with what they are called."""
     parts = {"question": "question", "who": "who took part" if participants(run) else ""}
     if shown:
         parts |= {"model": "model", "thresholds": "thresholds" if shown.two else "", "ranking": "ranking, calibration"}
         parts |= {"grades": "grades" if run.about["task"].get("loss") == ORDINAL else ""}
-        parts |= {
-            "hospitals": "hospitals" if shown.sites else "",
-            "subgroups": "subgroups" if shown.said.groups else "",
-        }
+        parts |= {"hospitals": "hospitals" if at_sites(shown) else ""}
+        parts |= {"subgroups": "subgroups" if shown.said.groups else ""}
     if other:
         parts |= {"model": "model", "hospitals": "hospitals" if other.sites else ""}
     parts |= {"real": "real hospitals"} if at_home(run) else {}
     parts |= {"methods": "methods", "traffic": "traffic", "events": "events", "plan": "plan", "tripod": "TRIPOD+AI"}
-    links = [f'<a href="#{anchor(run)}-{part}">{words}</a>' for part, words in parts.items() if words]
-    return Markup("<nav>{}</nav>").format(Markup(" ".join(links)))
-
-
-def data_link(text: str, name: str) -> Markup:
-    """A link to the numbers behind a figure, which are in the page itself."""
-    content = base64.b64encode(text.encode()).decode()
-    return Markup('<a download="{}" href="data:text/csv;base64,{}">data (CSV)</a>').format(name, content)
+    return [(part, name) for part, name in parts.items() if name]
 
 
 def overview_data(run: Run) -> str:
@@ -201,92 +331,17 @@ def dashes_of(look: Style) -> str:
     return "" if isinstance(look.dashes, str) else " ".join(f"{2 * length:g}" for length in look.dashes[1])
 
 
-def curves_of(shown: Clinical) -> list[tuple[Figure, str, str, str, str]]:
-    """The figures of the clinical half: figure, title, caption, data, and the name of the file of the data."""
-    band = "Band: 95% interval of the mean over seeds, point by point." if len(shown.of_seeds) > 1 and shown.two else ""
-    thick = "Thick: the model that is shown; thin: other methods, mean over seeds." if shown.two else ""
-    roc_points = clinical_figures.curve_data(shown, roc, ("false_positive_rate", "sensitivity"))
-    pr_points = clinical_figures.curve_data(shown, precision_recall, ("recall", "precision"))
-    bins = clinical_figures.calibration_data(shown)
-    bars = "Ten bins; upright: Wilson's interval of each." if shown.two else "Ten bins."
-    draw = clinical_figures
-    return [
-        (draw.roc_figure(shown), "ROC curve", f"ROC curve. {thick} {band}", roc_points, "roc.csv"),
-        (
-            clinical_figures.pr_figure(shown),
-            "precision and recall",
-            f"Precision and recall. {band}",
-            pr_points,
-            "pr.csv",
-        ),
-        (draw.calibration_figure(shown), "calibration", f"Calibration. {bars}", bins, "calibration.csv"),
-    ]
-
-
 def anchor(run: Run) -> str:
     """The name by which the page links to a run."""
     return "run-" + "".join(letter if letter.isalnum() else "-" for letter in run.scenario.name)
 
 
-TEMPLATES = Environment(
-    loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
+USED = (  # by the templates
+    *(amount, anchor, at_home, by_label, chain, clinical, clinical_sections, course_data, dashes_of, events_of),
+    *(events_table, failed_table, further_samples, grades, links, methods, metrics_of, model_card, named, names_of),
+    *(outcome, outcome_sections, overview_data, participant_sections, question_section, readers_table, real_sections),
+    *(real_sentences, repeat, sent_table, sentences, shown_scenario, site_by_site_section, table, part_of),
+    *(tripod_table, unseen_tables, figures.course_looks),
 )
-USED: tuple[Callable[..., Any], ...] = (
-    *(
-        amount,
-        anchor,
-        asked,
-        at_home,
-        blind,
-        by_label,
-        chain,
-        class_names,
-        clinical,
-        contents,
-        course_data,
-        dashes_of,
-        figures.course_looks,
-        overview_data,
-        curves_of,
-        data_link,
-        drawings,
-        events_of,
-        facts,
-        further_samples,
-        has_own_models,
-        leaves_a_site,
-        model_card,
-        metrics_of,
-        named,
-    ),
-    *(
-        looked_at,
-        outcome_half,
-        graded_half,
-        names_of,
-        p_of,
-        part_of,
-        participants,
-        tripod,
-        place_of,
-        readers,
-        real_sentences,
-        repeat,
-        sentences,
-        short,
-        shown_scenario,
-        site_by_site,
-        stop_sentences,
-        subgroups,
-        svg,
-        table,
-        ensemble_sentences,
-        unseen_heads,
-        unseen_rows,
-        unseen_sentences,
-        value,
-        with_interval,
-    ),
-)
-TEMPLATES.globals |= {function.__name__: function for function in USED} | {"figures": figures, "toml": tomli_w.dumps}
-TEMPLATES.globals |= {"BLIND": BLIND, "HEADS": READER_HEADS, "FLOOR": FLOOR}
+TEMPLATES.globals |= {function.__name__: function for function in USED}
+TEMPLATES.globals |= {"figures": figures, "facts": facts, "toml": tomli_w.dumps}

@@ -4,8 +4,11 @@ Colours are those of Okabe and Ito, told apart by colour-blind readers; markers 
 """
 
 from collections.abc import Sequence
+from importlib.resources import files
 from math import cos, pi, sin
 from typing import NamedTuple
+
+from markupsafe import Markup
 
 from fedsmall.methods import METHODS
 from fedsmall.plan import Method
@@ -102,3 +105,8 @@ def place_on_circle(number: int, count: int) -> Place:
 def short_name(name: str, longest: int = LONGEST) -> str:
     """A name as it fits beside a dot."""
     return name if len(name) <= longest else name[: longest - 1] + "…"
+
+
+def style_sheet() -> Markup:
+    """The text of report.css, the one style sheet of all pages, to stand in a page as it is."""
+    return Markup((files(__package__) / "report.css").read_text(encoding="utf-8"))

@@ -12,8 +12,8 @@ from fedsmall.sim.report.facts import (
     uncovered,
     unseen_sentences,
 )
+from fedsmall.sim.report.real_sites import real_sentences
 from fedsmall.sim.report.sentences import amount, named, sentences, short, with_interval
-from fedsmall.sim.report.sites.at_home import real_sentences
 from fedsmall.sim.report.tables import Table, by_label, table
 from fedsmall.sim.runs.folder import Run
 

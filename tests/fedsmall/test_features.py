@@ -187,6 +187,13 @@ def test_who_goes_with_whom_is_mutual():
     assert 'optimizer = "adam"' not in refused["groups"]
 
 
+def test_a_command_says_what_goes_together(fedsmall):
+    code, said, _ = fedsmall("plan", "--together")
+
+    assert code == 0
+    assert 'rule = "scaffold": not with ' in " ".join(said.split())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", EXAMPLES)
 def test_two_features_that_go_together_run(first):

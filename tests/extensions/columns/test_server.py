@@ -21,7 +21,7 @@ from fedsmall.sim.cli.app import main
 from fedsmall.sim.consortium import keys, members, runs
 from fedsmall.sim.consortium.server_app import finished
 from fedsmall.sim.engines.inprocess import act_as_server
-from fedsmall.sim.report.sites.hospital import own_run, page
+from fedsmall.sim.report.hospital import own_run, page
 from fedsmall.strategies.server.heads import Heads
 from fedsmall.strategies.server.retrying_grid import RetryingGrid
 from tests.sim.consortium.desk import Desk, Wire

@@ -17,7 +17,7 @@ from fedsmall.sim.cli.app import main
 from fedsmall.sim.consortium.opened import opened
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.report.html import page
-from fedsmall.sim.report.sites.at_home import at_home
+from fedsmall.sim.report.real_sites import at_home
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import REAL_SITES, read
 from fedsmall.sim.runs.merge import merge

@@ -17,9 +17,9 @@ from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.sim.api import Result
 from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.report.hospital import own_run
+from fedsmall.sim.report.hospital import page as own_page
 from fedsmall.sim.report.html import page
-from fedsmall.sim.report.sites.hospital import own_run
-from fedsmall.sim.report.sites.hospital import page as own_page
 from fedsmall.sim.runs.folder import read
 from fedsmall.tasks import build_federation
 from tests.sim.consortium.real_run import NAMES, real_run

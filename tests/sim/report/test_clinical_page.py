@@ -11,8 +11,8 @@ import pytest
 from sklearn import calibration, metrics
 
 from fedsmall.sim import run
-from fedsmall.sim.report.clinical.shown import clinical
 from fedsmall.sim.report.html import page
+from fedsmall.sim.report.model import clinical
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.merge import merge
 from tests.sim.report.test_html import Nesting
@@ -210,7 +210,7 @@ def test_folds_are_shown_together_each_on_what_it_has_not_seen(tmp_path):
 def test_a_number_in_the_scenario_is_the_chosen_threshold(tmp_path):
     whole = made(tmp_path, sites=hospitals(), threshold=0.25, methods=["FedDC"])
 
-    assert clinical(whole).chosen[0] == ("as the scenario says", 0.25)
+    assert clinical(whole).thresholds[0] == ("as the scenario says", 0.25)
 
 
 def test_an_older_folder_opens_in_report_and_compare(folder, tmp_path, fedsmall):

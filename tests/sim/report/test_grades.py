@@ -13,13 +13,11 @@ from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.package import export as exporting
 from fedsmall.package.predictor import together
 from fedsmall.sim.api import Result
-from fedsmall.sim.report.html import page
-from fedsmall.sim.report.outcomes.grades import graded_half
+from fedsmall.sim.report.model import grades
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import Scenario
 from tests.sim.engines import test_outcomes as sources
-from tests.sim.report.test_html import Nesting
 
 X, Y = (getattr(sources.grades(None, 0).train[NOWHERE], name) for name in ("x", "y"))
 
@@ -48,20 +46,8 @@ def first_of(run):
     return next(one for one in run.done if one.label == "FedDC" and one.plan.seed == 0)
 
 
-def test_the_page_says_how_far_off_grades_are(run):
-    html = page([read(run.folder)], "graded")
-
-    parser = Nesting()
-    parser.feed(html)
-    assert parser.open == []
-    for words in ("Grades</h3>", "quadratic weighted kappa", "recall of mild", "above no", "called worst"):
-        assert words in html
-    assert 'href="#run-graded-grades"' in html
-    assert "Model at thresholds</h3>" not in html
-
-
 def test_what_is_shown_is_what_the_run_measured_and_what_scikit_learn_finds(run):
-    shown, said = graded_half(read(run.folder)), run.predictions_of(first_of(run))
+    shown, said = grades(read(run.folder)), run.predictions_of(first_of(run))
 
     told, called = {each.name: each.of_samples for each in shown.worth}, said["probabilities"].argmax(axis=1)
     common = first_of(run).row["common"]
@@ -79,7 +65,7 @@ def test_classes_without_an_order_have_no_such_part(run):
     other = read(run.folder)
     other.about["task"]["loss"] = "cross_entropy"
 
-    assert graded_half(other) is None
+    assert grades(other) is None
 
 
 def test_the_trivial_row_has_no_kappa_and_names_the_commonest(run):

@@ -13,8 +13,8 @@ from fedsmall.clients.site_request import agreed
 from fedsmall.clients.telling.run_end import own_evaluation
 from fedsmall.errors import PolicyError
 from fedsmall.sim.cli.app import main
+from fedsmall.sim.report.hospital import own_run, page
 from fedsmall.sim.report.html import page as run_page
-from fedsmall.sim.report.sites.hospital import own_run, page
 from fedsmall.sim.runs.folder import read
 from tests.sim.consortium.real_run import NAMES, plan_of, real_run
 

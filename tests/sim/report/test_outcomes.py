@@ -14,7 +14,7 @@ from fedsmall.package import export as exporting
 from fedsmall.package.predictor import Labeller, Regressor, SurvivalModel, together
 from fedsmall.sim.api import Result
 from fedsmall.sim.report.html import page, write_report
-from fedsmall.sim.report.outcomes.half import LEAST, outcome_half
+from fedsmall.sim.report.model import LEAST, outcome
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import Scenario
@@ -67,7 +67,7 @@ def test_the_page_shows_the_model_of_an_outcome_and_no_threshold(run, kind):
 
 
 def test_what_is_shown_is_what_the_run_measured(run, kind):
-    shown = outcome_half(read(run.folder))
+    shown = outcome(read(run.folder))
     first = next(one for one in run.done if one.label == "FedDC" and one.plan.seed == 0)
 
     told = {each.name: each for each in shown.worth}
@@ -189,9 +189,9 @@ def test_predictions_in_python_have_named_columns(run, kind, tmp_path):
 
 
 def test_hospitals_with_few_samples_are_not_shown(run):
-    shown = outcome_half(run)
+    shown = outcome(run)
 
-    assert all(at.samples >= LEAST for at in shown.sites)
+    assert all(samples >= LEAST for _, samples, _ in shown.sites)
 
 
 def test_a_report_is_written_anew_from_the_folder_alone(run, kind, tmp_path):

@@ -1,14 +1,11 @@
 """What a run says of the privacy that its methods promise: on the terminal, in the report, and in its record."""
 
-import io
 import json
 
 import pytest
-from rich.console import Console
 
 from fedsmall.privacy.patient_level import epsilon_of, protection_of
-from fedsmall.sim.report.facts import leaves_a_site, promises
-from fedsmall.sim.report.terminal import print_run
+from fedsmall.sim.report.facts import promises
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import build
 from fedsmall.tasks import build_federation
@@ -54,31 +51,3 @@ def test_an_epsilon_that_was_asked_for_is_kept_by_every_site(run):
     spent = run.done[2].row["privacy"]
 
     assert 2.99 < spent["epsilon_least"] <= spent["epsilon"] <= 3
-
-
-def test_who_promises_nothing_is_not_said_to(run):
-    assert {text.split(" promises")[0] for text in promises(run)} == {"by noise", "by epsilon", "site"}
-
-
-def test_terminal_and_report_say_it_in_the_same_words(run):
-    told = io.StringIO()
-    print_run(Console(file=told, width=400), run)
-
-    for sentence in promises(run):
-        assert sentence in told.getvalue()
-        assert sentence in leaves_a_site(run)
-
-
-def test_what_a_site_sends_is_said_as_it_is(run):
-    said = " ".join(leaves_a_site(run))
-
-    assert "Noise is in every local step under by noise, by epsilon" in said
-    assert "what leaves is clipped and noised under site" in said
-    assert "other methods send the model as it was trained" in said
-
-
-def test_which_models_the_server_sees_is_said_by_method(run):
-    said = " ".join(leaves_a_site(run))
-
-    assert "but for those handed on under hidden, which are sealed, and those averaged under hidden, summed," in said
-    assert "the sum alone (experimental). In a simulation seals and masks are left out" in said

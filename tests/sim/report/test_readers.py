@@ -52,17 +52,6 @@ def test_they_are_counted_on_the_first_seed_and_kept_in_the_result_files(run: Ru
     assert readers(read(run.folder)) == readers(run)
 
 
-def test_the_terminal_and_the_page_say_it_with_what_to_write(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    print_run(terminal(), run)
-    shown, html = " ".join(capsys.readouterr().out.split()), page([run], "t")
-
-    found = next(row for row in readers(run) if row.label == "FedDC").read
-    assert f"FedDC: the server {found['server']} of 12; any next site {found['neighbours']}" in shown
-    assert "privacy = {blur = 1}" in shown
-    assert "Patients that could be read" in html
-    assert f"<td>FedDC</td><td>12</td><td>{found['server']}</td><td>{found['neighbours']}</td>" in html
-
-
 def test_a_model_that_shows_this_attack_nothing_is_not_called_safe() -> None:
     images = {**TABLE, "task": "digits", "model": "cnn", "model_options": {"norm": "group"}, "seeds": [0], "rounds": 1}
     run = execute(build({**images, "method": [{"name": "FedAvg", "aggregate_every": 1}]}))

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from fedsmall.sim.report.facts import stop_sentences
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
@@ -33,18 +32,6 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     execute(build(SCENARIO), folder)
     return read(folder)
-
-
-def test_each_method_says_when_it_ended_which_model_it_keeps_and_why(run):
-    said = dict(zip(("Standalone", "FedAvg", "by routes"), stop_sentences(run), strict=True))
-
-    kept = sorted(one.row["chosen"] for one in run.done if one.label == "FedAvg")
-    assert said["by routes"].startswith("by routes ended early (round")
-    assert f"its model of round {kept[0]}" in said["FedAvg"]
-    assert "the 15 samples at 5 sites that were kept back from training was lowest" in said["FedAvg"]
-    assert "60 training samples of 5 hospitals, none of which the judged model had seen," in said["by routes"]
-    assert "its models of round" in said["Standalone"]
-    assert all(sentence.endswith("Test samples had no say.") for sentence in said.values())
 
 
 def test_the_row_is_that_of_the_round_that_is_kept_and_the_package_is_its_model(run):

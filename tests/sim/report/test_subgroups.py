@@ -10,10 +10,9 @@ from fedsmall.data.subgroups import read_subgroups
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Plan
-from fedsmall.sim.report.clinical.shown import Said, clinical
-from fedsmall.sim.report.clinical.subgroups import _place, hidden_groups, subgroups
-from fedsmall.sim.report.clinical.tripod import tripod
 from fedsmall.sim.report.html import page
+from fedsmall.sim.report.model import Said, _place, clinical, hidden_groups, subgroups
+from fedsmall.sim.report.tripod import tripod
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
@@ -96,7 +95,7 @@ def test_the_page_shows_them_and_tripod_says_where(run):
 
 def test_without_subgroups_tripod_says_that_there_are_none(run):
     shown = clinical(run)
-    without = SimpleNamespace(said=shown.said._replace(groups={}), sites=[])
+    without = SimpleNamespace(said=shown.said._replace(groups={}), two=False)
 
     answers = {item.number: item.answer for item in tripod(run, without)}
 

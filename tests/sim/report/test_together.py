@@ -3,10 +3,8 @@
 import pytest
 
 from fedsmall.sim.report.facts import ensemble_sentences
-from fedsmall.sim.report.html import page
-from fedsmall.sim.report.terminal import print_run, terminal
 from fedsmall.sim.runs.execute import execute
-from fedsmall.sim.runs.folder import Run, read
+from fedsmall.sim.runs.folder import Run
 from fedsmall.sim.runs.scenario import build
 
 TABLE = {
@@ -51,14 +49,3 @@ def test_an_ensemble_says_how_far_its_members_differ(run: Run) -> None:
 
     assert f"the members differ by {50 * sum(row['deviation'] for row in spreads):.1f} points" in line
     assert all(row["information"] > 0 for row in spreads)
-
-
-def test_the_lines_are_on_the_page_and_on_the_terminal_of_a_run_that_was_read_again(run: Run, capsys) -> None:
-    again = read(run.folder)
-
-    print_run(terminal(), again)
-
-    said = " ".join(capsys.readouterr().out.split())
-    for line in ensemble_sentences(again):
-        assert line in page([again], "t").replace("&#39;", "'")
-        assert line in said

@@ -4,7 +4,7 @@ import html
 
 import pytest
 
-from fedsmall.sim.report.facts import expectation, unseen_rows, unseen_sentences
+from fedsmall.sim.report.facts import expectation, unseen_sentences
 from fedsmall.sim.report.html import page
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
@@ -55,17 +55,6 @@ def test_of_fewer_hospitals_than_routes_it_speaks_of_their_own_next_patients_and
     of_patients = shown.partition("At these hospitals")[2].partition("</table>")[0]
     assert "<td>of patients</td>" in of_patients
     assert "<td>routes</td>" not in of_patients
-
-
-def test_the_page_and_the_folder_hold_it(run):
-    shown = html.unescape(page([run], "t"))
-
-    assert unseen_sentences(run)[0] in shown
-    assert "accuracy, worst and best hospital" in shown
-    assert all(cell in shown for rows in unseen_rows(run).values() for row in rows for cell in row)
-    assert "it tells sums and binned counts over its samples at evaluations" in shown
-    hospitals = next(one.row["validation"]["hospitals"] for one in run.done if one.label == "routes")
-    assert {each["samples"] for each in hospitals.values()} == {8}
 
 
 def test_without_an_interval_none_is_told():

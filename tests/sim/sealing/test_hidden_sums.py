@@ -13,8 +13,8 @@ from fedsmall.sealing.tallies import TOGETHER, apart, flat, judged, judged_shape
 from fedsmall.sealing.words import BEFORE, OF
 from fedsmall.sim.consortium.records.finished import write_run
 from fedsmall.sim.report.html import page
-from fedsmall.sim.report.sites.at_home import at_home
-from fedsmall.sim.runs.folder import sums_from_json as read_run
+from fedsmall.sim.report.real_sites import at_home
+from fedsmall.sim.runs.folder import read as read_run
 from fedsmall.strategies.server.deployment import write_outcome
 from fedsmall.wire import CONFIG, VALIDATE
 from tests.sim.engines.test_one_algorithm import assert_equal_bits, federation_of

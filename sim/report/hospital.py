@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import tomli_w
 from scipy.special import logit
 
 from fedsmall.audit_log import LogCheck
@@ -30,8 +29,7 @@ from fedsmall.evaluation.outputs import outputs_of
 from fedsmall.federation import Task
 from fedsmall.package.record import COMMON, Package
 from fedsmall.privacy.site_level import epsilon
-from fedsmall.sim.report.css import style_sheet
-from fedsmall.sim.report.html import TEMPLATES
+from fedsmall.sim.report.html import fill
 from fedsmall.sim.runs.folder import PlanRun, Run, prediction_key
 from fedsmall.sim.runs.scenario import as_toml, of_plan
 from fedsmall.wire import Arrays
@@ -136,9 +134,8 @@ def _leaves(kind: str) -> str:
 
 def page(own: OwnRun) -> str:
     """The whole page."""
-    template = TEMPLATES.get_template("hospital.html")
     shown, now = as_run(own), datetime.now(UTC).isoformat(timespec="minutes")[:16].replace("T", " ")
-    return template.render(own=own, run=shown, css=style_sheet(), now=now, listed=LISTED, toml=tomli_w.dumps)
+    return fill("hospital.html", own=own, run=shown, now=now, listed=LISTED)
 
 
 def as_run(own: OwnRun) -> Run | None:

@@ -4,9 +4,10 @@ Source: Collins et al. 2024, "TRIPOD+AI statement: updated guidance for reportin
 regression or machine learning methods", BMJ 385:e078378. The items are abridged.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from fedsmall.sim.report.clinical.shown import Clinical, participants
+from fedsmall.sim.report.model import MOST_SITES, Clinical, at_sites
 from fedsmall.sim.runs.folder import PACKAGES, Run
 
 
@@ -18,13 +19,28 @@ class Item(NamedTuple):
     answer: str = ""
 
 
+class Participant(NamedTuple):
+    """A site that took part: how many of each class it trains on and holds out."""
+
+    name: str
+    train: Sequence[int]
+    held_out: Sequence[int]
+
+
+def participants(run: Run) -> list[Participant]:
+    """Who took part, with how many of each class; none where a folder does not say, or too many to read."""
+    counts: dict[str, dict[str, Any]] = run.about.get("class_counts") or {}
+    found = [Participant(name, each["train"], each["held_out"]) for name, each in sorted(counts.items())]
+    return found if len(found) <= MOST_SITES else []
+
+
 def tripod(run: Run, shown: Clinical | None) -> list[Item]:
     """The list for a run, whose clinical half is ``shown``."""
     dealt = any(plan.sites for plan in run.plans)
     real = "Over real hospitals" if run.real else ""
     counts = "Who took part" if participants(run) else real
     errors = "Model at thresholds; Ranking and calibration" if shown else real
-    by_site = "Hospital by hospital" if shown and shown.sites else real
+    by_site = "Hospital by hospital" if shown and at_sites(shown) else real
     groups = bool(shown and shown.said.groups)
     scenario = "Plan, versions, and how to repeat this"
     return [

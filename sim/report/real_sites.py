@@ -1,0 +1,305 @@
+"""What a run over real sites shows on its page: every figure is of patients who never left their hospital."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+
+from fedsmall.data.outcomes import kind_of
+from fedsmall.evaluation.clinical import AtThreshold, Estimate, of_counts, wilson
+from fedsmall.sim.report import curves
+from fedsmall.sim.report.model import HALF, class_names
+from fedsmall.sim.report.sections import SMALL, Cells, Drawing, Section, number, share
+from fedsmall.sim.report.sentences import amount, named, plural
+from fedsmall.sim.report.style import looks
+from fedsmall.sim.runs.folder import PlanRun, Run
+
+NONE = Estimate(float("nan"), float("nan"), float("nan"))
+LEAST_TOLD = 0.0005  # of what bins may hide of an AUC
+COUNTED = ("answers", "refused", "silent", "sent", "came")
+SHOWN = ("kappa", "auc", "accuracy", "balanced_accuracy", "brier", "loss", "ece", "mae", "rmse")
+OF_LABELS = ("auc", "macro_f1", "subset_accuracy", "label_accuracy", "brier", "loss")
+WORDS = {"loss": "loss", "ece": "calibration error (ECE)"}
+
+
+class Home(NamedTuple):
+    """One hospital: how many it ``trained`` on, as it said, and on how many it judged the model; what that came to.
+
+    ``brier`` is NaN where there is none; ``errors`` are at even odds, None where classes are not two.
+    """
+
+    site: str
+    trained: int | None
+    judged: int
+    area: Estimate
+    accuracy: Estimate
+    errors: AtThreshold | None
+    brier: float
+
+
+@dataclass(frozen=True)
+class AtHome:
+    """One run over real sites, as its page shows it; ``classes`` or ``labels`` are the names of what is predicted."""
+
+    one: PlanRun
+    classes: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def real(self) -> dict[str, Any]:
+        """What only a run over real sites has."""
+        found: dict[str, Any] = self.one.row["real"]
+        return found
+
+    @property
+    def judged(self) -> dict[str, Any]:
+        """What hospitals have told of the model on the patients whom they hold out; empty where none has."""
+        found: dict[str, Any] = self.real.get("judged", {})
+        return found
+
+    @property
+    def together(self) -> dict[str, Any]:
+        """What the sums of all sites say; empty where none were told."""
+        found: dict[str, Any] = self.judged.get("together", {})
+        return found
+
+    @property
+    def two(self) -> bool:
+        """Whether there are two classes."""
+        return len(self.classes) == 2
+
+    @property
+    def homes(self) -> list[Home]:
+        """Every hospital that has told sums, by name."""
+        judged = self.judged.get("sites", {})
+        return [_home(site, self.real["sites"].get(site, {}), judged[site]) for site in sorted(judged)]
+
+    @property
+    def silent(self) -> list[str]:
+        """The hospitals that have told no sums: they were away, hold too few out, or their policy lets none be told.
+
+        Nobody knows where what each told is hidden.
+        """
+        hidden = self.judged.get("hidden")
+        return [] if hidden else sorted(set(self.real["sites"]) - set(self.judged.get("sites", {})))
+
+
+def at_home(run: Run) -> list[AtHome]:
+    """The runs over real sites among those of a page."""
+    labels = tuple((run.about.get("task") or {}).get("labels") or ())
+    return [AtHome(one, class_names_of(run), labels) for one in run.done if "real" in one.row]
+
+
+def real_sentences(run: Run) -> list[str]:
+    """A line for each run over real sites: of whom its figures are, and how exact."""
+    return [_sentence(home) for home in at_home(run)]
+
+
+def _sentence(home: AtHome) -> str:
+    whole, label = home.together, home.one.label
+    if not whole:
+        return f"{label}: no hospital has told sums, so nothing is known of all patients together."
+    binned = whole["auc_error"] >= LEAST_TOLD
+    exact = f"; its AUC, of binned scores, is at most {whole['auc_error']:.3f} off" if binned else ""
+    hospitals = plural(whole["sites"], "hospital")
+    return f"{label}: judged at home on {whole['count']} patients whom {hospitals} held out{exact}."
+
+
+def class_names_of(run: Run) -> tuple[str, ...]:
+    """The names of the classes; none where numbers are predicted, or a run of an earlier release does not say."""
+    task = run.about.get("task") or {}
+    return () if kind_of(task.get("loss", "l1")) != "classes" else class_names(run, int(task["classes"]))
+
+
+def repeat(run: Run) -> str:
+    """The command that runs the same again, or those of the runs that were put side by side."""
+    word, how = ("start", "--name ANOTHER") if run.real else ("run", f"--engine {run.about.get('engine')}")
+    files = [shlex.quote(f"{place}/scenario.toml") for place in run.about.get("places", [run.place])]
+    return "\n".join(f"fedsmall {word} {file} {how}" for file in files)
+
+
+def _home(site: str, told: Mapping[str, Any], judged: Mapping[str, Any]) -> Home:
+    matrix = np.array(judged.get("called", [[0]]))
+    metrics = judged["metrics"]
+    return Home(
+        site,
+        told.get("samples"),
+        judged["count"],
+        Estimate(*judged["auc"]) if "auc" in judged else NONE._replace(value=metrics.get("auc", float("nan"))),
+        wilson(int(np.trace(matrix)), int(matrix.sum())),
+        _errors(judged),
+        metrics.get("brier", float("nan")),
+    )
+
+
+def _errors(judged: Mapping[str, Any]) -> AtThreshold | None:
+    matrix = judged.get("called", [])
+    if len(matrix) != 2:
+        return None
+    (tn, fp), (fn, tp) = matrix
+    return of_counts(HALF, tp, fp, fn, tn)
+
+
+TOLD = Markup(
+    "There is no central test set. Every hospital judged the common model of <b>{label}</b> on the patients that it "
+    "holds out itself, and told sums: {count} patients of {hospitals}. All figures of this run are of those together. "
+    "{silent}{hidden}"
+)
+SILENT = (
+    "Not among them: {}, who told no sums (away at the end, too few patients held out, or a policy that lets none be "
+    "told)."
+)
+HIDDEN = Markup(
+    "What each hospital told is hidden in these sums (<code>secure = true</code>): nobody outside it knows its share, "
+    "or whether it has one."
+)
+UNTOLD = Markup(
+    "There is no central test set, and no hospital has told sums: each holds too few patients out, was away at the "
+    "end, or has a policy that lets none be told (or the run is of an earlier release). What the model is worth at a "
+    "hospital, <code>fedsmall site report {}</code> says there."
+)
+UNSHOWN = Markup(
+    "<b>What this cannot show.</b> No single prediction left a hospital, so there are no other thresholds here, no "
+    "precision-recall curve, no patient who was wrongly called, and no group of patients but the hospital. The "
+    "held-out patients are of hospitals that trained; what a hospital would see that took no part, "
+    "<code>validate</code> tells. {}Before the run's last evaluation figures are means of the hospitals' own, by their "
+    "patients. A hospital sees all of it for its own patients with <code>fedsmall site report {}</code>."
+)
+OVER_HOSPITALS = (
+    "Intervals are over hospitals (each left out in turn, Student's t): for the average over hospitals such as these, "
+    "and wide where they are few."
+)
+MESSAGES = (
+    "Messages of all kinds. Bytes are those of models and sums, without what carries them; each hospital's own log has "
+    "the same for what left it."
+)
+
+
+def real_sections(run: Run) -> list[Section]:
+    """The parts of a page on runs over real sites."""
+    homes = at_home(run)
+    found: list[Section] = []
+    for place, home in enumerate(homes):
+        title = "Over real hospitals" + (f": {home.one.label}" if len(homes) > 1 or not run.real else "")
+        found.append(Section(title, "real" + (str(place + 1) if place else "")))
+        found += _judged_sections(home) if home.together else [Section(sentences=[UNTOLD.format(home.real["run"])])]
+        found += [Section(figures=_drawn(home)), Section(sentences=[_when(home)]), Section(table=_messages(home))]
+    return found
+
+
+def _judged_sections(home: AtHome) -> list[Section]:
+    whole, run, hidden = home.together, home.real["run"], home.judged.get("hidden")
+    silent = SILENT.format(", ".join(home.silent)) if home.silent else ""
+    words = {"count": whole["count"], "hospitals": plural(whole["sites"], "hospital")}
+    first = TOLD.format(label=home.one.label, **words, silent=silent, hidden=HIDDEN if hidden else "")
+    parts = [Section(sentences=[first])]
+    parts += [Section(table=_hospitals(home))] if home.homes else []
+    over = "No interval over hospitals: it takes each one's own sums." if hidden else OVER_HOSPITALS
+    caption = f"All {whole['count']} together. {over}"
+    parts.append(Section(table=Cells(["statistic", "value", "95% over hospitals"], _metrics(home), caption, (0,))))
+    parts += [Section(table=_labels(home))] if home.labels else []
+    parts += [Section(table=_matrix(home))] if whole.get("called") else []
+    return [*parts, Section(notes=[UNSHOWN.format("Nor is anything known of one hospital. " if hidden else "", run)])]
+
+
+def _hospitals(home: AtHome) -> Cells:
+    off = home.together["auc_error"]
+    odds = f", from even odds on ({home.classes[1]} is the positive class)" if home.two else ""
+    binned = ""
+    if home.classes:
+        binned = " The AUC's is DeLong's; pairs" if home.two else " Of the AUC, pairs"
+        binned += " whose scores share a bin count half" + f" (off by {off:.3f} at most)" * (off >= LEAST_TOLD) + "."
+    caption = f"Hospital by hospital{odds}. Under each share its 95% interval (Wilson) and what was counted.{binned}"
+    errors = ["sensitivity", "specificity"] if home.two else []
+    heads = ["ROC-AUC", "accuracy", *errors, "Brier"] if home.classes else []
+    heads = heads or (["ROC-AUC, mean over labels", "Brier"] if home.labels else [])
+    rows = [_row(home, at) for at in home.homes]
+    return Cells(["hospital", "trained on", "judged on", *heads], rows, caption)
+
+
+def _row(home: AtHome, at: Home) -> list[object]:
+    cells: list[object] = [at.site, "" if at.trained is None else at.trained, at.judged]
+    if home.labels:
+        return [*cells, f"{at.area.value:.3f}", f"{at.brier:.3f}"]
+    if not home.classes:
+        return cells
+    errors = [share(at.errors.sensitivity), share(at.errors.specificity)] if at.errors else []
+    area = number(at.area) if home.two else f"{at.area.value:.3f}"
+    return [*cells, area, share(at.accuracy), *errors, f"{at.brier:.3f}" if at.brier == at.brier else ""]
+
+
+def _metrics(home: AtHome) -> list[list[object]]:
+    over, values = home.together.get("over_sites", {}), home.together.get("metrics", {})
+    rows: list[list[object]] = []
+    for name in OF_LABELS if home.labels else SHOWN:
+        if name in values:
+            ends = over.get(name) or {}
+            known = ends.get("low") is not None
+            cell = f"{ends['low']:.3f} to {ends['high']:.3f}" if known else SMALL.format("none")
+            rows.append([WORDS.get(name, named(name)), f"{values[name]:.3f}", cell])
+    return rows
+
+
+def _labels(home: AtHome) -> Cells:
+    missing = SMALL.format("not defined here")
+    rows = [
+        [label, f"{each['there']:.0f}", *(missing if v is None else f"{v:.3f}" for v in (each["auc"], each["f1"]))]
+        for label, each in zip(home.labels, home.together["each"], strict=True)
+    ]
+    caption = "Label by label, all hospitals together; called where its probability is above one half."
+    return Cells(["label", "have it", "ROC-AUC", "F1"], rows, caption)
+
+
+def _matrix(home: AtHome) -> Cells:
+    errors, matrix = _errors(home.together), home.together["called"]
+    ppv, npv = (
+        (f"{100 * each.value:.1f}" if each.of else "-" for each in (errors.ppv, errors.npv)) if errors else ("", "")
+    )
+    frequent = f" PPV {ppv}%, NPV {npv}%, where {home.classes[1]} is as frequent as here." if errors else ""
+    rows = [[name, *row, sum(row)] for name, row in zip(home.classes, matrix, strict=True)]
+    caption = f"Who is called what, all hospitals together, at even odds.{frequent}"
+    return Cells(["truth", *(f"called {name}" for name in home.classes), "all"], rows, caption)
+
+
+def _drawn(home: AtHome) -> list[Drawing]:
+    names = home.classes[1:] if home.two else home.classes or home.labels
+    look = looks([home.one.plan.method])[home.one.label]
+    return curves.of_sums(home.together, home.real["contacts"], names, look, home.one.label)
+
+
+def _when(home: AtHome) -> str:
+    """When the contacts were, how long one took, and how often the run was begun."""
+    seconds = [each[1] for each in home.real["contacts"]]
+    if not seconds:
+        return "No contact is in the log."
+    began, ended = (home.real[end][:16].replace("T", " ") for end in ("started", "ended"))
+    times = f"median {np.median(seconds):.2g} s, longest {max(seconds):.2g} s"
+    again = home.real["launches"] - 1
+    resumed = f" It was resumed {'once' if again == 1 else f'{again} times'}." if again > 0 else ""
+    return f"{len(seconds)} contacts, {began} to {ended} UTC; from first order to last answer {times}.{resumed}"
+
+
+def _messages(home: AtHome) -> Cells:
+    rows = []
+    for site, told in sorted(home.real["sites"].items()):
+        *counts, sent, came = (int(told.get(name, 0)) for name in COUNTED)
+        rows.append([site, *counts, amount(sent), amount(came), _charged(told.get("charged", {}), home.one)])
+    heads = ["hospital", "answered", "refused", "silent", "bytes to it", "bytes from it"]
+    return Cells([*heads, "charged to its privacy budget"], rows, MESSAGES, words=(6,))
+
+
+def _charged(told: Mapping[str, float], one: PlanRun) -> str:
+    privacy = one.plan.method.privacy
+    if privacy is None or not privacy.counted:
+        return "no ledger"
+    if not told:
+        return "not told"
+    if "steps" in told:
+        words = f"{told['steps']:g} local steps"
+    else:
+        spent = f"epsilon {told['epsilon']:.3g} at delta {told['delta']:g}, " if "epsilon" in told else ""
+        words = f"{spent}{told.get('releases', 0):g} releases"
+    return words + (f"; its limit is {told['most']:g}" if "most" in told else "")

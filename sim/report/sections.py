@@ -1,0 +1,98 @@
+"""What pages are made of: a section has a title, sentences, a table and figures; a page is a list of sections."""
+
+import base64
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
+
+from fedsmall.evaluation.clinical import Estimate
+from fedsmall.evaluation.statistics import Interval
+from fedsmall.sim.report import figures
+
+ENDS = Markup("{}<br><small>{} to {}</small>")
+COUNTED = Markup("{:.1f}%<br><small>{:.1f} to {:.1f}; {} of {}</small>")
+SMALL = Markup("<small>{}</small>")
+DATA = Markup('<a download="{}" href="data:text/csv;base64,{}">data (CSV)</a>')
+
+
+class Cells(NamedTuple):
+    """A table; columns of ``words`` stand to the left, and a row that is too short ends in a broad cell.
+
+    ``reference`` is the number of the row that stands out.
+    """
+
+    heads: Sequence[object]
+    rows: Sequence[Sequence[object]]
+    caption: object = ""
+    words: Collection[int] = ()
+    reference: int | None = None
+
+
+class Drawing(NamedTuple):
+    """A figure with its title and caption, and the numbers behind it as CSV, with the name of that file."""
+
+    figure: Figure
+    title: str
+    caption: str
+    data: str
+    file: str
+
+
+class Section(NamedTuple):
+    """A part of a page: ``sentences`` above its table, and ``notes`` below; ``part`` is what links lead to."""
+
+    title: str = ""
+    part: str = ""
+    sentences: Sequence[object] = ()
+    table: Cells | None = None
+    notes: Sequence[object] = ()
+    figures: Sequence[Drawing] = ()
+
+
+def show(sections: Sequence[Section], page: str) -> Markup:
+    """Sections as HTML; ``page`` begins the names of their parts."""
+    return Markup(TEMPLATES.get_template("sections.html").render(sections=sections, page=page))
+
+
+def svg(figure: Figure, title: str) -> Markup:
+    """A figure as an element of the page."""
+    return Markup(figures.svg(figure, str(escape(title))))
+
+
+def data_link(text: str, name: str) -> Markup:
+    """A link to the numbers behind a figure, which are in the page itself."""
+    return DATA.format(name, base64.b64encode(text.encode()).decode())
+
+
+def share(estimate: Estimate) -> Markup:
+    """A share of samples in a cell, with its interval and what was counted."""
+    if not estimate.of:
+        return SMALL.format("none to judge")
+    ends = (100 * value for value in estimate[:3])
+    return COUNTED.format(*ends, estimate.hits, estimate.of)
+
+
+def number(estimate: Estimate, form: str = ".3f", missing: str = "one class only") -> Markup:
+    """A number in a cell, with its interval."""
+    if estimate.value != estimate.value:
+        return SMALL.format(missing)
+    return ENDS.format(*(format(value, form) for value in estimate[:3]))
+
+
+def over_seeds(mean: Interval | None, form: str = ".3f") -> Markup:
+    """A mean over seeds in a cell, with its interval."""
+    if mean is None:
+        return SMALL.format("one seed")
+    if mean.flat:
+        return Markup("{}<br><small>each of {}</small>").format(format(mean.mean, form), mean.n)
+    return ENDS.format(*(format(value, form) for value in (mean.mean, mean.low, mean.high)))
+
+
+TEMPLATES = Environment(
+    loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
+)
+NAMES: dict[str, Any] = {"svg": svg, "data_link": data_link, "show": show}
+TEMPLATES.globals |= NAMES
