@@ -16,7 +16,7 @@ from fedsmall.extensions.columns.boosting import Node, Objective, Split, Sums, T
 from fedsmall.extensions.columns.encrypted import Layout, PrivateKey, two_primes
 from fedsmall.extensions.columns.messages import Message, Talk
 from fedsmall.extensions.columns.party import Clock, Handler, Party, records_of
-from fedsmall.extensions.columns.plan import LEAST_BITS, Boosting, Reading, Turn, competing_parties
+from fedsmall.extensions.columns.plan import LEAST_BITS, Boosting, Reading, competing_parties
 from fedsmall.extensions.columns.tables import Table
 from fedsmall.randomness import rng_for
 
@@ -318,7 +318,7 @@ class Growing:
             self._close(node)
 
     def _competing(self, level: int) -> tuple[str, ...]:
-        return competing_parties(self.settings, self.ground.names, Turn(self.t, level))
+        return competing_parties(self.settings, self.ground.names, self.t, level)
 
     def _send_gradients(self, parties: Sequence[str]) -> Talk[None]:
         if not parties:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsmall.extensions.columns import boosting
 from fedsmall.extensions.columns.boosting import Node, Objective, Split, Sums, Tree
-from fedsmall.extensions.columns.plan import Boosting, Turn, competing_parties
+from fedsmall.extensions.columns.plan import Boosting, competing_parties
 from fedsmall.randomness import rng_for
 
 Columns = Mapping[str, np.ndarray]  # by party, the active one first: (rows, its columns)
@@ -114,7 +114,7 @@ class _Growing:
         """The party, column and bin of the best split; the first party in order where several are equal."""
         chosen, gain = None, -np.inf
         among = rows[np.isin(rows, self.drawn)]
-        for party in competing_parties(self.settings, tuple(self.bins), Turn(self.round, level)):
+        for party in competing_parties(self.settings, tuple(self.bins), self.round, level):
             listed, left = self._candidates(party, among)
             if not listed:
                 continue

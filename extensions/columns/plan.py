@@ -1,6 +1,6 @@
 """What is settled before the first tree: how trees grow, how tables are read, and who takes part at real sites."""
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -74,19 +74,12 @@ class Boosting(BaseModel):
         return self
 
 
-class Turn(NamedTuple):
-    """A place where a split is looked for: the how-manieth round it is, and how deep in the tree."""
-
-    round: int
-    level: int
-
-
-def competing_parties(settings: Boosting, parties: tuple[str, ...], turn: Turn) -> tuple[str, ...]:
-    """The parties whose columns compete at ``turn``; the active party is the first of ``parties``."""
+def competing_parties(settings: Boosting, parties: tuple[str, ...], t: int, level: int) -> tuple[str, ...]:
+    """The parties whose columns compete in round ``t``, so deep in a tree; the active one is the first of all."""
     if settings.trees == "mixed":
-        return (parties[turn.round % len(parties)],)
+        return (parties[t % len(parties)],)
     if settings.trees == "layered":
-        return parties[1:] if turn.level < settings.passive_levels else parties[:1]
+        return parties[1:] if level < settings.passive_levels else parties[:1]
     return parties
 
 

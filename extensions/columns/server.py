@@ -28,7 +28,7 @@ from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Columns,
 from fedsmall.files import one_line, write
 from fedsmall.sealing.words import ROLL
 from fedsmall.sim.consortium import members, runs
-from fedsmall.sim.consortium.records.run_log import run_log
+from fedsmall.sim.consortium.run_log import run_log
 from fedsmall.sim.runs.files import write_json
 from fedsmall.strategies.server.asking import wait_for_sites
 from fedsmall.strategies.server.journal import FileJournal, put

@@ -13,7 +13,7 @@ from fedsmall.audit_log import FIRST, LogCheck, verify
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RunSheet
 from fedsmall.sim.consortium import members, runs, server
-from fedsmall.sim.consortium.records.run_log import LAUNCHED, RunLog
+from fedsmall.sim.consortium.run_log import LAUNCHED, RunLog
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import ledger_of
 from fedsmall.travel.schedule import contacts_of

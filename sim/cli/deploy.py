@@ -12,7 +12,7 @@ from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.sim.cli.consortium import HERE, Folder
 from fedsmall.sim.cli.options import say
-from fedsmall.sim.consortium import flower_cli, members, runs, server, waiting
+from fedsmall.sim.consortium import flower_cli, members, runs, server
 from fedsmall.sim.report.facts import expectation
 from fedsmall.sim.runs import scenario
 
@@ -151,7 +151,7 @@ def logs(
 
 
 def _verify(folder: Path, run: str, copies: list[Path]) -> None:
-    from fedsmall.sim.consortium.records import log_check
+    from fedsmall.sim.consortium import log_check
 
     faults, home = log_check.check_run(folder, run), runs.run_home(folder, run)
     entries = list(AuditLog(home / "log.jsonl").entries())
@@ -231,11 +231,11 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
 
 def _page(home: Path) -> Path:
     """The report of a finished run, made anew."""
-    from fedsmall.sim.consortium.opened import opened
+    from fedsmall.sim.cli.options import complete_folder
     from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.folder import read
 
-    run = read(opened(home))
+    run = read(complete_folder(home))
     return write_report(home, [run], run.scenario.name)
 
 
@@ -243,7 +243,7 @@ def _wait_for(folder: Path, names: list[str], within_s: float) -> None:
     if names:
         runs.admitted_sites(folder, names)
         server.check_up(folder)
-        waiting.wait_for(names, within_s, lambda: waiting.online(folder), say)
+        runs.wait_for(names, within_s, lambda: runs.online(folder), say)
 
 
 def _words(text: str) -> list[str]:

@@ -1,6 +1,7 @@
 """What several commands share, so that they read and behave alike: options, and how they print."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -43,3 +44,15 @@ def say_roll(roll: Mapping[str, str]) -> None:
         say(f"{name:16} {identity}")
     say(f"to read to each other: {spoken(roll)}")
     say(f'to pin in policy.toml: roll = "sha256:{roll_digest(roll)}"')
+
+
+def complete_folder(folder: Path) -> Path:
+    """The folder of a run that a command is given; one over real sites is first made what a simulation's is.
+
+    PlanError where it is of a run over real sites that is not finished.
+    """
+    if (folder / "sheet.json").is_file() and not (folder / "run.json").is_file():
+        from fedsmall.sim.consortium.finished import complete  # brings torch, which the others do without
+
+        complete(folder)
+    return folder

@@ -10,8 +10,7 @@ import typer
 from fedsmall.own_code import look_in
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED
 from fedsmall.package.record import VISITORS as OF_VISITORS
-from fedsmall.sim.cli.options import say
-from fedsmall.sim.consortium.opened import opened
+from fedsmall.sim.cli.options import complete_folder, say
 
 MODEL = typer.Argument(help="the folder of a run, or a package: a folder or .zip", show_default=False)
 METHOD = typer.Option(help="of a run: the method, by its label; its main one if not given", show_default=False)
@@ -109,7 +108,7 @@ def packages(
                 "run"
             )
         return [read(model)]
-    return chosen(read_run(opened(model)), method, seed, whose)
+    return chosen(read_run(complete_folder(model)), method, seed, whose)
 
 
 def _who(stored: list[Any]) -> str:

@@ -12,8 +12,7 @@ from rich.table import Table
 from fedsmall.entry_points import SCENARIOS, kind_of_scenario, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.own_code import look_in
-from fedsmall.sim.cli.options import ADDRESS, DATA_ROOT, DEVICE, ENGINE, OUT, PROCESSES, SET, WORKERS
-from fedsmall.sim.consortium.opened import opened
+from fedsmall.sim.cli.options import ADDRESS, DATA_ROOT, DEVICE, ENGINE, OUT, PROCESSES, SET, WORKERS, complete_folder
 from fedsmall.sim.report.terminal import print_run, terminal
 from fedsmall.sim.runs.folder import read_all
 from fedsmall.sim.runs.merge import merge
@@ -82,7 +81,7 @@ def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", sh
     from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.folder import read_all
 
-    runs = read_all(opened(folder))
+    runs = read_all(complete_folder(folder))
     for one in runs:
         print_run(console, one)
     title = folder.resolve().name if len(runs) > 1 else runs[0].scenario.name
@@ -100,7 +99,7 @@ def compare(
     from fedsmall.sim.report.html import write_report
     from fedsmall.sim.report.terminal import print_run
 
-    runs = [run for folder in folders for run in read_all(opened(folder))]
+    runs = [run for folder in folders for run in read_all(complete_folder(folder))]
     merged = merge(runs)
     for one in merged:
         print_run(console, one)

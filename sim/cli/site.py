@@ -321,7 +321,7 @@ def log(
 
 
 def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
-    from fedsmall.sim.consortium.records import log_check
+    from fedsmall.sim.consortium import log_check
 
     result, faults = written.verify(), []
     if result.fault:

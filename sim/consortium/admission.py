@@ -1,18 +1,97 @@
-"""Whether the server would let a site in: its clock, its key and its admission, asked once before anything starts.
+"""How a site dials the server before it starts anything, and whether the server would let it in.
 
 Flower's programs would say no more than that they failed, and only in their own log. So the site dials once as they
-will, activates its node, and lets go of it again.
+will, activates its node, and lets go of it again: its clock, its key and its admission are asked first.
+
+It dials through the proxy that the environment names, or directly. ``HTTPS_PROXY`` (or ``https_proxy``, ``ALL_PROXY``)
+is a proxy that is asked to CONNECT, ``NO_PROXY`` what is dialled without it; on macOS and Windows the system's settings
+count too. So do they for the site's programs, whose client is the same. TLS is between the site and the gate: a proxy
+sees the server's name, and how much and when.
 """
 
+import ssl
+import time
 from datetime import UTC, date, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import NamedTuple
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
-from fedsmall.clients.network.fleet import Fleet
 from fedsmall.sim.consortium import keys
-from fedsmall.sim.consortium.dialling import UNSEEN_S, dial
+
+DIAL_S = 20.0
+DAY_S = 86_400
+UNSEEN_S = 0.5  # the server tells whole seconds
+
+
+class Dialled(NamedTuple):
+    """What a first answer tells: days that are left of the server's certificate, and its clock (None: not told).
+
+    ``ahead_s`` are the seconds by which this machine's clock is ahead of the server's; negative: behind.
+    """
+
+    days: int
+    ahead_s: float | None
+
+
+def proxy_of(address: str) -> str:
+    """Host and port of the proxy through which an address is dialled, without its password; "" for none."""
+    host, known = address.rpartition(":")[0], getproxies()
+    proxy = known.get("https") or known.get("all") or ""
+    if not proxy or proxy_bypass(host):
+        return ""
+    url = httpx.URL(proxy if "://" in proxy else f"http://{proxy}")
+    return f"{url.host}:{url.port}" if url.port else url.host
+
+
+def check_server(address: str, authority: Path) -> int:
+    """Dial the server once, as the site's programs will, and return the days that are left of its certificate.
+
+    Raises ValueError that says what is wrong.
+    """
+    return dial(address, authority).days
+
+
+def dial(address: str, authority: Path) -> Dialled:
+    """One question to the server over TLS, and what its answer tells. Raises ValueError that says what is wrong."""
+    context = ssl.create_default_context(cafile=str(authority))
+    before = time.time()
+    try:
+        with (
+            httpx.Client(verify=context, timeout=DIAL_S) as client,
+            client.stream("GET", f"https://{address}/") as answer,
+        ):
+            shown = answer.extensions["network_stream"].get_extra_info("ssl_object").getpeercert()
+            when = answer.headers.get("Date")
+    except httpx.HTTPError as error:
+        raise ValueError(_explained(error, address)) from None
+    now = (before + time.time()) / 2
+    left = int((ssl.cert_time_to_seconds(str(shown["notAfter"])) - time.time()) // DAY_S)
+    return Dialled(left, None if when is None else now - (parsedate_to_datetime(when).timestamp() + UNSEEN_S))
+
+
+def _explained(error: httpx.HTTPError, address: str) -> str:
+    """What is wrong, in words that say who must mend it."""
+    root, proxy = _system_error(error), proxy_of(address)
+    if isinstance(error, httpx.ProxyError):
+        return f"the proxy {proxy} does not let this site through to {address} ({error}); ask whoever runs the proxy"
+    if isinstance(root, ssl.SSLCertVerificationError):
+        between = f"; if the proxy {proxy} inspects TLS, it must let {address} pass unopened" if proxy else ""
+        return f"{address} shows a certificate that this kit does not trust: {root.verify_message}{between}"
+    if isinstance(root, ssl.SSLError):
+        return f"{address} does not speak TLS ({root.reason}); is this the gate's port?"
+    through = f" through the proxy {proxy}" if proxy else ""
+    why = (root.strerror if root else None) or "no answer"
+    return f"{address} cannot be reached{through} ({why}); is the server up?"
+
+
+def _system_error(error: BaseException | None) -> OSError | None:
+    """What the system or TLS said, under what httpx made of it."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def clock_ahead(address: str, authority: Path) -> float:
@@ -25,6 +104,8 @@ def clock_ahead(address: str, authority: Path) -> float:
 
 def check_clock(ahead: float) -> None:
     """Raise ValueError where Flower would not take a signature of this clock."""
+    from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
+
     if not -TIMESTAMP_TOLERANCE < ahead < SYSTEM_TIME_TOLERANCE - UNSEEN_S:
         where = "ahead of" if ahead > 0 else "behind"
         raise ValueError(
@@ -52,6 +133,8 @@ def check_admission(address: str, authority: Path, key: Path, note: Path, expire
 
 
 def _activate(address: str, authority: Path, key: Path, note: Path) -> None:
+    from fedsmall.clients.network.fleet import Fleet  # brings Flower's client, which takes its time
+
     fleet = Fleet(address, authority.read_bytes(), key, note)
     with fleet.client:
         if fleet.activate():

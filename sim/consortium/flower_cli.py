@@ -17,11 +17,21 @@ from typing import Any
 
 CONNECTION = "coordinator"  # the name of the SuperLink in Flower's config.toml
 SAY_S = 300.0
+BUNDLE = Path(__file__).parent / "bundle"  # what goes to real sites
 
 
 def tool(name: str) -> str:
     """The path of a Flower command, from the environment that runs this program."""
     return str(Path(sys.executable).parent / name)
+
+
+def own_digest(source: Path = BUNDLE) -> str:
+    """The digest of the bundle in a folder, by which a site approves it; by default of the one that fedsmall sends."""
+    from flwr.cli.build import build_fab_from_disk
+
+    from fedsmall.clients.launcher import bundle_digest
+
+    return bundle_digest(build_fab_from_disk(source))
 
 
 def environment(home: Path) -> dict[str, str]:

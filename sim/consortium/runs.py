@@ -5,7 +5,7 @@ import fcntl
 import json
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.entry_points import SCENARIOS, extensions, kind_of_run
 from fedsmall.errors import PlanError
 from fedsmall.features import check_features
-from fedsmall.files import write
+from fedsmall.files import one_line, write
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
@@ -21,8 +21,6 @@ from fedsmall.privacy.hidden import check_hidden
 from fedsmall.run_sheet import RunSheet
 from fedsmall.sealing.words import needs_letters
 from fedsmall.sim.consortium import flower_cli, members, server
-from fedsmall.sim.consortium.bundles import SOURCE
-from fedsmall.sim.consortium.waiting import waits
 from fedsmall.sim.runs.scenario import FILES
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.travel.regions import check_apart
@@ -31,6 +29,8 @@ from fedsmall.validation import among, check_real_sites
 Say = Callable[[str], None]
 SHEETS = ("sheet.json", *(f"{kind}.json" for kind in extensions(SCENARIOS)))  # of which a run's folder holds one
 LOOK_S = 0.5
+LOOK_ONLINE_S = 3.0  # each look starts a program of Flower's
+WAITS_FILE = "waits.json"  # as strategies.server.deployment writes it
 LAUNCHED, STOPPED = "launched", "stopped"  # events in a run's log
 UNKNOWN = "unknown"  # Flower's state of a run that a SuperLink, killed and started again, has forgotten
 BACK_S = 300.0  # how long the server's keeper may take to resume such a run
@@ -122,7 +122,7 @@ def prepare(
 def launch(folder: Path, run: str, say: Say) -> int:
     """Hand a run to Flower, which starts the ServerApp that goes on from the run's journal; returns Flower's number."""
     server.check_up(folder)
-    command = ("run", str(SOURCE), flower_cli.CONNECTION, "--run-config", f'run="{run}"')
+    command = ("run", str(flower_cli.BUNDLE), flower_cli.CONNECTION, "--run-config", f'run="{run}"')
     number = int(flower_cli.call(folder / "flwr", *command, say=say)["run-id"])
     home = folder / "runs" / run
     write(home / "flower.json", json.dumps({"runs": [*numbers(home), number]}).encode(), flush=True)
@@ -213,6 +213,49 @@ def watch(
             if ended and not any((home / f).exists() for f in ("outcome.json", "failure.json")):
                 raise RuntimeError(f"the ServerApp ended early ({state}). `fedsmall resume {run}` goes on from here.")
         time.sleep(LOOK_S)
+
+
+def wait_for(
+    names: Iterable[str],
+    within_s: float,
+    online: Callable[[], set[str]],
+    say: Say,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait until all of these sites are connected; ``say`` is told whenever that changes.
+
+    ``online`` gives the names of those that are. Raises PlanError that names who is missing when the time is over.
+    """
+    wanted, deadline, told = set(names), clock() + within_s, None
+    while missing := sorted(wanted - online()):
+        if clock() >= deadline:
+            raise PlanError(
+                f"{', '.join(missing)} did not connect within {within_s / 60:g} minutes; nothing was started."
+            )
+        if missing != told:
+            say(f"waiting for {', '.join(missing)}: {len(wanted) - len(missing)} of {len(wanted)} sites are connected")
+            told = missing
+        sleep(LOOK_ONLINE_S)
+
+
+def online(folder: Path) -> set[str]:
+    """The sites that are connected now."""
+    return {name for name, node in server.registered(folder).items() if node.status == "online"}
+
+
+def waits(home: Path) -> str:
+    """Which hospitals a run waits for, and why, in one line; empty where it waits for none."""
+    path = home / WAITS_FILE
+    try:
+        reasons = json.loads(path.read_text())
+    except (OSError, ValueError):  # none, or one that is being replaced
+        return ""
+    return one_line("; ".join(dict.fromkeys(_named(site, reason) for site, reason in sorted(reasons.items()))), 1000)
+
+
+def _named(site: str, reason: str) -> str:
+    return f"{site}: {reason.removeprefix(f'{site}: ')}"
 
 
 def states(folder: Path) -> list[tuple[str, str, str]]:

@@ -24,6 +24,6 @@ def finished(folder: Path, told: Mapping[str, Any]) -> None:
     if kind := kind_of_run(folder):
         load_extension(SCENARIOS, kind).write_run(folder, told)
     else:
-        from fedsmall.sim.consortium.records.finished import write_run
+        from fedsmall.sim.consortium.finished import write_run
 
         write_run(folder, told)

@@ -18,8 +18,7 @@ from fedsmall.clients.policy import OWN, load_policy
 from fedsmall.clients.relay import KEY, SOCKET
 from fedsmall.parts import Frozen
 from fedsmall.sealing.roll import IDENTITY
-from fedsmall.sim.consortium import dialling, flower_cli, keys, supervisor
-from fedsmall.sim.consortium.bundles import own_digest
+from fedsmall.sim.consortium import admission, flower_cli, keys, supervisor
 from fedsmall.sim.consortium.supervisor import Program
 
 Say = Callable[[str], None]
@@ -102,7 +101,7 @@ def _resident(site: Site) -> Program:
 
 def _approved(site: Site) -> str:
     bundles = load_policy(site.kit / "policy.toml").bundles
-    return ",".join(own_digest() if word == OWN else word for word in bundles)
+    return ",".join(flower_cli.own_digest() if word == OWN else word for word in bundles)
 
 
 def classic_programs(
@@ -175,7 +174,7 @@ def up(
     if not insecure and only != "station":
         if not site.key.exists():
             raise ValueError("the kit has no key yet; `fedsmall site keygen` makes one, here and only here")
-        left = dialling.check_server(card.address, site.kit / "ca.crt")
+        left = admission.check_server(card.address, site.kit / "ca.crt")
     # the station would say so only in its own log, and start again for ever
     socket_frames.check_length(site.socket_path)
     if supervisor.running(site.process_folder):
@@ -207,8 +206,6 @@ def _check_region(region: Path | None, data: Path | None, *, classic: bool) -> N
 
 
 def _be_admitted(site: Site, left: int, say: Say) -> None:
-    from fedsmall.sim.consortium import admission  # brings Flower's client, which takes its time
-
     card, authority = site.card, site.kit / "ca.crt"
     say(admission.check_admission(card.address, authority, site.key, site.home / "node", card.expires))
     for line in warnings(site, {"the server's certificate": left}):

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedsmall.clients import launcher, relay, socket_frames
 from fedsmall.errors import PolicyError
 from fedsmall.frames import from_frame, joined, pieces_of, to_frame
-from fedsmall.sim.consortium.bundles import own_digest
+from fedsmall.sim.consortium.flower_cli import own_digest
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.server import retrying_grid
 from fedsmall.wire import CONFIG

@@ -22,7 +22,7 @@ from fedsmall.package.store import read
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import Charge, epsilon_of
 from fedsmall.sim.cli.app import main
-from fedsmall.sim.consortium import keys, members, runs, sample_data, server, waiting
+from fedsmall.sim.consortium import keys, members, runs, sample_data, server
 from fedsmall.sim.consortium.site import Site, classic_programs, programs
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.tasks import load_site
@@ -382,7 +382,7 @@ def test_a_start_that_is_to_wait_for_a_stranger_or_without_a_server_starts_nothi
 
 
 def test_what_cannot_start_is_told_before_anybody_waits(fedsmall, desk, monkeypatch):
-    monkeypatch.setattr(waiting, "wait_for", lambda *_: pytest.fail("it waits"))
+    monkeypatch.setattr(runs, "wait_for", lambda *_: pytest.fail("it waits"))
     monkeypatch.setattr(server, "is_up", lambda _: True)
     taken = sorted(path.name for path in (desk.folder / "runs").iterdir())[0]
     cases = [

@@ -10,7 +10,7 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.errors import PlanError
 from fedsmall.run_sheet import CLASSES, RUN, SITES, SUMS, TELL
-from fedsmall.sim.consortium.records import log_check
+from fedsmall.sim.consortium import log_check
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
 from fedsmall.wire import PLAN

@@ -14,7 +14,7 @@ from fedsmall.clients.memory import run_folder
 from fedsmall.clients.telling.run_end import own_evaluation
 from fedsmall.errors import PlanError
 from fedsmall.sim.cli.app import main
-from fedsmall.sim.consortium.opened import opened
+from fedsmall.sim.cli.options import complete_folder
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.report.html import page
 from fedsmall.sim.report.real_sites import at_home
@@ -206,7 +206,7 @@ def test_a_run_that_is_not_finished_is_one_line(home, tmp_path, capsys):
         assert (code, error.count("\n")) == (2, 1)
         assert "is a run over real sites that is not finished" in error
     with pytest.raises(PlanError, match="not finished"):
-        opened(tmp_path / "half")
+        complete_folder(tmp_path / "half")
 
 
 def test_a_folder_that_cannot_be_written_costs_no_model(tmp_path, capsys):

@@ -17,7 +17,7 @@ from flwr.proto.fleet_pb2 import ActivateNodeResponse, DeactivateNodeResponse, P
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 
 from fedsmall.clients.network.fleet import Fleet
-from fedsmall.sim.consortium import admission, dialling, flower_cli, keys, members, server
+from fedsmall.sim.consortium import admission, flower_cli, keys, members, server
 from fedsmall.sim.consortium.site import Site, classic_programs, programs
 
 HOST = "fed.hospital.invalid"  # no name server knows it (RFC 2606)
@@ -149,7 +149,7 @@ def proxied(gate, monkeypatch):
 def test_all_that_a_site_ever_dials_goes_through_the_proxy(site, gate, proxied):
     authority, note = site.kit / "ca.crt", site.home / "node"
 
-    assert dialling.check_server(ADDRESS, authority) >= 88
+    assert admission.check_server(ADDRESS, authority) >= 88
     assert "lets this site in" in admission.check_admission(ADDRESS, authority, site.key, note, "2099-01-01")
     fleet = Fleet(ADDRESS, authority.read_bytes(), site.key, note)
     assert fleet.connect()
@@ -167,7 +167,7 @@ def test_without_the_proxy_nothing_is_reached(site, proxied, monkeypatch):
     monkeypatch.delenv("HTTPS_PROXY")
 
     with pytest.raises(ValueError, match=rf"^{ADDRESS} cannot be reached \(.*\); is the server up\?$"):
-        dialling.check_server(ADDRESS, site.kit / "ca.crt")
+        admission.check_server(ADDRESS, site.kit / "ca.crt")
     assert not proxied.asked
 
 
@@ -175,17 +175,17 @@ def test_what_is_excepted_is_dialled_without_the_proxy(site, proxied, monkeypatc
     monkeypatch.setenv("NO_PROXY", HOST)
 
     with pytest.raises(ValueError, match="cannot be reached"):
-        dialling.check_server(ADDRESS, site.kit / "ca.crt")
+        admission.check_server(ADDRESS, site.kit / "ca.crt")
     assert not proxied.asked
 
 
 def test_a_proxys_user_and_password_are_sent_to_it_and_told_to_nobody(site, proxied, monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", proxied.url.replace("//", "//us:secret@"))
 
-    dialling.check_server(ADDRESS, site.kit / "ca.crt")
+    admission.check_server(ADDRESS, site.kit / "ca.crt")
 
     assert proxied.credentials == ["Proxy-Authorization: Basic dXM6c2VjcmV0"]
-    assert dialling.proxy_of(ADDRESS) == urlparse(proxied.url).netloc
+    assert admission.proxy_of(ADDRESS) == urlparse(proxied.url).netloc
 
 
 @pytest.mark.parametrize("refusal", ["407 Proxy Authentication Required", "403 Forbidden"])
@@ -194,7 +194,7 @@ def test_a_proxy_that_refuses_is_told_as_that(site, gate, proxied, monkeypatch, 
     monkeypatch.setenv("HTTPS_PROXY", strict.url.replace("//", "//us:secret@"))
 
     with pytest.raises(ValueError, match=f"the proxy 127.0.0.1.* does not let this site through.*{refusal}") as told:
-        dialling.check_server(ADDRESS, site.kit / "ca.crt")
+        admission.check_server(ADDRESS, site.kit / "ca.crt")
     assert "secret" not in str(told.value)
 
 
@@ -204,10 +204,10 @@ def test_a_proxy_that_is_not_there_and_one_that_opens_tls_are_told(
     members.create(tmp_path / "o", "other", "elsewhere", 1, listen="127.0.0.1", inner_port=2, days=1)
 
     with pytest.raises(ValueError, match=r"kit does not trust: .*; if the proxy 127\.0\.0\.1:\d+ inspects TLS"):
-        dialling.check_server(ADDRESS, tmp_path / "o" / "ca" / "ca.crt")
+        admission.check_server(ADDRESS, tmp_path / "o" / "ca" / "ca.crt")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     with pytest.raises(ValueError, match=r"cannot be reached through the proxy 127\.0\.0\.1:1 \("):
-        dialling.check_server(ADDRESS, site.kit / "ca.crt")
+        admission.check_server(ADDRESS, site.kit / "ca.crt")
 
 
 def test_the_programs_of_a_site_take_the_proxy_and_those_on_one_machine_do_not(

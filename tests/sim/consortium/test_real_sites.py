@@ -35,9 +35,19 @@ from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.sim.cli.app import main
-from fedsmall.sim.consortium import dialling, flower_cli, keys, members, runs, sample_data, server, site, supervisor
+from fedsmall.sim.consortium import (
+    admission,
+    flower_cli,
+    keys,
+    log_check,
+    members,
+    runs,
+    sample_data,
+    server,
+    site,
+    supervisor,
+)
 from fedsmall.sim.consortium.gate import LIMITS
-from fedsmall.sim.consortium.records import log_check
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs import scenario
 from fedsmall.sim.runs.execute import execute
@@ -374,11 +384,11 @@ def test_a_wrong_authority_another_name_or_no_server_is_said_in_words(loopback, 
     with pytest.raises(ValueError, match="does not trust"):
         site.up(stranger, None, 1, print)
     with pytest.raises(ValueError, match=r"does not trust: .*mismatch"):
-        dialling.check_server(
+        admission.check_server(
             address.replace("127.0.0.1", "127.1"), authority
         )  # the same place, by a name it does not hold
     with pytest.raises(ValueError, match="cannot be reached"):
-        dialling.check_server(f"127.0.0.1:{free_ports(1)[0]}", authority)
+        admission.check_server(f"127.0.0.1:{free_ports(1)[0]}", authority)
 
 
 def test_a_site_that_is_let_in_is_told_so_and_of_what_expires(loopback, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from fedsmall.clients import consent
 from fedsmall.errors import PlanError
-from fedsmall.sim.consortium import runs, waiting
+from fedsmall.sim.consortium import runs
 from tests.sim.consortium.desk import NAMES, POLICY, Desk
 
 
@@ -26,7 +26,7 @@ def test_a_start_waits_for_its_sites_and_says_how_far_that_is():
     since = {"bonn": 0, "essen": 7, "ulm": 20, "kiel": 0}
     online = lambda: {name for name, at in since.items() if clock.now >= at}  # noqa: E731
 
-    waiting.wait_for(["ulm", "bonn", "essen"], 60, online, lines.append, clock, clock.sleep)
+    runs.wait_for(["ulm", "bonn", "essen"], 60, online, lines.append, clock, clock.sleep)
 
     assert 20 <= clock.now < 30
     assert lines == [
@@ -39,7 +39,7 @@ def test_a_site_that_does_not_come_is_named_and_nothing_is_started():
     clock = Clock()
 
     with pytest.raises(PlanError, match=r"essen, ulm did not connect within 5 minutes; nothing was started"):
-        waiting.wait_for(NAMES, 300, lambda: {"bonn"}, lambda _: None, clock, clock.sleep)
+        runs.wait_for(NAMES, 300, lambda: {"bonn"}, lambda _: None, clock, clock.sleep)
 
     assert 300 <= clock.now < 310
 

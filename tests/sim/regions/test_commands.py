@@ -6,8 +6,8 @@ import pytest
 
 from fedsmall.run_sheet import RunSheet
 from fedsmall.sim.consortium import keys, members, runs
+from fedsmall.sim.consortium.runs import waits
 from fedsmall.sim.consortium.site import Site, programs
-from fedsmall.sim.consortium.waiting import waits
 from fedsmall.travel.schedule import contacts_of
 from tests.sim.regions.two_levels import plan_of
 

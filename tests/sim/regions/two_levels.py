@@ -21,8 +21,8 @@ from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN as RUN_KEY
 from fedsmall.run_sheet import RUN_ID, SITES, RunSheet
 from fedsmall.sim.consortium import runs, sample_data
-from fedsmall.sim.consortium.records.finished import write_run
-from fedsmall.sim.consortium.records.run_log import LAUNCHED
+from fedsmall.sim.consortium.finished import write_run
+from fedsmall.sim.consortium.run_log import LAUNCHED
 from fedsmall.sim.engines.inprocess import LocalGrid, act_as_server, number_message
 from fedsmall.sim.runs import scenario
 from fedsmall.strategies.regions import line

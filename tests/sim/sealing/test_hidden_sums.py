@@ -11,7 +11,7 @@ from fedsmall.errors import PlanError
 from fedsmall.evaluation.site_sums import metrics_of_sums, sums_from_json
 from fedsmall.sealing.tallies import TOGETHER, apart, flat, judged, judged_shapes, judged_together
 from fedsmall.sealing.words import BEFORE, OF
-from fedsmall.sim.consortium.records.finished import write_run
+from fedsmall.sim.consortium.finished import write_run
 from fedsmall.sim.report.html import page
 from fedsmall.sim.report.real_sites import at_home
 from fedsmall.sim.runs.folder import read as read_run

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from fedsmall.audit_log import AuditLog
 from fedsmall.files import DiskFullError
 from fedsmall.plan import Method, Plan
-from fedsmall.sim.consortium.waiting import waits
+from fedsmall.sim.consortium.runs import waits
 from fedsmall.strategies.server import deployment
 from fedsmall.strategies.server.run_loop import Outcome
 

@@ -31,7 +31,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.run_sheet import RunSheet
 from fedsmall.sealing.tallies import TOGETHER
-from fedsmall.sim.consortium.records.run_log import RunLog, run_log
+from fedsmall.sim.consortium.run_log import RunLog, run_log
 from fedsmall.sim.engines.record import RunRecord, versions
 from fedsmall.sim.runs.files import write, write_json
 from fedsmall.sim.runs.folder import REAL_SITES, Run, cores
