@@ -31,7 +31,7 @@ from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import Scenario, build
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.records import array_records
-from fedsmall.strategies.server.packed_grid import pack
+from fedsmall.strategies.server.grid import pack
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.tasks import build_federation
 

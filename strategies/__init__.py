@@ -1,7 +1,15 @@
 """Flower strategies: daisy-chaining around any strategy, FedDC and the other methods by their names."""
 
 from fedsmall.parts import Tree
-from fedsmall.strategies.daisy_chain import DaisyChain
-from fedsmall.strategies.named import SCAFFOLD, Averaging, FedDC, FedDyn, FedNova, RadonMachine, RepTreeFL
+from fedsmall.strategies.daisy_chain import (
+    SCAFFOLD,
+    Averaging,
+    DaisyChain,
+    FedDC,
+    FedDyn,
+    FedNova,
+    RadonMachine,
+    RepTreeFL,
+)
 
 __all__ = ["SCAFFOLD", "Averaging", "DaisyChain", "FedDC", "FedDyn", "FedNova", "RadonMachine", "RepTreeFL", "Tree"]

@@ -1,5 +1,6 @@
-"""What an order holds of a row of a stack, and what a reply must hold to become the row after it."""
+"""How models travel: what an order holds of a row of a stack, and what a reply must hold to become the row after it."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,24 +12,27 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedsmall.codec.differences import difference
-from fedsmall.codec.parcels import Parcel, pack
+from fedsmall.codec.codes import CodecError
+from fedsmall.codec.differences import BITS, GAPS, VALUES, difference
+from fedsmall.codec.parcels import PACKED, Parcel, pack, read_part
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
-from fedsmall.strategies.acceptance import Note, leave_out_unusual
 from fedsmall.strategies.checks import (
     Limits,
+    Note,
     Signature,
     check_content,
     check_headers,
     check_metrics,
     check_record,
     check_reply,
+    leave_out_unusual,
+    read_array,
+    signature,
+    signature_of,
 )
-from fedsmall.strategies.codes import Records, decode_content
-from fedsmall.strategies.questions import ask, records_of
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
-from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.roster import Roster, ask, records_of
 from fedsmall.training.stack import Rows, Stack, leaving
 from fedsmall.training.trainer import FORGOT, Fault, Leg, Signals, Summed
 from fedsmall.wire import (
@@ -51,6 +55,8 @@ from fedsmall.wire import (
     split,
 )
 from fedsmall.wire import FORGOT as HAS_NO_MODEL
+
+Records = dict[str, ArrayRecord]
 
 
 @dataclass
@@ -341,3 +347,32 @@ def arrays_of(records: Records) -> Arrays:
 def records_from(arrays: Arrays) -> Records:
     """What :func:`arrays_of` gave, as records."""
     return {key: to_record(record) for key, record in parts(arrays).items()}
+
+
+def decode_content(plan: Plan, content: RecordDict, coded: Arrays, model: Arrays) -> Records:
+    """Put the numbers in place of the codes in what a site has answered; gives its records as they came.
+
+    ``coded`` is a model in codes, ``model`` the one that the site was sent. Raises ReplyError where what came is none.
+    """
+    kept = {key: record for key, record in array_records(content).items() if key in PACKED}
+    for key, record in kept.items():
+        check_headers(record)
+        if key == MODEL and plan.method.top_share is not None:
+            _check_difference(record, signature_of(model))
+        elif key == MODEL:
+            check_record(record, signature_of(coded))
+        arrays = {name: read_array(name, array) for name, array in record.items()}
+        try:
+            content[key] = to_record(read_part(plan, key, arrays, model, model))
+        except CodecError as error:
+            raise ReplyError(str(error)) from None
+    return kept
+
+
+def _check_difference(record: ArrayRecord, own: Signature) -> None:
+    """Raise ReplyError where arrays are larger than a difference from a model like this can have."""
+    came, most = signature(record), sum(math.prod(shape) for shape, _ in own.values())
+    for name, (shape, _) in came.items():
+        part = name in (VALUES, GAPS, BITS) and len(shape) == 1 and shape[0] <= 2 * most
+        if not part and came[name] != own.get(name):
+            raise ReplyError(f"array {name[:80]!r}: is not of a model of this run, nor of a difference from one")

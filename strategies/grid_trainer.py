@@ -14,8 +14,7 @@ from flwr.serverapp import Grid
 
 from fedsmall.codec.parcels import Parcel
 from fedsmall.plan import Plan
-from fedsmall.strategies.acceptance import Note, accepted
-from fedsmall.strategies.checks import limits_of, plan_in, samples_told
+from fedsmall.strategies.checks import Note, accepted, limits_of, plan_in, samples_told
 from fedsmall.strategies.foreign import with_our_count
 from fedsmall.strategies.forms import Exchange, Form, KeptModels, OpenModels
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record

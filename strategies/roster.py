@@ -1,13 +1,16 @@
-"""Who is there: sites by name, and the node ids that Flower gives them today."""
+"""Who is there: sites by name, the node ids that Flower gives them today, and questions to single ones."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedsmall.errors import PlanError
+from fedsmall.errors import PlanError, ReplyError
+from fedsmall.files import one_line
+from fedsmall.strategies.records import array_records
 from fedsmall.travel.moments import Event, event
 from fedsmall.wire import CONFIG
 
@@ -34,6 +37,10 @@ class Roster:
     def sites(self) -> list[str]:
         """The names in order."""
         return sorted(self.nodes)
+
+    def counts(self) -> dict[str, int]:
+        """How many training samples each site has, by name in order; 0 where it has not said."""
+        return {site: self.samples.get(site, 0) for site in self.sites}
 
     def note(self, t: int, site: str, kind: str, reason: str) -> None:
         """Write down what became of a site at round ``t``; the report has a row for it."""
@@ -133,3 +140,25 @@ def _registered_names(grid: Grid) -> dict[int, str]:
         return {node.node_id: node.name for node in grid.get_nodes() if node.name}
     except (AttributeError, NotImplementedError):
         return {}
+
+
+TIMEOUT_S = 600.0
+
+
+def ask(roster: Roster, grid: Grid, kind: str, questions: Mapping[str, RecordDict]) -> dict[str, Message]:
+    """The answers of these sites, each to its own question; of those that are connected and answer."""
+    there = set(grid.get_node_ids())
+    nodes = {site: roster.nodes[site] for site in questions if roster.nodes[site] in there}
+    orders = {site: Message(questions[site], node, kind) for site, node in nodes.items()}
+    replies = list(grid.send_and_receive(list(orders.values()), timeout=TIMEOUT_S)) if orders else []
+    by_id = {reply.metadata.reply_to_message_id: reply for reply in replies}
+    return {s: by_id[o.metadata.message_id] for s, o in orders.items() if o.metadata.message_id in by_id}
+
+
+def records_of(reply: Message | None) -> dict[str, ArrayRecord]:
+    """The records of an answer. ReplyError where there is none, or it is an error."""
+    if reply is None:
+        raise ReplyError("no answer before the deadline")
+    if reply.has_error():
+        raise ReplyError(one_line(reply.error.reason or "no reason given", 300))
+    return array_records(reply.content)

@@ -30,9 +30,9 @@ from fedsmall.sealing.words import ROLL
 from fedsmall.sim.consortium import members, runs
 from fedsmall.sim.consortium.run_log import run_log
 from fedsmall.sim.runs.files import write_json
-from fedsmall.strategies.server.asking import wait_for_sites
+from fedsmall.strategies.server.grid import RetryingGrid
+from fedsmall.strategies.server.handshake import wait_for_sites
 from fedsmall.strategies.server.journal import FileJournal, put
-from fedsmall.strategies.server.retrying_grid import RetryingGrid
 from fedsmall.wire import CONFIG, ROUND
 
 KIND = f"{MessageType.QUERY}.{COLUMNS}"

@@ -13,7 +13,7 @@ from fedsmall.audit_log import AuditLog, verify
 from fedsmall.ends import Statement, statement_of
 from fedsmall.sim.consortium import runs
 from fedsmall.strategies.server import heads
-from fedsmall.strategies.server.retrying_grid import FAULT
+from fedsmall.strategies.server.grid import FAULT
 
 Entry = dict[str, Any]
 

@@ -1,9 +1,9 @@
 """What the models of a simulation are worth: the common one, and the sites' own, each judged on the same samples."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from scipy.special import expit
@@ -13,21 +13,20 @@ from fedsmall.data.outcomes import survival_of
 from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.clinical import thresholds_of
 from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
-from fedsmall.evaluation.outputs import answer, probabilities, spread
+from fedsmall.evaluation.outputs import answer, probabilities
+from fedsmall.evaluation.outputs import spread as members_spread
 from fedsmall.evaluation.site_sums import by_folds, metric_sums
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.stopping import shapes_told
-from fedsmall.strategies.server.remote import Answers
+from fedsmall.strategies.server.judging import Answer, Answers, Question, spread
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.strategies.server.validation import Told, unseen_at
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.stack import Stack, tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
-from fedsmall.travel.journey import folds_of
 from fedsmall.travel.moments import Moment, Visitors
-from fedsmall.wire import EXAMPLES, Arrays, first_of, stack_of_one
+from fedsmall.wire import Arrays, first_of, stack_of_one
 
 MOST_SAMPLES = 100_000  # of more training samples no threshold is found
 MOST_SITES = 1000  # whose own models are judged: their mean is within a thirtieth of their spread of that of all
@@ -116,7 +115,7 @@ class CentralEvaluator:
 
     def _spread_of(self, members: Arrays, samples: Samples) -> dict[str, float]:
         """The mean over the samples of how far members differ."""
-        found = spread(self._predict(members, samples.x), self.federation.task.loss)
+        found = members_spread(self._predict(members, samples.x), self.federation.task.loss)
         means = dict(zip(("deviation", "information"), (float(values.mean()) for values in found), strict=True))
         return {name: value for name, value in means.items() if not np.isnan(value)}
 
@@ -127,7 +126,7 @@ class CentralEvaluator:
             return {}
         each = [self._together(models, self.federation.test) for models in members.values()]
         known = [name for name in each[0] if all(name in metrics for metrics in each)]
-        summary = _spread({name: np.array([metrics[name] for metrics in each]) for name in known})
+        summary = spread({name: np.array([metrics[name] for metrics in each]) for name in known})
         held_out = dict(zip(self.federation.names, self.federation.held_out, strict=False))
         own = {
             site: self._together(members[site], samples)
@@ -165,7 +164,7 @@ class CentralEvaluator:
         return thresholds_of(self.plan, p, np.concatenate([samples.y for samples in train]) == 1)
 
     def _judge_sites(self, models: Arrays, samples: Samples, task: Task) -> dict[str, Any]:
-        return _spread(evaluated(self._predict, models, samples, task))
+        return spread(evaluated(self._predict, models, samples, task))
 
     def _metrics(self, model: Arrays, samples: Samples) -> dict[str, float]:
         return self._worth(self._answer(model, samples.x), samples)
@@ -233,75 +232,61 @@ def _said(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     return {"predictions": outputs * scale + mean, "labels": y.astype(np.float64) * scale + mean}
 
 
+@final
 class LocalJudges:
-    """What sites would say of models on their held-out samples, where sites have layers of their own in memory here."""
+    """What sites would answer where all samples are at hand: on what each holds out, and on what models never saw."""
 
     def __init__(self, plan: Plan, federation: Federation, trainer: Trainer) -> None:
         self.plan, self.federation, self.trainer = plan, federation, trainer
 
-    def __call__(self, moment: Moment, models: Mapping[str, Arrays]) -> Answers:
-        """The metrics of each site's model, and the number of samples, by site in order."""
+    def __call__(self, question: Question) -> Answers:
+        """The answers to a question, by site in order."""
+        return self._never_seen(question) if question.unseen else self._held_out(question)
+
+    def _held_out(self, question: Question) -> Answers:
         answers: Answers = {}
-        for site, model in sorted(models.items()):
+        for site, model in sorted(question.models.items()):
             number = self.federation.names.index(site)
             home = site_in(self.federation, self.plan, number)
             if home.held_out is not None and len(home.held_out):
-                outputs = self.trainer.predict_at(number, model, home.held_out.x, moment.memory)
+                outputs = self.trainer.predict_at(number, model, home.held_out.x, question.memory)
                 metrics = evaluate(outputs, home.held_out.y, home.task)
-                answers[site] = {EXAMPLES: len(home.held_out), **{name: float(v) for name, v in metrics.items()}}
+                answers[site] = Answer(len(home.held_out), {name: float(value) for name, value in metrics.items()})
         return answers
 
+    def _never_seen(self, question: Question) -> Answers:
+        if not isinstance(self.trainer, OneModelTrainer):
+            return {}
+        validation, task = self.plan.method.validation, self.federation.task
+        floor, shapes = validation.floor if validation else 1, shapes_told(self.plan, task)
+        samples_of = dict(
+            zip(self.federation.names, self.federation.train if validation else self.federation.kept_back, strict=False)
+        )
+        distinct = {id(model): model for model in question.models.values()}
+        stacks_of = {key: self._stacks(self.trainer, model, question.counts) for key, model in distinct.items()}
+        answers: Answers = {}
+        for site, model in sorted(question.models.items()):
+            samples, ask = samples_of[site], partial(self._predict, self.trainer, stacks_of[id(model)])
+            if len(samples) < floor:
+                continue
+            folds = folds_of_samples(self.plan, site, samples) if question.counts else None
+            outputs = ask(0, samples.x) if folds is None else by_folds(folds, samples.x, ask)
+            told = metric_sums(outputs, samples.y, task)
+            answers[site] = Answer(sums=told if validation else {name: told[name] for name in shapes})
+        return answers
 
-class LocalUnseen:
-    """What sites would tell of models on samples that these never saw, where all samples are at hand."""
+    def _stacks(self, trainer: OneModelTrainer, model: Arrays, counts: Sequence[int]) -> list[Stack]:
+        """The members that answer together as a stack; those of each route, where they are of several."""
+        members = model if self.plan.method.is_ensemble else stack_of_one(model)
+        ends = np.cumsum(counts).tolist() if counts else [None]
+        starts = [0, *ends[:-1]]
+        return [
+            trainer.stack_of(tensors_of({name: array[start:end] for name, array in members.items()}))
+            for start, end in zip(starts, ends, strict=True)
+        ]
 
-    def __init__(self, plan: Plan, federation: Federation, trainer: OneModelTrainer) -> None:
-        self.plan, self.federation, self.trainer = plan, federation, trainer
-        self.folds = folds_of(plan, trainer.samples)
-
-    def __call__(self, moment: Moment) -> Told:
-        """What every site tells of the model that it is to judge, or of its samples' routes'."""
-        validation, names = self.plan.method.validation, self.federation.names
-        if validation is None:
-            models = unseen_at(moment, self.plan, names)
-            homes = dict(zip(names, self.federation.kept_back, strict=False))
-            return {site: self._told(model, homes[site]) for site, model in sorted(models.items()) if len(homes[site])}
-        task, stacks = self.federation.task, list(map(self._stacked, moment.of_routes()))
-        return {
-            site: metric_sums(
-                by_folds(self._folds_at(number), samples.x, partial(self._answer, stacks)), samples.y, task
-            )
-            for number, (site, samples) in enumerate(zip(names, self.federation.train, strict=True))
-            if stacks and len(samples) >= validation.floor
-        }
-
-    def _told(self, model: Arrays, samples: Samples) -> Arrays:
-        stack = self._stacked(model if self.plan.method.is_ensemble else stack_of_one(model))
-        told = metric_sums(self._answer([stack], 0, samples.x), samples.y, self.federation.task)
-        return {name: told[name] for name in shapes_told(self.plan, self.federation.task)}
-
-    def _stacked(self, members: Arrays) -> Stack:
-        return self.trainer.stack_of(tensors_of(members))
-
-    def _answer(self, stacks: Sequence[Stack], route: int, x: np.ndarray) -> np.ndarray:
-        return answer(self.trainer.predict(stacks[route], x), self.federation.task.loss, self.plan.method.together)
-
-    def _folds_at(self, number: int) -> np.ndarray:
-        """The fold of each of a site's samples."""
-        own = self.federation.train[number]
-        if self.folds is None:
-            return folds_of_samples(self.plan, self.federation.names[number], own)
-        return np.full(len(own), self.folds[number])
-
-
-def _spread(each: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Mean and standard deviation (over sites) of every metric, and the single values; NaN where one site has none."""
-    summary: dict[str, Any] = {}
-    for name, values in each.items():
-        summary[f"{name}_mean"] = float(values.mean())
-        summary[f"{name}_sd"] = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    summary["per_site"] = {name: values.tolist() for name, values in each.items()}
-    return summary
+    def _predict(self, trainer: OneModelTrainer, stacks: Sequence[Stack], route: int, x: np.ndarray) -> np.ndarray:
+        return answer(trainer.predict(stacks[route], x), self.federation.task.loss, self.plan.method.together)
 
 
 def by_lot(seed: int, sites: tuple[str, ...], models: Arrays) -> tuple[list[str], Arrays]:

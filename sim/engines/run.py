@@ -21,13 +21,11 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.exposure import Exposure
 from fedsmall.privacy.patient_level import is_patient_level
-from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, LocalUnseen
+from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges
 from fedsmall.sim.engines.record import Distilled, RunRecord, record_of, whole_model, with_end
 from fedsmall.strategies.grid_trainer import GridTrainer
-from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.server.remote import Ask, Judges, OwnModelsEvaluator
+from fedsmall.strategies.server.judging import Judge, Judging, SiteJudges
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
-from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.training.batches import epsilons_spent
 from fedsmall.training.device import choose_device
 from fedsmall.training.distillation import distillation
@@ -178,24 +176,9 @@ class _Work:
         return outcome
 
     def on(self, grid: Grid, tell: Tell | None = None, in_pieces: bool = True) -> Outcome:
-        """Over a Flower grid, message by message."""
-        sites = GridTrainer(self.plan, grid)
-        return run_rounds(
-            self.plan,
-            sites,
-            self.initial,
-            evaluator=self.judged(sites.roster, grid, tell),
-            progress=self.progress,
-            stop=self.stop,
-            watchers=self.watchers,
-            in_pieces=in_pieces,
-        )
-
-    def judged(self, sites: Roster, grid: Grid, tell: Tell | None) -> Evaluator:
-        """Who judges models in a simulation with messages."""
-        judge = self.evaluator(self.trainer(), Judges(sites, grid, self.plan))
-        task = self.federation.task
-        judge = self.narrowed(validated(judge, AskSites(sites, grid, self.plan, task), self.plan, task))
+        """Over a Flower grid, message by message; ``tell`` is called with each contact at which models are judged."""
+        sites, task = GridTrainer(self.plan, grid), self.federation.task
+        judge = self.evaluator(self.trainer(), SiteJudges(sites.roster, grid, self.plan, task), sites.roster.counts)
 
         def evaluator(moment: Moment) -> Evaluation | None:
             evaluation = judge(moment)
@@ -203,32 +186,40 @@ class _Work:
                 tell(moment.contact, evaluation)
             return evaluation
 
-        return evaluator
+        return run_rounds(
+            self.plan,
+            sites,
+            self.initial,
+            evaluator=evaluator,
+            progress=self.progress,
+            stop=self.stop,
+            watchers=self.watchers,
+            in_pieces=in_pieces,
+        )
 
-    def validated(self, trainer: Trainer) -> Evaluator:
-        """The evaluator of an engine without sites to ask."""
-        federation, judge = self.federation, self.evaluator(trainer)
-        if not isinstance(trainer, OneModelTrainer):
-            return judge
-        asked = LocalUnseen(self.plan, federation, trainer)
-        return self.narrowed(validated(judge, asked, self.plan, federation.task))
+    def evaluator(self, trainer: Trainer, judge: Judge, sites: Callable[[], Mapping[str, int]]) -> Evaluator:
+        """Who judges models: on the common test set this process, all else the sites.
 
-    def narrowed(self, judge: Evaluator) -> Evaluator:
-        """The evaluator; after it, what is kept of rounds that are not the best is forgotten."""
+        Where part of a site's model is at the site alone, it is the sites for all. What is kept of rounds that are not
+        the best is forgotten.
+        """
+        on_test = None
+        if isinstance(trainer, OneModelTrainer):
+            on_test = CentralEvaluator(self.plan, self.federation, trainer, self.visitors, self.last)
+        judging = Judging(self.plan, self.federation.task, judge, sites, on_test)
 
         def judged(moment: Moment) -> Evaluation | None:
-            evaluation = judge(moment)
+            evaluation = judging(moment)
             if evaluation is not None:
                 self.last.narrow(evaluation)
             return evaluation
 
         return judged
 
-    def evaluator(self, trainer: Trainer, judges: Ask | None = None) -> Evaluator:
-        if isinstance(trainer, OneModelTrainer):
-            return CentralEvaluator(self.plan, self.federation, trainer, self.visitors, self.last)
-        # part of a site's model is at the site alone
-        return OwnModelsEvaluator(judges or LocalJudges(self.plan, self.federation, trainer))
+    def local_evaluator(self, trainer: Trainer) -> Evaluator:
+        """The evaluator of an engine without sites to ask."""
+        samples = dict(zip(trainer.names, trainer.samples, strict=True))
+        return self.evaluator(trainer, LocalJudges(self.plan, self.federation, trainer), lambda: samples)
 
 
 def distilled(plan: Plan, federation: Federation, members: Arrays | None, kept: Mapping[str, Arrays]) -> Distilled:
@@ -277,7 +268,7 @@ Ran = tuple[Outcome, str, torch.device]  # what came of a run, by which path, an
 def _batched(work: _Work, options: dict[str, Any]) -> Ran:
     keep_freed_memory()
     whole = work.trainer()
-    evaluator = work.validated(whole)
+    evaluator = work.local_evaluator(whole)
     sharing: AbstractContextManager[Trainer] = nullcontext(whole)
     if (options.get("workers") or 1) > 1 or options.get("address") is not None:
         from fedsmall.sim.engines.workers import shared_out

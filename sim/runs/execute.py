@@ -31,7 +31,7 @@ from fedsmall.sim.engines.record import RunRecord
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
 from fedsmall.sim.runs.folder import Failed, Run, cores, start
-from fedsmall.sim.runs.progress import Silent, Watcher
+from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.tasks import build_federation
@@ -96,7 +96,7 @@ def execute(
     if folder is not None:
         check_free(folder)
     track = load_extension("fedsmall.watchers", scenario.track)(folder) if scenario.track else None
-    watcher = watcher or Silent()
+    watcher = watcher or Watcher()
     plans = scenario.plans()
     build = data or partial(build_federation, data_root=data_root)
     federations = Federations(build)

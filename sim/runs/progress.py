@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Sequence
 from html import escape
-from typing import Any, Protocol, Self, final
+from typing import Any, Self, final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -15,14 +15,14 @@ EVERY_S = 30.0  # the longest that a log is without a line
 EVERY_CELL_S = 0.2
 
 
-class Watcher(Protocol):
-    """Is told how far a run is. Used as a context: it is open while the run runs."""
+class Watcher:
+    """Is told how far a run is, and says nothing of it. Used as a context: it is open while the run runs."""
 
     def __enter__(self) -> Self:
-        """The run begins."""
+        return self
 
     def __exit__(self, *error: object) -> None:
-        """The run has ended, or failed."""
+        return None
 
     def moved(self, rounds: int) -> None:
         """All plans together have done so many rounds."""
@@ -32,24 +32,7 @@ class Watcher(Protocol):
 
 
 @final
-class Silent:
-    """Says nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-    def moved(self, rounds: int) -> None:
-        """Say nothing."""
-
-    def end(self, plan: Plan) -> None:
-        """Say nothing."""
-
-
-@final
-class Bars:
+class Bars(Watcher):
     """One bar over all rounds of all plans, with the time that is left; it names the plan that was done last."""
 
     def __init__(self, console: Console, plans: Sequence[Plan], title: str) -> None:
@@ -83,7 +66,7 @@ class Bars:
 
 
 @final
-class Lines:
+class Lines(Watcher):
     """A line for every plan that is done, with the time that is left: for logs and pipes.
 
     Where none is done for ``EVERY_S`` seconds, a line says how many rounds are.
@@ -98,9 +81,6 @@ class Lines:
     def __enter__(self) -> Self:
         self._started = self._said = time.monotonic()
         return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
 
     def moved(self, rounds: int) -> None:
         """Say how many rounds are done, where nothing was said for a while."""
@@ -121,7 +101,7 @@ class Lines:
 
 
 @final
-class InCell:
+class InCell(Watcher):
     """One bar in the cell of a notebook, that moves and is gone when the run has ended."""
 
     def __init__(self, plans: Sequence[Plan], title: str) -> None:

@@ -27,26 +27,19 @@ from safetensors.numpy import save
 from fedsmall.audit_log import AuditLog
 from fedsmall.entry_points import SCENARIOS, kind_of_run, load_extension
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN_NAME, RunSheet, Sheet
 from fedsmall.strategies.grid_trainer import GridTrainer
-from fedsmall.strategies.regions.above import HandDown
-from fedsmall.strategies.regions.line import line_of
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.sealing.form import SealedModels
-from fedsmall.strategies.server.asking import meet
+from fedsmall.strategies.server.grid import FrameMail, RetryingGrid
+from fedsmall.strategies.server.handshake import meet, told_at_roll
 from fedsmall.strategies.server.heads import Heads
-from fedsmall.strategies.server.hidden_sums import HiddenAskSites, HiddenEvaluator
 from fedsmall.strategies.server.journal import FileJournal, put
-from fedsmall.strategies.server.packed_grid import PackedGrid
-from fedsmall.strategies.server.remote import Judges, evaluator_for
-from fedsmall.strategies.server.retrying_grid import RetryingGrid
-from fedsmall.strategies.server.rolls import told_at_roll
-from fedsmall.strategies.server.run_loop import Evaluator, Outcome, run_rounds
-from fedsmall.strategies.server.validation import AskSites, validated
+from fedsmall.strategies.server.judging import SiteJudges, evaluator_for
+from fedsmall.strategies.server.regions import HandDown, line_of
+from fedsmall.strategies.server.run_loop import Outcome, run_rounds
 from fedsmall.validation import among, check_plan
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
@@ -76,7 +69,7 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
     (folder / "failure.json").unlink(missing_ok=True)
     try:
         heads = Heads(Path(os.environ[SITES]) if SITES in os.environ else None, sheet)
-        patient = RetryingGrid(PackedGrid(grid), sheet, log, heads=heads, tell_waits=partial(tell_waits, folder))
+        patient = RetryingGrid(FrameMail(grid), sheet, log, heads=heads, tell_waits=partial(tell_waits, folder))
         done = _lead(sheet, folder, patient, log, finish)
     except RunNotRunningException:
         raise  # stopped, or forgotten with the SuperLink's memory: nothing is wrong with the run
@@ -157,7 +150,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
         sheet.led,
         GridTrainer(sheet.led, grid, told=plan, roster=roster, form=sealed, timeout_s=sheet.round_deadline_s),
         lambda site: initial_model(plan, task, site),
-        evaluator=HandDown(roster, grid, plan) if sheet.is_above else _judging(roster, sealed, grid, plan, task),
+        evaluator=HandDown(roster, grid, plan) if sheet.is_above else evaluator_for(roster, grid, plan, task, sealed),
         progress=note,
         journal=journal,
         in_pieces=False,
@@ -165,19 +158,11 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
         united=line.united if line is not None else None,
     )
     if plan.stop is not None and outcome.model is not None:
-        Judges(roster, grid, plan).let_keep(outcome.chosen or outcome.rounds, outcome.model)
+        SiteJudges(roster, grid, plan).let_keep(outcome.chosen or outcome.rounds, outcome.model)
     for fault in journal.faults:
         log.write("journal", fault=fault)
     as_run = json.loads(plan.model_dump_json())  # with the seed of its routes, which the sites have drawn
     return outcome, {"plan": as_run, "task": asdict(task), **told_at_roll(roster.answers)}
-
-
-def _judging(roster: Roster, sealed: SealedModels | None, grid: RetryingGrid, plan: Plan, task: Task) -> Evaluator:
-    """Who judges models: the sites, each for itself or, where the plan hides what each tells, all together."""
-    ask = AskSites(roster, grid, plan, task)
-    if sealed is not None and sealed.secure:
-        return validated(HiddenEvaluator(sealed, grid, task), HiddenAskSites(sealed, ask), plan, task)
-    return validated(evaluator_for(roster, grid, plan, task), ask, plan, task)
 
 
 def write_outcome(
@@ -189,20 +174,7 @@ def write_outcome(
     take it that the run is finished and the model is there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    told = {
-        "plan": json.loads(plan.model_dump_json()),
-        "evaluations": [asdict(evaluation) for evaluation in outcome.evaluations],
-        "contacts": outcome.contacts,
-        "bytes_sent": outcome.bytes_sent,
-        "events": outcome.events,
-        "chosen": outcome.chosen,
-        "averaged": outcome.averaged,
-        "sent_by": outcome.sent_by,
-        "rounds": outcome.rounds,
-        "client_updates": outcome.client_updates,
-        "privacy": outcome.privacy,
-        **(met or {}),
-    }
+    told = {"plan": json.loads(plan.model_dump_json()), **outcome.words(), **(met or {})}
     if outcome.model is not None:
         put(folder / "model.safetensors", save(outcome.model))
     if finish is not None:

@@ -5,8 +5,8 @@ scenario asks for it, keeps a journal, reports progress and stops when told; it 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
@@ -53,6 +53,7 @@ class Evaluation:
 class Outcome:
     """What a run has left behind so far. ``model`` is the last common one; ``stopped`` if the run was cut short.
 
+    ``seconds`` is the wall time of the rounds, without building data or starting an engine.
     ``bytes_between`` are those that the servers of several regions sent each other. ``chosen`` is the round to which
     ``model`` belongs, where the plan's ``stop`` keeps the best and not the last.
     ``averaged`` says of every average that may be left out how many models it took, and whether these were all, and
@@ -74,7 +75,19 @@ class Outcome:
     averaged: list[tuple[int, bool]] = field(default_factory=list)
     sent_by: list[int] = field(default_factory=list)
 
+    def words(self) -> dict[str, Any]:
+        """All but the model as JSON can hold it, for a journal and the folder of a run."""
+        kept = {name: value for name, value in vars(self).items() if name in _KEPT}
+        return kept | {"evaluations": [vars(evaluation) for evaluation in self.evaluations]}
 
+    def take_up(self, words: Mapping[str, Any]) -> None:
+        """Be again what :meth:`words` said; an earlier release's said less."""
+        vars(self).update({name: words[name] for name in _KEPT if name in words})
+        self.evaluations = [Evaluation(**saved) for saved in words["evaluations"]]
+        self.averaged = [(int(models), bool(whole)) for models, whole in self.averaged]
+
+
+_KEPT = {known.name for known in fields(Outcome)} - {"model"}
 Evaluator = Callable[[Moment], Evaluation | None]
 Progress = Callable[[int, int], None]
 Stop = Callable[[], bool]
@@ -198,10 +211,7 @@ class KeptRun:
         travellers.trainer.restore(sets.get("trainer", {}), meta["trainer"])
         travellers.restore(sets["travellers"], meta["travellers"], self.contacts[done - 1])
         self.topology.restore(sets.get("topology", {}), meta["topology"])
-        for name in COUNTED:
-            setattr(outcome, name, meta[name])
-        outcome.evaluations = [Evaluation(**saved) for saved in meta["evaluations"]]
-        outcome.averaged = [(int(models), bool(whole)) for models, whole in meta["averaged"]]
+        outcome.take_up(meta)
         outcome.rounds = self.contacts[done - 1].t
         if meta["has_model"]:
             outcome.model = sets.get("chosen") or travellers.commons.result()
@@ -216,19 +226,15 @@ class KeptRun:
         outcome, done = self.outcome, 1 + [contact.t for contact in self.contacts].index(self.outcome.rounds)
         arrays, numbers = travellers.state()
         beside, words = travellers.trainer.state()
-        meta = {name: getattr(outcome, name) for name in COUNTED}
+        meta = outcome.words()
         meta |= {"travellers": numbers, "trainer": words, "has_model": outcome.model is not None}
         between, meta["topology"] = self.topology.state()
         if self.topology.has_places:  # for people who look at the run
             meta["places"] = travellers.places(self.contacts[done] if done < len(self.contacts) else None)
-        meta |= {"evaluations": [vars(evaluation) for evaluation in outcome.evaluations]}
         chosen = outcome.model if outcome.chosen and outcome.model else {}
         sets = join(travellers=arrays, trainer=beside, topology=between, chosen=chosen)
         lasting = self.contacts[done - 1].action is Action.AGGREGATE
         self.journal.save(done, sets, meta, lasting=lasting)
-
-
-COUNTED = ("client_updates", "bytes_sent", "bytes_between", "events", "chosen", "averaged", "sent_by")  # of an outcome
 
 
 def run_rounds(

@@ -11,8 +11,8 @@ from fedsmall.audit_log import digest_of
 from fedsmall.sealing.waybills import Waybills
 from fedsmall.sealing.words import GROUP, HELP, KEY, SEALED
 from fedsmall.strategies.records import to_arrays, to_record
-from fedsmall.strategies.sealing.asking import HelpError
-from fedsmall.strategies.server.retrying_grid import QuorumError
+from fedsmall.strategies.secure_sums import HelpError
+from fedsmall.strategies.server.grid import QuorumError
 from fedsmall.wire import CONFIG, MODEL, ROUND, join, split
 from tests.attacks.test_letters import flipped, line, with_letter
 from tests.attacks.world import NAMES, Heard, World, averages

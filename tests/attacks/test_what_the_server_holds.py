@@ -17,7 +17,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.reading import read_from_stack
 from fedsmall.strategies.forms import Form, OpenModels
 from fedsmall.strategies.records import to_arrays
-from fedsmall.strategies.sealing.form import SealedModels
+from fedsmall.strategies.sealed_models import SealedModels
 from fedsmall.wire import Arrays
 from tests.attacks import memory
 from tests.attacks.world import Trained, watch

@@ -18,7 +18,7 @@ from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, RUN_ID, SCALING
 from fedsmall.sealing.words import HELP, OF, SEALED, Order
-from fedsmall.strategies.sealing.asking import HelpError
+from fedsmall.strategies.secure_sums import HelpError
 from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.wire import CONFIG, MODEL, PLAN, ROUND, Arrays, split
 from fedsmall.wire import NAMES as NAMES_OF

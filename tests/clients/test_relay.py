@@ -15,7 +15,7 @@ from fedsmall.errors import PolicyError
 from fedsmall.frames import from_frame, joined, pieces_of, to_frame
 from fedsmall.sim.consortium.flower_cli import own_digest
 from fedsmall.sim.engines.inprocess import act_as_server
-from fedsmall.strategies.server import retrying_grid
+from fedsmall.strategies.server import grid as run_grid
 from fedsmall.wire import CONFIG
 
 
@@ -118,7 +118,7 @@ def test_a_station_that_ends_before_it_has_answered_is_sent_the_order_again(tmp_
     listening.close()
 
     assert reply.error.code == relay.KILLED
-    assert reply.error.code in retrying_grid.LOST
+    assert reply.error.code in run_grid.LOST
 
 
 def test_the_relay_imports_nothing_heavy():

@@ -2,7 +2,7 @@
 
 from fedsmall.research.modules_on_the_way import modules_on_the_way
 
-MOST = 90
+MOST = 81
 
 
 def test_no_more_modules_are_on_the_way_to_the_first_aggregate(capsys):

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
-from fedsmall.strategies.acceptance import accepted
-from fedsmall.strategies.checks import Limits, check_reply
+from fedsmall.strategies.checks import Limits, accepted, check_reply
 from fedsmall.wire import BLURRED, EXAMPLES, METRICS, MODEL, STEPS
 
 LIMITS = Limits(metrics=frozenset((EXAMPLES, STEPS, BLURRED)))

@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from fedsmall.errors import ReplyError
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.checks import Limits, check_reply, signature
-from fedsmall.strategies.server.retrying_grid import _digest
+from fedsmall.strategies.server.grid import _digest
 from fedsmall.wire import CARRIED, EXAMPLES, LOSS, METRICS, MODEL, RULE, STEPS
 
 TRIES = int(os.environ.get("FEDSMALL_REPLIES", "400"))

@@ -13,7 +13,7 @@ from fedsmall.clients.network.resident import Resident
 from fedsmall.clients.relay import KILLED
 from fedsmall.frames import from_frame, joined, pieces_of, to_frame
 from fedsmall.sim.engines.inprocess import act_as_server
-from fedsmall.strategies.server import packed_grid
+from fedsmall.strategies.server import grid as run_grid
 from tests.clients.test_relay import bundle, station
 
 __all__ = ["station"]
@@ -217,7 +217,7 @@ def test_who_was_killed_with_nothing_in_hand_is_away_long_enough_for_the_server_
 
     assert line.released == 1
     assert slept == [resident.AWAY_S]
-    assert packed_grid.LONGEST_S * 2 < resident.AWAY_S
+    assert run_grid.LONGEST_LOOK_S * 2 < resident.AWAY_S
 
 
 def test_an_order_of_a_run_that_has_ended_is_dropped(at_work):

@@ -3,7 +3,7 @@
 import pytest
 
 from fedsmall.extensions.audit.attack import CHANGED, OF_TREES, POOLED, SEVERAL, audit_scenario, plans_of
-from fedsmall.sim.runs.progress import Silent
+from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import build
 
 TASK = {"name": "small", "task": "digits", "sites": 4, "samples_per_site": 6, "rounds": 2, "seeds": [0]}
@@ -32,7 +32,7 @@ def test_what_is_not_attacked_is_named_with_its_reason(method, recipe, reason):
     )
     plans = plans_of(scenario, None)
 
-    done = audit_scenario(scenario, plans, 2, 1, None, Silent())
+    done = audit_scenario(scenario, plans, 2, 1, None, Watcher())
 
     assert done.left_out == {plans[0].method.label: reason}
     assert not done.findings

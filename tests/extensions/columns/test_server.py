@@ -22,8 +22,8 @@ from fedsmall.sim.consortium import keys, members, runs
 from fedsmall.sim.consortium.server_app import finished
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.sim.report.hospital import own_run, page
+from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.heads import Heads
-from fedsmall.strategies.server.retrying_grid import RetryingGrid
 from tests.sim.consortium.desk import Desk, Wire
 
 NAMES = ("hospital", "laboratory")

@@ -22,11 +22,10 @@ from fedsmall.sim.consortium import keys, members, runs, sample_data
 from fedsmall.sim.consortium.site import Site
 from fedsmall.sim.engines.inprocess import act_as_server, number_message
 from fedsmall.sim.runs import scenario
-from fedsmall.strategies.server import retrying_grid
+from fedsmall.strategies.server import grid as run_grid
 from fedsmall.strategies.server.deployment import conduct, tell_waits, write_outcome
+from fedsmall.strategies.server.grid import RetryingGrid, pack, unpack
 from fedsmall.strategies.server.heads import Heads
-from fedsmall.strategies.server.packed_grid import pack, unpack
-from fedsmall.strategies.server.retrying_grid import RetryingGrid
 from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.wire import Arrays
 from tests import ROOT
@@ -57,7 +56,7 @@ class Desk:
         self.data = {name: folder / "data" / f"{name}.csv" for name in names}
         self.stations: dict[str, Station] = {}
         self.now = 0.0
-        monkeypatch.setattr(retrying_grid.time, "sleep", self._sleep)
+        monkeypatch.setattr(run_grid.time, "sleep", self._sleep)
         monkeypatch.setattr(relay.socket_frames, "ask", self._ask)
         if new:
             self._make()

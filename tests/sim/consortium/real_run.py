@@ -11,7 +11,7 @@ from fedsmall.sim.consortium.finished import write_run
 from fedsmall.sim.consortium.run_log import LAUNCHED
 from fedsmall.sim.runs import scenario
 from fedsmall.strategies.server.deployment import conduct, write_outcome
-from fedsmall.strategies.server.retrying_grid import RetryingGrid
+from fedsmall.strategies.server.grid import RetryingGrid
 from tests import ROOT
 from tests.sim.engines.stations import Stations
 

@@ -7,7 +7,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.evaluation import CentralEvaluator, LocalJudges
-from fedsmall.strategies.server.remote import OwnModelsEvaluator
+from fedsmall.strategies.server.judging import Judging
 from fedsmall.strategies.server.run_loop import Outcome, run_rounds
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
@@ -71,7 +71,7 @@ def run_on(device: Any, run: str) -> Outcome:
     trainer = cohort_for(plan, federation.task, federation.names, federation.train, path=path, device=device)
     assert trainer.device.type == getattr(device, "type", device)
     judges = (
-        OwnModelsEvaluator(LocalJudges(plan, federation, trainer))
+        Judging(plan, federation.task, LocalJudges(plan, federation, trainer), lambda: {})
         if has_own_models(plan)
         else CentralEvaluator(plan, federation, trainer)
     )

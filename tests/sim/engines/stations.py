@@ -14,7 +14,7 @@ from fedsmall.frames import from_frame, joined, to_frame
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, SITES, SUMS, TELL
 from fedsmall.sim.engines.inprocess import LocalGrid, number_message
-from fedsmall.strategies.server.packed_grid import pack, unpack
+from fedsmall.strategies.server.grid import pack, unpack
 from fedsmall.wire import PLAN
 
 

@@ -14,7 +14,7 @@ from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.server.journal import FileJournal
-from fedsmall.strategies.server.remote import Judges, SiteEvaluator
+from fedsmall.strategies.server.judging import evaluator_for
 from fedsmall.tasks import build_federation
 from fedsmall.training.batches import Batches
 from fedsmall.training.trees import cohort_for
@@ -178,7 +178,7 @@ def test_sites_judge_the_members_together_as_the_simulation_does() -> None:
     federation = federation_of(plan)
     held_out = tuple(replace(federation.test) for _ in federation.names)
     loop = loop_of(plan, replace(federation, held_out=held_out))
-    loop.evaluator = SiteEvaluator(Judges(loop.roster, loop.grid, plan))
+    loop.evaluator = evaluator_for(loop.roster, loop.grid, plan)
 
     told = loop.run().evaluations[-1].common
     whole = batched(plan, federation).evaluations[-1].common

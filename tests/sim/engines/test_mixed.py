@@ -22,7 +22,8 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import build, load
 from fedsmall.sim.tuning.search import search
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.server.remote import evaluator_for, task_from_roll
+from fedsmall.strategies.server.handshake import task_from_roll
+from fedsmall.strategies.server.judging import evaluator_for
 from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.tasks import build_federation
 from fedsmall.validation import check_plan, check_run

@@ -13,7 +13,8 @@ from fedsmall.parts import EarlyStop, Recipe
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.server.remote import evaluator_for, task_from_roll
+from fedsmall.strategies.server.handshake import task_from_roll
+from fedsmall.strategies.server.judging import evaluator_for
 from fedsmall.tasks import build_federation
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations

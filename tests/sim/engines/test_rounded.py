@@ -21,7 +21,7 @@ from fedsmall.plan import Plan
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.records import array_records, to_arrays, to_record
-from fedsmall.strategies.server import packed_grid
+from fedsmall.strategies.server import grid as run_grid
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import CARRIED, MODEL, Traveller, join
@@ -141,7 +141,7 @@ class Weighed(InProcessGrid):
     def _weigh(self, content: RecordDict) -> None:
         if not array_records(content):
             return  # the roll call
-        packed, size = packed_grid.pack(content)
+        packed, size = run_grid.pack(content)
         _, block = header_and_block(joined(packed.config_records.values()))
         self.frames += size
         self.arrays += len(block) - 8 - int.from_bytes(block[:8], "little")  # safetensors: a length, JSON, numbers

@@ -22,10 +22,10 @@ from fedsmall.sim.engines.evaluation import CentralEvaluator
 from fedsmall.sim.engines.inprocess import InProcessGrid, LocalGrid
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.handshake import task_from_roll
 from fedsmall.strategies.server.journal import FileJournal
-from fedsmall.strategies.server.remote import evaluator_for, task_from_roll
+from fedsmall.strategies.server.judging import Judging, SiteJudges, evaluator_for
 from fedsmall.strategies.server.run_loop import Outcome
-from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import folds_of
 from fedsmall.wire import PLAN
@@ -253,8 +253,9 @@ def test_a_run_that_is_resumed_expects_the_same(tmp_path) -> None:
         grid = InProcessGrid(app, len(federation.names))
         made = loop_on(plan, federation, grid, None, **more)
         trainer = cohort_for(plan, federation.task, federation.names, federation.train)
-        ask = AskSites(made.roster, grid, plan, federation.task)
-        made.evaluator = validated(CentralEvaluator(plan, federation, trainer), ask, plan, federation.task)
+        judges = SiteJudges(made.roster, grid, plan, federation.task)
+        on_test = CentralEvaluator(plan, federation, trainer)
+        made.evaluator = Judging(plan, federation.task, judges, made.roster.counts, on_test)
         return made
 
     whole = loop().run()
@@ -297,7 +298,7 @@ def conduct(plan: Plan, grid: Stations) -> Outcome:
     roster = Roster()
     task = task_from_roll(roster, grid, plan)
     grid.agree_on_scaling(plan)
-    evaluator = validated(evaluator_for(roster, grid, plan), AskSites(roster, grid, plan, task), plan, task)
+    evaluator = evaluator_for(roster, grid, plan, task)
     return ByMessages(
         plan, grid, lambda site: initial_model(plan, task, site), evaluator, in_pieces=False, roster=roster
     ).run()

@@ -20,10 +20,10 @@ from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.sim.engines.record import RunRecord
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.handshake import task_from_roll
 from fedsmall.strategies.server.journal import FileJournal
-from fedsmall.strategies.server.remote import Judges, evaluator_for, task_from_roll
+from fedsmall.strategies.server.judging import Judging, SiteJudges, evaluator_for
 from fedsmall.strategies.server.run_loop import Outcome
-from fedsmall.strategies.server.validation import AskSites, validated
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import PLAN
@@ -160,8 +160,9 @@ def test_a_run_that_is_resumed_ends_at_the_same_round_with_the_same_bits(tmp_pat
         grid = InProcessGrid(app, len(federation.names))
         made = loop_on(plan, federation, grid, None, **more)
         trainer = cohort_for(plan, federation.task, federation.names, federation.train)
-        ask = AskSites(made.roster, grid, plan, federation.task)
-        made.evaluator = validated(CentralEvaluator(plan, federation, trainer), ask, plan, federation.task)
+        judges = SiteJudges(made.roster, grid, plan, federation.task)
+        on_test = CentralEvaluator(plan, federation, trainer)
+        made.evaluator = Judging(plan, federation.task, judges, made.roster.counts, on_test)
         return made
 
     whole, parts = loop().run(), 0
@@ -190,12 +191,12 @@ def conduct(plan: Plan, grid: Stations) -> Outcome:
     roster = Roster()
     task = task_from_roll(roster, grid, plan)
     grid.agree_on_scaling(plan)
-    evaluator = validated(evaluator_for(roster, grid, plan), AskSites(roster, grid, plan, task), plan, task)
+    evaluator = evaluator_for(roster, grid, plan, task)
     loop = ByMessages(
         plan, grid, lambda site: initial_model(plan, task, site), evaluator, in_pieces=False, roster=roster
     )
     outcome = loop.run()
-    Judges(roster, grid, plan).let_keep(outcome.chosen or outcome.rounds, outcome.model)
+    SiteJudges(roster, grid, plan).let_keep(outcome.chosen or outcome.rounds, outcome.model)
     return outcome
 
 

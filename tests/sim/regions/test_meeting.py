@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedsmall.data.standardise import Sums, agree
-from fedsmall.strategies.regions.meeting import together
+from fedsmall.strategies.server.handshake import together
 
 
 def test_regions_agree_on_the_scaling_of_all_sites_to_the_bit():

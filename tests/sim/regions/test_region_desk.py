@@ -5,7 +5,7 @@ import pytest
 
 from fedsmall.clients import consent
 from fedsmall.errors import PlanError
-from fedsmall.strategies.regions.line import Line
+from fedsmall.strategies.server.regions import Line
 from fedsmall.travel.handover import Handover, put, read
 from fedsmall.wire import WAITS
 from tests.sim.regions.two_levels import TwoLevels, plan_of

@@ -25,10 +25,9 @@ from fedsmall.sim.consortium.finished import write_run
 from fedsmall.sim.consortium.run_log import LAUNCHED
 from fedsmall.sim.engines.inprocess import LocalGrid, act_as_server, number_message
 from fedsmall.sim.runs import scenario
-from fedsmall.strategies.regions import line
+from fedsmall.strategies.server import regions as above_and_below
 from fedsmall.strategies.server.deployment import conduct, tell_waits, write_outcome
-from fedsmall.strategies.server.packed_grid import pack, unpack
-from fedsmall.strategies.server.retrying_grid import RetryingGrid
+from fedsmall.strategies.server.grid import RetryingGrid, pack, unpack
 from fedsmall.strategies.server.run_loop import Outcome, run_rounds
 from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
@@ -105,7 +104,7 @@ class TwoLevels:
         }
         for region in regions:
             self.programs[region] = RegionDesk(region, folder / region / "runs", folder / "homes" / region, policy, 10)
-        monkeypatch.setattr(line, "LOOK_S", 0.1)
+        monkeypatch.setattr(above_and_below, "LOOK_S", 0.1)
         monkeypatch.setattr(relay.socket_frames, "ask", self._ask)
         self.failed: dict[str, Exception] = {}
         self.outcomes: dict[str, Outcome] = {}

@@ -21,7 +21,7 @@ from fedsmall.sim.consortium import sample_data
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs import scenario
 from fedsmall.strategies.server.deployment import conduct
-from fedsmall.strategies.server.retrying_grid import RetryingGrid
+from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.wire import CONFIG, PLAN
 from tests.sim.engines.stations import Stations

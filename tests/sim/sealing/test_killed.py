@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedsmall.sealing.words import OF
-from fedsmall.strategies.sealing.pending import FILE
+from fedsmall.strategies.secure_sums import FILE
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.wire import CONFIG, ROUND
 from tests.sim.engines.test_one_algorithm import assert_equal_bits

@@ -9,8 +9,8 @@ from fedsmall.clients.client_app import app
 from fedsmall.clients.site_data import give_federation
 from fedsmall.models.registry import initial_model
 from fedsmall.sim.engines.inprocess import InProcessGrid
-from fedsmall.strategies.sealing.form import SealedModels
-from fedsmall.strategies.server.retrying_grid import RetryingGrid
+from fedsmall.strategies.sealed_models import SealedModels
+from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.wire import CONFIG, ROUND
 from tests.sim.engines.test_one_algorithm import ByMessages, assert_equal_bits, federation_of
 from tests.sim.sealing.federation import Federation, drawn, plan_of, run

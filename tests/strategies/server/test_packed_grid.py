@@ -12,8 +12,8 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from fedsmall.audit_log import digest_of
 from fedsmall.frames import from_frame, joined, leaves, pieces_of, to_frame
 from fedsmall.sim.engines.inprocess import act_as_server
-from fedsmall.strategies.server import packed_grid
-from fedsmall.strategies.server.packed_grid import PackedGrid, pack, unpack
+from fedsmall.strategies.server import grid as run_grid
+from fedsmall.strategies.server.grid import FrameMail, pack, unpack
 from fedsmall.wire import CONFIG, METRICS, MODEL
 
 MODEL_SENT = {"b": np.array([1.0, -0.0], np.float32), "a": np.array(3, np.int64)}
@@ -21,7 +21,7 @@ ANSWER = ({"metrics": {"num-examples": 9, "train-loss": 0.1}, "order": ["arrays/
 
 
 class SuperLink:
-    """What of a SuperLink a PackedGrid calls, with a store of objects; ``late`` objects are not there yet."""
+    """What of a SuperLink a FrameMail calls, with a store of objects; ``late`` objects are not there yet."""
 
     def __init__(self):
         self.sent, self.replies, self.objects, self.late, self.pushed, self.confirmed = [], {}, {}, set(), [], []
@@ -76,8 +76,8 @@ def names_in(tree):
 @pytest.fixture
 def link(monkeypatch):
     act_as_server()
-    monkeypatch.setattr(packed_grid, "SHORTEST_S", 0.0)
-    monkeypatch.setattr(packed_grid, "LONGEST_S", 0.0)
+    monkeypatch.setattr(run_grid, "SHORTEST_LOOK_S", 0.0)
+    monkeypatch.setattr(run_grid, "LONGEST_LOOK_S", 0.0)
     return SuperLink()
 
 
@@ -98,7 +98,7 @@ def framed(arrays=MODEL_SENT, **words):
 
 
 def test_an_order_goes_out_as_one_frame_which_sites_of_one_content_share(link):
-    grid, asked = PackedGrid(link), orders()
+    grid, asked = FrameMail(link), orders()
 
     grid.push_messages(asked)
 
@@ -114,7 +114,7 @@ def test_an_order_goes_out_as_one_frame_which_sites_of_one_content_share(link):
 
 
 def test_all_answers_come_with_one_question_to_the_bit_and_in_the_order_of_the_model(link):
-    grid, asked = PackedGrid(link), orders()
+    grid, asked = FrameMail(link), orders()
     grid.push_messages(asked)
     for order in link.sent:
         link.answers(order, framed())
@@ -132,7 +132,7 @@ def test_all_answers_come_with_one_question_to_the_bit_and_in_the_order_of_the_m
 
 
 def test_who_is_still_sending_keeps_nobody_waiting(link):
-    grid, asked = PackedGrid(link), orders(2)
+    grid, asked = FrameMail(link), orders(2)
     grid.push_messages(asked)
     link.late = {name for name in link.answers(link.sent[0], framed({"b": np.zeros(3)}, order=["arrays/b"]))}
     link.answers(link.sent[1], framed())
@@ -158,7 +158,7 @@ def test_who_is_still_sending_keeps_nobody_waiting(link):
     ],
 )
 def test_an_answer_that_cannot_be_read_is_one_sites_fault_alone(link, body, why):
-    grid, asked = PackedGrid(link), orders(2)
+    grid, asked = FrameMail(link), orders(2)
     grid.push_messages(asked)
     link.answers(link.sent[0], body)
     link.answers(link.sent[1], framed())
@@ -170,9 +170,9 @@ def test_an_answer_that_cannot_be_read_is_one_sites_fault_alone(link, body, why)
 
 
 def test_an_answer_that_is_gone_is_lost_and_one_that_is_too_large_is_not_fetched(link, monkeypatch):
-    monkeypatch.setattr(packed_grid, "MOST_BESIDE", 0)
-    monkeypatch.setattr(packed_grid, "MOST_TIMES", 1)
-    grid, asked = PackedGrid(link), orders(2)
+    monkeypatch.setattr(run_grid, "MOST_BESIDE", 0)
+    monkeypatch.setattr(run_grid, "MOST_TIMES", 1)
+    grid, asked = FrameMail(link), orders(2)
     grid.push_messages(asked)
     for name in link.answers(link.sent[0], framed()):
         del link.objects[name]
@@ -180,12 +180,12 @@ def test_an_answer_that_is_gone_is_lost_and_one_that_is_too_large_is_not_fetched
 
     gone, large = [grid.pull_messages([order.metadata.message_id])[0] for order in asked]
 
-    assert (gone.error.code, large.error.code) == (packed_grid.LOST, packed_grid.REFUSED)
+    assert (gone.error.code, large.error.code) == (run_grid.GONE, run_grid.REFUSED)
     assert "too large" in large.error.reason
 
 
 def test_a_refusal_comes_with_its_reason_and_what_is_forgotten_is_asked_for_no_more(link):
-    grid, asked = PackedGrid(link), orders(2)
+    grid, asked = FrameMail(link), orders(2)
     grid.push_messages(asked)
     link.answers(link.sent[0], Error(2, "essen: no"))
 
@@ -210,7 +210,7 @@ def test_what_is_packed_is_what_is_unpacked():
 
 
 def test_large_arrays_are_sent_once_though_the_words_of_every_order_differ(link):
-    grid, large = PackedGrid(link), ArrayRecord({"w": Array(np.arange(20_000.0))})
+    grid, large = FrameMail(link), ArrayRecord({"w": Array(np.arange(20_000.0))})
     asked = [
         Message(RecordDict({MODEL: large, CONFIG: ConfigRecord({"round": 2, "own": site})}), 2 + site, "train")
         for site in range(3)

@@ -11,8 +11,8 @@ from fedsmall.plan import Method, Plan
 from fedsmall.run_sheet import SUMS
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.server.asking import _sums, agreed_scaling
-from fedsmall.strategies.server.remote import Judges, SiteEvaluator
+from fedsmall.strategies.server.handshake import _sums, agreed_scaling
+from fedsmall.strategies.server.judging import evaluator_for
 from fedsmall.travel.moments import Moment
 from fedsmall.travel.schedule import Action, Contact
 from fedsmall.wire import HELD_OUT, METRICS
@@ -54,7 +54,7 @@ def test_an_evaluation_that_is_no_number_is_set_aside_with_its_site(spoilt):
     grid.spoilt = RecordDict({METRICS: MetricRecord(spoilt)})
     roster.call(grid, dict(ASKED))
 
-    judged = SiteEvaluator(Judges(roster, grid, PLAN))(moment({"w": np.array([2.0])}))
+    judged = evaluator_for(roster, grid, PLAN)(moment({"w": np.array([2.0])}))
 
     assert judged.common == {"mean": 2.0}
     assert sorted(judged.extra["held_out"]) == ["site-1", "site-2"]
@@ -68,7 +68,7 @@ def test_an_answer_without_an_evaluation_is_left_out(spoilt):
     grid.spoilt = spoilt
     roster.call(grid, dict(ASKED))
 
-    judged = SiteEvaluator(Judges(roster, grid, PLAN))(moment({"w": np.array([2.0])}))
+    judged = evaluator_for(roster, grid, PLAN)(moment({"w": np.array([2.0])}))
 
     assert sorted(judged.extra["held_out"]) == ["site-1", "site-2"]
 
@@ -92,7 +92,7 @@ def judged_with(answer):
     grid = SpoilingGrid(toy_grid(3).app, 3)
     grid.spoilt = answer
     roster.call(grid, dict(ASKED))
-    return SiteEvaluator(Judges(roster, grid, PLAN, TASK))(moment({"w": np.array([2.0])})), roster.events
+    return evaluator_for(roster, grid, PLAN, TASK)(moment({"w": np.array([2.0])})), roster.events
 
 
 def test_sums_are_kept_as_they_were_told_and_charges_are_no_metrics():

@@ -12,8 +12,8 @@ from google.protobuf.message import DecodeError
 from fedsmall.audit_log import AuditLog, digest_of, verify
 from fedsmall.plan import Method, Plan
 from fedsmall.run_sheet import RUN, RUN_ID, SITES, RunSheet
-from fedsmall.strategies.server import retrying_grid
-from fedsmall.strategies.server.retrying_grid import QuorumError, RetryingGrid
+from fedsmall.strategies.server import grid as run_grid
+from fedsmall.strategies.server.grid import QuorumError, RetryingGrid
 from fedsmall.wire import CONFIG, METRICS, MODEL, ROUND, WAITS
 
 NAMES = {2: "bonn", 3: "essen", 4: "ulm"}
@@ -23,7 +23,7 @@ PLAN = Plan(name="p", task="t", method=Method(name="FedDC"))
 class Clock:
     def __init__(self, monkeypatch):
         self.now = 0.0
-        monkeypatch.setattr(retrying_grid.time, "sleep", self.sleep)
+        monkeypatch.setattr(run_grid.time, "sleep", self.sleep)
 
     def __call__(self):
         return self.now
@@ -199,7 +199,7 @@ def test_a_site_that_always_loses_its_order_is_not_asked_for_ever(tmp_path, monk
 
     replies = grid.send_and_receive(asked)
 
-    assert sum(order.metadata.dst_node_id == 3 for order in fleet.pushed) == retrying_grid.MOST_SENDINGS
+    assert sum(order.metadata.dst_node_id == 3 for order in fleet.pushed) == run_grid.MOST_SENDINGS
     assert sum(reply.has_error() for reply in replies) == 1
 
 

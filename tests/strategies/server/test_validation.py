@@ -12,7 +12,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.server.validation import AskSites, validated
+from fedsmall.strategies.server.judging import Judging, SiteJudges
 from fedsmall.wire import OUT_OF_FOLD
 from tests.sim.engines.test_one_algorithm import ByMessages, federation_of, plan_of
 
@@ -38,7 +38,8 @@ def outcome_of(lie: Any) -> Any:
     give_federation(PLAN, federation)
     roster, grid = Roster(), Lying(app, 5)
     grid.lie = lie
-    evaluator = validated(lambda moment: None, AskSites(roster, grid, PLAN, federation.task), PLAN, federation.task)
+    judges = SiteJudges(roster, grid, PLAN, federation.task)
+    evaluator = Judging(PLAN, federation.task, judges, roster.counts, on_test=lambda moment: None)
     initial = lambda site: initial_model(PLAN, federation.task, site)  # noqa: E731
     return ByMessages(PLAN, grid, initial, evaluator, roster=roster).run()
 

@@ -34,14 +34,11 @@ from fedsmall.sealing.words import (
     is_sealed,
     is_secure,
 )
-from fedsmall.strategies.acceptance import Note
-from fedsmall.strategies.checks import Limits, check_metrics, read_array
-from fedsmall.strategies.codes import Records
-from fedsmall.strategies.forms import Exchange, Form, OpenModels, Sent, arrays_of, records_from, write_row
+from fedsmall.strategies.checks import Limits, Note, check_metrics, read_array
+from fedsmall.strategies.forms import Exchange, Form, OpenModels, Records, Sent, arrays_of, records_from, write_row
 from fedsmall.strategies.records import array_records, to_arrays, to_record
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.sealing.asking import HelpError, Letter, ask_helpers, readdressed
-from fedsmall.strategies.sealing.pending import Pending, Summand
+from fedsmall.strategies.secure_sums import HelpError, Letter, Pending, Summand, ask_helpers, readdressed
 from fedsmall.training.trainer import Fault, Summed
 from fedsmall.wire import CARRIED, EXAMPLES, METRICS, MODEL, PLAN, ROUND, STEPS, Arrays, join, parts, split
 

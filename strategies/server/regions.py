@@ -1,6 +1,7 @@
-"""A region's line upwards: what its server hands to the program that speaks for it above, and waits for.
+"""A run of several regions: a region's line to the program that speaks for it above, and what goes on above.
 
 It waits as long as the other regions take, and says in the run's folder for whom; a run that is stopped ends the wait.
+Above there is a mean of the regions' common models, of which each region is handed the last one too.
 """
 
 import time
@@ -9,9 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsmall.errors import PlanError
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedsmall.errors import PlanError, ReplyError
+from fedsmall.plan import Plan
+from fedsmall.strategies.records import to_record
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.travel.handover import FOLDER, Handed, Handover, put, read
-from fedsmall.wire import Arrays
+from fedsmall.travel.moments import Moment
+from fedsmall.wire import CONFIG, MODEL, PLAN, ROUND, Arrays
 
 POLL_S = 0.05
 LOOK_S = 5.0  # between two looks whether the run was stopped
@@ -68,3 +77,33 @@ class Line:
 def line_of(folder: Path, look: Callable[[], object], tell: Callable[[dict[str, str]], None]) -> Line:
     """The line of a region's run in ``folder``."""
     return Line(Handover(folder / FOLDER), look, tell)
+
+
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class HandDown:
+    """Brings every region the run's last united model, which no order to train brings any more.
+
+    It stands where an evaluator does, and judges nothing: every region's own run has its sites judge that model.
+    """
+
+    roster: Roster
+    grid: Grid
+    plan: Plan
+
+    def __call__(self, moment: Moment) -> Evaluation | None:
+        """Raise ReplyError unless every region has taken it; the run, resumed, hands it out again."""
+        t, nodes = moment.contact.t, self.roster.nodes
+        assert moment.common is not None
+        words = ConfigRecord({PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: t})
+        content = RecordDict({MODEL: to_record(moment.common), CONFIG: words})
+        orders = {region: Message(content, nodes[region], MessageType.EVALUATE) for region in sorted(nodes)}
+        replies = self.grid.send_and_receive(list(orders.values()), timeout=TIMEOUT_S)
+        took = {reply.metadata.reply_to_message_id for reply in replies if not reply.has_error()}
+        if left := [region for region, order in orders.items() if order.metadata.message_id not in took]:
+            raise ReplyError(
+                f"{', '.join(left)} did not take the united model of round {t}; `fedsmall resume` hands it out again"
+            )
+        return None

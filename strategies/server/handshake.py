@@ -7,41 +7,41 @@ that is resumed asks for no sums again.
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
 from pydantic import ValidationError
 
+from fedsmall import __version__
+from fedsmall.data.outcomes import kind_of
 from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
 from fedsmall.data.standardise import Scaling, Sums, agree
 from fedsmall.errors import PlanError, ReplyError
-from fedsmall.federation import Task
+from fedsmall.exact import in_parts
+from fedsmall.federation import Task, task_from
+from fedsmall.files import one_line
+from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import CLASSES, SCALING, SUMS, TELL, RunSheet, Sheet
+from fedsmall.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
 from fedsmall.sealing.letters import Announcement, Thread, digest
 from fedsmall.sealing.roll import roll_digest
+from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, apart
 from fedsmall.sealing.waybills import seed_of
-from fedsmall.sealing.words import ANNOUNCED, NONCE, ROLL, Opened, is_secure, needs_letters
+from fedsmall.sealing.words import ANNOUNCED, BEFORE, NONCE, ROLL, Opened, is_secure, needs_letters
 from fedsmall.strategies.checks import read_array
-from fedsmall.strategies.regions.line import Line
-from fedsmall.strategies.regions.meeting import agree_above
+from fedsmall.strategies.records import to_record
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.sealing.form import SealedModels
-from fedsmall.strategies.server.agreed import (
-    SCALING_FILE,
-    WEIGHTS_FILE,
-    keep_scaling,
-    keep_weights,
-    scaling_in,
-    weights_in,
-)
-from fedsmall.strategies.server.hidden_sums import sums_before
-from fedsmall.strategies.server.remote import task_from_roll
-from fedsmall.strategies.server.retrying_grid import RetryingGrid
-from fedsmall.wire import CONFIG, PLAN
+from fedsmall.strategies.sealed_models import SealedModels
+from fedsmall.strategies.secure_sums import opened
+from fedsmall.strategies.server.grid import RetryingGrid
+from fedsmall.strategies.server.journal import put
+from fedsmall.strategies.server.regions import Line
+from fedsmall.wire import CONFIG, EXAMPLES, PLAN, Arrays, join, split
 
 Told = Mapping[str, RecordDict]  # what each site's answer to the roll holds, by name
 
@@ -244,3 +244,155 @@ def _sums(site: str, kind: str, content: RecordDict, of_region: bool = False) ->
         raise PlanError(f"{site}: its sums are not three numbers for each feature")
     parts = {name: np.atleast_2d(values) for name, values in told.items()}
     return [Sums(*(parts[name][k] for name in ("count", "total", "squares"))) for k in range(len(parts["count"]))]
+
+
+SCALING_FILE, WEIGHTS_FILE = "scaling.json", "class_weights.json"
+
+
+def keep_scaling(folder: Path, scaling: Scaling) -> None:
+    """Keep the scaling of all features."""
+    put(folder / SCALING_FILE, json.dumps({name: values.tolist() for name, values in vars(scaling).items()}).encode())
+
+
+def scaling_in(folder: Path) -> Scaling | None:
+    """The scaling that was kept; None where there is none."""
+    if not (path := folder / SCALING_FILE).exists():
+        return None
+    return Scaling(**{name: np.array(values) for name, values in json.loads(path.read_text()).items()})
+
+
+def keep_weights(folder: Path, weights: Sequence[float]) -> None:
+    """Keep the weight of every class."""
+    put(folder / WEIGHTS_FILE, json.dumps(list(weights)).encode())
+
+
+def weights_in(folder: Path) -> list[float] | None:
+    """The class weights that were kept; None where there are none."""
+    path = folder / WEIGHTS_FILE
+    return list(json.loads(path.read_text())) if path.exists() else None
+
+
+MOST_ROWS = 4 << 20  # letters in which a site says how its rows become samples
+
+
+def told_at_roll(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What sites said of themselves, by name: "samples" they train on, and as "rows" how rows become samples.
+
+    The rows are those of the first site; None where a site reads its rows otherwise, but for the separator of a file.
+    """
+    samples = {site: int(answers[site].get(EXAMPLES, 0)) for site in sorted(answers)}
+    told = [str(answers[site].get(ROWS, "null"))[:MOST_ROWS] for site in sorted(answers)]
+    try:
+        rows = [json.loads(each) for each in told]
+        alike = [_without_separator(each) for each in rows]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return {"samples": samples, "rows": None}
+    return {"samples": samples, "rows": rows[0] if all(each == alike[0] for each in alike) else None}
+
+
+def _without_separator(rows: Mapping[str, Any] | None) -> Any:
+    return rows and {**rows, "form": {k: v for k, v in rows["form"].items() if k not in ("separator", "decimal")}}
+
+
+Answers = Mapping[str, Mapping[str, Any]]
+WORDS = ("task", "signature")  # on which the sites of a region have agreed
+
+
+def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, Sequence[Sums]]) -> None:
+    """Let a region's sites, whose ``answers`` to the roll and ``sums`` by kind are here, agree with all others'.
+
+    What came of it is kept in the run's folder, where it is looked for before sites are asked. Raises PlanError where
+    the regions agreed on less than these sites need.
+    """
+    scaled = all(answer.get("scaled") for answer in answers.values())
+    words = {word: answers[min(answers)].get(word) for word in WORDS}
+    words |= {"scaled": scaled, ROWS: json.dumps(told_at_roll(answers)["rows"])}
+    agreed = line.meet(words, join(**{kind: together(each) for kind, each in sums.items()}))
+    if scaled and set(agreed.arrays) != {"mean", "scale"}:
+        raise PlanError("the features of this region are scaled, and those of another are not: all must hold the same")
+    if scaled:
+        keep_scaling(folder, Scaling(**agreed.arrays))
+    if isinstance(weights := agreed.words.get("class_weights"), list):
+        keep_weights(folder, weights)
+
+
+def together(sums: Sequence[Sums]) -> Arrays:
+    """The sums of several sites as one, exactly: {"count": (parts, features), ...}, padded with zeros."""
+    parts = {name: in_parts([getattr(each, name) for each in sums]) for name in ("count", "total", "squares")}
+    most = max(map(len, parts.values()))
+    return {name: np.pad(array, ((0, most - len(array)), (0, 0))) for name, array in parts.items()}
+
+
+def sums_before(sealed: SealedModels, grid: Grid, tell: list[str], classes: int) -> dict[str, RecordDict]:
+    """The sums of all sites together, as one site's answer to the roll holds them; PlanError where one tells none."""
+    config = ConfigRecord({**sealed.words(0), TELL: tell})
+    contents = {site: RecordDict({CONFIG: config}) for site in sealed.ways.names}
+    tally = opened(sealed, grid, 0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
+    if missing := sorted(set(contents) - set(tally.sites)):
+        reasons = "; ".join(f"{event['site']}: {event['reason']}" for event in sealed.roster.events)
+        raise PlanError(f"Not every site takes part. {', '.join(missing)} told no sums. {reasons[:1000]}")
+    sizes = {CLASSES: classes} if CLASSES in tell else {}
+    if SUMS in tell:
+        sizes[SUMS] = len(tally.values) // len(("count", "total", "squares")) - sum(sizes.values())
+    shapes = {f"{name}/{part}": (size,) for name, size in sizes.items() for part in ("count", "total", "squares")}
+    if sum(size for (size,) in shapes.values()) != len(tally.values) or min(sizes.values()) < 1:
+        raise PlanError("The sums that sites tell are not those that they were asked for.")
+    arrays = apart(tally.values, shapes)
+    return {TOGETHER: RecordDict({name: to_record(split(arrays, name)) for name in sizes})}
+
+
+def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
+    """Call the roll and return the task on which all sites agree; the first site's, where sites have their own models.
+
+    Raises PlanError, with both values, where two sites differ in task, model or version, or nobody answers.
+    """
+    roster.call(grid, {PLAN: plan.model_dump_json(exclude_defaults=True)})
+    answers = {site: roster.answers[site] for site in roster.sites}
+    for node, reason in sorted(roster.refused.items()):
+        raise PlanError(f"Node {node} cannot take part: {one_line(reason, 300)}")
+    if not answers:
+        raise PlanError("No site is connected. Start the sites first; `status` shows who is there.")
+    for site, answer in answers.items():
+        if "error" in answer:
+            raise PlanError(f"Site {site!r} cannot take part: {answer['error']}")
+    first = next(iter(answers))
+    for key in ("task", "signature", "version"):
+        _check_alike(key, {site: _to_agree(key, answer, plan) for site, answer in answers.items()})
+    if answers[first].get("version") != __version__:
+        raise PlanError(f"The sites run fedsmall {answers[first].get('version')}, the server {__version__}.")
+    return task_from(json.loads(str(answers[first]["task"])))
+
+
+def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> str:
+    """What a site said, without what may differ: sites with models of their own may want longer or shorter targets."""
+    if key != "task" or not has_own_models(plan):
+        return str(answer.get(key))
+    task = json.loads(str(answer[key]))
+    return json.dumps({**task, "classes": None} if kind_of(str(task.get("loss"))) == "numbers" else task)
+
+
+def _check_alike(key: str, said: Mapping[str, str]) -> None:
+    """Raise PlanError where a site says other than most, with both values; of tasks, with what differs in them."""
+    usual = Counter(said.values()).most_common(1)[0][0]
+    most = next(site for site, value in said.items() if value == usual)
+    for site, value in said.items():
+        if value != usual:
+            of_most, own = _apart(usual, value) if key == "task" else (usual, value)
+            raise PlanError(
+                f"Sites differ in their {key}: {most!r} has {of_most[:200]}, {site!r} has {own[:200]}. "
+                "All must run the same."
+            )
+
+
+def _apart(one: str, other: str) -> list[str]:
+    """What differs in two tasks, the names of features first; of lists what the other lacks, or all for their order."""
+    tasks = [json.loads(one), json.loads(other)]
+    fields = [name for name in tasks[0] if tasks[0][name] != tasks[1].get(name)]
+    told: list[dict[str, Any]] = [{}, {}]
+    for name in sorted(fields, key=lambda name: name != "feature_names"):
+        values = [task.get(name) for task in tasks]
+        if all(isinstance(value, list) for value in values):
+            lacking = [[each for each in a if each not in b] for a, b in (values, values[::-1])]
+            values = lacking if any(lacking) else values
+        told[0][name], told[1][name] = values
+    return [json.dumps(each, ensure_ascii=False) for each in told]

@@ -1,0 +1,265 @@
+"""Sums of which the server sees no single summand: masked by the sites, and opened by helpers.
+
+The summands of the last average are on the disk before any helper is asked. A helper opens one sum of a round, of one
+set of sites: a server that dies between its question and the journal must ask for the same set when it comes back,
+though other sites may answer then.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedsmall.aggregation.sums import LEAST
+from fedsmall.errors import PlanError, ReplyError
+from fedsmall.exact import WORDS, from_words
+from fedsmall.files import write
+from fedsmall.sealing.masks import unmasked
+from fedsmall.sealing.waybills import Waybills
+from fedsmall.sealing.words import GROUP, HELP, LETTER, MASKED, NUMBERS, OF, READDRESS, SEEDS, SUM, TALLY, WRITTEN
+from fedsmall.strategies.checks import read_array
+from fedsmall.strategies.records import size_in_bytes, to_arrays, to_record
+from fedsmall.strategies.roster import Roster, ask, records_of
+from fedsmall.wire import ANSWER_BYTES, CONFIG, METRICS, MODEL, Arrays, join, parts
+
+FILE = "summands.safetensors"  # in a run's folder
+OWN_NUMBERS, TOLD = "", "*"  # beside letters by helper, in the file
+
+
+class Summand(NamedTuple):
+    """What one site adds to a sum: its ``masked`` numbers, ``letters`` to the helpers by name, and what it tells."""
+
+    masked: np.ndarray
+    letters: Arrays
+    examples: float
+    steps: float
+
+
+class Pending:
+    """The summands of one round, by group; in ``folder``, or nowhere where that is None."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.path = None if folder is None else folder / FILE
+
+    def settled(self, t: int, group: int | str, came: dict[str, Summand]) -> dict[str, Summand]:
+        """Of what sum helpers are asked: what was written down for this round and group before, else what ``came``.
+
+        A sum of something else than models goes by its name in place of a group's number. Raises PlanError where the
+        file is damaged: other sites could be asked for than before.
+        """
+        if self.path is None:
+            return came
+        try:
+            kept = load(self.path.read_bytes()) if self.path.exists() else {}
+        except SafetensorError:
+            raise PlanError(f"{FILE} in the run's folder is damaged; put a copy back, or start a new run") from None
+        kept = {name: array for name, array in kept.items() if name.startswith(f"{t}.")}
+        if mine := parts(kept).get(f"{t}.{group}"):
+            return _read(mine)
+        kept |= join(**{f"{t}.{group}": _flat(came)})
+        write(self.path, save(kept), flush=True)
+        return came
+
+
+def _flat(summands: dict[str, Summand]) -> Arrays:
+    flat: Arrays = {}
+    for site, each in summands.items():
+        told = {OWN_NUMBERS: each.masked, TOLD: np.array([each.examples, each.steps]), **each.letters}
+        flat |= {f"{site}|{name}": array for name, array in told.items()}
+    return flat
+
+
+def _read(flat: Arrays) -> dict[str, Summand]:
+    of_sites: dict[str, Arrays] = {}
+    for key, array in sorted(flat.items()):
+        site, _, name = key.partition("|")
+        of_sites.setdefault(site, {})[name] = array
+    summands = {}
+    for site, of in of_sites.items():
+        masked, (examples, steps) = of.pop(OWN_NUMBERS), of.pop(TOLD).tolist()
+        summands[site] = Summand(masked, of, examples, steps)
+    return summands
+
+
+@dataclass(frozen=True, eq=False)
+class Letter:
+    """What site ``by`` wrote when it had trained for round ``t``, to the site ``to``: a ``model`` with what goes along,
+    or, after an aggregation, what goes along alone (``beside``).
+    """
+
+    by: str
+    t: int
+    to: str
+    model: ArrayRecord | None = None
+    beside: ArrayRecord | None = None
+
+
+class Chain(Protocol):
+    """What is to be known of a sealed chain in order to ask in its name."""
+
+    roster: Roster
+    ways: Waybills
+    pending: Pending
+
+    def words(self, t: int, **more: Any) -> ConfigRecord:
+        """The config of a question in the course of round ``t``."""
+
+    def note(self, t: int, site: str, kind: str, reason: str) -> None:
+        """Write down what became of a site."""
+
+
+class HelpError(RuntimeError):
+    """A sum that cannot be opened, for a helper is silent; the run can be resumed when it is back."""
+
+
+def ask_helpers(
+    chain: Chain, grid: Grid, t: int, group: int, summands: Mapping[str, Summand], of: str = ""
+) -> list[np.ndarray]:
+    """What each helper of round ``t`` tells, (numbers,) uint64 each, for the sum of these sites of a group.
+
+    The sum is ``of`` something else than models where that is not empty. Raises HelpError where one of them does not
+    tell: without all, the sum stays closed.
+    """
+    numbers = len(next(iter(summands.values())).masked)
+    which = {OF: of, NUMBERS: numbers} if of else {GROUP: group}
+    questions = {
+        helper: RecordDict(
+            {
+                CONFIG: chain.words(t, **which, **{ANSWER_BYTES: 8 * numbers}),
+                SEEDS: to_record({site: each.letters[helper] for site, each in sorted(summands.items())}),
+            }
+        )
+        for helper in chain.ways.helpers(t, of)
+    }
+    replies, told = ask(chain.roster, grid, f"{MessageType.QUERY}.{HELP}", questions), []
+    for helper in questions:
+        reply = replies.get(helper)
+        try:
+            told.append(_streams(reply, numbers))
+        except ReplyError as error:
+            raise HelpError(
+                f"the sum of round {t} stays closed, for {helper} does not help: {error}. `fedsmall resume` goes on "
+                "when it does"
+            ) from None
+    return told
+
+
+def readdressed(chain: Chain, grid: Grid, t: int, letters: Mapping[str, Letter]) -> dict[str, ArrayRecord]:
+    """These ``letters``, by the site where each lies, written anew to it to train for round ``t``; those that came.
+
+    All who wrote them are asked at once; who wrote several, one after the other.
+    """
+    came: dict[str, ArrayRecord] = {}
+    waiting = sorted(letters.items())
+    while waiting:
+        now = {letter.by: (site, letter) for site, letter in reversed(waiting)}  # the first of each writer
+        waiting = [(site, letter) for site, letter in waiting if now[letter.by][0] != site]
+        questions = {by: _anew(chain, t, letter) for by, (_, letter) in now.items()}
+        replies = ask(chain.roster, grid, f"{MessageType.QUERY}.{READDRESS}", questions)
+        for by, (site, _) in sorted(now.items(), key=lambda each: each[1][0]):
+            try:
+                came[site] = _letter(replies.get(by))
+            except ReplyError as error:
+                chain.note(t, by, "set aside", f"it did not seal its traveller anew for {site}: {error}")
+    return came
+
+
+def _anew(chain: Chain, t: int, letter: Letter) -> RecordDict:
+    """The question for a letter to be written anew."""
+    assert letter.model is not None
+    words = {WRITTEN: letter.t, ANSWER_BYTES: size_in_bytes({MODEL: letter.model})}
+    return RecordDict({CONFIG: chain.words(t, **words)})
+
+
+def _letter(reply: Message | None) -> ArrayRecord:
+    records = records_of(reply)
+    if list(records.get(MODEL, {})) != [LETTER]:
+        raise ReplyError("no letter came")
+    read_array(LETTER, records[MODEL][LETTER])
+    return records[MODEL]
+
+
+def _streams(reply: Message | None, count: int) -> np.ndarray:
+    record = records_of(reply).get(SUM)
+    if record is None or list(record) != [SUM]:
+        raise ReplyError("expected the sum of streams")
+    numbers = read_array(SUM, record[SUM])
+    if numbers.dtype != np.uint64 or numbers.shape != (count,):
+        raise ReplyError("what it told is not of the sum's length")
+    return numbers
+
+
+class Tally(NamedTuple):
+    """What the ``sites`` tell together, (numbers,) float64, and what each has said in the clear beside it."""
+
+    values: np.ndarray
+    sites: tuple[str, ...]
+    said: dict[str, dict[str, Any]]
+
+
+def told_or_none(
+    chain: Chain, grid: Grid, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]
+) -> Tally | None:
+    """What :func:`opened` gives; None, with an event that says why, where the sum stays closed."""
+    try:
+        return opened(chain, grid, t, of, kind, contents)
+    except HelpError as error:
+        chain.note(t, "all sites", "not told", f"what sites tell ({of}) stays closed: {error}")
+        return None
+
+
+def opened(chain: Chain, grid: Grid, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]) -> Tally:
+    """The sum ``of`` what all sites tell of round ``t``, asked by messages of this ``kind`` with these ``contents``.
+
+    A site that is silent, or tells what is no summand, is noted and left out. Raises HelpError where fewer than three
+    are left, or a helper does not help.
+    """
+    replies = ask(chain.roster, grid, kind, contents)
+    came: dict[str, Summand] = {}
+    for site in sorted(contents):
+        try:
+            came[site] = _summand(chain, t, of, replies.get(site))
+        except ReplyError as error:
+            chain.note(t, site, "set aside", f"what it tells ({of}): {error}")
+    came = _of_one_length(chain, t, of, came)
+    if len(came) < LEAST:
+        raise HelpError(f"{len(came)} sites tell, and a sum of fewer than {LEAST} is opened by nobody")
+    summed = chain.pending.settled(t, of, came)
+    streams = ask_helpers(chain, grid, t, 0, summed, of)
+    values = from_words(unmasked([each.masked for each in summed.values()], streams, wide=True))
+    said = {
+        site: dict(reply.content.metric_records.get(METRICS, {})) for site, reply in replies.items() if site in came
+    }
+    return Tally(values, tuple(summed), said)
+
+
+def _summand(chain: Chain, t: int, of: str, reply: Message | None) -> Summand:
+    records = records_of(reply)
+    record, seeds = records.get(TALLY), records.get(SEEDS)
+    if record is None or list(record) != [MASKED] or seeds is None or set(records) != {TALLY, SEEDS}:
+        raise ReplyError("expected one masked summand, and letters")
+    masked = read_array(MASKED, record[MASKED])
+    if masked.dtype != np.uint64 or masked.ndim != 1 or not len(masked) or len(masked) % WORDS:
+        raise ReplyError("its summand is none")
+    if sorted(seeds) != chain.ways.helpers(t, of):
+        raise ReplyError("its letters are not for the helpers that the plan has drawn")
+    for helper, letter in seeds.items():
+        if letter.dtype != "uint8":
+            raise ReplyError(f"its letter for {helper} is none")
+    return Summand(masked, to_arrays(seeds), 0.0, 0.0)
+
+
+def _of_one_length(chain: Chain, t: int, of: str, came: dict[str, Summand]) -> dict[str, Summand]:
+    """Those whose summands are as long as most are: other lengths cannot be added."""
+    lengths = [len(each.masked) for each in came.values()]
+    usual = max(sorted(set(lengths)), key=lengths.count, default=0)
+    for site in [site for site, each in came.items() if len(each.masked) != usual]:
+        chain.note(t, site, "set aside", f"what it tells ({of}) is of another length than that of the others")
+        del came[site]
+    return came

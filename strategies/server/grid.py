@@ -1,0 +1,545 @@
+"""The grid of a run over real sites: it waits for them, but not for ever, and sends orders as frames.
+
+An order whose site went away before it answered is sent again when the site is back: training is a function of the
+order alone, so the answer has the same bits. So is one that a hospital has not agreed to yet, or paused. What is still
+missing at the deadline is left out, and the strategy counts the site as silent; below the quorum the run stops and can
+be resumed. Every order and answer is a line in the log.
+
+Flower makes an object of every array and of every record around it, and a call of every object: 83 calls for a contact
+of three sites with a model of four arrays. In a frame (:mod:`fedsmall.frames`) they are one record; both ends ask for
+that one alone. Answers are asked for together, and each is unpacked by itself: one that nobody can read harms no other.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
+from google.protobuf.message import DecodeError
+
+from fedsmall.audit_log import AuditLog
+from fedsmall.ends import ENDS, Statement
+from fedsmall.errors import ReplyError
+from fedsmall.files import one_line
+from fedsmall.frames import PIECE, FrameError, block_of, cuts_of, from_frame, joined, leaves, pieces_with
+from fedsmall.run_sheet import RUN, RUN_ID, SITES, Sheet
+from fedsmall.strategies.records import array_records, described, size_in_bytes, to_arrays, to_record
+from fedsmall.strategies.server.heads import Heads
+from fedsmall.wire import ANSWER_BYTES, BROKEN, CONFIG, METRICS, REFUSED, ROUND, WAITS, join, parts
+
+# Flower's ErrorCode: the message or its reply was lost, the node went away, the ClientApp's process was killed
+LOST = {3: "its order was lost", 4: "its answer was lost", 5: "its program went away", 8: "its ClientApp was killed"}
+GONE = 4
+# what Flower raises while it unpacks an answer that a site made up; a lost connection raises none of these
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, DecodeError)
+FAULT = "log fault"  # the event of an answer whose site's log does not go on from what the site has signed
+MOST_SENDINGS = 5
+RESEND_S = 2.0  # times the sendings so far: a site that comes up and falls over is given time
+POLL_S = 0.25
+ANSWER_S = 0.01  # between two looks for answers; the grid below asks the SuperLink no more often than pays
+
+
+class QuorumError(RuntimeError):
+    """Fewer sites answered than the run sheet asks for; the run can be resumed when they are back."""
+
+
+class RetryingGrid(Grid):
+    """Flower's grid for one run, which ``mail`` reaches; ``log`` gets a line for all orders, answers and silences."""
+
+    def __init__(
+        self,
+        mail: "FrameMail",
+        sheet: Sheet,
+        log: AuditLog,
+        clock: Callable[[], float] = time.monotonic,
+        heads: Heads | None = None,
+        tell_waits: Callable[[dict[str, str]], None] = lambda _: None,
+    ) -> None:
+        self.mail = mail
+        self.waits = Waits(tell_waits, clock)
+        self.heads = heads or Heads(None, sheet)
+        self.sheet = sheet
+        self.log = log
+        self.clock = clock
+        self.away: set[int] = set()  # nodes that were waited for in vain, until they are back
+        self.names: dict[int, str] = {}
+
+    def get_nodes(self) -> Iterable[Any]:
+        """The run's own nodes that are connected now; whoever else is admitted and online does not exist for it."""
+        nodes = [node for node in self.mail.get_nodes() if node.name in self.sheet.sites]
+        self.names |= {node.node_id: node.name for node in nodes}
+        return nodes
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The connected nodes, after a wait of at most the deadline for those that were there before.
+
+        Raises QuorumError where fewer than the quorum are there then.
+        """
+        deadline = self.clock() + self.sheet.round_deadline_s
+        while True:
+            here = {node.node_id for node in self.get_nodes()}
+            self.away -= here
+            missing = set(self.names) - here - self.away
+            if not missing and len(here) >= self.sheet.least_answers:
+                return sorted(here)
+            if self.clock() > deadline:
+                break
+            time.sleep(POLL_S)
+        for node in missing:
+            self.log.write("away", site=self.names[node])
+        self.away |= missing
+        if len(here) < self.sheet.least_answers:
+            raise QuorumError(self._too_few("are connected", len(here), set(self.names) - here))
+        return sorted(here)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Send the orders and return the answers that came before the deadline; see the module's own words."""
+        orders = list(messages)
+        for order in orders:
+            config = order.content.config_records.setdefault(CONFIG, ConfigRecord())
+            config[RUN], config[RUN_ID], config[SITES] = self.sheet.run, self.sheet.id, list(self.sheet.everyone)
+        replies = self._exchange(orders, self.clock() + self._patience_s(orders))
+        answered = {reply.metadata.reply_to_message_id for reply in replies if not reply.has_error()}
+        silent = {o.metadata.dst_node_id for o in orders if o.metadata.message_id not in answered}
+        training = [order for order in orders if order.metadata.message_type.startswith(MessageType.TRAIN)]
+        least = min(self.sheet.least_answers, len(training))
+        if training and len(answered) < least:
+            raise QuorumError(self._too_few("answered", len(answered), silent) + self._reasons(replies))
+        return replies
+
+    def _patience_s(self, orders: list[Message]) -> float:
+        """Before the first contact people may have to be asked, which takes as long as it takes them to come."""
+        questions = all(order.metadata.message_type.startswith(MessageType.QUERY) for order in orders)
+        return max(self.sheet.round_deadline_s, self.sheet.start_deadline_s if questions else 0.0)
+
+    def _exchange(self, orders: list[Message], deadline: float) -> list[Message]:
+        waiting = self._push(orders)
+        again: dict[int, tuple[Message, float]] = {}  # what is to be sent again, and from when on
+        said: dict[int, Message] = {}  # the last word of those whose hospital is waited for
+        sendings = dict.fromkeys(map(id, orders), 1)
+        replies: list[Message] = []
+        while (waiting or again) and self.clock() <= deadline:
+            for key, order in list(waiting.items()):
+                reply = self._answer_to(order)
+                if reply is None:
+                    continue
+                del waiting[key]
+                reply, statement = self._held_to(order, reply)
+                due = self._due_again(order, reply, sendings[id(order)])
+                if due is None:
+                    self._note_answer(order, reply, statement)
+                    replies.append(reply)
+                    continue
+                again[id(order)] = (order, due)
+                if reply.error.code == WAITS:
+                    said[id(order)] = reply
+                else:
+                    sendings[id(order)] += 1
+            back = [order for order, due in again.values() if self.clock() >= due and self._is_here(order)]
+            for order in back:
+                del again[id(order)]
+            waiting |= self._push_again(back)
+            if waiting or again:
+                time.sleep(ANSWER_S)
+        self.heads.keep()
+        self.mail.forget(waiting)
+        missed = [*waiting.values(), *(order for order, _ in again.values())]
+        return [*replies, *self._missed(missed, said)]
+
+    def _due_again(self, order: Message, reply: Message, sendings: int) -> float | None:
+        """When an order is to be sent again; None where this is its answer."""
+        site, code = self.name_of(order.metadata.dst_node_id), reply.error.code if reply.has_error() else None
+        if code == WAITS:
+            if self.waits.note(site, _line(reply.error.reason)):
+                self._note("waits", order, reason=_line(reply.error.reason))
+            return self.waits.again(site)
+        if code in LOST and sendings < MOST_SENDINGS:
+            self._note("lost", order, reason=LOST[reply.error.code])
+            return self.clock() + RESEND_S * sendings
+        self.waits.over(site)
+        return None
+
+    def _missed(self, orders: list[Message], said: Mapping[int, Message]) -> list[Message]:
+        """Note who was silent; who said that its hospital is waited for has that as its answer."""
+        answers = []
+        for order in orders:
+            reply = said.get(id(order))
+            self._note("silent", order, **({"reason": _line(reply.error.reason)} if reply else {}))
+            if reply:
+                self.waits.give_up([self.name_of(order.metadata.dst_node_id)])
+                answers.append(Message(reply.error, reply_to=order))
+            else:
+                self.away.add(order.metadata.dst_node_id)
+        return answers
+
+    def _answer_to(self, order: Message) -> Message | None:
+        """What came for one order, or None.
+
+        Each is asked for alone: Flower unpacks answers together, so that one nobody can read would take the others
+        with it; and what an answer says of itself, the order that it answers too, is only its sender's word.
+        """
+        key = order.metadata.message_id
+        try:
+            for reply in self.mail.pull_messages([key]):
+                if reply.metadata.reply_to_message_id == key:
+                    return reply
+                return Message(Error(REFUSED, "its answer says that it is to another order"), reply_to=order)
+        except UNREADABLE as error:
+            return Message(Error(REFUSED, f"its answer cannot be read ({type(error).__name__})"), reply_to=order)
+        return None
+
+    def _push(self, orders: list[Message]) -> dict[str, Message]:
+        sizes = [size_in_bytes(array_records(order.content)) for order in orders]
+        rows = [{**self._about(order), "bytes": size} for order, size in zip(orders, sizes, strict=True)]
+        entries = self.log.write_each("order", rows)
+        for order, entry in zip(orders, entries, strict=True):
+            site = self.name_of(order.metadata.dst_node_id)
+            config = ConfigRecord({**order.content.config_records.get(CONFIG, {}), ENDS: self.heads.order(site, entry)})
+            order.content = RecordDict({**order.content, CONFIG: config})  # others share what was there
+        self.mail.push_messages(orders)  # gives each order its id
+        return {order.metadata.message_id: order for order in orders}
+
+    def _push_again(self, orders: list[Message]) -> dict[str, Message]:
+        """The strategy knows an order by its id: the one it holds takes the id of the copy that is sent."""
+        sent: dict[str, Message] = {}
+        for order in orders:
+            copy = Message(order.content, order.metadata.dst_node_id, order.metadata.message_type)
+            sent |= self._push([copy])
+            order.metadata.__dict__["_message_id"] = copy.metadata.message_id
+        return dict(zip(sent, orders, strict=True))
+
+    def _is_here(self, order: Message) -> bool:
+        return order.metadata.dst_node_id in {node.node_id for node in self.get_nodes()}
+
+    def _held_to(self, order: Message, reply: Message) -> tuple[Message, Statement | None]:
+        """An answer without what it says of its site's log, and that; an error where it does not go on from before."""
+        if reply.has_error():
+            return reply, None
+        try:
+            told = reply.content.pop(ENDS, None)
+            return reply, self.heads.took(self.name_of(order.metadata.dst_node_id), told)
+        except ReplyError as error:
+            return Message(Error(BROKEN, str(error)), reply_to=order), None
+
+    def _note_answer(self, order: Message, reply: Message, statement: Statement | None) -> None:
+        if reply.has_error():
+            event = FAULT if reply.error.code == BROKEN else "failed"
+            self._note(event, order, reason=_line(reply.error.reason))
+            return
+        size, digest = _digest(reply)
+        signed = {"signed": statement.model_dump()} if statement else {}
+        self._note("answer", order, bytes=size, sha256=digest, **signed)
+
+    def _note(self, event: str, order: Message, **fields: Any) -> None:
+        self.log.write(event, **self._about(order), **fields)
+
+    def _about(self, order: Message) -> dict[str, Any]:
+        config: Mapping[str, Any] = order.content.config_records.get(CONFIG, {})
+        site = self.name_of(order.metadata.dst_node_id)
+        return {"kind": order.metadata.message_type, "site": site, "t": config.get(ROUND)}
+
+    def name_of(self, node: int) -> str:
+        """The name under which a node was registered, or its number."""
+        return self.names.get(node, str(node))
+
+    def _too_few(self, what: str, count: int, missing: set[int]) -> str:
+        names = ", ".join(sorted(self.name_of(node) for node in missing)) or "none"
+        return (
+            f"{count} of {len(self.sheet.sites)} sites {what} within {self.sheet.round_deadline_s:g} s; the run asks "
+            f"for {self.sheet.least_answers}. Missing: {names}. `fedsmall resume {self.sheet.run}` goes on from here."
+        )
+
+    @staticmethod
+    def _reasons(replies: list[Message]) -> str:
+        reasons = sorted({_line(reply.error.reason) for reply in replies if reply.has_error()})
+        return "".join(f" [{reason}]" for reason in reasons)[:1000]
+
+    # -- what Flower asks of any grid ------------------------------------------------------------------------------
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """As Flower's grid."""
+        return self.mail.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """As Flower's grid."""
+        return self.mail.pull_messages(message_ids)
+
+    def create_message(self, *args: Any, **options: Any) -> Message:
+        """As Flower's grid."""
+        return Message(*args, **options)
+
+    def set_run(self, run: Any) -> None:
+        """The run is the mail's."""
+
+    @property
+    def run(self) -> Any:
+        """The run."""
+        return self.mail.grid.run
+
+
+def _digest(reply: Message) -> tuple[int, str]:
+    """Bytes and digest of an answer's arrays: what :func:`fedsmall.audit_log.digest_of` gave at the site.
+
+    An answer that is not checked yet may be anything: its arrays' bytes are taken as they came, and none is made.
+    """
+    total, size = hashlib.sha256(), 0
+    for name, array in sorted(join(**reply.content.array_records).items()):
+        named = described(array)
+        if named is None:
+            return size, "unreadable"
+        shape, dtype = named
+        count = math.prod(shape) * dtype.itemsize
+        total.update(json.dumps([name, dtype.str, list(shape)]).encode())
+        total.update(memoryview(array.data)[-count:] if count else b"")  # what follows the header
+        size += min(count, len(array.data))  # without the header: as many as the site's own log says
+    return size, total.hexdigest()
+
+
+def _line(text: str | None) -> str:
+    return one_line(text or "no reason given", 300)
+
+
+FIRST_S, LONGEST_S = 1.0, 15.0  # between two questions
+
+
+class Waits:
+    """Who is waited for and why; ``tell`` is given {site: reason} whenever that changes.
+
+    A site that was waited for in vain, for all of a contact's time, is not waited for again until it has answered.
+    """
+
+    def __init__(self, tell: Callable[[dict[str, str]], None], clock: Callable[[], float]) -> None:
+        self.tell, self.clock = tell, clock
+        self.reasons: dict[str, str] = {}
+        self._asked: dict[str, int] = {}
+        self._in_vain: set[str] = set()
+
+    def again(self, site: str) -> float | None:
+        """When a site that says it waits is to be asked again; None where it has been waited for long enough."""
+        if site in self._in_vain:
+            return None
+        self._asked[site] = self._asked.get(site, 0) + 1
+        return self.clock() + min(FIRST_S * 2.0 ** (self._asked[site] - 1), LONGEST_S)
+
+    def note(self, site: str, reason: str) -> bool:
+        """Note why a site waits; False where that is known."""
+        if self.reasons.get(site) == reason:
+            return False
+        self.reasons[site] = reason
+        self.tell(dict(self.reasons))
+        return True
+
+    def over(self, site: str) -> None:
+        """It has answered."""
+        self._asked.pop(site, None)
+        self._in_vain.discard(site)
+        if self.reasons.pop(site, None) is not None:
+            self.tell(dict(self.reasons))
+
+    def give_up(self, sites: Iterable[str]) -> None:
+        """The contact's time is over."""
+        self._in_vain |= set(sites)
+
+
+SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0  # between two questions
+PATIENCE = 20  # a question comes after a twentieth of the time for which nothing came
+MOST_TIMES, MOST_BESIDE = 8, 16 << 20  # an answer is at most so many times its order, and so many bytes
+
+Blocks = dict[tuple[tuple[str, int], ...], list[bytes]]  # what arrays became, by the records that hold them
+
+
+@dataclass
+class _Arriving:
+    """An answer that was taken, and what of it is here so far."""
+
+    message: Message
+    left: list[str]
+    pieces: list[ConfigRecord] = field(default_factory=list)
+    size: int = 0
+
+
+@dataclass
+class _Waiting:
+    order: Message
+    most: int
+    arriving: _Arriving | None = None
+
+
+class FrameMail:
+    """Orders and answers as frames over ``grid``, Flower's HttpGrid, whose own client makes the calls."""
+
+    def __init__(self, grid: Any, clock: Callable[[], float] = time.monotonic) -> None:
+        self.grid = grid
+        self.clock = clock
+        self._waiting: dict[str, _Waiting] = {}
+        self._came: dict[str, Message] = {}
+        self._last = self._since = 0.0
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send orders, each as a frame; every one is given its id."""
+        orders = list(messages)
+        blocks: Blocks = {}  # many orders share their arrays
+        packed = [pack(order.content, blocks) for order in orders]
+        copies = [
+            Message(content, order.metadata.dst_node_id, order.metadata.message_type)
+            for order, (content, _) in zip(orders, packed, strict=True)
+        ]
+        ids = self._push(copies)
+        for order, copy, (_, size) in zip(orders, copies, packed, strict=True):
+            key = copy.metadata.message_id
+            order.metadata.__dict__["_message_id"] = key
+            config: Mapping[str, Any] = order.content.config_records.get(CONFIG, {})
+            most = MOST_TIMES * size + MOST_BESIDE + int(config.get(ANSWER_BYTES, 0))
+            self._waiting[key] = _Waiting(order, most)
+        self._since = self._last = self.clock()
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """What has come for these orders; one question asks for all that is outstanding, no more often than pays."""
+        now = self.clock()
+        if self._waiting and now - self._last >= min(
+            max((now - self._since) / PATIENCE, SHORTEST_LOOK_S), LONGEST_LOOK_S
+        ):
+            if self._collect():
+                self._since = self.clock()
+            self._last = self.clock()
+        return [self._came.pop(key) for key in message_ids if key in self._came]
+
+    def _push(self, messages: list[Message]) -> list[str]:
+        """As Flower's grid, but that leaves go last: who has the last leaf has all, and lets the server clear up."""
+        with no_object_id_recompute():
+            objects: dict[str, Any] = {}
+            for message in messages:
+                message.metadata.__dict__["_message_id"] = message.object_id
+                objects |= get_all_nested_objects(message)
+            asked = self.grid._runtime_client.PushMessages(
+                PushAppMessagesRequest(
+                    messages_list=[message_to_proto(remove_content_from_message(message)) for message in messages],
+                    message_object_trees=[get_object_tree(message) for message in messages],
+                )
+            )
+            missing = set(asked.objects_to_push)
+            for name in sorted(missing & set(objects), key=lambda name: not objects[name].children):
+                request = PushObjectRequest(
+                    node=self.grid.node,
+                    run_id=self.grid.run.run_id,
+                    object_id=name,
+                    object_content=objects[name].deflate(),
+                    session_id=asked.session_id,
+                )
+                self.grid._runtime_client.PushObject(request)
+        return list(asked.message_ids)
+
+    def forget(self, message_ids: Iterable[str]) -> None:
+        """Ask for these answers no more: their deadline is over."""
+        for key in message_ids:
+            self._waiting.pop(key, None)
+
+    def _collect(self) -> bool:
+        asked = [key for key, waiting in self._waiting.items() if waiting.arriving is None]
+        came = False
+        if asked:
+            answer = self.grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=asked))
+            for proto, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
+                # the SuperLink lets a node answer its own orders alone; what the content says of itself is not read
+                key = proto.metadata.reply_to_message_id
+                if key in self._waiting:
+                    message = message_from_proto(proto)
+                    left = [] if message.has_error() else leaves(tree)
+                    self._waiting[key].arriving, came = _Arriving(message, left), True
+        for key, waiting in list(self._waiting.items()):
+            if waiting.arriving is not None and self._gather(waiting, waiting.arriving):
+                self._came[key], came = self._finished(waiting, waiting.arriving), True
+                del self._waiting[key]
+        return came
+
+    def _gather(self, waiting: _Waiting, arriving: _Arriving) -> bool:
+        """Fetch what is there of an answer; True once that is all, or enough to know that it cannot be used."""
+        while arriving.left:
+            request = PullObjectRequest(
+                node=self.grid.node, run_id=arriving.message.metadata.run_id, object_id=arriving.left[0]
+            )
+            got = self.grid._runtime_client.PullObject(request)
+            if got.object_found and not got.object_available:
+                return False  # the site is still sending; who is slow keeps nobody waiting
+            arriving.left.pop(0)
+            arriving.size += len(got.object_content)
+            if not got.object_found or arriving.size > waiting.most:
+                arriving.left.clear()
+                code, reason = (GONE, "gone") if not got.object_found else (REFUSED, "its answer is too large")
+                arriving.message = Message(Error(code, reason), reply_to=waiting.order)
+                return True
+            try:
+                arriving.pieces.append(ConfigRecord.inflate(got.object_content))
+            except Exception as error:  # whatever Flower raises over bytes that a site made up
+                arriving.left.clear()
+                arriving.message = unreadable(waiting.order, type(error).__name__)
+        return True
+
+    def _finished(self, waiting: _Waiting, arriving: _Arriving) -> Message:
+        about = arriving.message.metadata
+        request = ConfirmMessageReceivedRequest(
+            node=self.grid.node, run_id=about.run_id, message_object_id=about.message_id
+        )
+        if about.message_id:
+            self.grid._runtime_client.ConfirmMessageReceived(request)
+        if arriving.message.has_error():
+            return Message(arriving.message.error, reply_to=waiting.order)
+        try:
+            return Message(unpack(joined(arriving.pieces)), reply_to=waiting.order)
+        except (FrameError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            return unreadable(waiting.order, str(error) if isinstance(error, FrameError) else type(error).__name__)
+
+    def get_nodes(self) -> Iterable[Any]:
+        """The nodes that are connected now."""
+        return self.grid.get_nodes()  # type: ignore[no-any-return]
+
+
+def unreadable(order: Message, why: str) -> Message:
+    """The answer that stands for one which nobody can read."""
+    return Message(Error(REFUSED, f"its answer cannot be read ({one_line(why, 100)})"), reply_to=order)
+
+
+def pack(content: RecordDict, blocks: Blocks | None = None) -> tuple[RecordDict, int]:
+    """An order's content as a frame in records, and the frame's bytes; ``blocks`` are the arrays packed so far."""
+    blocks = {} if blocks is None else blocks
+    config: Mapping[str, Any] = content.config_records.get(CONFIG, {})
+    words = {key: value for key, value in config.items() if not isinstance(value, bytes)}
+    records = array_records(content)
+    same = tuple((key, id(record)) for key, record in records.items())
+    if same not in blocks:
+        blocks[same] = cuts_of(block_of(join(**{key: to_arrays(record) for key, record in records.items()})))
+    pieces = pieces_with({CONFIG: words}, blocks[same])
+    size = sum(len(piece[PIECE]) for piece in pieces)
+    return RecordDict({f"frame-{n}": ConfigRecord(piece) for n, piece in enumerate(pieces)}), size
+
+
+def unpack(frame: bytes) -> RecordDict:
+    """The content of an answer: its arrays in the order that its words give (safetensors keeps none), and its numbers.
+
+    Raises FrameError, or what Flower raises over words that are none of its kinds.
+    """
+    header, arrays = from_frame(frame)
+    order = header.get("order", sorted(arrays))
+    if len(order) != len(arrays) or set(order) != set(arrays):
+        raise FrameError("its words name other arrays than came")
+    named: dict[str, dict[str, np.ndarray]] = parts({name: arrays[name] for name in order})
+    content = RecordDict({part: to_record(own) for part, own in named.items()})
+    if CONFIG in header:
+        content[CONFIG] = ConfigRecord(header[CONFIG])
+    if METRICS in header:
+        content[METRICS] = MetricRecord(header[METRICS])
+    if ENDS in header:
+        content[ENDS] = ConfigRecord(header[ENDS])
+    return content

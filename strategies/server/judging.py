@@ -1,0 +1,371 @@
+"""What models are worth: one question, put to whoever has the samples.
+
+A :class:`Question` says which model each site is to judge, and on what. Who answers it is an argument of
+:class:`Judging`, which makes an evaluation of the answers: the sites over a grid (:class:`SiteJudges`), all of them
+together where no server may see what a single one tells (:class:`HiddenJudges`), or the samples that are at hand
+(:class:`fedsmall.sim.engines.evaluation.LocalJudges`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedsmall.errors import ReplyError
+from fedsmall.evaluation.site_sums import expected_at_unseen, held_out_shapes, sums_to_json
+from fedsmall.federation import Task
+from fedsmall.models.own_models import has_own_models
+from fedsmall.plan import Plan
+from fedsmall.sealing.tallies import JUDGED, TOGETHER, UNSEEN, apart, judged_shapes, judged_together, unseen_shapes
+from fedsmall.stopping import TELLING, looks, loss_of, shapes_told
+from fedsmall.strategies.checks import check_metrics, checked_sums
+from fedsmall.strategies.records import array_records, to_record
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.sealed_models import SealedModels
+from fedsmall.strategies.secure_sums import Tally, told_or_none
+from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
+from fedsmall.travel.journey import folds_of
+from fedsmall.travel.moments import Moment
+from fedsmall.wire import (
+    CHARGED,
+    CONFIG,
+    EXAMPLES,
+    HELD_OUT,
+    KEEP,
+    KEPT,
+    MEMBERS,
+    METRICS,
+    MODEL,
+    OUT_OF_FOLD,
+    PLAN,
+    ROUND,
+    VALIDATE,
+    Arrays,
+)
+
+
+class Question(NamedTuple):
+    """Models to be judged after round ``t``, by the site that is to judge each.
+
+    It is on what the site has held out; or, where they are ``unseen``, on samples that the models never saw: with
+    routes all that a site trains on, else what it keeps back for ``stop``. Where folds are of samples the members of
+    all routes come as one model, ``counts`` of each, and every sample is judged by those of its own fold. ``memory`` is
+    what sites with layers of their own remember, in a simulation.
+    """
+
+    t: int
+    models: Mapping[str, Arrays]
+    unseen: bool = False
+    counts: tuple[int, ...] = ()
+    memory: Arrays = {}  # noqa: RUF012 (never changed)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a site says of its model: ``metrics`` over so many held-out ``samples``, and ``sums`` over samples.
+
+    The sums are those of :mod:`fedsmall.evaluation.site_sums`. ``charged`` is what the run was charged to the site's
+    privacy budget, and ``sites`` how many answer together.
+    """
+
+    samples: float = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    sums: Arrays = field(default_factory=dict)
+    charged: dict[str, Any] = field(default_factory=dict)
+    sites: int = 0
+
+    def beside(self) -> dict[str, Any]:
+        """What an evaluation keeps of it beside the metrics."""
+        sums = {"sums": sums_to_json(self.sums)} if self.sums else {}
+        known = {TELLING: self.sites, "charged": self.charged, "samples": self.samples}
+        return {name: value for name, value in known.items() if value} | sums
+
+
+Answers = dict[str, Answer]  # by site in order; who is silent or has no samples is left out
+Judge = Callable[[Question], Answers]
+
+
+@final
+@dataclass
+class Judging:
+    """The evaluator of a run whose models a ``judge`` judges; with its ``plan`` of samples that they never saw too.
+
+    Models are judged on what sites hold out, unless ``on_test`` judges them on a test set that all share. ``sites``
+    gives how many training samples each site has, by name.
+    """
+
+    plan: Plan
+    task: Task | None
+    judge: Judge
+    sites: Callable[[], Mapping[str, int]]
+    on_test: Evaluator | None = None
+
+    def __call__(self, moment: Moment) -> Evaluation | None:
+        """The evaluation after a moment; None where nobody tells anything.
+
+        Of samples that models never saw it has, with routes and after averages, what to expect at an unseen hospital;
+        with ``stop`` the loss by which the run ends.
+        """
+        t, held_out = moment.contact.t, self._own if has_own_models(self.plan) else self._common
+        evaluation = (self.on_test or held_out)(moment)
+        decides = t in self._looks
+        if not decides and not moment.of_routes():
+            return evaluation
+        question = self._never_seen(moment)
+        told = {site: answer.sums for site, answer in self.judge(question).items()} if question.models else {}
+        if not told:
+            return evaluation
+        assert self.task is not None
+        method = self.plan.method
+        found = expected_at_unseen(told, self.task, method.by_samples) if method.validation is not None else {}
+        stop = loss_of(told) if decides else {}
+        return replace(evaluation or Evaluation(t, None, {}), validation=found, stop=stop)
+
+    @cached_property
+    def _looks(self) -> frozenset[int]:
+        return looks(self.plan)
+
+    def _common(self, moment: Moment) -> Evaluation | None:
+        """The common model on each site's held-out samples; metrics weighed by how many these are."""
+        if moment.common is None:
+            return None
+        t = moment.contact.t
+        answers = self.judge(Question(t, dict.fromkeys(self.sites(), moment.common)))
+        told = {site: beside for site, answer in sorted(answers.items()) if (beside := answer.beside())}
+        judged = {site: answer for site, answer in answers.items() if answer.samples}
+        if TOGETHER in judged:
+            return Evaluation(t, judged[TOGETHER].metrics, {}, told=told)
+        if not judged:
+            return Evaluation(t, None, {}, told=told) if told else None
+        weights = np.array([float(answer.samples) for answer in judged.values()])
+        names = [name for name in next(iter(judged.values())).metrics if not name.startswith(KEPT)]
+        common = {
+            name: float(np.average([answer.metrics.get(name, np.nan) for answer in judged.values()], weights=weights))
+            for name in names
+        }
+        held_out = {
+            site: {name: answer.metrics[name] for name in names if name in answer.metrics}
+            for site, answer in judged.items()
+        }
+        return Evaluation(t, common, {}, {"held_out": held_out}, _visitors(judged), told=told)
+
+    def _own(self, moment: Moment) -> Evaluation | None:
+        """The shared part of each site's model after its last training, which the site completes with its own layers.
+
+        There is no model that all sites could judge; "held_out" has for each the common shared part, completed alike.
+        """
+        t, memory = moment.contact.t, moment.memory
+        own = self._metrics(Question(t, _rows(moment), memory=memory))
+        if not own:
+            return None
+        common = dict.fromkeys(own, moment.common) if moment.common is not None else {}
+        held_out = self._metrics(Question(t, common, memory=memory)) if common else {}
+        return Evaluation(t, None, spread_over_sites(own), {"held_out": held_out} if held_out else {})
+
+    def _metrics(self, question: Question) -> dict[str, dict[str, float]]:
+        return {site: answer.metrics for site, answer in self.judge(question).items() if answer.samples}
+
+    def _never_seen(self, moment: Moment) -> Question:
+        """Which model each site is to judge of those that never saw its samples; of no site where there is none.
+
+        Without routes that is the common one; where all train alone, the site's own.
+        """
+        t, sites, of_routes = moment.contact.t, self.sites(), moment.of_routes()
+        if of_routes and self.plan.method.by_samples:
+            counts = tuple(len(next(iter(members.values()))) for members in of_routes)
+            everyone = {name: np.concatenate([members[name] for members in of_routes]) for name in of_routes[0]}
+            return Question(t, dict.fromkeys(sites, everyone), True, counts)
+        if of_routes:
+            folds = folds_of(self.plan, list(sites.values()))
+            assert folds is not None
+            return Question(t, {site: of_routes[fold] for site, fold in zip(sites, folds.tolist(), strict=True)}, True)
+        if not self.plan.kept_back:
+            return Question(t, {}, True)
+        if moment.common is not None:
+            return Question(t, dict.fromkeys(sites, moment.common), True)
+        return Question(t, {} if self.plan.method.family == "federated" else _rows(moment), True)
+
+
+def evaluator_for(
+    roster: Roster, grid: Grid, plan: Plan, task: Task | None = None, sealed: SealedModels | None = None
+) -> Evaluator:
+    """Who judges models over real sites: each site for itself or, where the plan hides what each tells, all together.
+
+    Sums that sites tell are read where their ``task`` is known.
+    """
+    judges = SiteJudges(roster, grid, plan, task)
+    hidden = HiddenJudges(sealed, judges) if sealed is not None and sealed.secure else None
+    return Judging(plan, task, hidden or judges, roster.counts)
+
+
+@final
+@dataclass
+class SiteJudges:
+    """The sites, asked over a grid. Who is silent, or tells what cannot be, is left out.
+
+    They judge after a question's round: a site with layers of its own takes them as they were then.
+    """
+
+    roster: Roster
+    grid: Grid
+    plan: Plan
+    task: Task | None = None
+    timeout_s: float = 600.0
+
+    def __call__(self, question: Question) -> Answers:
+        """The sites' answers."""
+        return self._ask(question, self.contents(question))
+
+    def let_keep(self, t: int, model: Arrays) -> None:
+        """Tell all sites that this, of round ``t``, is the run's model: a run that ends early has no last round."""
+        question = Question(t, dict.fromkeys(self.roster.sites, model))
+        self._ask(question, self.contents(question, **{KEEP: True}))
+
+    def contents(self, question: Question, **more: Any) -> dict[str, RecordDict]:
+        """What each site is sent; sites that are sent the same model share it."""
+        words = {PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: question.t, **more}
+        config = ConfigRecord(words | ({MEMBERS: list(question.counts)} if question.counts else {}))
+        distinct = {id(model): model for model in question.models.values()}
+        sent = {key: RecordDict({MODEL: to_record(model), CONFIG: config}) for key, model in distinct.items()}
+        return {site: sent[id(question.models[site])] for site in sorted(question.models)}
+
+    def _ask(self, question: Question, contents: Mapping[str, RecordDict]) -> Answers:
+        nodes, read = self.roster.nodes, self._never_seen if question.unseen else self._held_out
+        orders = [Message(content, nodes[site], kind_of(question)) for site, content in contents.items()]
+        replies = list(self.grid.send_and_receive(orders, timeout=self.timeout_s)) if orders else []
+        site_of = {order.metadata.message_id: site for order, site in zip(orders, contents, strict=True)}
+        answers: Answers = {}
+        for reply in replies:
+            site = site_of.get(reply.metadata.reply_to_message_id)
+            if site is None or reply.has_error():
+                continue
+            try:
+                answer = read(site, reply.content)
+            except ReplyError as error:
+                what = "sums" if question.unseen else "evaluation"
+                self.roster.note(question.t, site, "set aside", f"its {what}: {error}")
+                continue
+            if answer is not None:
+                answers[site] = answer
+        return dict(sorted(answers.items()))
+
+    def _held_out(self, site: str, content: RecordDict) -> Answer | None:
+        metrics: Any = content.get(METRICS, {})
+        samples = metrics.get(EXAMPLES) or 0
+        if not samples and not charges_in(metrics):
+            return None  # it has held nothing out
+        check_metrics(metrics if samples else {**metrics, EXAMPLES: 1})
+        told = {name: value for name, value in metrics.items() if not isinstance(value, list)}
+        said = {name: float(value) for name, value in told.items() if name != EXAMPLES and not name.startswith(CHARGED)}
+        sums: Arrays = {}
+        if self.task is not None and HELD_OUT in content:
+            sums = checked_sums(array_records(content)[HELD_OUT], held_out_shapes(self.task))
+            if sums["count"] > samples:
+                raise ReplyError("its sums are of more samples than its metrics")
+        return Answer(samples, said if samples else {}, sums, charges_in(told))
+
+    def _never_seen(self, site: str, content: RecordDict) -> Answer | None:
+        if OUT_OF_FOLD not in content:
+            return None  # it has too few samples to tell of
+        assert self.task is not None
+        sums = checked_sums(array_records(content)[OUT_OF_FOLD], shapes_told(self.plan, self.task))
+        if sums["count"] > self.roster.answers[site].get(EXAMPLES, 0):
+            raise ReplyError("it tells of more samples than the site said at the roll call")
+        return Answer(sums=sums)
+
+
+@final
+@dataclass
+class HiddenJudges:
+    """All sites together, as one of the name ``TOGETHER``: of no single one is more known than what it was charged."""
+
+    sealed: SealedModels
+    sites: SiteJudges
+
+    def __call__(self, question: Question) -> Answers:
+        """The one answer, where enough sites tell."""
+        t, task = question.t, self.sites.task
+        assert task is not None
+        shapes = unseen_shapes(self.sealed.plan, task) if question.unseen else judged_shapes(task)
+        contents = {site: self._with_words(t, content) for site, content in self.sites.contents(question).items()}
+        of = UNSEEN if question.unseen else JUDGED
+        tally = told_or_none(self.sealed, self.sites.grid, t, of, kind_of(question), contents)
+        if tally is None:
+            return {}
+        answers = {} if question.unseen else self._charged(tally, t)
+        if sum(map(prod, shapes.values())) != len(tally.values):
+            if not question.unseen:
+                self.sealed.note(t, "all sites", "not told", "what sites tell of the model is not of its task")
+            return answers
+        sums = apart(tally.values, shapes)
+        if question.unseen:
+            return {TOGETHER: Answer(sums=sums)} if sums["count"] >= 1 else {}
+        metrics, held_out = judged_together(task, sums)
+        if metrics:
+            samples, telling = (round(float(sums[name])) for name in ("samples", TELLING))
+            answers[TOGETHER] = Answer(samples, metrics, held_out, sites=telling)
+        return answers
+
+    def _with_words(self, t: int, content: RecordDict) -> RecordDict:
+        config = ConfigRecord({**content.config_records[CONFIG], **self.sealed.words(t)})
+        return RecordDict({**content, CONFIG: config})
+
+    def _charged(self, tally: Tally, t: int) -> Answers:
+        """What each site was charged to its privacy budget, which it tells itself; it says nothing of its patients."""
+        answers: Answers = {}
+        for site, said in tally.said.items():
+            charged = charges_in(said)
+            try:
+                check_metrics({**charged, EXAMPLES: 1})
+            except ReplyError as error:
+                self.sealed.note(t, site, "set aside", f"what it was charged: {error}")
+                continue
+            answers |= {site: Answer(charged=charged)} if charged else {}
+        return answers
+
+
+def kind_of(question: Question) -> str:
+    """The type of the messages that put a question."""
+    return f"{MessageType.EVALUATE}.{VALIDATE}" if question.unseen else MessageType.EVALUATE
+
+
+def charges_in(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what a site says, what a run was charged to its privacy budget."""
+    return {name.removeprefix(CHARGED): value for name, value in metrics.items() if name.startswith(CHARGED)}
+
+
+def spread_over_sites(told: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Mean and standard deviation over the sites of each metric that all of them have, and the single values."""
+    each = list(told.values())
+    known = [name for name in each[0] if all(name in metrics for metrics in each)]
+    return {"names": list(told)} | spread({name: [metrics[name] for metrics in each] for name in known})
+
+
+def spread(values: Mapping[str, Sequence[float] | np.ndarray]) -> dict[str, Any]:
+    """Mean and standard deviation of every metric over sites, and the single values; NaN where one site has none."""
+    summary: dict[str, Any] = {}
+    for name, each in values.items():
+        summary[f"{name}_mean"] = float(np.mean(each))
+        summary[f"{name}_sd"] = float(np.std(each, ddof=1)) if len(each) > 1 else 0.0
+    return summary | {"per_site": {name: np.asarray(each).tolist() for name, each in values.items()}}
+
+
+def _rows(moment: Moment) -> dict[str, Arrays]:
+    """Each site's own model."""
+    models = moment.models()
+    return {site: {name: array[row] for name, array in models.items()} for row, site in enumerate(moment.sites)}
+
+
+def _visitors(answers: Answers) -> dict[str, Any]:
+    """What sites say of their last visitors together, each on its own held-out samples; of those that keep any."""
+    told = {
+        site: {name.removeprefix(KEPT): value for name, value in answer.metrics.items() if name.startswith(KEPT)}
+        for site, answer in answers.items()
+    }
+    told = {site: metrics for site, metrics in told.items() if metrics}
+    return spread_over_sites(told) | {"held_out": told} if told else {}
