@@ -5,25 +5,24 @@ understand their messages.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsmall import __version__
-from fedsmall.clients.hospital import HospitalClient, packed, unpacked
+from fedsmall.clients.hospital import HospitalClient, fit_or_stay, memory_for, packed, stayed_model, unpacked
 from fedsmall.clients.memory import TRAVEL, ContextMemory
-from fedsmall.clients.records import arrays_of, records_of
 from fedsmall.clients.site_data import SiteData, simulated_site
-from fedsmall.clients.staying.training import asked_for, fitted, memory_for
 from fedsmall.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import plan_at
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import BALANCE, CONFIG, EXAMPLES, METRICS, NAMES, OUT_OF_FOLD, PLAN, VALIDATE, join
+from fedsmall.wire import BALANCE, CONFIG, EXAMPLES, METRICS, NAMES, OUT_OF_FOLD, PLAN, VALIDATE, Arrays, join, parts
 
 MOST_COHORTS = 1024
 DEVICE, DEVICE_VARIABLE = "device", "FEDSMALL_DEVICE"  # where a site trains: a key of its node, or of its environment
@@ -45,7 +44,7 @@ def train(message: Message, context: Context) -> Message:
     client = _client(message, context)
     config: dict[str, Any] = dict(message.content.config_records[CONFIG])
     arrays = unpacked(client.plan, client.home.task, arrays_of(message.content), config, client.kept)
-    leaving, examples, metrics = fitted(client, arrays, config)
+    leaving, examples, metrics = fit_or_stay(client, arrays, config)
     sent = dict(zip(client.sent_names, leaving, strict=True))
     records = records_of(packed(client.plan, client.home.site, sent, config, arrays))
     return Message(RecordDict({METRICS: _metrics(examples, metrics), **records}), reply_to=message)
@@ -55,7 +54,7 @@ def train(message: Message, context: Context) -> Message:
 def balance(message: Message, context: Context) -> Message:
     """Send the model that has stayed here, which an average wants."""
     client = _client(message, context)
-    sent = records_of(asked_for(client, message.content.config_records[CONFIG]))
+    sent = records_of(stayed_model(client, message.content.config_records[CONFIG]))
     return Message(RecordDict(dict(sent)), reply_to=message)
 
 
@@ -128,3 +127,16 @@ def _cohort(text: str, plan: Plan, site: SiteData, device: str) -> Trainer:
         cohort = cohort_for(own, site.task, [site.site], [site.train], path="loop", device=device, seat=seat)
         _cohorts[text, site.site, device] = (site.train, cohort)
     return cohort
+
+
+def arrays_of(content: RecordDict) -> Arrays:
+    """All arrays of a message, named with the record they come from."""
+    return {name: array.numpy() for name, array in join(**content.array_records).items()}
+
+
+def records_of(arrays: Mapping[str, np.ndarray]) -> dict[str, ArrayRecord]:
+    """The records that hold these arrays, each in the order given; a record without arrays is left out."""
+    return {
+        part: ArrayRecord({name: Array(np.asarray(array)) for name, array in own.items()})
+        for part, own in parts(arrays).items()
+    }

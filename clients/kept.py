@@ -2,8 +2,8 @@
 
 In the folder of a run, ``kept/about.json`` says what the run is of, ``kept/common.safetensors`` is the common model of
 its end, and ``kept/own.safetensors`` the model that the site trained last; ``visitors/`` are the last that trained
-there, as they left (:mod:`fedsmall.clients.visitors`). Arrays alone are written while a run goes on; what makes a
-package of them comes when somebody asks for one.
+there, as they left (:class:`KeptVisitors`). Arrays alone are written while a run goes on; what makes a package of
+them comes when somebody asks for one.
 """
 
 import json
@@ -14,13 +14,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors.numpy import load, save
-
 from fedsmall import __version__
-from fedsmall.clients.memory import put
-from fedsmall.clients.upkeep.at_rest import opened, seal
-from fedsmall.clients.visitors import FOLDER as VISITORS_FOLDER
-from fedsmall.clients.visitors import KeptVisitors
+from fedsmall.clients.hospital import HospitalClient
+from fedsmall.clients.shelf import Shelf
+from fedsmall.codec.parcels import pack, unpack
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Scaling
@@ -33,10 +30,56 @@ from fedsmall.package.record import COMMON, TrainedOn, describe, visitors_of
 from fedsmall.package.store import Stored
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
+from fedsmall.travel.moments import together
 from fedsmall.travel.schedule import times_travelled
-from fedsmall.wire import EXAMPLES, KEPT, Arrays
+from fedsmall.wire import EXAMPLES, KEPT, LEAVES, MODEL, ROUND, Arrays, join, split
 
-FOLDER = "kept"  # in the folder of a run
+VISITORS_FOLDER = "visitors"  # in the run's folder at the site
+
+
+class KeptVisitors:
+    """What one run has left at this site, in ``folder``; the last ``count`` visitors of it."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._shelf, self.count = Shelf(folder), count
+
+    def keep(self, t: int, model: Arrays) -> None:
+        """Keep a model as it leaves after round ``t``, and let go of those that are too old."""
+        self._shelf.put(t, model)
+        self._shelf.drop(*(later for later in self.rounds() if later > t))
+        self._shelf.drop(*self.rounds()[: -self.count])
+
+    def rounds(self) -> list[int]:
+        """The rounds after which the kept visitors left, in order."""
+        return self._shelf.rounds()
+
+    def members(self) -> Arrays:
+        """The visitors as one result with a leading axis of members, oldest first; empty where there is none."""
+        items = [item for t in self.rounds() if (item := self._shelf.get(t)) is not None]
+        return together([item.arrays for item in items]) if items else {}
+
+
+def keep_visitor(run: Path, config: Mapping[str, Any], plan: Plan, sent: Arrays, site: str) -> None:
+    """Keep what an order has just trained at ``site``, as those read it who get it, in the folder of its ``run``; where
+    the plan asks for that.
+    """
+    if plan.method.keep_last and config.get(LEAVES, True):
+        t, model = int(config[ROUND]), split(sent, MODEL)
+        read = unpack(plan, pack(plan, join(**{MODEL: model}), site, t), model)
+        KeptVisitors(run / VISITORS_FOLDER, plan.method.keep_last).keep(t, split(read, MODEL))
+
+
+def worth_of_visitors(run: Path, config: Mapping[str, Any], client: HospitalClient) -> dict[str, float]:
+    """What a run's last visitors are worth together on the samples held out here: told once, at the end of the run."""
+    plan, held_out = client.plan, client.home.held_out
+    if not plan.method.keep_last or int(config.get(ROUND, 0)) < plan.rounds or held_out is None:
+        return {}
+    kept = KeptVisitors(run / VISITORS_FOLDER, plan.method.keep_last).members()
+    judged = client.judged(members_of(kept, True), held_out) if kept else {}
+    return {f"{KEPT}{name}": value for name, value in judged.items()}
+
+
+FOLDER, ABOUT = "kept", "about"  # in the folder of a run; and there what a package of it says
 OWN_MODEL, VISITORS = "own", "visitors"  # what is kept beside the common model
 STAYS = {
     OWN_MODEL: "It was trained here last and holds what it learnt of patients here, before any noise was added for its "
@@ -78,15 +121,13 @@ def keep(at: Place, plan: Plan, what: str, model: Arrays, said: Mapping[str, Any
         return
     if what == COMMON:
         _check(plan, at.raw, members_of(model, plan.method.is_ensemble))
-    about = at.folder / FOLDER / "about.json"
-    if not about.exists():
+    shelf = Shelf(at.folder / FOLDER)
+    if shelf.get(ABOUT) is None:
         preparation, task = at.raw.preparation.with_scaling(at.scaling), asdict(at.raw.task)
         record = About(run=at.run, site=at.raw.name, sites=at.sites, plan=plan, task=task, preparation=preparation)
-        put(about, seal(record.model_dump_json().encode()))
+        shelf.put(ABOUT, words=record.model_dump(mode="json"))
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    words = {"kept": now, "t": str(at.t), "said": json.dumps(dict(said or {}))}
-    held = save({name: array.copy(order="C") for name, array in model.items()}, words)
-    put(_path(at.folder, what), seal(held))
+    shelf.put(what, model, {"kept": now, "t": at.t, "said": dict(said or {})})
 
 
 def kept(folder: Path, what: str) -> Stored | None:
@@ -94,17 +135,21 @@ def kept(folder: Path, what: str) -> Stored | None:
 
     Of its data a package says how many sites there were: this site knows the counts of no other.
     """
-    about = folder / FOLDER / "about.json"
-    if not about.exists():
+    shelf = Shelf(folder / FOLDER)
+    about = shelf.get(ABOUT)
+    if about is None:
         return None
-    record = About.model_validate_json(opened(about.read_bytes()))
-    trained, task = _arrays(folder, what, record.plan), task_from(record.task)
+    record = About.model_validate_json(json.dumps(about.words))
+    item = shelf.get(COMMON if what == VISITORS else what)
+    visitors = KeptVisitors(folder / VISITORS_FOLDER, record.plan.method.keep_last or 1)
+    trained = visitors.members() if what == VISITORS else item.arrays if item else {}
     if not trained:
         return None
+    task = task_from(record.task)
     several = what == VISITORS or (what == COMMON and record.plan.method.is_ensemble)
     whose = {COMMON: COMMON, VISITORS: visitors_of(record.site)}.get(what, record.site)
-    words = _words(_path(folder, COMMON if what == VISITORS else what))
-    measured = _measured(json.loads(words.get("said", "{}")), what)
+    words = (item.words if item else None) or {}
+    measured = _measured(words.get("said", {}), what)
     rounds = int(words["t"]) if record.plan.stop is not None and "t" in words else record.plan.rounds
     more = {
         "whose": whose,
@@ -120,31 +165,11 @@ def kept(folder: Path, what: str) -> Stored | None:
     return Stored(package, completed(record.plan, task, trained))
 
 
-def _arrays(folder: Path, what: str, plan: Plan) -> Arrays:
-    if what == VISITORS:
-        return KeptVisitors(folder / VISITORS_FOLDER, plan.method.keep_last or 1).members()
-    path = _path(folder, what)
-    return load(opened(path.read_bytes())) if path.exists() else {}
-
-
-def _words(path: Path) -> dict[str, str]:
-    """What stands beside the arrays of a kept model; empty where there is none."""
-    if not path.exists():
-        return {}
-    content = opened(path.read_bytes())
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    return dict(header.get("__metadata__", {}))
-
-
 def _measured(said: Mapping[str, Any], what: str) -> dict[str, float]:
     """What the site found its common model worth, or its visitors, which it says beside."""
     of_visitors = {name.removeprefix(KEPT): float(value) for name, value in said.items() if name.startswith(KEPT)}
     of_model = {n: float(v) for n, v in said.items() if n != EXAMPLES and not n.startswith(KEPT)}
     return of_visitors if what == VISITORS else of_model
-
-
-def _path(folder: Path, what: str) -> Path:
-    return folder / FOLDER / f"{what}.safetensors"
 
 
 def _check(plan: Plan, raw: RawSite, members: list[Arrays]) -> None:

@@ -1,4 +1,4 @@
-"""What a site remembers of a run: between contacts, behind one small interface with two homes, and from its first on.
+"""What a site remembers of a run between contacts, behind one small interface with two homes.
 
 In a simulation Flower's Context keeps it. In a deployment a restarted SuperNode loses its Context, so there it is on
 the site's own disk, a version for every round that wrote one: a contact may be asked for twice (the answer was lost, or
@@ -6,25 +6,16 @@ the coordinator went back to its last journal entry), and whoever is asked for r
 remembered before t, or the answer would differ. So a version is read by the round that asks, and a few are kept.
 """
 
-from collections.abc import Mapping
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context
-from safetensors.numpy import load, save
 
-from fedsmall.clients.upkeep.at_rest import opened, seal
-from fedsmall.data.standardise import Scaling
-from fedsmall.errors import DataError, PlanError
-from fedsmall.files import one_line, write
-from fedsmall.run_sheet import RUN, RUN_ID
-from fedsmall.wire import Arrays
+from fedsmall.clients.shelf import Shelf
+from fedsmall.wire import Arrays, join, split
 
 RECORD, TRAVEL = "fedsmall-memory", "fedsmall-travel"  # of its training; of models that came or left in part
-PREDICTIONS = "predictions.csv"  # in the folder of a run: what a model says of new patients, which is the site's alone
-RUNS = "runs"  # in a site's folder: what it keeps of each run
 KEEP = 5  # versions; more than the coordinator's journal keeps
 
 
@@ -59,25 +50,18 @@ class RoundMemory:
     """The memory of one run, in ``folder``, as the local training up to round ``t`` sees it."""
 
     def __init__(self, folder: Path, t: int) -> None:
-        self.folder = folder
-        self.t = t
+        self.t, self._shelf = t, Shelf(folder)
 
     def read(self) -> Arrays:
         """What was remembered by the last round before ``t``; empty where there is none."""
-        before = [t for t in self._rounds() if t < self.t]
-        return load(opened(self._path(before[-1]).read_bytes())) if before else {}
+        before = [t for t in self._shelf.rounds() if t < self.t]
+        item = self._shelf.get(before[-1]) if before else None
+        return item.arrays if item else {}
 
     def write(self, arrays: Arrays) -> None:
         """Remember these arrays as of round ``t``, and let go of the oldest versions."""
-        put(self._path(self.t), seal(save(dict(arrays))))
-        for old in self._rounds()[:-KEEP]:
-            self._path(old).unlink()
-
-    def _path(self, t: int) -> Path:
-        return self.folder / f"{t:09d}.safetensors"
-
-    def _rounds(self) -> list[int]:
-        return sorted(int(path.stem) for path in self.folder.glob("*.safetensors") if path.stem.isdigit())
+        self._shelf.put(self.t, arrays)
+        self._shelf.drop(*self._shelf.rounds()[:-KEEP])
 
 
 def memories_of(run: Path, t: int) -> tuple[RoundMemory, RoundMemory]:
@@ -85,74 +69,49 @@ def memories_of(run: Path, t: int) -> tuple[RoundMemory, RoundMemory]:
     return RoundMemory(run, t), RoundMemory(run / TRAVEL, t)
 
 
-def run_folder(home: Path, run: str) -> Path:
-    """A run's folder at the site: its name comes over the network, so only its digest becomes part of a path."""
-    return home / blake2b(run.encode(), digest_size=16).hexdigest()
+STAYS = "stays/"  # begins the names of it in the site's memory, beside what training remembers
 
 
-def own_folder(home: Path, run: str, ident: str) -> Path:
-    """The folder of the run ``ident``, by its name; what an earlier run of that name has left there is put aside."""
-    folder = run_folder(home, run)
-    mark = folder / "id"
-    if mark.exists() and mark.read_text() != ident:
-        folder.rename(_aside(folder, mark.read_text()))
-        if _aside(folder, ident).exists():
-            _aside(folder, ident).rename(folder)
-    if not mark.exists():
-        put(mark, ident.encode())
-    return folder
+class Kept(NamedTuple):
+    """A ``model`` as it was trained last, the one that the site was sent last, and the last that all sites had.
 
-
-def folder_of_order(home: Path, config: Mapping[str, Any]) -> Path:
-    """The folder, at the site whose home this is, of the run that an order is of; PlanError where it names none."""
-    if not config.get(RUN):
-        raise PlanError("the order does not say of which run it is")
-    return own_folder(home / RUNS, str(config[RUN]), one_line(config.get(RUN_ID, ""), 64))
-
-
-def folders_of(home: Path, run: str) -> list[Path]:
-    """The folders of all runs that had this name, the one that has it now first; those that are there."""
-    now = run_folder(home, run)
-    return [path for path in (now, *sorted(home.glob(f"{now.name}-*"))) if path.is_dir()]
-
-
-def check_same_data(folder: Path, digest: str) -> None:
-    """A run's data are those of its first contact: a file changed under way would mix two populations."""
-    path = folder / "data"
-    if not path.exists():
-        put(path, digest.encode())
-    elif path.read_text() != digest:
-        raise DataError("the site's data have changed since this run began; start a new run")
-
-
-def keep_scaling(folder: Path, agreed: Arrays, shape: tuple[int, ...]) -> None:
-    """Keep the scaling on which the sites of a run have agreed, once: its mean and scale, each of this ``shape``.
-
-    Raises PlanError where that is not what came, or another came before.
+    ``since`` are the optimizer steps since it was ``sent`` one, and ``reference`` was made after round ``of``.
     """
-    numbers = [np.asarray(array) for array in agreed.values()]
-    fits = set(agreed) == {"mean", "scale"} and all(a.shape == shape and a.dtype == np.float64 for a in numbers)
-    if not (fits and np.isfinite(numbers).all() and (agreed["scale"] > 0).all()):
-        raise PlanError("the scaling that came is not a mean and a scale above 0 for each feature here")
-    content, path = save({name: agreed[name] for name in ("mean", "scale")}), folder / "scaling"
-    if not path.exists():
-        put(path, content)
-    elif path.read_bytes() != content:
-        raise PlanError("another scaling was agreed on in this run before; start a new run")
+
+    model: Arrays
+    sent: Arrays
+    reference: Arrays
+    of: int
+    since: int
 
 
-def scaling_of(folder: Path) -> Scaling:
-    """The scaling of a run, as it was kept. Raises PlanError where the site was told none."""
-    if not (path := folder / "scaling").exists():
-        raise PlanError("this site was never told the scaling of this run")
-    return Scaling(**load(path.read_bytes()))
+class StayingMemory:
+    """A site's memory of which training sees its own part alone."""
 
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._trained: Arrays = {}
 
-def _aside(folder: Path, ident: str) -> Path:
-    return folder.with_name(f"{folder.name}-{blake2b(ident.encode(), digest_size=8).hexdigest()}")
+    def read(self) -> Arrays:
+        """What training has written last."""
+        return {name: array for name, array in self._memory.read().items() if not name.startswith(STAYS)}
 
+    def write(self, arrays: Arrays) -> None:
+        """What training remembers; it is written down with the model (:meth:`keep`)."""
+        self._trained = dict(arrays)
 
-def put(path: Path, content: bytes) -> None:
-    """Write a file of a run, which the site's user alone may read, in a folder that is theirs alone."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write(path, content, flush=True, mode=0o600)
+    def kept(self) -> Kept | None:
+        """The model that stays; None where there is none."""
+        found = self._memory.read().items()
+        held = {name.removeprefix(STAYS): array for name, array in found if name.startswith(STAYS)}
+        if not held:
+            return None
+        model, sent, reference = (split(held, part) for part in ("model", "sent", "reference"))
+        return Kept(model, sent, reference, int(held["of"]), int(held["since"]))
+
+    def keep(self, kept: Kept) -> None:
+        """Remember a model, and what training has written."""
+        models = join(model=kept.model, sent=kept.sent, reference=kept.reference)
+        held = {**models, "of": np.array(kept.of), "since": np.array(kept.since)}
+        stays = {f"{STAYS}{name}": np.asarray(array) for name, array in held.items()}
+        self._memory.write({**(self._trained or self.read()), **stays})

@@ -5,21 +5,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.numpy import load, save
-
 from fedsmall.audit_log import digest_of
-from fedsmall.clients.memory import KEEP, put
+from fedsmall.clients.memory import KEEP
 from fedsmall.clients.policy import Policy
+from fedsmall.clients.shelf import Shelf
 from fedsmall.clients.site_log import SiteLog
-from fedsmall.clients.socket_frames import Header
-from fedsmall.clients.upkeep.at_rest import opened, seal
+from fedsmall.clients.site_request import Answer
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import Charge, Protection, check_noise, epsilon_of, protection_of, steps_of
 from fedsmall.run_sheet import RUN
 from fedsmall.wire import ROUND, ROUNDS, Arrays
-
-Answer = tuple[Header, Arrays]
 
 
 def check_affordable(log: SiteLog, policy: Policy, plan: Plan, samples: int, seat: tuple[int, int], run: str) -> None:
@@ -70,19 +66,14 @@ def once(folder: Path, config: Mapping[str, Any], arrays: Arrays, answer: Callab
     """
     told = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | list | tuple)}
     digest = digest_of(arrays) + json.dumps(told, sort_keys=True, default=list)
-    path = folder / f"{int(config[ROUND]):09d}"
-    head, body = path.with_suffix(".json"), path.with_suffix(".safetensors")
-    if head.exists():
-        kept = json.loads(head.read_text())
-        if kept["order"] == digest:
-            return kept["header"], load(opened(body.read_bytes()))
-    head.unlink(missing_ok=True)
+    shelf, t = Shelf(folder), int(config[ROUND])
+    before = shelf.get(t)
+    if before is not None and before.words and before.words["order"] == digest:
+        return before.words["header"], before.arrays
+    shelf.drop(t)
     header, sent = answer()
-    put(body, seal(save(sent)))
-    put(head, json.dumps({"order": digest, "header": header}).encode())  # last: only what is whole is found
-    for old in sorted(folder.glob("*.json"))[:-KEEP]:
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
-        old.unlink()
+    shelf.put(t, sent, {"order": digest, "header": header})
+    shelf.drop(*shelf.rounds()[:-KEEP])
     return header, sent
 
 

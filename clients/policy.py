@@ -4,11 +4,20 @@ The server's word is not taken for anything that the site can know itself: sampl
 only the server knows, the number of sites, is taken from its order, and written into the site's log.
 """
 
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field, ValidationError
 
+from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import DataError, PolicyError
 from fedsmall.files import read_toml
 from fedsmall.parts import Device, Frozen
@@ -17,6 +26,7 @@ from fedsmall.privacy.patient_level import is_patient_level, lot_of
 from fedsmall.privacy.site_level import as_blur, hands_on
 from fedsmall.sealing.words import is_sealed, is_secure
 from fedsmall.stopping import told_by_key
+from fedsmall.wire import Arrays
 
 OWN = "own"
 SLACK = 1e-6  # sums of epsilons are rounded
@@ -45,7 +55,7 @@ class Policy(Frozen):
     ``most_order_mib`` are how many orders, and how much in one, are taken, and ``most_order_minutes`` is how long the
     site works on one. What is kept of a run is deleted
     ``forget_after_days`` after it was last heard of, and sealed by the key in the file ``rest_key``
-    (:mod:`fedsmall.clients.upkeep.at_rest`); None keeps it, and as it is.
+    (:mod:`fedsmall.clients.shelf`); None keeps it, and as it is.
 
     ``sealed`` demands that models which are handed on go in letters that no server opens, ``secure`` that a server
     learns of an average the sum alone. ``roll`` pins the identities of all sites of the consortium, by their digest;
@@ -239,3 +249,87 @@ def policy_from(values: dict[str, Any]) -> Policy:
         raise PolicyError(
             f"the policy's {key!r}: {first['msg'].lower()}; known: {', '.join(Policy.model_fields)}"
         ) from None
+
+
+MINUTE_S = 60.0
+MIB = 2**20
+LOOK_S = 0.5  # how often it is asked whether work on an order may go on
+
+
+class CutError(BaseException):
+    """Work on an order was cut for this ``reason``; nothing that catches errors of the work itself catches this."""
+
+    def __init__(self, reason: PolicyError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class Pace:
+    """When the last orders came; a refused one counts too, so that asking more often does not help."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._came: deque[float] = deque()
+
+    def check(self, policy: Policy, arrays: Arrays) -> None:
+        """Count one order. Raises PolicyError where it is one too many in a minute, or too large."""
+        now, most = self._clock(), policy.most_orders_per_minute
+        self._came.append(now)
+        while self._came[0] <= now - MINUTE_S:
+            self._came.popleft()
+        if most is not None and len(self._came) > most:
+            raise PolicyError(f"more than {most} orders came in a minute, which the policy here allows")
+        size = sum(array.nbytes for array in arrays.values())
+        if policy.most_order_mib is not None and size > policy.most_order_mib * MIB:
+            raise PolicyError(
+                f"the order holds {size / MIB:.1f} MiB of arrays; the policy here takes {policy.most_order_mib:g}"
+            )
+
+
+def check_time(policy: Policy, seconds: float) -> None:
+    """Raise PolicyError where work on one order has taken longer than the policy allows."""
+    if seconds > MINUTE_S * policy.most_order_minutes:
+        raise PolicyError(
+            f"the order takes longer than the {policy.most_order_minutes:g} minutes that the policy here allows "
+            "(most_order_minutes); what was done for it is dropped"
+        )
+
+
+@contextmanager
+def cut_short(may_go_on: Callable[[], None]) -> Iterator[None]:
+    """Ask again and again, while work goes on, whether it may; where that raises PolicyError, end it by a CutError.
+
+    Wherever the work is: between two steps of Python, so a single operation on arrays is waited for. It is as if the
+    program had been killed there, and whoever goes on is to go by what is on the disk. A program does so in its main
+    thread, as a station answers; in others nothing is cut.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def look(_number: int, _frame: FrameType | None) -> None:
+        try:
+            may_go_on()
+        except PolicyError as error:
+            raise CutError(error) from None
+
+    began, before = time.monotonic(), signal.signal(signal.SIGALRM, look)
+    left, every = signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)
+    try:
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:  # once more, for it may have rung just now
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if left:  # somebody else's alarm goes on
+            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), LOOK_S), every)
+
+
+def least_of_a_class(raw: RawSite) -> int | None:
+    """How many samples of its rarest class a site trains on, of those it has; None where there are no classes."""
+    if raw.task.kind != "classes" or not len(raw.train):
+        return None
+    _, counts = np.unique(raw.train.y, return_counts=True)
+    return int(counts.min())

@@ -7,27 +7,36 @@ holds the server to the same.
 
 import json
 import os
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from fedsmall.audit_log import digest_of
-from fedsmall.clients.memory import put
+from fedsmall.audit_log import digest_of, manifest
+from fedsmall.clients.consent import WaitsError
 from fedsmall.clients.policy import Policy
+from fedsmall.clients.runs import AGREED
+from fedsmall.clients.shelf import write_private
+from fedsmall.clients.site_log import BrokenLogError, LogEnds, SiteLog
 from fedsmall.data.raw_site import BALANCED, RawSite
 from fedsmall.errors import DataError, PlanError, PolicyError
-from fedsmall.files import DiskFullError, told_when_full
+from fedsmall.files import DiskFullError, one_line, told_when_full
+from fedsmall.frames import Header
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, RUN_ID, SITES
 from fedsmall.sealing.words import needs_letters, unsealed
 from fedsmall.travel.schedule import contacts_of
-from fedsmall.wire import LEAVES, NAMES, PLAN, ROUND, ROUNDS, Arrays
+from fedsmall.wire import BROKEN, LEAVES, NAMES, PLAN, ROUND, ROUNDS, WAITS, Arrays
 
+Answer = tuple[Header, Arrays]
+Handle = Callable[[str, Mapping[str, Any], Arrays], Answer]
+FAILED = "its program failed; the traceback is in the station's log at the site"
 TOLD = (PlanError, DataError, PolicyError)  # errors whose words were written to leave the site
-AGREED, TRAINED = "agreed.json", "trained.txt"  # in the folder of a run
+TRAINED = "trained.txt"  # in the folder of a run: the orders that were trained
 TWICE = 2  # how often a plan's rounds may be trained in all, where the server takes a run back and others answer then
 
 
@@ -145,8 +154,10 @@ def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
         return
     if before is not None and not _begins(before.plan, plan):
         raise PlanError("the plan is another than that of which this run's sites were told")
-    told = {"run": str(config[RUN]), "id": str(config.get(RUN_ID, "")), "sites": sites}
-    put(folder / AGREED, json.dumps(told | {"plan": plan.model_dump(mode="json", exclude_defaults=True)}).encode())
+    told: dict[str, Any] = {"run": str(config[RUN]), "id": str(config.get(RUN_ID, "")), "sites": sites}
+    write_private(
+        folder / AGREED, json.dumps(told | {"plan": plan.model_dump(mode="json", exclude_defaults=True)}).encode()
+    )
 
 
 def _begins(before: Plan, plan: Plan) -> bool:
@@ -160,3 +171,54 @@ def _number(config: Mapping[str, Any], key: str) -> int:
     if type(number) is not int:
         raise PlanError(f"the order's {key!r} is not a whole number")
     return number
+
+
+@dataclass
+class LoggedAnswers:
+    """The door of a site's program: what ``handle`` answers is written to ``log`` first, by the line that it names.
+
+    ``is_new(run, reason)`` says whether a run was not told so before: who asks again needs one line in the log.
+    """
+
+    log: SiteLog
+    ends: LogEnds
+    is_new: Callable[[str, str], bool]
+    handle: Handle
+
+    def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+        """The answer to one message; a refusal or a failure is an answer too, of one line."""
+        try:
+            return self._logged(one_line(kind, 20), one_line(config.get(RUN, ""), 100), config, arrays)
+        except BrokenLogError as error:  # nothing is written to it, so that it can be put back
+            print(error, flush=True)
+            return {"error": f"{self.log.name}: {error}; nothing was sent", "code": BROKEN}, {}
+        except (*TOLD, OSError) as error:  # what the log does not hold does not leave
+            traceback.print_exc()
+            return {"error": f"{self.log.name}: {one_line(reason_of(error), 300)}; nothing was sent"}, {}
+
+    def _logged(self, kind: str, run: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+        try:
+            order, config = self.ends.taken(config)
+            header, leaving = self.handle(kind, config, arrays)
+        except BrokenLogError:
+            raise
+        except WaitsError as error:
+            return self._wait(kind, run, str(error))
+        except (*TOLD, DiskFullError) as error:
+            return self._refuse(kind, run, one_line(reason_of(error), 300))
+        except Exception:
+            traceback.print_exc()  # to the station's own log, which stays here
+            return self._refuse(kind, run, FAILED)
+        fields = {"metrics": header["metrics"]} if "metrics" in header else {"said": sorted(header.get("config", {}))}
+        fields |= self.ends.fields(order)
+        entry = self.log.write("sent", run=run, kind=kind, t=config.get(ROUND), **fields, **manifest(leaving))
+        return {**header, **self.ends.said(order, entry)}, leaving
+
+    def _wait(self, kind: str, run: str, reason: str) -> Answer:
+        if self.is_new(run, reason):
+            self.log.write("waits", run=run, kind=kind, reason=reason)
+        return {"error": f"{self.log.name}: {reason}", "code": WAITS}, {}
+
+    def _refuse(self, kind: str, run: str, reason: str) -> Answer:
+        self.log.write("refused", run=run, kind=kind, reason=reason)
+        return {"error": f"{self.log.name}: {reason}"}, {}

@@ -10,11 +10,12 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 
+from fedsmall.clients.shelf import Shelf
 from fedsmall.evaluation.statistics import interval
 from fedsmall.extensions.columns.boosting import with_splits
 from fedsmall.extensions.columns.plan import Boosting, ColumnPlan
 from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Done, World
-from fedsmall.extensions.columns.site import PART, WORTH, Notebook, Shelf, describe
+from fedsmall.extensions.columns.site import PART, WORTH, Notebook, describe
 from fedsmall.sim.report.sentences import amount, named
 from fedsmall.sim.report.style import style_sheet
 from fedsmall.sim.runs.files import write

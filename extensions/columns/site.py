@@ -17,12 +17,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedsmall.clients.consent import Consent
-from fedsmall.clients.memory import RUNS, check_same_data, folders_of, put
-from fedsmall.clients.patients import Answer
+from fedsmall.clients.letters import Desk
 from fedsmall.clients.policy import Policy
-from fedsmall.clients.sealing.desk import Desk
-from fedsmall.clients.sealing.letters import Letters
-from fedsmall.clients.upkeep.at_rest import opened, seal
+from fedsmall.clients.runs import RUNS, check_same_data, folders_of
+from fedsmall.clients.sealing import Letters
+from fedsmall.clients.shelf import Shelf
+from fedsmall.clients.site_request import Answer
 from fedsmall.errors import DataError, PlanError, PolicyError, ReplyError
 from fedsmall.extensions.columns.active import ActiveParty
 from fedsmall.extensions.columns.conducting import KEYS, MEET
@@ -41,22 +41,6 @@ WORTH = "worth.json"  # and at the active one what it is worth, whether or not t
 NOTEBOOK = "columns"  # a folder in the run's
 QUESTION, STATE, ANSWER = "question", "state", "answer"
 DIGEST = 32
-
-
-class Shelf:
-    """Files of one folder at a site, each sealed at rest."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def write(self, file: str, content: bytes) -> None:
-        """Keep bytes in a file of this name."""
-        put(self.folder / file, seal(content))
-
-    def read(self, file: str) -> bytes | None:
-        """The bytes in a file; None where there is none."""
-        path = self.folder / file
-        return opened(path.read_bytes()) if path.exists() else None
 
 
 class Notebook:

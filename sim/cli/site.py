@@ -201,7 +201,7 @@ def package(
 ) -> None:
     """A model of a finished run, ready to use: from what the site keeps, without the coordinator."""
     from fedsmall.clients.kept import OWN_MODEL, VISITORS, kept
-    from fedsmall.clients.memory import RUNS, run_folder
+    from fedsmall.clients.runs import RUNS, run_folder
     from fedsmall.errors import PlanError
     from fedsmall.package.record import COMMON
     from fedsmall.package.store import save
@@ -256,8 +256,8 @@ def predictions(
     out: Annotated[Path | None, typer.Option(help="the CSV; RUN.csv if not given")] = None,
 ) -> None:
     """What a forest over split columns says of this hospital's new patients; nobody else has it."""
-    from fedsmall.clients.memory import PREDICTIONS, RUNS, run_folder
-    from fedsmall.clients.upkeep.at_rest import opened
+    from fedsmall.clients.runs import PREDICTIONS, RUNS, run_folder
+    from fedsmall.clients.shelf import unseal
     from fedsmall.errors import PlanError
     from fedsmall.sim.runs.files import write
 
@@ -267,7 +267,7 @@ def predictions(
     if not file.exists():
         raise PlanError(f"of {run!r} there are no predictions here: it is not over, or they are another site's")
     with _opened(kit):
-        content = opened(file.read_bytes())
+        content = unseal(file.read_bytes())
     write(path, content, OWNERS_ALONE)
     say(f"{path}: {len(content.splitlines()) - 1} patients. It is no medical device.")
 
@@ -278,14 +278,14 @@ def forget(
     home: Home = None,
 ) -> None:
     """Delete what this site keeps of a run: models, visitors, memory. Log, privacy account and guards stay."""
+    from fedsmall.clients.runs import forget_run
     from fedsmall.clients.socket_frames import is_answered
-    from fedsmall.clients.upkeep import forgetting
     from fedsmall.errors import PlanError
 
     site = site_of(kit, home)
     if is_answered(site.socket_path):
         raise PlanError("this site is up, and its program writes the log; `fedsmall site down` first")
-    gone = forgetting.forget(site.home, SiteLog(site.home, site.card.site), run)
+    gone = forget_run(site.home, SiteLog(site.home, site.card.site), run)
     if gone is None:
         raise PlanError(f"this site keeps nothing of a run {run!r}")
     say(f"{gone.files} files of {run} are deleted, {gone.bytes} bytes; a line in the log says so.")
@@ -338,9 +338,9 @@ def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
 
 def _opened(kit: Path) -> AbstractContextManager[None]:
     """Within it, what the site keeps is read by the key that its policy names, where it names one."""
-    from fedsmall.clients.upkeep.at_rest import keeping
+    from fedsmall.clients.shelf import sealed_by
 
-    return keeping(policy_of(kit).rest_key)
+    return sealed_by(policy_of(kit).rest_key)
 
 
 COMMANDS: dict[str, Callable[..., None]] = {  # as its help lists them

@@ -133,7 +133,7 @@ def check_admission(address: str, authority: Path, key: Path, note: Path, expire
 
 
 def _activate(address: str, authority: Path, key: Path, note: Path) -> None:
-    from fedsmall.clients.network.fleet import Fleet  # brings Flower's client, which takes its time
+    from fedsmall.clients.fleet import Fleet  # brings Flower's client, which takes its time
 
     fleet = Fleet(address, authority.read_bytes(), key, note)
     with fleet.client:

@@ -80,7 +80,7 @@ def programs(site: Site, data: Path | None, device: str = "cpu", region: Path | 
 
 
 def _desk(site: Site, region: Path) -> Program:
-    command = [*(sys.executable, "-m", "fedsmall.clients.regions.desk"), site.card.site, str(site.home.absolute())]
+    command = [*(sys.executable, "-m", "fedsmall.clients.region_desk"), site.card.site, str(site.home.absolute())]
     command += [str((site.kit / "policy.toml").absolute()), str(site.socket_path.absolute())]
     return Program("station", [*command, str((region / "runs").absolute())])
 
@@ -94,7 +94,7 @@ def _station(site: Site, data: Path | None, device: str) -> Program:
 
 def _resident(site: Site) -> Program:
     authority, key = (site.kit / "ca.crt").absolute(), site.key.absolute()
-    command = [sys.executable, "-m", "fedsmall.clients.network.resident", site.card.address, str(authority)]
+    command = [sys.executable, "-m", "fedsmall.clients.resident", site.card.address, str(authority)]
     command += [str(key), str(site.socket_path.absolute()), str(site.home.absolute()), _approved(site)]
     return Program("resident", command, flower_cli.environment(site.home.absolute() / "flwr"))
 

@@ -7,9 +7,9 @@ import pytest
 
 from fedsmall.aggregation.sums import SCALE
 from fedsmall.audit_log import digest_of
-from fedsmall.clients.memory import RUNS, own_folder
-from fedsmall.clients.sealing.desk import Desk
-from fedsmall.clients.upkeep.at_rest import secret
+from fedsmall.clients.letters import Desk
+from fedsmall.clients.runs import RUNS, own_folder
+from fedsmall.clients.shelf import secret
 from fedsmall.sealing.letters import Thread, after
 from fedsmall.sealing.masks import total, unmasked
 from fedsmall.sealing.roll import IDENTITY

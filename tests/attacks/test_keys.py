@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedsmall.clients.upkeep.at_rest import secret
+from fedsmall.clients.shelf import secret
 from fedsmall.run_sheet import SCALING, SITES
 from fedsmall.sealing.letters import SEED, Announcement, announce, name_of
 from fedsmall.sealing.roll import IDENTITIES, IDENTITY, roll_digest

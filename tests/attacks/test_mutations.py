@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from safetensors.numpy import save
 
-from fedsmall.clients.sealing.contents import arrays_in
+from fedsmall.clients.letters import arrays_in
 from fedsmall.sealing.letters import Announcement, LetterError, name_of
 from fedsmall.sealing.words import SEALED, TRAVELLER, Order, order_in
 from tests.attacks.test_letters import IDENTITIES, LETTERS, RUN, THREAD, A, B, announce_of, post

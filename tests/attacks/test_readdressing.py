@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedsmall.clients.memory import RUNS, own_folder
-from fedsmall.clients.sealing.desk import FOLDER
+from fedsmall.clients.letters import FOLDER
+from fedsmall.clients.runs import RUNS, own_folder
 from fedsmall.sealing.waybills import Waybills
 from fedsmall.sealing.words import READDRESS, WRITTEN
 from fedsmall.wire import ROUND

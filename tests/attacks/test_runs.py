@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Message
 
 from fedsmall.audit_log import digest_of
-from fedsmall.clients.patients import Answer
+from fedsmall.clients.site_request import Answer
 from fedsmall.clients.station import Station
 from fedsmall.run_sheet import SITES
 from fedsmall.sealing.waybills import Waybills

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ArrayRecord, Message
 
 from fedsmall.aggregation.sums import SCALE
-from fedsmall.clients.telling import answers
+from fedsmall.clients import telling
 from fedsmall.data.raw_site import RawSite
 from fedsmall.exact import to_words
 from fedsmall.plan import Plan
@@ -91,7 +91,7 @@ def runs(tmp_path_factory):
 def watch_sums(patch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """What each site says of its features, and of a model, as it is written down from now on: (numbers,) each."""
     told: list[np.ndarray] = []
-    features, held_out = RawSite.sums, answers.held_out_sums
+    features, held_out = RawSite.sums, telling.held_out_sums
 
     def sums(self: RawSite) -> Any:
         made = features(self)
@@ -104,7 +104,7 @@ def watch_sums(patch: pytest.MonkeyPatch) -> list[np.ndarray]:
         return made
 
     patch.setattr(RawSite, "sums", sums)
-    patch.setattr(answers, "held_out_sums", of_model)
+    patch.setattr(telling, "held_out_sums", of_model)
     return told
 
 

@@ -11,7 +11,7 @@ import pytest
 from flwr.app import MessageType
 
 from fedsmall.clients.hospital import HospitalClient
-from fedsmall.clients.patients import Answer
+from fedsmall.clients.site_request import Answer
 from fedsmall.clients.station import Station
 from fedsmall.ends import ENDS
 from fedsmall.errors import PlanError

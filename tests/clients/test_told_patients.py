@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsmall.clients.telling.told_patients import ToldPatients
+from fedsmall.clients.telling import ToldPatients
 
 FLOOR = 8
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsmall.clients.telling.told_sums import ToldSums
+from fedsmall.clients.telling import ToldSums
 from fedsmall.data.standardise import Sums
 
 FLOOR = 3

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from fedsmall.clients.kept import VISITORS, kept
-from fedsmall.clients.memory import run_folder
+from fedsmall.clients.kept import VISITORS, KeptVisitors, kept
+from fedsmall.clients.runs import run_folder
 from fedsmall.clients.station import Station
-from fedsmall.clients.visitors import KeptVisitors
 from fedsmall.package.predictor import together
 from fedsmall.wire import KEPT, LEAVES, MODEL, split
 from tests.clients.test_station import AS_IT_IS, files, order, plan, scaled  # noqa: F401
@@ -64,7 +63,7 @@ def test_a_site_predicts_with_its_visitors_what_it_has_told_of_them(keeping, tmp
     for t in (1, 2, 3):
         station.answer("train", order(t, the_plan=asked), start)
     told, _ = station.answer("evaluate", order(3, the_plan=asked), start)
-    raw = station._samples(asked)[0]
+    raw = station.session._read_samples(asked)[0]
 
     stored = kept(run_folder(tmp_path / "home" / "runs", "r"), VISITORS)
 

@@ -3,7 +3,7 @@
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from fedsmall.clients.records import arrays_of, records_of
+from fedsmall.clients.client_app import arrays_of, records_of
 from fedsmall.wire import join, parts, split
 
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("gmpy2")
 
-from fedsmall.clients.memory import RUNS, run_folder
+from fedsmall.clients.runs import RUNS, run_folder
 from fedsmall.errors import DataError, PlanError, ReplyError
 from fedsmall.extensions.columns.active import ActiveParty
 from fedsmall.extensions.columns.messages import Message as Said

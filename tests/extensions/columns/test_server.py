@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("gmpy2")
 
 from fedsmall.audit_log import verify
-from fedsmall.clients.memory import RUNS, run_folder
 from fedsmall.clients.policy import load_policy
+from fedsmall.clients.runs import RUNS, run_folder
 from fedsmall.errors import PlanError
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, ColumnSheet
 from fedsmall.extensions.columns.server import conduct, outcome_lines, prepare

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("gmpy2")
 
 from fedsmall.clients.consent import decide, requests
-from fedsmall.clients.memory import RUNS, run_folder
+from fedsmall.clients.runs import RUNS, run_folder
 from fedsmall.clients.station import Station
 from fedsmall.extensions.columns.messages import Message, hold_talk
 from fedsmall.extensions.columns.plan import COLUMNS, MESSAGE, Boosting, ColumnPlan, Reading
@@ -355,7 +355,7 @@ def test_points_go_round_the_parties_of_the_plan_alone(stations):
 
 
 def test_a_site_without_a_table_takes_no_part(stations, tmp_path):
-    stations["laboratory"].data = None
+    stations["laboratory"].session.data = None
 
     with pytest.raises(RuntimeError, match="wants one table at every site"):
         led(Carrier(stations))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsmall.clients.telling.told_sums import told_classes
+from fedsmall.clients.telling import told_classes
 from fedsmall.data.raw_site import RawSite, agreed_weights, class_sums, with_weights
 from fedsmall.data.sources.pool import Part
 from fedsmall.errors import PlanError

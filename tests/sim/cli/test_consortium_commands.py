@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from fedsmall.audit_log import AuditLog
-from fedsmall.clients.kept import OWN_MODEL, Place, keep
-from fedsmall.clients.memory import run_folder
+from fedsmall.clients.kept import OWN_MODEL, KeptVisitors, Place, keep
+from fedsmall.clients.runs import run_folder
 from fedsmall.clients.site_log import SiteLog
-from fedsmall.clients.visitors import KeptVisitors
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model

@@ -10,8 +10,8 @@ import pytest
 from sklearn.metrics import brier_score_loss, confusion_matrix, roc_auc_score
 
 from fedsmall.audit_log import AuditLog
-from fedsmall.clients.memory import run_folder
-from fedsmall.clients.telling.run_end import own_evaluation
+from fedsmall.clients.runs import run_folder
+from fedsmall.clients.telling import own_evaluation
 from fedsmall.errors import PlanError
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.cli.options import complete_folder

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from fedsmall.clients.memory import run_folder
 from fedsmall.clients.policy import Policy
-from fedsmall.clients.telling.run_end import own_evaluation
+from fedsmall.clients.runs import run_folder
+from fedsmall.clients.telling import own_evaluation
 from fedsmall.evaluation import survival
 from fedsmall.evaluation.metrics import kappa
 from fedsmall.methods import method

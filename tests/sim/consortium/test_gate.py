@@ -14,7 +14,7 @@ import pytest
 from flwr.supernode.node_auth_http_interceptor import FLEET_HTTP_PUBLIC_KEY_HEADER
 
 from examples.loopback import free_ports
-from fedsmall.clients.network.fleet import Fleet
+from fedsmall.clients.fleet import Fleet
 from fedsmall.sim.consortium import flower_cli, gate, keys, members, server, supervisor
 from fedsmall.sim.consortium.supervisor import Program
 from tests.sim.consortium.test_proxy import Gate

@@ -5,7 +5,7 @@ import stat
 import pytest
 from typer.testing import CliRunner
 
-from fedsmall.clients.sealing.desk import check_identities
+from fedsmall.clients.letters import check_identities
 from fedsmall.errors import PlanError
 from fedsmall.sealing.letters import LetterError, name_of
 from fedsmall.sealing.roll import known_identities, roll_digest, spoken

@@ -16,7 +16,7 @@ import pytest
 from flwr.proto.fleet_pb2 import ActivateNodeResponse, DeactivateNodeResponse, PullMessagesResponse
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 
-from fedsmall.clients.network.fleet import Fleet
+from fedsmall.clients.fleet import Fleet
 from fedsmall.sim.consortium import admission, flower_cli, keys, members, server
 from fedsmall.sim.consortium.site import Site, classic_programs, programs
 

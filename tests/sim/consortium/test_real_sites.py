@@ -27,9 +27,9 @@ from examples import endurance
 from examples.loopback import LoopbackConsortium, free_ports
 from fedsmall.audit_log import AuditLog, verify
 from fedsmall.clients import consent
-from fedsmall.clients.memory import run_folder
+from fedsmall.clients.runs import run_folder
 from fedsmall.clients.site_log import SiteLog
-from fedsmall.clients.telling.run_end import own_evaluation
+from fedsmall.clients.telling import own_evaluation
 from fedsmall.data.splits import hold_out
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan

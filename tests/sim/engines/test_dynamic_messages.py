@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedsmall.clients.hospital import HospitalClient
-from fedsmall.clients.memory import RECORD
-from fedsmall.clients.staying.kept import Kept, StayingMemory
-from fedsmall.clients.staying.training import fitted
+from fedsmall.clients.hospital import HospitalClient, fit_or_stay
+from fedsmall.clients.memory import RECORD, Kept, StayingMemory
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.inprocess import failure
@@ -255,7 +253,7 @@ def test_a_site_checks_what_leaves_against_what_its_receiver_knows(monkeypatch) 
         if arrays:
             known[site] = arrays, 0
             means.append(not config[COMMON])
-        done = fitted(client, arrays, config)
+        done = fit_or_stay(client, arrays, config)
         known[site] = known[site][0], known[site][1] + int(done[2][STEPS])
         if client.sent_names:
             assert_equal_bits(client.set_out, known[site][0])
@@ -263,7 +261,7 @@ def test_a_site_checks_what_leaves_against_what_its_receiver_knows(monkeypatch) 
             checked.append(client.steps)
         return done
 
-    monkeypatch.setattr("fedsmall.clients.client_app.fitted", seen)
+    monkeypatch.setattr("fedsmall.clients.client_app.fit_or_stay", seen)
 
     loop_of(dynamic(BETWEEN, rounds=24)).run()
 

@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import Message
 
 from fedsmall.clients import relay
-from fedsmall.clients.regions.desk import RegionDesk
+from fedsmall.clients.region_desk import RegionDesk
 from fedsmall.clients.station import Station
 from fedsmall.federation import Federation
 from fedsmall.frames import from_frame, joined, to_frame

@@ -6,11 +6,11 @@ import json
 import pytest
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
-from fedsmall.clients.memory import run_folder
 from fedsmall.clients.policy import Policy
+from fedsmall.clients.runs import run_folder
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import agreed
-from fedsmall.clients.telling.run_end import own_evaluation
+from fedsmall.clients.telling import own_evaluation
 from fedsmall.errors import PolicyError
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.report.hospital import own_run, page

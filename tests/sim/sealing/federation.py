@@ -10,9 +10,9 @@ from typing import Any
 from flwr.app import Message
 
 from fedsmall.audit_log import AuditLog
-from fedsmall.clients.sealing import desk
+from fedsmall.clients import letters
+from fedsmall.clients.shelf import secret
 from fedsmall.clients.station import Station
-from fedsmall.clients.upkeep.at_rest import secret
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RunSheet
 from fedsmall.sealing.letters import name_of
@@ -63,7 +63,7 @@ class Federation(Stations):
     ):
         super().__init__(folder, tuple(f"site-{k:03d}" for k in range(sites)), monkeypatch, policy)
         rng = random.Random(0)
-        monkeypatch.setattr(desk, "drawn", lambda size: rng.randbytes(size).hex())  # always the same ways
+        monkeypatch.setattr(letters, "drawn", lambda size: rng.randbytes(size).hex())  # always the same ways
         self.change, self.anew = change, anew
         self.there: dict[str, Station] = {}
         self.passed: list[tuple[str, Message, Message]] = []  # every order and its answer

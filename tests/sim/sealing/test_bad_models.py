@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from fedsmall.clients import letters, sealing
 from fedsmall.clients.hospital import HospitalClient
-from fedsmall.clients.sealing import contents, errand
-from fedsmall.clients.sealing.contents import arrays_in, bytes_of, check_beside, check_model, fault_of
+from fedsmall.clients.letters import arrays_in, check_beside, check_model, fault_of
+from fedsmall.clients.shelf import bytes_of
 from fedsmall.sealing.letters import LetterError
 from fedsmall.wire import ROUND
 from tests.sim.sealing.federation import Federation, plan_of, run
@@ -54,7 +55,7 @@ def test_at_an_average_it_is_left_out_of_the_sum(tmp_path, monkeypatch):
 
 def test_of_a_site_that_sends_it_all_the_same_the_next_one_takes_the_last_common_model(tmp_path, monkeypatch):
     gone_wild(monkeypatch, "site-001", 2, 1e9)
-    monkeypatch.setattr(errand, "fault_of", lambda *arguments: None)
+    monkeypatch.setattr(sealing, "fault_of", lambda *arguments: None)
     federation = Federation(tmp_path, 5, monkeypatch)
 
     outcome = run(federation, plan_of(sites=5, method=METHOD, rounds=4))
@@ -119,4 +120,4 @@ def test_arrays_go_through_a_letter_as_they_are():
     }
     with pytest.raises(LetterError, match="what essen sealed cannot be read"):
         arrays_in(b"nothing of the kind", "essen")
-    assert contents.arrays_in(bytes_of({}), "essen") == {}
+    assert letters.arrays_in(bytes_of({}), "essen") == {}

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from fedsmall.clients.memory import scaling_of
+from fedsmall.clients.runs import scaling_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.site_sums import metrics_of_sums, sums_from_json
 from fedsmall.sealing.tallies import TOGETHER, apart, flat, judged, judged_shapes, judged_together

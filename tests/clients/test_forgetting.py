@@ -7,10 +7,9 @@ import time
 import pytest
 
 from fedsmall.clients import socket_frames
-from fedsmall.clients.memory import run_folder
+from fedsmall.clients.runs import DAY_S, forget_old, forget_run, run_folder
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.station import Station
-from fedsmall.clients.upkeep.forgetting import DAY_S, forget, forget_old
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.consortium import members
 from tests.clients.test_station import AS_IT_IS, config, files, order, plan, scaled, station
@@ -34,7 +33,7 @@ def test_what_a_site_keeps_of_a_run_goes_and_the_log_and_the_guards_stay(station
     sums = (station.home / "told_sums.json").read_bytes()
     lines = len(station.log.entries())
 
-    gone = forget(station.home, station.log, "first")
+    gone = forget_run(station.home, station.log, "first")
 
     assert gone.files > 3
     assert gone.bytes > 100
@@ -53,13 +52,13 @@ def test_a_run_begun_anew_under_its_name_goes_with_the_one_before(station):
         station.answer("roll", config(plan(), **{"run-id": ident}), {})
     assert len(list((station.home / "runs").iterdir())) == 2
 
-    forget(station.home, station.log, "r")
+    forget_run(station.home, station.log, "r")
 
     assert not list((station.home / "runs").iterdir())
 
 
 def test_nothing_is_forgotten_of_a_run_that_is_not_known(station):
-    assert forget(station.home, station.log, "unknown") is None
+    assert forget_run(station.home, station.log, "unknown") is None
     assert not station.log.entries()
 
 

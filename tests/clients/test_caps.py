@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsmall.clients.policy import Policy
-from fedsmall.clients.upkeep.caps import MIB, Pace, least_of_a_class
+from fedsmall.clients.policy import MIB, Pace, Policy, least_of_a_class
 from fedsmall.errors import PolicyError
 from fedsmall.tasks import load_site
 from tests.clients.test_station import AS_IT_IS, config, files, order, plan, scaled, station

@@ -14,21 +14,22 @@ from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
+from safetensors import SafetensorError
 from safetensors.numpy import load
 
+from fedsmall.algorithm.gate import largest, size, too_large
 from fedsmall.audit_log import digest_of
-from fedsmall.clients.memory import put
-from fedsmall.clients.sealing.contents import bytes_of
-from fedsmall.clients.upkeep.at_rest import opened, seal
+from fedsmall.clients.shelf import ARRAYS, Shelf, write_private
+from fedsmall.codec.codes import CodecError
+from fedsmall.codec.parcels import unpack
 from fedsmall.errors import PlanError
-from fedsmall.files import write
 from fedsmall.plan import Plan
 from fedsmall.sealing.letters import SEED, Announcement, LetterError, Post, Thread, announce, digest
 from fedsmall.sealing.masks import new_seeds
 from fedsmall.sealing.roll import IDENTITIES, known_identities, roll_digest
 from fedsmall.sealing.waybills import Waybills, seed_of
 from fedsmall.sealing.words import Order, check_drawn
-from fedsmall.wire import Arrays
+from fedsmall.wire import SQUARES, Arrays, stack_of_one
 
 FOLDER = "letters"  # in the run's folder at the site
 SENT = 5  # travellers that are kept in case the one they went to is silent
@@ -40,6 +41,7 @@ class Desk:
 
     def __init__(self, folder: Path, site: str, run: str, identity: bytes) -> None:
         self.folder, self.site, self.run, self._identity = folder / FOLDER, site, run, identity
+        self._shelf, self._sent = Shelf(self.folder), Shelf(self.folder / "sent")
 
     def announce(self) -> Announcement:
         """What the site announces in this run: the same however often it is asked."""
@@ -61,9 +63,9 @@ class Desk:
             raise LetterError("what this site announced was changed on its way")
         every = {site: each.model_dump() for site, each in sorted(announced.items())}
         kept = {"announced": every, "roll": roll_digest(roll)}
-        if (before := self._read("announced.json")) is not None and before != kept:
+        if (before := self._read("announced")) is not None and before != kept:
             raise LetterError("other keys were announced in this run before")
-        self._write("announced.json", kept)
+        self._write("announced", kept)
         return str(self._own()["nonce"])
 
     def opened(self, plan: Plan, order: Order) -> "OpenDesk":
@@ -78,14 +80,14 @@ class Desk:
             if digest("drawn", order.nonces[site]) != each.commitment:
                 raise LetterError(f"what {site} had drawn for the routes is not what it committed itself to")
         check_drawn(plan, seed_of(order.nonces, plan.seed))
-        at = self._read("thread.json") or Thread.begun(self.run, roll, announced, order.nonces).at
+        at = self._read("thread") or Thread.begun(self.run, roll, announced, order.nonces).at
         thread = Thread({int(t): told for t, told in at.items()})
         ways = Waybills(plan, tuple(sorted(announced)))
         return OpenDesk(self, plan, order.nonces, self.post(plan, announced), ways, thread)
 
     def announced(self) -> tuple[dict[str, Announcement], str]:
         """What all sites of the run announced, and the digest of the roll. LetterError where they were never told."""
-        kept = self._read("announced.json")
+        kept = self._read("announced")
         if kept is None:
             raise LetterError("this site was never told the keys of this run")
         return {site: Announcement(**told) for site, told in kept["announced"].items()}, kept["roll"]
@@ -97,60 +99,58 @@ class Desk:
 
     def keep_thread(self, thread: Thread) -> None:
         """Remember what was seen of the run."""
-        self._write("thread.json", thread.at)
+        self._write("thread", thread.at)
 
     def keep_common(self, group: int, model: Arrays) -> None:
         """Remember the last common model of a group: what is trained where a letter may not be used."""
-        put(self._common(group), seal(bytes_of(model)))
+        self._shelf.put(f"common.{group}", model)
 
     def common(self, group: int) -> Arrays | None:
         """The last common model of a group that came here; None where none ever did."""
-        path = self._common(group)
-        return load(opened(path.read_bytes())) if path.exists() else None
+        item = self._shelf.get(f"common.{group}")
+        return item.arrays if item else None
 
     def keep_sent(self, t: int, content: bytes) -> None:
         """Keep a traveller as it was sealed after round ``t``, and let go of the oldest."""
-        self._sent(t).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # not flushed: without it a traveller is replaced, and none is lost
-        write(self._sent(t), seal(content), mode=0o600)
-        for old in sorted((self.folder / "sent").glob("*"))[:-SENT]:
-            old.unlink()
+        self._sent.write(f"{t:09d}{ARRAYS}", content, flush=False)
+        self._sent.drop(*self._sent.rounds()[:-SENT])
 
     def sent(self, t: int) -> bytes:
         """The traveller that was sealed after round ``t``. LetterError where it is gone."""
-        if not self._sent(t).exists():
+        if (content := self._sent.read(f"{t:09d}{ARRAYS}")) is None:
             raise LetterError(f"the traveller of round {t} is not kept here any more")
-        return opened(self._sent(t).read_bytes())
+        return content
 
     def seeds(self, t: int, helpers: Sequence[str], summand: np.ndarray, of: str = "") -> dict[str, bytes]:
         """The seeds that hide this summand of round ``t``: the same for the same numbers, and none for others.
 
         The sum is ``of`` something else than models where that is not empty.
         """
-        every, mark, key = self._read("seeds.json") or {}, digest_of({"summand": summand}), _sum(of, t)
+        every, mark, key = self._read("seeds") or {}, digest_of({"summand": summand}), _sum(of, t)
         if (kept := every.get(key)) is not None:
             if kept["of"] != mark:
                 raise LetterError(f"this site has answered with other numbers for the sum of round {t} before")
             return {helper: bytes.fromhex(seed) for helper, seed in kept["seeds"].items()}
         fresh = new_seeds(helpers)
         every[key] = {"of": mark, "seeds": {helper: seed.hex() for helper, seed in fresh.items()}}
-        self._write("seeds.json", every)
+        self._write("seeds", every)
         return fresh
 
     def helps(self, t: int, group: int, sites: Sequence[str], of: str = "") -> None:
         """Write down for whose sum this site helps; LetterError where it has helped for another set of sites before."""
-        every, key = self._read("helped.json") or {}, f"{_sum(of, t)}.{group}"
+        every, key = self._read("helped") or {}, f"{_sum(of, t)}.{group}"
         if every.setdefault(key, list(sites)) != list(sites):
             raise LetterError(f"this site has helped to open the sum of round {t} before, of other sites")
-        self._write("helped.json", every)
+        self._write("helped", every)
 
     def readdresses(self, t: int, to: str, most: int) -> None:
         """Count a traveller that goes to another site than it was sealed for; LetterError where they are too many."""
-        every, mark = self._read("readdressed.json") or [], [t, to]
+        every, mark = self._read("readdressed") or [], [t, to]
         if mark not in every:
             if len(every) >= most:
                 raise LetterError(f"{most} travellers of this run were readdressed here, and no more will be")
-            self._write("readdressed.json", [*every, mark])
+            self._write("readdressed", [*every, mark])
 
     def announced_before(self) -> bool:
         """Whether the keys of all are here."""
@@ -159,29 +159,23 @@ class Desk:
     def end(self) -> None:
         """Say that the run is over; its keys go when the site hears of another (:func:`destroy_ended`)."""
         if self.folder.exists():
-            put(self.folder / ENDED, b"")
+            write_private(self.folder / ENDED, b"")
 
     def _own(self) -> dict[str, str]:
-        own = self._read("own.json")
+        own = self._read("own")
         if own is None:
             if self.folder.exists() and any(self.folder.iterdir()):
                 raise LetterError("this site's keys of this run are gone: it had ended; start a new run")
             own = {"key": drawn(SEED), "nonce": drawn(32)}
-            self._write("own.json", own)
+            self._write("own", own)
         return dict(own)
 
-    def _common(self, group: int) -> Path:
-        return self.folder / f"common.{group}.safetensors"
-
-    def _sent(self, t: int) -> Path:
-        return self.folder / "sent" / f"{t:09d}.safetensors"
-
     def _read(self, name: str) -> Any:
-        path = self.folder / name
-        return json.loads(opened(path.read_bytes())) if path.exists() else None
+        item = self._shelf.get(name)
+        return None if item is None else item.words
 
     def _write(self, name: str, what: Any) -> None:
-        put(self.folder / name, seal(json.dumps(what).encode()))
+        self._shelf.put(name, words=what)
 
 
 @dataclass
@@ -244,7 +238,7 @@ def check_identities(home: Path, told: Mapping[str, str], pinned: str | None) ->
             )
     fresh = sorted(set(told) - set(known))
     if fresh:
-        put(home / IDENTITIES, json.dumps(known | dict(told), indent=1).encode())
+        write_private(home / IDENTITIES, json.dumps(known | dict(told), indent=1).encode())
     return fresh
 
 
@@ -256,3 +250,56 @@ def identity_of(path: Path) -> bytes:
             "the coordinator"
         )
     return path.read_bytes()
+
+
+def arrays_in(content: bytes, who: str) -> Arrays:
+    """The arrays in what ``who`` has sealed. Raises LetterError where these are none."""
+    try:
+        return dict(load(content))
+    except (SafetensorError, ValueError, KeyError, TypeError):
+        raise LetterError(f"what {who} sealed cannot be read") from None
+
+
+def in_full(plan: Plan, held: Arrays, like: Arrays, who: str) -> Arrays:
+    """What a letter of ``who`` holds, in full. LetterError where codes are not of a model ``like`` the run's."""
+    try:
+        return unpack(plan, held, like)
+    except CodecError as error:
+        raise LetterError(f"what {who} sealed is no model of this run: {error}") from None
+
+
+def check_model(model: Arrays, carried: Arrays, expected: Arrays, last: Arrays | None, who: str) -> None:
+    """Raise LetterError, with the sender's name, unless a model may be trained on.
+
+    It must be like the ``expected`` one, finite, and, where ``last`` is a common model, of no absurd size beside it.
+    """
+    if {k: (a.shape, a.dtype) for k, a in model.items()} != {k: (a.shape, a.dtype) for k, a in expected.items()}:
+        raise LetterError(f"what {who} sent is no model of this run")
+    check_beside(model, carried, who)
+    if not _finite(model):
+        raise LetterError(f"the model that {who} sent holds a number that is not finite")
+    if last is not None and size(model) > largest(last):
+        raise LetterError(f"the model that {who} sent is absurdly large")
+
+
+def check_beside(model: Arrays, carried: Arrays, who: str) -> None:
+    """Raise LetterError, with the sender's name, unless what was sent beside a model fits it."""
+    shapes = {name: array.shape for name, array in model.items()}
+    if any(array.shape != shapes.get(name.rpartition("/")[2], ()) for name, array in carried.items()):
+        raise LetterError(f"what {who} sent beside its model fits no part of it")
+    counts = [a for n, a in carried.items() if a.dtype.kind in "iu" or SQUARES in n.split("/")]
+    if not _finite(carried) or any((array < 0).any() for array in counts):
+        raise LetterError(f"what {who} sent beside its model is not finite, or below zero where nothing can be")
+
+
+def fault_of(model: Arrays, carried: Arrays, came: Arrays, last: Arrays, gate: float) -> str | None:
+    """Why a model that was trained on what ``came`` may not leave, or None where it may; ``last`` is a common model."""
+    if not (_finite(model) and _finite(carried)):
+        return "it holds a number that is not finite"
+    if not gate:
+        return None
+    return too_large(stack_of_one(model), stack_of_one(came), last, float(gate), alone=True).get(0)
+
+
+def _finite(arrays: Arrays) -> bool:
+    return all(np.isfinite(array).all() for array in arrays.values() if array.dtype.kind == "f")

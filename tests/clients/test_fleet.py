@@ -10,7 +10,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
-from fedsmall.clients.network.fleet import Fleet
+from fedsmall.clients.fleet import Fleet
 from fedsmall.sim.engines.inprocess import act_as_server
 
 RUN = 1

@@ -7,11 +7,12 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save
 
 from fedsmall.clients.kept import kept
-from fedsmall.clients.memory import run_folder
+from fedsmall.clients.runs import run_folder
+from fedsmall.clients.shelf import KEY, NONCE, SEALED, Shelf, seal, sealed_by, unseal
 from fedsmall.clients.station import Station
-from fedsmall.clients.upkeep.at_rest import KEY, NONCE, SEALED, keeping, opened, seal
 from fedsmall.errors import PolicyError
 from fedsmall.package.record import COMMON
 from fedsmall.sim.cli.app import main
@@ -30,15 +31,15 @@ def key(tmp_path_factory):
 @settings(max_examples=30, deadline=None)
 @given(content=st.binary(max_size=300))
 def test_what_is_sealed_comes_back_and_is_never_the_same_twice(key, content):
-    with keeping(key):
+    with sealed_by(key):
         one, other = seal(content), seal(content)
-        assert opened(one) == opened(other) == content
+        assert unseal(one) == unseal(other) == content
     assert one != other
     assert len(one) == len(SEALED) + NONCE + len(content) + 16
 
 
 def test_it_is_aes_gcm_with_the_key_in_the_file(key, tmp_path):
-    with keeping(key):
+    with sealed_by(key):
         sealed = seal(b"weights")
 
     written = (tmp_path / key).read_bytes()
@@ -49,35 +50,35 @@ def test_it_is_aes_gcm_with_the_key_in_the_file(key, tmp_path):
 
 
 def test_without_a_key_things_are_as_they_are_and_what_was_written_so_stays_readable(key):
-    assert seal(b"x") == opened(b"x") == b"x"
-    with keeping(None):
+    assert seal(b"x") == unseal(b"x") == b"x"
+    with sealed_by(None):
         assert seal(b"x") == b"x"
-    with keeping(key):
-        assert opened(b"x") == b"x"
+    with sealed_by(key):
+        assert unseal(b"x") == b"x"
 
 
 def test_another_key_none_or_a_changed_bit_is_a_refusal(key, tmp_path):
-    with keeping(key):
+    with sealed_by(key):
         sealed = seal(b"weights")
         for place in (len(SEALED), len(SEALED) + NONCE, len(sealed) - 1):
             changed = bytes([*sealed[:place], sealed[place] ^ 1, *sealed[place + 1 :]])
             with pytest.raises(PolicyError, match="sealed with another rest_key, or was changed"):
-                opened(changed)
+                unseal(changed)
         with pytest.raises(PolicyError, match="or was changed"):
-            opened(SEALED + b"short")
+            unseal(SEALED + b"short")
     with pytest.raises(PolicyError, match="its policy names no rest_key to open it"):
-        opened(sealed)
-    with keeping(str(tmp_path / "other.key")), pytest.raises(PolicyError, match="another rest_key"):
-        opened(sealed)
+        unseal(sealed)
+    with sealed_by(str(tmp_path / "other.key")), pytest.raises(PolicyError, match="another rest_key"):
+        unseal(sealed)
 
 
 def test_a_key_that_cannot_be_made_or_is_none_is_told(tmp_path):
     (tmp_path / "short").write_bytes(b"abc")
     (tmp_path / "file").touch()
 
-    with pytest.raises(PolicyError, match="rest_key holds 3 bytes, a key has 32"), keeping(str(tmp_path / "short")):
+    with pytest.raises(PolicyError, match="rest_key holds 3 bytes, a key has 32"), sealed_by(str(tmp_path / "short")):
         pass
-    with pytest.raises(PolicyError, match="can be neither read nor made"), keeping(str(tmp_path / "file" / "key")):
+    with pytest.raises(PolicyError, match="can be neither read nor made"), sealed_by(str(tmp_path / "file" / "key")):
         pass
 
 
@@ -115,7 +116,7 @@ def test_a_station_with_a_key_gives_the_same_bits_and_keeps_nothing_that_can_be_
     )
     with pytest.raises(PolicyError, match="names no rest_key"):
         kept(folder, COMMON)
-    with keeping(key):
+    with sealed_by(key):
         found = kept(folder, COMMON).weights
     assert all(np.array_equal(found[name], array) for name, array in split(model, "arrays").items())
 
@@ -138,3 +139,23 @@ def test_the_sites_own_commands_open_what_was_sealed(tmp_path, files, key, monke
         main(["site", "package", "r", "--kit", str(kit), "--out", "other"])
     assert left.value.code == 2
     assert "its policy names no rest_key to open it" in capsys.readouterr().err
+
+
+def test_a_shelf_of_the_last_release_is_read_and_a_damaged_item_is_refused_in_one_line(tmp_path):
+    shelf, model = Shelf(tmp_path), {"w": np.arange(3.0)}
+    words = {"kept": "2026-11-23T06:00:00+00:00", "t": "10", "said": '{"accuracy": 0.5}'}
+    (tmp_path / "common.safetensors").write_bytes(save(model, words))
+    (tmp_path / "000000010.safetensors").write_bytes(save(model))
+    (tmp_path / "000000010.json").write_text('{"order": "a", "header": {}}')
+    (tmp_path / "own.json").write_text("{")
+
+    common, answer = shelf.get("common"), shelf.get(10)
+
+    assert common is not None
+    assert common.words == {**words, "t": 10, "said": {"accuracy": 0.5}}
+    assert answer is not None
+    assert answer.words["order"] == "a"
+    assert answer.arrays["w"].tolist() == [0, 1, 2]
+    assert shelf.rounds() == shelf.last(2) == [10]
+    with pytest.raises(PolicyError, match="put it back from a copy, or start a new run"):
+        shelf.get("own")

@@ -16,14 +16,10 @@ from typing import Any
 
 from fedsmall import __version__
 from fedsmall.clients.consent import IS_PAUSED, Consent, WaitsError, is_paused
-from fedsmall.clients.log_ends import LogEnds
-from fedsmall.clients.patients import Answer
-from fedsmall.clients.policy import load_policy
-from fedsmall.clients.site_log import SiteLog
-from fedsmall.clients.site_request import check_contact, plan_of
+from fedsmall.clients.policy import Pace, load_policy
+from fedsmall.clients.site_log import LogEnds, SiteLog
+from fedsmall.clients.site_request import Answer, LoggedAnswers, check_contact, plan_of
 from fedsmall.clients.socket_frames import serve
-from fedsmall.clients.telling.logged import LoggedAnswers
-from fedsmall.clients.upkeep.caps import Pace
 from fedsmall.data.raw_site import BALANCED
 from fedsmall.ends import KEY_FILE
 from fedsmall.errors import PlanError
@@ -147,7 +143,7 @@ def _ended(home: Path) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """``-m fedsmall.clients.regions.desk NAME HOME POLICY SOCKET RUNS``, as `fedsmall site up --region` runs it."""
+    """``-m fedsmall.clients.region_desk NAME HOME POLICY SOCKET RUNS``, as `fedsmall site up --region` runs it."""
     name, home, policy, path, runs = arguments
     desk = RegionDesk(name, Path(runs), Path(home), Path(policy))
     serve(Path(path), desk.answer, f"station {name}: ready")

@@ -1,9 +1,9 @@
 """The one program of a site that speaks to the network: takes orders, passes them to the station, sends its answers.
 
 It stands in place of Flower's SuperNode, its SuperExec and a fresh ClientApp for every message, and speaks the
-SuperNode's own protocol (:mod:`fedsmall.clients.network.fleet`). It opens no port, and imports and runs nothing that
-the server sends. A run's bundle is read once, for its digest: an app that the policy does not approve gets no order to
-the station.
+SuperNode's own protocol (:mod:`fedsmall.clients.fleet`). It opens no port, and imports and runs nothing that the server
+sends. A run's bundle is read once, for its digest: an app that the policy does not approve gets no order to the
+station.
 """
 
 import signal
@@ -20,8 +20,8 @@ from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.supercore.task_identity import TaskIdentity
 from google.protobuf.message import DecodeError
 
+from fedsmall.clients.fleet import FIRST_WAIT_S, LONGEST_WAIT_S, Arrival, Fleet, GoneError, NotAdmittedError
 from fedsmall.clients.launcher import check_bundle
-from fedsmall.clients.network.fleet import FIRST_WAIT_S, LONGEST_WAIT_S, Arrival, Fleet, GoneError, NotAdmittedError
 from fedsmall.clients.relay import KILLED, answer_of, refusal
 from fedsmall.ends import Sign, signer
 from fedsmall.errors import PolicyError
@@ -183,7 +183,7 @@ def piece_in(content: bytes) -> ConfigRecord:
 
 
 def main(arguments: list[str]) -> None:
-    """``-m fedsmall.clients.network.resident ADDRESS CA KEY SOCKET HOME DIGESTS``, as `fedsmall site up` runs it."""
+    """``-m fedsmall.clients.resident ADDRESS CA KEY SOCKET HOME DIGESTS``, as `fedsmall site up` runs it."""
     address, authority, key, station, home, approved = arguments
     fleet = Fleet(address, Path(authority).read_bytes(), Path(key), Path(home) / "node")
     resident = Resident(fleet, station, approved, Path(home) / "taken", signer(Path(key)))

@@ -1,46 +1,107 @@
-"""One order of a sealed run at a site: the letter that came is opened and looked at, and what leaves is sealed."""
+"""What sealing does around a site's handlers: what came is opened and looked at, what leaves is sealed or masked."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from fedsmall.aggregation.sums import LEAST, length, summand
 from fedsmall.audit_log import digest_of
-from fedsmall.clients.patients import Answer
+from fedsmall.clients.hospital import packed, unpacked
+from fedsmall.clients.letters import (
+    Desk,
+    OpenDesk,
+    arrays_in,
+    check_beside,
+    check_identities,
+    check_model,
+    destroy_ended,
+    fault_of,
+    identity_of,
+    in_full,
+)
+from fedsmall.clients.memory import memories_of
 from fedsmall.clients.policy import Policy
-from fedsmall.clients.sealing.contents import arrays_in, bytes_of, check_beside, check_model, fault_of, in_full
-from fedsmall.clients.sealing.desk import OpenDesk
+from fedsmall.clients.runs import RUNS
+from fedsmall.clients.shelf import bytes_of
 from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_request import Answer, SiteRequest
+from fedsmall.clients.telling import may_be_last
 from fedsmall.codec.parcels import own_parcel, pack, parcel
-from fedsmall.errors import ReplyError
+from fedsmall.errors import PlanError, ReplyError
 from fedsmall.exact import WORDS, to_words
 from fedsmall.federation import Task
+from fedsmall.files import one_line
 from fedsmall.models.registry import initial_model
-from fedsmall.run_sheet import RUN
-from fedsmall.sealing.letters import LetterError, after
+from fedsmall.run_sheet import RUN, RUN_ID, RUN_NAME, SITES
+from fedsmall.sealing.letters import LetterError, after, name_of
 from fedsmall.sealing.masks import masked, total
+from fedsmall.sealing.tallies import (
+    JUDGED,
+    SUMS_BEFORE,
+    UNSEEN,
+    Shapes,
+    flat,
+    judged,
+    judged_shapes,
+    shapes_in,
+    unseen_shapes,
+)
 from fedsmall.sealing.words import (
+    ANNOUNCED,
+    BEFORE,
+    GROUP,
     KEY,
     LETTER,
     MASKED,
     MOMENTS,
+    NONCE,
     NOT_TAKEN,
     NUMBERS,
+    OF,
     REFUSED,
+    ROLL,
     SEEDS,
     SUM,
     TALLY,
     TRAVELLER,
+    WRITTEN,
     From,
+    Opened,
     Order,
     is_sealed,
     is_secure,
+    needs_letters,
+    order_in,
 )
+from fedsmall.stopping import TELLING
 from fedsmall.travel.moments import starting
 from fedsmall.travel.schedule import Action
-from fedsmall.wire import CARRIED, COMMON, EXAMPLES, MODEL, ROUND, RULE, STEPS, Arrays, join, parts, split
+from fedsmall.wire import (
+    CARRIED,
+    CHARGED,
+    COMMON,
+    EXAMPLES,
+    HELD_OUT,
+    KEEP,
+    MODEL,
+    OUT_OF_FOLD,
+    ROUND,
+    RULE,
+    STEPS,
+    VALIDATE,
+    Arrays,
+    join,
+    parts,
+    split,
+)
 
+Handler = Callable[[SiteRequest], Answer]
 MOST_WORDS = 1 << 24  # of a tally
 
 
@@ -281,3 +342,161 @@ class Errand:
         )
         letter = self.post.write(TRAVELLER, written, to, self.thread.before(written), content)
         return {"config": {}}, join(**{MODEL: {LETTER: np.frombuffer(letter, np.uint8)}})
+
+
+@dataclass
+class Letters:
+    """The letters of all runs of one site, which writes in ``home``; ``folder_of`` is where it keeps a run's.
+
+    ``identity`` is the file of its identity.
+    """
+
+    name: str
+    home: Path
+    log: SiteLog
+    folder_of: Callable[[Mapping[str, Any]], Path]
+    identity: Path
+    _at_work: OpenDesk | None = None
+
+    def wrap(self, kind: str, handle: Handler) -> Handler:
+        """A handler of requests of this ``kind``, with letters opened before it and sealed after it."""
+        around = {
+            "roll": self._announce,
+            "scaling": self._take,
+            BEFORE: self._hide_sums,
+            "train": self._train,
+            "evaluate": self._evaluate,
+            VALIDATE: self._validate,
+        }
+        return partial(around[kind], handle) if kind in around else handle
+
+    def _announce(self, handle: Handler, order: SiteRequest) -> Answer:
+        """Announce keys beside the answer to a roll call, once the consortium's identities are as this site knows."""
+        sealed = needs_letters(order.plan)
+        desk = self.desk(order.config) if sealed else None
+        if sealed:
+            self.known_roll(order.config, order.policy)
+        destroy_ended(self.home / RUNS, self.folder_of(order.config))
+        words = {ANNOUNCED: desk.announce().model_dump_json()} if desk else {}
+        header, told = handle(order)
+        return {**header, "config": header["config"] | words}, told
+
+    def _take(self, handle: Handler, order: SiteRequest) -> Answer:
+        """Take what all sites have announced, and reveal what this one had drawn."""
+        header, leaving = handle(order)
+        if not needs_letters(order.plan):
+            return header, leaving
+        try:
+            told = Opened.model_validate_json(str(order.config.get(ANNOUNCED, "")))
+        except ValidationError:
+            raise LetterError("the keys of this run were not told in a form that this version knows") from None
+        sites = [str(site) for site in order.config[SITES]]
+        nonce = self.desk(order.config).take(told.announced, self.known_roll(order.config, order.policy), sites)
+        return {**header, "config": header["config"] | {NONCE: nonce}}, leaving
+
+    def _train(self, handle: Handler, sealed: SiteRequest) -> Answer:
+        errand = self._errand(sealed) if needs_letters(sealed.plan) else None
+        order = self._opened(sealed, errand)
+        header, sent = handle(order)
+        if errand is None:
+            leaving = packed(order.plan, self.name, sent, {ROUND: order.config[ROUND]}, order.arrays)
+            return {**header, "order": list(leaving)}, leaving
+        if NOT_TAKEN in order.config:
+            header = {**header, "metrics": {**header["metrics"], NOT_TAKEN: 1}}
+        return errand.closed(order.arrays, header, sent)
+
+    def _opened(self, order: SiteRequest, errand: Errand | None) -> SiteRequest:
+        """The order as its trainer takes it; a letter that may not be used is named in the site's log."""
+        _, kept = memories_of(self.folder_of(order.config), int(order.config[ROUND]))
+        came = unpacked(order.plan, order.raw.task, order.arrays, order.config, kept)
+        if errand is None:
+            return order._replace(arrays=came)
+        arrays, common, why = errand.opened(came)
+        if why:
+            self.log.write("not used", run=str(order.config[RUN]), kind="train", t=order.config[ROUND], reason=why)
+        config = {**order.config, COMMON: common, **({NOT_TAKEN: 1} if why else {})}
+        return order._replace(arrays=arrays, config=config)
+
+    def _hide_sums(self, handle: Handler, order: SiteRequest) -> Answer:
+        header, told = handle(order)
+        return header, self._tallied(order, SUMS_BEFORE, told, shapes_in(told))
+
+    def _evaluate(self, handle: Handler, order: SiteRequest) -> Answer:
+        """What a global model is worth here, in a sum; what the budget was charged stays beside it. The run's keys go
+        when another begins.
+        """
+        header, told = handle(order)
+        if is_secure(order.plan):
+            said, task = header["metrics"], order.raw.task
+            header = {"metrics": {name: value for name, value in said.items() if name.startswith(CHARGED)}}
+            tally = judged(task, said, split(told, HELD_OUT))
+            told = {} if order.config.get(KEEP) else self._tallied(order, JUDGED, tally, judged_shapes(task))
+        if needs_letters(order.plan) and may_be_last(order.plan, int(order.config.get(ROUND, 0))):
+            self.desk(order.config).end()
+        return header, told
+
+    def _validate(self, handle: Handler, order: SiteRequest) -> Answer:
+        header, told = handle(order)
+        if not is_secure(order.plan):
+            return header, told
+        sums = split(told, OUT_OF_FOLD)
+        tally = {TELLING: np.array(float(bool(sums))), **sums}
+        return header, self._tallied(order, UNSEEN, tally, unseen_shapes(order.plan, order.raw.task))
+
+    def known_roll(self, config: Mapping[str, Any], policy: Policy) -> dict[str, str]:
+        """The consortium's identities, as a message says them and this site knows them.
+
+        Raises LetterError where they are others than it knows.
+        """
+        roll = self._roll(config)
+        mine = name_of(identity_of(self.identity))
+        if roll.get(self.name) != mine:
+            raise LetterError(
+                "the consortium's roll has another identity for this site; send the coordinator site.key.pub"
+            )
+        if fresh := [name for name in check_identities(self.home, roll, policy.roll) if name != self.name]:
+            pinned = "as the policy pins it" if policy.roll else "compare `fedsmall site roll` with theirs"
+            self.log.write("met", run=str(config[RUN]), kind="roll", reason=f"{', '.join(fresh)}: {pinned}")
+        return roll
+
+    def help(self, order: SiteRequest) -> Answer:
+        """The answer to a server that asks for the streams of one sum."""
+        letters, of = split(order.arrays, SEEDS), one_line(order.config.get(OF, ""), 20)
+        return self._errand(order, of).helped(int(order.config.get(GROUP, 0)), letters, order.policy)
+
+    def _tallied(self, order: SiteRequest, of: str, told: Arrays, shapes: Shapes) -> Arrays:
+        """Sums of this site as they may leave, where the plan lets the server see those of all sites alone.
+
+        LetterError where a server asks what another model is worth than the common one of this round.
+        """
+        errand = self._errand(order, of)
+        if of == JUDGED:
+            errand.check_judged(split(order.arrays, MODEL))
+        return errand.tallied(flat(told, shapes))
+
+    def readdress(self, order: SiteRequest) -> Answer:
+        """The answer to a server that cannot deliver a letter, for its addressee is silent."""
+        return self._errand(order).readdressed(int(order.config[WRITTEN]), order.policy, self.log)
+
+    def _errand(self, order: SiteRequest, of: str | None = None) -> Errand:
+        if not needs_letters(order.plan):
+            raise PlanError("the plan has no letters to open")
+        desk, told = self.desk(order.config), order_in(order.config)
+        if self._at_work is None or not self._at_work.is_for(desk, order.plan, told):
+            self._at_work = desk.opened(order.plan, told)
+        return Errand(self._at_work, told, order.raw.task, order.config, of)
+
+    def desk(self, config: Mapping[str, Any]) -> Desk:
+        """This site's letters of the run that a message is of."""
+        if not RUN_NAME.fullmatch(str(config[RUN])):  # two runs could be told apart by where the name ends alone
+            raise LetterError("a run's name has letters, digits, dots, hyphens and underscores")
+        run = f"{config[RUN]} {one_line(config.get(RUN_ID, ''), 64)}"
+        return Desk(self.folder_of(config), self.name, run, identity_of(self.identity))
+
+    @staticmethod
+    def _roll(config: Mapping[str, Any]) -> dict[str, str]:
+        try:
+            told = json.loads(str(config[ROLL]))
+            return {str(site)[:100]: str(identity)[:64] for site, identity in told.items()}
+        except (KeyError, ValueError, AttributeError):
+            raise LetterError("the message does not say who belongs to the consortium") from None

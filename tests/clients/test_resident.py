@@ -6,11 +6,11 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
+from fedsmall.clients import fleet, resident
+from fedsmall.clients.fleet import Arrival, GoneError, NotAdmittedError
 from fedsmall.clients.launcher import bundle_digest
-from fedsmall.clients.network import fleet, resident
-from fedsmall.clients.network.fleet import Arrival, GoneError, NotAdmittedError
-from fedsmall.clients.network.resident import Resident
 from fedsmall.clients.relay import KILLED
+from fedsmall.clients.resident import Resident
 from fedsmall.frames import from_frame, joined, pieces_of, to_frame
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.server import grid as run_grid

@@ -1,1 +1,0 @@
-"""What of a site speaks to the network: the resident and its line to the server."""

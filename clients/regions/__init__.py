@@ -1,1 +1,0 @@
-"""What speaks for a region in the federation above it."""

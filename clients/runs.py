@@ -1,0 +1,151 @@
+"""A site's folders of runs: one for each, which holds the run to what it was at the first; and how a site lets go.
+
+A site lets go of all that it keeps of a run when somebody asks for it, or some days after the run was last heard of.
+The log keeps its lines, and gets one more. Three things that belong to no single run stay, for they protect patients
+against the next one: the privacy account beside the log, and the digests of whom sums were told of
+(``told_sums.json``, ``told_patients.json``, ``told_held_out.json``), without which a later run could single somebody
+out by subtraction. Files are deleted as the system deletes them: copies elsewhere stay, and what lay on a disk may be
+found there. Where that matters, keep them sealed (:mod:`fedsmall.clients.shelf`) and destroy the key.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors.numpy import load
+
+from fedsmall.clients.shelf import bytes_of, write_private
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.data.standardise import Scaling
+from fedsmall.errors import DataError, PlanError
+from fedsmall.files import one_line
+from fedsmall.run_sheet import RUN, RUN_ID
+from fedsmall.wire import Arrays
+
+RUNS = "runs"  # in a site's folder: what it keeps of each run
+PREDICTIONS = "predictions.csv"  # in the folder of a run: what a model says of new patients, which is the site's alone
+AGREED = "agreed.json"  # in the folder of a run: what it was at the first
+
+
+def run_folder(home: Path, run: str) -> Path:
+    """A run's folder at the site: its name comes over the network, so only its digest becomes part of a path."""
+    return home / blake2b(run.encode(), digest_size=16).hexdigest()
+
+
+def own_folder(home: Path, run: str, ident: str) -> Path:
+    """The folder of the run ``ident``, by its name; what an earlier run of that name has left there is put aside."""
+    folder = run_folder(home, run)
+    mark = folder / "id"
+    if mark.exists() and mark.read_text() != ident:
+        folder.rename(_aside(folder, mark.read_text()))
+        if _aside(folder, ident).exists():
+            _aside(folder, ident).rename(folder)
+    if not mark.exists():
+        write_private(mark, ident.encode())
+    return folder
+
+
+def folder_of_order(home: Path, config: Mapping[str, Any]) -> Path:
+    """The folder, at the site whose home this is, of the run that an order is of; PlanError where it names none."""
+    if not config.get(RUN):
+        raise PlanError("the order does not say of which run it is")
+    return own_folder(home / RUNS, str(config[RUN]), one_line(config.get(RUN_ID, ""), 64))
+
+
+def folders_of(home: Path, run: str) -> list[Path]:
+    """The folders of all runs that had this name, the one that has it now first; those that are there."""
+    now = run_folder(home, run)
+    return [path for path in (now, *sorted(home.glob(f"{now.name}-*"))) if path.is_dir()]
+
+
+def check_same_data(folder: Path, digest: str) -> None:
+    """A run's data are those of its first contact: a file changed under way would mix two populations."""
+    path = folder / "data"
+    if not path.exists():
+        write_private(path, digest.encode())
+    elif path.read_text() != digest:
+        raise DataError("the site's data have changed since this run began; start a new run")
+
+
+def keep_scaling(folder: Path, agreed: Arrays, shape: tuple[int, ...]) -> None:
+    """Keep the scaling on which the sites of a run have agreed, once: its mean and scale, each of this ``shape``.
+
+    Raises PlanError where that is not what came, or another came before.
+    """
+    numbers = [np.asarray(array) for array in agreed.values()]
+    fits = set(agreed) == {"mean", "scale"} and all(a.shape == shape and a.dtype == np.float64 for a in numbers)
+    if not (fits and np.isfinite(numbers).all() and (agreed["scale"] > 0).all()):
+        raise PlanError("the scaling that came is not a mean and a scale above 0 for each feature here")
+    content, path = bytes_of({name: agreed[name] for name in ("mean", "scale")}), folder / "scaling"
+    if not path.exists():
+        write_private(path, content)
+    elif path.read_bytes() != content:
+        raise PlanError("another scaling was agreed on in this run before; start a new run")
+
+
+def scaling_of(folder: Path) -> Scaling:
+    """The scaling of a run, as it was kept. Raises PlanError where the site was told none."""
+    if not (path := folder / "scaling").exists():
+        raise PlanError("this site was never told the scaling of this run")
+    return Scaling(**load(path.read_bytes()))
+
+
+def _aside(folder: Path, ident: str) -> Path:
+    return folder.with_name(f"{folder.name}-{blake2b(ident.encode(), digest_size=8).hexdigest()}")
+
+
+DAY_S = 86_400.0
+
+
+class Forgotten(NamedTuple):
+    """What was deleted: files, and their bytes."""
+
+    files: int
+    bytes: int
+
+
+def forget_run(home: Path, log: SiteLog, run: str, why: str = "asked for at the site") -> Forgotten | None:
+    """Delete what the site keeps of the run of this name, and of earlier ones of that name; None where that is nothing.
+
+    The line in the log is written first: what cannot be logged is not done.
+    """
+    folders = folders_of(home / RUNS, run)
+    if not folders:
+        return None
+    return _delete(folders, log, run, why)
+
+
+def forget_old(home: Path, log: SiteLog, days: int | None) -> list[str]:
+    """Delete what is kept of runs that were not heard of for so many days; their names. None days keep all."""
+    if days is None:
+        return []
+    before = time.time() - days * DAY_S
+    old = [folder for folder in sorted((home / RUNS).glob("*")) if folder.is_dir() and _last_used(folder) < before]
+    names = {folder: _name(folder) for folder in old}
+    for folder, name in names.items():
+        _delete([folder], log, name, f"{days} days after it was last heard of")
+    return list(names.values())
+
+
+def _delete(folders: list[Path], log: SiteLog, run: str, why: str) -> Forgotten:
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    found = Forgotten(len(files), sum(path.stat().st_size for path in files))
+    log.write("forgot", run=run, reason=f"{found.files} files, {found.bytes} bytes: {why}")
+    for folder in folders:
+        shutil.rmtree(folder)
+    return found
+
+
+def _last_used(folder: Path) -> float:
+    return max((path.stat().st_mtime for path in [folder, *folder.rglob("*")]), default=0.0)
+
+
+def _name(folder: Path) -> str:
+    """The run's name; of earlier releases' folders, which do not say it, the folder's."""
+    path = folder / AGREED
+    return str(json.loads(path.read_text())["run"]) if path.exists() else folder.name

@@ -1,1 +1,0 @@
-"""A site's half of sealed letters and secure sums."""

@@ -1,0 +1,177 @@
+"""What a site keeps on its own disk: named arrays and words in folders, sealed by a key of its own where it has one.
+
+Where the site's policy names a ``rest_key``, what is kept of a run is encrypted by AES-256-GCM with a fresh nonce for
+each file: who has the files and not the key reads nothing, and what was changed is refused. It protects copies: a
+backup, a disk that is thrown away or stolen, a folder that is mounted elsewhere, as long as the key is not among them;
+so it belongs on another disk, a stick, or in what the system unlocks at the start. It does not protect from who can act
+as the station's user, or as root, while the site is up. To destroy the key is to delete all that it sealed, on every
+copy.
+"""
+
+import contextlib
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedsmall.errors import PolicyError
+from fedsmall.files import write
+from fedsmall.wire import Arrays
+
+SEALED = b"fedsmall sealed 1\n"
+NONCE, KEY = 12, 32
+ARRAYS, WORDS = ".safetensors", ".json"
+
+_key: ContextVar[bytes | None] = ContextVar("rest_key", default=None)
+
+
+class Item(NamedTuple):
+    """What lies on a shelf under one name: ``arrays``, and ``words`` as JSON has them (a mapping beside arrays)."""
+
+    arrays: Arrays
+    words: Any
+
+
+class Shelf:
+    """The items in one ``folder`` of a site: each is whole or not there, and its user's alone; ``is_sealed`` at rest.
+
+    Arrays lie in NAME.safetensors with their words in its metadata, words alone in NAME.json. A name that is a number
+    is a round's.
+    """
+
+    def __init__(self, folder: Path, is_sealed: bool = True) -> None:
+        self.folder, self._is_sealed = folder, is_sealed
+
+    def put(self, name: str | int, arrays: Mapping[str, np.ndarray] | None = None, words: Any = None) -> None:
+        """Keep an item; it is on the disk before what lay there goes."""
+        if arrays is None:
+            return self.write(f"{_text(name)}{WORDS}", json.dumps(words).encode())
+        self.write(f"{_text(name)}{ARRAYS}", bytes_of(arrays, words))
+
+    def get(self, name: str | int) -> Item | None:
+        """An item, None where there is none. PolicyError where it cannot be read."""
+        arrays, words = self.read(f"{_text(name)}{ARRAYS}"), self.read(f"{_text(name)}{WORDS}")
+        if arrays is None and words is None:
+            return None
+        try:
+            held, beside = ({}, None) if arrays is None else (load(arrays), _metadata(arrays))
+            return Item(dict(held), beside if words is None else json.loads(words))
+        except (SafetensorError, ValueError):
+            raise PolicyError(
+                f"what this site keeps as {_text(name)} in {self.folder.name} is damaged, or another release's; put it "
+                "back from a copy, or start a new run"
+            ) from None
+
+    def rounds(self) -> list[int]:
+        """The rounds of which there are items, in order."""
+        return sorted({int(path.stem) for path in self.folder.glob("*.*") if path.stem.isdigit()})
+
+    def last(self, count: int) -> list[int]:
+        """The last ``count`` of them."""
+        return self.rounds()[-count:]
+
+    def drop(self, *names: str | int) -> None:
+        """Delete items; those that are not there are no error."""
+        for name in names:
+            for ending in (ARRAYS, WORDS):
+                (self.folder / f"{_text(name)}{ending}").unlink(missing_ok=True)
+
+    def write(self, file: str, content: bytes, flush: bool = True) -> None:
+        """Keep bytes in a file of this name."""
+        write_private(self.folder / file, seal(content) if self._is_sealed else content, flush)
+
+    def read(self, file: str) -> bytes | None:
+        """The bytes in a file; None where there is none."""
+        path = self.folder / file
+        return unseal(path.read_bytes()) if path.exists() else None
+
+
+def bytes_of(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any] | None = None) -> bytes:
+    """Arrays as one file or letter holds them."""
+    texts = None if words is None else {name: json.dumps(value) for name, value in words.items()}
+    return bytes(save({name: np.asarray(array, order="C") for name, array in arrays.items()}, texts))
+
+
+def _metadata(content: bytes) -> dict[str, Any]:
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return {name: _value(text) for name, text in header.get("__metadata__", {}).items()}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text  # of a release that wrote plain words
+
+
+def _text(name: str | int) -> str:
+    return name if isinstance(name, str) else f"{name:09d}"
+
+
+def write_private(path: Path, content: bytes, flush: bool = True) -> None:
+    """Write a file that the site's user alone may read, in a folder that is theirs alone."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write(path, content, flush=flush, mode=0o600)
+
+
+@contextlib.contextmanager
+def sealed_by(rest_key: str | None) -> Iterator[None]:
+    """Within it, what is kept is sealed by the key in the file ``rest_key``; None seals nothing.
+
+    The key is made where there is none yet. Raises PolicyError where it cannot be read or made, or is no key.
+    """
+    before = _key.set(None if rest_key is None else _read_key(Path(rest_key)))
+    try:
+        yield
+    finally:
+        _key.reset(before)
+
+
+def seal(content: bytes) -> bytes:
+    """The content as it may lie on the disk."""
+    key = _key.get()
+    if key is None:
+        return content
+    nonce = secrets.token_bytes(NONCE)
+    return SEALED + nonce + AESGCM(key).encrypt(nonce, content, SEALED)
+
+
+def unseal(content: bytes) -> bytes:
+    """What was sealed; what was written before there was a key is as it is.
+
+    Raises PolicyError where there is no key for it, or another, or it was changed.
+    """
+    if not content.startswith(SEALED):
+        return content
+    key, rest = _key.get(), content[len(SEALED) :]
+    if key is None:
+        raise PolicyError("what this site keeps of the run is sealed; its policy names no rest_key to open it")
+    try:
+        return AESGCM(key).decrypt(rest[:NONCE], rest[NONCE:], SEALED)
+    except (InvalidTag, ValueError):
+        raise PolicyError("what this site keeps of the run was sealed with another rest_key, or was changed") from None
+
+
+def secret(path: Path) -> bytes:
+    """The key in a file, which nobody else may read; drawn from the system where there is none yet."""
+    if not path.exists():
+        write_private(path, secrets.token_bytes(KEY))
+    return path.read_bytes()
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        key = secret(path)
+    except OSError:
+        raise PolicyError("the policy's rest_key can be neither read nor made; nothing is kept without it") from None
+    if len(key) != KEY:
+        raise PolicyError(f"the policy's rest_key holds {len(key)} bytes, a key has {KEY}")
+    return key

@@ -1,0 +1,334 @@
+"""What a station tells of its patients in sums, and never of a few more of them, or a few less, than it told before."""
+
+import json
+import secrets
+from collections import Counter
+from dataclasses import dataclass, replace
+from enum import Enum
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import expit
+
+from fedsmall.clients.hospital import HospitalClient
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.shelf import Shelf
+from fedsmall.clients.site_data import SiteData
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_request import Answer, SiteRequest, named
+from fedsmall.data.raw_site import BALANCED, RawSite, class_sums, one_hot
+from fedsmall.data.standardise import Sums
+from fedsmall.errors import PlanError
+from fedsmall.evaluation.outputs import probabilities
+from fedsmall.evaluation.site_sums import held_out_sums
+from fedsmall.features import check_features
+from fedsmall.federation import Task
+from fedsmall.models.own_models import has_own_models
+from fedsmall.plan import Plan
+from fedsmall.privacy.patient_level import is_patient_level
+from fedsmall.privacy.site_level import epsilon
+from fedsmall.run_sheet import CLASSES, RUN, SUMS, TELL
+from fedsmall.sealing.words import is_secure
+from fedsmall.wire import CHARGED, EXAMPLES, HELD_OUT, OUT_OF_FOLD, ROUND, VALIDATE, Arrays, join
+
+Entry = dict[str, Any]  # {"seen": {digest: count}, "last": what was told last, "told": digests of all that was summed}
+
+
+class Verdict(Enum):
+    """What may be told: these sums, which were told before, or are new enough; or what was told last."""
+
+    AGAIN = "again"
+    NEW = "new"
+    LAST = "last"
+
+
+def verdict(before: Entry | None, now: Counter[str], floor: int) -> Verdict:
+    """Whether sums over the values ``now`` (their digests, counted) may be told, by what was told ``before``."""
+    fresh = (now - Counter(before["seen"] if before else {})).total()
+    if fresh == 0 and before is not None and _of(now) in before["told"]:
+        return Verdict.AGAIN
+    return Verdict.NEW if fresh >= max(floor, 1) else Verdict.LAST
+
+
+def remembered(before: Entry | None, now: Counter[str], last: Any) -> Entry:
+    """The entry once sums over the values ``now`` are told, of which ``last`` is to be told again."""
+    seen = Counter(before["seen"] if before else {}) | now
+    return {"seen": seen, "last": last, "told": [*(before["told"] if before else []), _of(now)]}
+
+
+def recall(path: Path, **empty: Any) -> dict[str, Any]:
+    """What a file remembers, with the site's "key"; ``empty`` and a new key where there is none yet."""
+    item = _shelf(path).get(path.stem)
+    return dict(item.words) if item else {"key": secrets.token_hex(16), **empty}
+
+
+def write(path: Path, known: dict[str, Any]) -> None:
+    """Remember."""
+    _shelf(path).put(path.stem, words=known)
+
+
+def _shelf(path: Path) -> Shelf:
+    return Shelf(path.parent, is_sealed=False)  # it outlives every run, and any key
+
+
+def digest(content: bytes, known: dict[str, Any], size: int) -> str:
+    """``size`` bytes that stand for a value, to those who know the key alone."""
+    return blake2b(content, digest_size=size, key=bytes.fromhex(known["key"])).hexdigest()
+
+
+def _of(now: Counter[str]) -> str:
+    return blake2b(json.dumps(sorted(now.items())).encode(), digest_size=16).hexdigest()
+
+
+class Told(NamedTuple):
+    """What may be told now, and for how many features it is what was told before."""
+
+    sums: Sums
+    again: int
+
+
+class ToldSums:
+    """The memory of one site, in the file ``path``: {"key", "features"}.
+
+    Of a feature it holds, by its name, a :data:`Entry`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def answer(self, sums: Sums, x: np.ndarray, names: tuple[str, ...], floor: int) -> Told:
+        """The sums that may be told of ``x`` (samples, features), where NaN is a missing value; remembers them."""
+        known = recall(self.path, features={})
+        columns = x.reshape(len(x), -1)
+        flat = np.stack([sums.count.ravel(), sums.total.ravel(), sums.squares.ravel()])  # (3, features)
+        again = 0
+        for index in np.flatnonzero(flat[0]):
+            name = names[index] if names else f"{columns.shape[1]} features, {index}"
+            before = known["features"].get(name)
+            now = _digests(columns[:, index], known)
+            allowed = verdict(before, now, floor)
+            if allowed is Verdict.NEW:
+                known["features"][name] = remembered(before, now, flat[:, index].tolist())
+            elif allowed is Verdict.LAST:
+                flat[:, index] = before["last"] if before else 0.0
+                again += 1
+        write(self.path, known)
+        shape = sums.count.shape
+        return Told(Sums(*(row.reshape(shape) for row in flat)), again)
+
+
+def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
+    """What a site may tell of its classes, each a feature called "class NAME", for weights that a plan asks for.
+
+    Raises PlanError where the plan asks for none, or for a privacy that such counts would break.
+    """
+    task = raw.task
+    if plan.recipe.class_weights != BALANCED or task.kind != "classes":
+        raise PlanError("this plan balances no classes; the site tells no counts of them")
+    check_features(plan)
+    names = tuple(f"class {name}" for name in task.class_names or range(task.classes))
+    floor = max(floor, raw.floor)
+    sums = class_sums(raw.train.y, task.classes, floor)
+    return ToldSums(path).answer(sums, one_hot(raw.train.y, task.classes), names, floor).sums
+
+
+def _digests(values: np.ndarray, known: dict[str, Any]) -> Counter[str]:
+    present = values[~np.isnan(values)].astype(np.float64)
+    return Counter(digest(value.tobytes(), known, 8) for value in present)
+
+
+class ToldPatients:
+    """The memory of one site, in the file ``path``: {"key", "patients": as :data:`Entry`}."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def rows(self, x: np.ndarray, y: np.ndarray, floor: int) -> np.ndarray:
+        """The numbers of the samples that may be told of now, (rows,); none where nobody may be. Remembers them."""
+        if len(y) < floor:
+            return np.arange(0)
+        known = recall(self.path, patients=None)
+        here = [digest(_content(sample, target), known, 16) for sample, target in zip(x, y, strict=True)]
+        now, before = Counter(here), known["patients"]
+        allowed = verdict(before, now, floor)
+        if allowed is Verdict.NEW:
+            known["patients"] = remembered(before, now, now)
+            write(self.path, known)
+        if allowed is not Verdict.LAST:
+            return np.arange(len(here))
+        return _of_these(here, Counter(before["last"] if before else {}))
+
+
+def _of_these(here: list[str], wanted: Counter[str]) -> np.ndarray:
+    """Which of those who are ``here`` are the ``wanted`` ones, each as often as wanted; none unless all are here."""
+    if not wanted <= Counter(here):
+        return np.arange(0)
+    rows, left = [], wanted.copy()
+    for row, patient in enumerate(here):
+        if left[patient]:
+            left[patient] -= 1
+            rows.append(row)
+    return np.array(rows, dtype=np.int64)
+
+
+def _content(sample: np.ndarray, target: np.ndarray) -> bytes:
+    return np.ascontiguousarray(sample).tobytes() + np.asarray(target).tobytes()
+
+
+OWN = "own_evaluation"  # in the folder of a run
+
+
+class OwnEvaluation(NamedTuple):
+    """What the common model after round ``t`` says of the site's own held-out patients; it never leaves the site.
+
+    ``said`` are probabilities (samples, classes), or for numbers predictions (samples, outputs); ``y`` what was so.
+    """
+
+    t: int
+    said: np.ndarray
+    y: np.ndarray
+
+
+def may_be_last(plan: Plan, t: int) -> bool:
+    """Whether a run may end with the model that is judged after round ``t``: at its end, or where it ends early."""
+    return t == plan.rounds or plan.stop is not None
+
+
+def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarray | None:
+    """The numbers of the held-out patients of whom sums may be told, (rows,); None where none ever are.
+
+    Of nobody for fewer patients than the policy's floor, and where the sums would be those of the answer before but for
+    a few (:class:`ToldPatients`). None where the policy lets no sums be told, nobody is
+    held out, and where sites have models of their own.
+    """
+    held = raw.held_out
+    if held is None or not policy.judge or has_own_models(plan):
+        return None
+    return ToldPatients(memory).rows(held.x, held.y, policy.count_floor)
+
+
+def charged(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:
+    """What a run has been charged here, as the site may tell it: counts, and what follows from counts and the plan.
+
+    The epsilon of patient-level privacy follows from how many patients there are, and stays here.
+    """
+    privacy = plan.method.privacy
+    if privacy is None or not privacy.counted:
+        return {}
+    if is_patient_level(plan):
+        steps = sum(each.steps for of, each in log.charges() if of == run)
+        most, told = policy.most_epsilon, {"steps": float(steps)}
+    else:
+        releases = sum(entry["event"] == "spent" and entry.get("run") == run for entry in log.entries())
+        spent = epsilon(privacy.noise, policy.delta, releases)
+        most, told = policy.budget, {"releases": float(releases), "epsilon": spent, "delta": policy.delta}
+    told |= {} if most is None else {"most": most}
+    return {f"{CHARGED}{name}": value for name, value in told.items() if np.isfinite(value)}
+
+
+def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, home: SiteData) -> None:
+    """Keep what a model answered for the held-out patients beside the truth, on the site's own disk.
+
+    Of classes and labels these are probabilities, of numbers they are in their own unit; of times until an event they
+    are log-odds by interval, beside the targets of those.
+    """
+    if raw.held_out is None or home.held_out is None or not len(raw.held_out):
+        return
+    y = home.held_out.y if home.task.kind == "times" else raw.held_out.y
+    Shelf(folder).put(OWN, {"t": np.array(t), "said": _said(answered, home.task), "y": y})
+
+
+def _said(answered: np.ndarray, task: Task) -> np.ndarray:
+    if task.kind == "labels":
+        return np.asarray(expit(np.asarray(answered, dtype=np.float64)))
+    if task.kind == "classes":
+        return probabilities(answered, task.loss)
+    mean, scale = task.unit or (0.0, 1.0)
+    return np.asarray(np.asarray(answered, dtype=np.float64) * scale + mean)
+
+
+def own_evaluation(folder: Path) -> OwnEvaluation | None:
+    """What :func:`keep_evaluation` has kept last; None where it has kept nothing."""
+    if (item := Shelf(folder).get(OWN)) is None:
+        return None
+    return OwnEvaluation(int(item.arrays["t"]), item.arrays["said"], item.arrays["y"])
+
+
+TOLD_SUMS, TOLD_PATIENTS, TOLD_HELD_OUT = "told_sums.json", "told_patients.json", "told_held_out.json"
+
+
+@dataclass(frozen=True)
+class Telling:
+    """Answers in sums, with what the site has told in all its runs in ``home``; what it keeps back is in its log."""
+
+    home: Path
+    log: SiteLog
+
+    def at_the_roll(self, order: SiteRequest) -> Arrays:
+        """The sums that a roll call asks for, {"sums/count": (features,), "classes/count": (classes,), ...}.
+
+        Raises PlanError where it asks for others, or for classes that the plan does not balance.
+        """
+        if is_secure(order.plan) and order.config.get(TELL):
+            raise PlanError("this run's sums are hidden, and the roll call asks for them in the clear")
+        return self.before_the_first(order)
+
+    def before_the_first(self, order: SiteRequest) -> Arrays:
+        """The same sums, where the question comes later and they go into a tally of all sites."""
+        tellers = {CLASSES: self._classes, SUMS: self._features}  # first who may refuse: what is told is remembered
+        asked = order.config.get(TELL, ())
+        if not set(asked) <= set(tellers):
+            raise PlanError("this site was asked for sums that it does not know")
+        told = {name: teller(order) for name, teller in tellers.items() if name in asked}
+        return join(**{name: vars(sums) for name, sums in told.items() if sums is not None})
+
+    def _features(self, order: SiteRequest) -> Sums | None:
+        """Sums of each feature, from which the sites agree on a scaling; None where nothing is scaled."""
+        raw = replace(order.raw, floor=max(order.raw.floor, order.policy.count_floor))
+        sums = raw.sums()
+        if sums is None:
+            return None
+        memory = ToldSums(self.home / TOLD_SUMS)
+        sums, again = memory.answer(sums, raw.told, raw.told_names, raw.floor)
+        if again:
+            reason = f"fewer than {raw.floor} new values of {again} features since sums were told: told as before"
+            self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
+        return sums
+
+    def _classes(self, order: SiteRequest) -> Sums:
+        """Sums of each class, from which the sites agree on its weight."""
+        return told_classes(order.raw, order.plan, order.policy.count_floor, self.home / TOLD_SUMS)
+
+    def out_of_fold(self, order: SiteRequest, client: HospitalClient) -> Answer:
+        """Sums over the site's own patients, of models that never saw them: by routes, or as they are kept back."""
+        routed, floor = order.plan.method.validation is not None, order.policy.count_floor
+        part = order.raw.train if routed else order.raw.kept_back
+        if part is None:
+            raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
+        rows = ToldPatients(self.home / TOLD_PATIENTS).rows(part.x, part.y, floor)
+        self._note_untold(order, VALIDATE, len(rows), len(part))
+        told = client.validate(list(order.arrays.values()), {**order.config, **named(order)}, rows, floor)
+        return {"config": {}}, join(**{OUT_OF_FOLD: told})
+
+    def at_the_end(self, order: SiteRequest, client: HospitalClient, said: dict[str, Any], folder: Path) -> Answer:
+        """The answer of a run's end: with sums, and with what the run was charged; what was answered is kept here."""
+        told: Arrays = {}
+        if not said[EXAMPLES]:  # for the site's own eyes
+            client.evaluate(list(order.arrays.values()), named(order))
+        elif (held := client.home.held_out) is not None:
+            rows = tellable(order.raw, order.plan, order.policy, self.home / TOLD_HELD_OUT)
+            if rows is not None:
+                self._note_untold(order, "evaluate", len(rows), len(held))
+                told = held_out_sums(client.answered[rows], held.y[rows], client.home.task) if len(rows) else {}
+        keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw, client.home)
+        spent = charged(self.log, str(order.config[RUN]), order.plan, order.policy)
+        return {"metrics": said | spent}, join(**{HELD_OUT: told})
+
+    def _note_untold(self, order: SiteRequest, kind: str, told: int, there: int) -> None:
+        """Write down where sums are of fewer patients than there are."""
+        if told < there:
+            whom = "the patients of before" if told else "nobody"
+            reason = f"sums are told of {whom}: fewer than {order.policy.count_floor} are new"
+            self.log.write("kept", run=str(order.config[RUN]), kind=kind, t=order.config[ROUND], reason=reason)
