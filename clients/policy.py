@@ -22,9 +22,8 @@ from fedsmall.errors import DataError, PolicyError
 from fedsmall.files import read_toml
 from fedsmall.parts import Device, Frozen
 from fedsmall.plan import Plan
-from fedsmall.privacy.blur import as_blur
-from fedsmall.privacy.handed_on import hands_on
 from fedsmall.privacy.patient_level import is_patient_level, lot_of
+from fedsmall.privacy.site_level import as_blur, hands_on
 from fedsmall.sealing.words import is_sealed, is_secure
 from fedsmall.stopping import told_by_key
 from fedsmall.wire import Arrays
@@ -170,7 +169,7 @@ class Policy(Frozen):
                 "the policy here lets no model be handed on to another site, nor an average of too few (least_sites); "
                 "take a method that averages over more sites"
             )
-        if self.least_blur and plan.method.boosting is not None:
+        if self.least_blur and not plan.method.trains_networks:
             raise PolicyError(
                 "trees of single sites go to others, and no noise hides whose patients they cut (least_blur); take "
                 "FedHistogramXGB, or write least_blur = 0 into the policy"

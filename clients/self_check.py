@@ -14,10 +14,9 @@ from fedsmall.features import check_features
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
-from fedsmall.privacy.blur import as_blur
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.reading import apart, layers_read, records_read
-from fedsmall.privacy.site_level import check_private, privatise_one
+from fedsmall.privacy.site_level import as_blur, check_private, privatise_one
 from fedsmall.run_sheet import RUN
 from fedsmall.validation import leaving_contacts
 from fedsmall.wire import MODEL, ROUND, Arrays, is_buffer, join, parts
@@ -63,7 +62,7 @@ def patients_read(
     moments and controls, which are gradients themselves: they are tried as they are, and against what came. ``steps``
     is how many led from one to the other. Of trees none is found: this reads gradients, and nobody has tried trees.
     """
-    if plan.method.boosting is not None:
+    if not plan.method.trains_networks:
         return 0
     came, start = parts(received), parts(received).get(MODEL, {})
     model, sizes = parts(sent).get(MODEL, {}), apart(patients)

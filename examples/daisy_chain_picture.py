@@ -9,9 +9,9 @@ from pathlib import Path
 from sklearn.datasets import load_breast_cancer
 
 from fedsmall import run
+from fedsmall.extensions.travels.picture import travel_file
+from fedsmall.extensions.travels.ways import travels
 from fedsmall.randomness import rng_for
-from fedsmall.sim.report.travels.picture import travel_file
-from fedsmall.sim.report.travels.seen import travels
 
 HOSPITALS = ("Aachen", "Basel", "Bonn", "Essen", "Graz", "Jena", "Kiel", "Linz", "Mainz", "Ulm")
 PATIENTS = 12  # at each of them

@@ -12,10 +12,10 @@ import sys
 from dataclasses import asdict, dataclass
 
 from examples.patient_privacy import EPSILONS, KEPT, METHODS, SETS, Cell, label_of, scenario_of
+from fedsmall.extensions.audit.attack import audit
+from fedsmall.extensions.audit.federations import world_of
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
-from fedsmall.sim.audit.attack import audit
-from fedsmall.sim.audit.world import world_of
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.tuning.search import with_rates
 

@@ -3,6 +3,16 @@
 Groups, and what an entry of each is:
 
 - ``fedsmall.commands``: a Typer app or a function, the command of that name (:mod:`fedsmall.sim.cli.commands`).
+- ``fedsmall.trainers``: a module, what a method trains in place of a network, by the method's key that asks for it:
+  ``plan_among(plan, sites)``, ``check(plan, task)``, ``trainer_for(plan, task, names, samples, seat)``,
+  ``combiner_for(plan)``, and ``note_of(method)``, what a reader should know or "".
+- ``fedsmall.models``: a function of a task, and of options by keyword, that builds a module: the model of that name.
+- ``fedsmall.watchers``: a function of a run's folder, or None, that gives a function of a run and of its record of a
+  plan, which is called as each plan ends: what the ``track`` of a scenario names.
+- ``fedsmall.pages``: a module whose ``part(run, name)`` is a part of a run's page, as Markup; ``name`` is its
+  section's.
+- ``fedsmall.audits``: a function of a run's folder, a site's name and the path of its data that gives lines: what the
+  site finds out about its patients, by itself.
 - ``fedsmall.scenarios``: a module, what is run where a scenario's task has a key of that name, in place of models that
   travel: ``METHODS`` by name, and their ``HEADING``; ``run(path, out, settings)`` in one process; over real sites,
   where NAME.json is the ``Sheet`` in a run's folder, ``load(path, settings)``, ``prepare(folder, run, scenario,

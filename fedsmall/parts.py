@@ -198,7 +198,7 @@ class Privacy(Frozen):
     finds its own multiplier from its own number of samples (:mod:`fedsmall.privacy.patient_level`).
 
     Instead of either, ``blur`` is the size of the noise over that of an update as it leaves
-    (:mod:`fedsmall.privacy.blur`): it claims no epsilon. ``blur = 0`` says that models leave as they are.
+    (:mod:`fedsmall.privacy.site_level`): it claims no epsilon. ``blur = 0`` says that models leave as they are.
 
     Beside any of these, or alone, two things keep single models from the server: ``sealed`` models are handed on in
     letters that the next site alone can open; and of the models that are averaged in ``secure`` sums the server sees
@@ -264,7 +264,7 @@ class Privacy(Frozen):
 
 
 class Boosting(Frozen):
-    """Gradient-boosted trees in place of a network (:mod:`fedsmall.boosting`); names and defaults are xgboost's.
+    """Gradient-boosted trees in place of a network; names and defaults are xgboost's.
 
     ``trees`` is how many times the run boosts at most, ``None`` as often as its rounds allow; ``depth`` (max_depth) the
     levels of splits, ``l2`` (reg_lambda), ``least_gain`` (min_split_loss) and ``least_weight`` (min_child_weight) what

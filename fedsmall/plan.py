@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
+from fedsmall.entry_points import load_extension
 from fedsmall.parts import (
     RENAMED_MODELS,
     Boosting,
@@ -150,6 +151,16 @@ class Method(Frozen):
         return self.validation is not None and self.validation.by_samples
 
     @property
+    def trains_networks(self) -> bool:
+        """Whether models are networks, trained by gradients."""
+        return self.boosting is None
+
+    @property
+    def extension(self) -> Any:
+        """What trains in place of networks, as ``fedsmall.trainers`` has it (:mod:`fedsmall.entry_points`), or None."""
+        return None if self.trains_networks else load_extension("fedsmall.trainers", "boosting")
+
+    @property
     def is_dynamic(self) -> bool:
         """Whether averages are left out while models are near the last common one."""
         return self.divergence is not None
@@ -218,6 +229,11 @@ class Plan(Frozen):
     stop: EarlyStop | None = None
     recipe: Recipe = Recipe()
     method: Method
+
+    def with_model_of(self, sites: int) -> "Plan":
+        """The plan with the model that so many sites train, where the method brings one and its size follows theirs."""
+        extension = self.method.extension
+        return self if extension is None else extension.plan_among(self, sites)
 
     @field_validator("model")
     @classmethod

@@ -5,7 +5,6 @@ import numpy as np
 from fedsmall.aggregation.aggregate import check_aggregator
 from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.aggregation.server_optimizers import CORRECTIONS
-from fedsmall.boosting.slots import check_boosting, with_forest
 from fedsmall.errors import PlanError
 from fedsmall.features import check_features
 from fedsmall.federation import Federation, Task
@@ -13,9 +12,8 @@ from fedsmall.models.own_models import SHARED_PART, check_own_models, has_own_mo
 from fedsmall.models.registry import initial_model, try_model
 from fedsmall.models.shared_part import agreed_part
 from fedsmall.plan import Plan
-from fedsmall.privacy.accountant import check_noise
 from fedsmall.privacy.hidden import check_hidden
-from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
+from fedsmall.privacy.patient_level import check_noise, check_patient_level, is_patient_level
 from fedsmall.privacy.site_level import check_private
 from fedsmall.stopping import check_kept_back, check_stop
 from fedsmall.training.augmentation import check_augment
@@ -34,7 +32,8 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     plan = among(plan, sites)
     method = plan.method
     check_features(plan)
-    check_boosting(plan, task)
+    if (extension := method.extension) is not None:
+        extension.check(plan, task)
     check_own_models(plan, sites)
     check_regions(plan, sites)
     check_stop(plan)
@@ -191,7 +190,7 @@ def _check_turns_of_routes(plan: Plan, sites: int) -> None:
 
 def among(plan: Plan, sites: int) -> Plan:
     """The plan as so many sites follow it: with fewer sites than routes, folds are of samples; trees have a forest."""
-    plan = with_forest(plan, sites)
+    plan = plan.with_model_of(sites)
     validation = plan.method.validation
     if validation is None or validation.by_samples or sites >= validation.routes:
         return plan

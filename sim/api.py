@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedsmall.data.sources.arrays import is_table
 from fedsmall.data.sources.pool import NOWHERE
+from fedsmall.entry_points import load_extension
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
@@ -95,13 +96,10 @@ class Result:
 
         Raises PlanError where no method of the run lets models travel.
         """
-        from fedsmall.sim.report.travels.picture import travel_file
-        from fedsmall.sim.report.travels.seen import travels
-
-        found = travels(self.run)
-        if found is None:
+        drawn = load_extension("fedsmall.pages", "travels").file_of(self.run)
+        if drawn is None:
             raise PlanError("no method of this run hands models on, so there is nothing to watch")
-        return Animation(travel_file(found))
+        return Animation(drawn)
 
     @property
     def models(self) -> dict[tuple[str, int], dict[str, np.ndarray]]:

@@ -59,7 +59,7 @@ def test_every_file_that_a_page_names_is_there(page):
 def names_missing(page: str) -> list[str]:
     """The dotted names of our modules, and of what is in them, that a page has as a span of code and nothing bears."""
     names = re.findall(
-        r"`(?:fedsmall\.(?=(?:strategies|clients|sim)\b))?((?:fedsmall|strategies|clients|sim)\.[\w.]+)`",
+        r"`(?:fedsmall\.(?=(?:strategies|clients|sim|extensions)\b))?((?:fedsmall|strategies|clients|sim|extensions)\.[\w.]+)`",
         (ROOT / page).read_text(encoding="utf-8"),
     )
     return [name for name in names if not _is_there(name.split("."))]

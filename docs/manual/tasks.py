@@ -9,6 +9,7 @@ from typing import Any
 from docs.manual.toml import spelled
 from fedsmall.data.partition import KINDS as PARTITIONS
 from fedsmall.data.sources.registry import KINDS, LOSSES, TASKS
+from fedsmall.entry_points import extensions
 from fedsmall.models.registry import MODELS
 
 HEAD = f"""# Tasks, partitions, models
@@ -34,7 +35,7 @@ def page() -> str:
     parts += [f"| `{_partition(kind, value)}` |" for kind, value in PARTITIONS.items()]
     parts += [
         "\n## Models\n\n| `model` | what it is | `model_options`, and their defaults |\n|---|---|---|",
-        *map(_model, MODELS),
+        *map(_model, [*MODELS, *extensions("fedsmall.models")]),
     ]
     return "\n".join(parts) + "\n"
 
@@ -67,7 +68,7 @@ def _partition(kind: str, value: str) -> str:
 
 
 def _model(name: str) -> str:
-    function = function_of(MODELS[name])
+    function = function_of(MODELS[name] if name in MODELS else extensions("fedsmall.models")[name].value)
     options = [_option(key, each) for key, each in options_of(function).items()]
     if any(each.kind is each.VAR_KEYWORD for each in inspect.signature(function).parameters.values()):
         options.append("those of the model of that name")

@@ -13,8 +13,7 @@ import numpy as np
 
 from fedsmall.aggregation.aggregate import aggregate
 from fedsmall.aggregation.server_optimizers import SERVERS, Returns, known_options, parameters_of, server_step
-from fedsmall.aggregation.sums import LEAST, length, mean_of, summand, whole_sum
-from fedsmall.boosting.histograms import SUMS, grown
+from fedsmall.aggregation.sums import LEAST, length, mean_of, summand
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
@@ -207,37 +206,6 @@ class Summed(Combiner):
         self.inner.restore(arrays, numbers)
 
 
-class JoinTrees(Combiner):
-    """The common forest with all trees that sites have added to it, each in slots of its own."""
-
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
-        """The joined forest; the first site by name has the say where two wrote into one slot."""
-        made = {name: np.array(array) for name, array in common.items()}
-        for row in reversed(range(len(updates.sites))):
-            for name, array in made.items():
-                added = updates.stack[name][row] != common[name]
-                array[added] = updates.stack[name][row][added]
-        return made
-
-
-class GrowTrees(Combiner):
-    """Grows the common trees by a level, from the sum of what sites have counted (:mod:`fedsmall.boosting.histograms`).
-
-    Of hidden models it is told the sum alone; whole numbers are summed exactly, so either gives the same bits.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
-        """The next common forest; raises ReplyError for fewer than three sites, where sums are secure."""
-        if self.plan.method.hidden:
-            check_enough(len(updates.sites), t)
-        if updates.total is not None:
-            return grown(self.plan, common, whole_sum(self.plan, common, updates.total, SUMS), t)
-        return grown(self.plan, common, updates.stack[SUMS].sum(axis=0), t)
-
-
 def check_enough(sites: int, t: int) -> None:
     """Raise ReplyError where too few sites are left for a secure sum at round ``t``."""
     if sites < LEAST:
@@ -249,8 +217,8 @@ def check_enough(sites: int, t: int) -> None:
 
 def combiner_for(plan: Plan) -> Combiner:
     """The combiner of a plan's method, seeded with the plan's seed. Raises PlanError for a setting it does not have."""
-    if plan.method.boosting is not None:
-        return GrowTrees(plan) if plan.method.boosting.histogram else JoinTrees()
+    if (extension := plan.method.extension) is not None:
+        return extension.combiner_for(plan)  # type: ignore[no-any-return]
     secure = plan.method.privacy is not None and plan.method.privacy.secure
     return Summed(plan, _of_models(plan)) if secure else _of_models(plan)
 

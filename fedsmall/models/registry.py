@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.federation import Task
 from fedsmall.methods import nearest
@@ -113,7 +114,6 @@ MODELS: dict[str, Builder | str] = {  # as "module:function" where the module ne
     "g2": g2,
     "resnet10_cropped": "fedsmall.models.cropped:resnet10",
     "resnet18_cropped": "fedsmall.models.cropped:resnet18",
-    "forest": "fedsmall.boosting.forest:forest",  # what boosted trees fill: their methods choose it by themselves
     "shared_part": "fedsmall.models.shared_part:shared_part",
 }
 
@@ -126,7 +126,10 @@ def _builder(name: str) -> Builder:
     if ":" in name:
         return _own_builder(name)
     if name not in MODELS:
-        raise PlanError(f"There is no model {name!r}. {nearest(name, list(MODELS))} Your own is module:function.")
+        if name in (others := extensions("fedsmall.models")):
+            return load_extension("fedsmall.models", name)  # type: ignore[no-any-return]
+        known = nearest(name, [*MODELS, *others])
+        raise PlanError(f"There is no model {name!r}. {known} Your own is module:function.")
     builder = MODELS[name]
     return _own_builder(builder) if isinstance(builder, str) else builder
 

@@ -20,7 +20,6 @@ def check_hidden(plan: Plan, sites: int) -> None:
 
 
 def _check_sites(method: Method, sites: int) -> None:
-    """Raise PlanError where an average is over fewer than three sites' models."""
     models, least = method.travelling(sites), method.averaged(sites)
     if least >= LEAST:
         return

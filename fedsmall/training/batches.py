@@ -11,9 +11,15 @@ from torch import Tensor
 from fedsmall.federation import Samples
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
-from fedsmall.privacy.accountant import epsilon_of, protection_of
-from fedsmall.privacy.chance import Chance, Source, named, system
-from fedsmall.privacy.patient_level import Protection, steps_of, told_samples
+from fedsmall.privacy.patient_level import (
+    Chance,
+    Protection,
+    chance_for,
+    epsilon_of,
+    protection_of,
+    steps_of,
+    told_samples,
+)
 from fedsmall.randomness import rng_for
 from fedsmall.training.augmentation import DRAWS, augment_images
 from fedsmall.training.gradients import Batch
@@ -211,7 +217,7 @@ class Lots:
         self._counts = np.array([len(s) for s in samples])
         self._first = np.cumsum(self._counts) - self._counts
         self.protections = protections(plan, samples, seat)
-        self._chance: Source = system if seat.secret else named(plan.seed)
+        self._seed, self._secret = plan.seed, seat.secret
         self.examples = np.array([told_samples(plan, len(s)) for s in samples])  # (sites,)
         assert plan.recipe.steps is not None
         self.steps = np.full(len(names), plan.recipe.steps)
@@ -222,7 +228,7 @@ class Lots:
 
     def round(self, sites: np.ndarray, t: int, pads: bool) -> Iterator[tuple[slice, Batch]]:
         """The steps of round t at these sites, as :meth:`fedsmall.training.batches.Batches.round` gives them."""
-        chances = [self._chance(self._names[site], t) for site in sites]
+        chances = [chance_for(self._seed, self._names[site], t, self._secret) for site in sites]
         mine = [self.protections[site] for site in sites]
         for _ in range(int(self.steps[0])):
             lots = [

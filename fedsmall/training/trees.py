@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from fedsmall.boosting.trainer import Boosters
 from fedsmall.features import check_features
 from fedsmall.federation import Samples, Task
 from fedsmall.models.own_models import has_own_models, is_shared, shared_layers
@@ -47,8 +46,8 @@ def cohort_for(
     ``seat`` says where the sites are in the federation; without it they are all of it.
     """
     seat = seat or all_here(len(names))
-    if plan.method.boosting is not None:
-        return Boosters(plan, task, names, samples, seat)
+    if (extension := plan.method.extension) is not None:
+        return extension.trainer_for(plan, task, names, samples, seat)  # type: ignore[no-any-return]
     if has_own_models(plan):
         return _mixed_cohort(plan, task, names, samples, path, device, seat)
 

@@ -55,7 +55,7 @@ COMMANDS: dict[str, Entry] = {
     "plan": Entry(".plan:plan", "How many rounds between aggregations, by the papers' bounds.", RUN),
     "list": Entry(".run:listing", "The methods, tasks and scenarios that come along.", RUN),
     "audit": Entry(
-        ".audit:audit", "What each party can learn of a patient: the methods of a scenario, attacked.", STUDY
+        "fedsmall.commands:audit", "What each party can learn of a patient: the methods of a scenario, attacked.", STUDY
     ),
     "bench": Entry(
         "fedsmall.research.bench.command:bench",
@@ -76,7 +76,7 @@ COMMANDS: dict[str, Entry] = {
     "status": Entry(".deploy:status", "The runs over real sites, and who is connected.", LIVE),
     "stop": Entry(".deploy:stop", "Stop a run over real sites; it can be resumed.", LIVE),
     "dashboard": Entry(
-        ".consortium:dashboard", "A page for the coordinator's browser: sites, contacts, models, budgets.", LIVE
+        "fedsmall.commands:dashboard", "A page for the coordinator's browser: sites, contacts, models, budgets.", LIVE
     ),
     "logs": Entry(".deploy:logs", "The orders and answers of a run over real sites.", LIVE),
 }

@@ -9,7 +9,6 @@ import typer
 
 from fedsmall.sim.cli.options import say, say_roll
 from fedsmall.sim.consortium import keys, members, server, supervisor
-from fedsmall.sim.consortium.flower_cli import port_is_free
 from fedsmall.sim.consortium.supervisor import stay
 
 app = typer.Typer(
@@ -158,27 +157,3 @@ def status(folder: Folder = HERE) -> None:
     for name, member in sorted(members.load(folder).members.items()):
         node = present.get(name)
         say(f"{name}: {node.status if node else member.standing(members.today())}")
-
-
-def dashboard(
-    folder: Folder = HERE,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="the page's port, on the loopback")] = 8780,
-) -> None:
-    """Show the consortium's sites and runs on a page that follows them, for a browser on this machine."""
-    from fedsmall.sim.dashboard.app import (  # brings torch, which takes its time
-        LOOPBACK,
-        application,
-        server_of,
-        token_of,
-    )
-    from fedsmall.sim.dashboard.desk import Desk
-
-    desk = Desk(folder)
-    if not port_is_free(LOOPBACK, port):
-        raise ValueError(f"port {port} is taken by another program; choose another with --port")
-    token = token_of(folder)
-    say(f"http://{LOOPBACK}:{port}/?token={token}")
-    say("Whoever has this address and an account on this machine can read the page, and change nothing there.")
-    say(f"For Prometheus: /metrics there, with the token in {folder / 'server' / 'dashboard.token'} as a bearer's.")
-    say("From another machine: ssh -L, never an open port. Ctrl-C ends it.")
-    server_of(application(desk, token), port).run()

@@ -78,7 +78,6 @@ def run(
 
 def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]) -> None:
     """Make the report of a run anew, from its folder alone, and print its table."""
-    from fedsmall.sim.audit.page import part_of
     from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.folder import read_all
 
@@ -86,7 +85,7 @@ def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", sh
     for one in runs:
         print_run(console, one)
     title = folder.resolve().name if len(runs) > 1 else runs[0].scenario.name
-    console.print(f"\nReport: {write_report(folder, runs, title, parts=[part_of])}")
+    console.print(f"\nReport: {write_report(folder, runs, title)}")
 
 
 def compare(
@@ -97,7 +96,6 @@ def compare(
 
     With --out a report is written there too.
     """
-    from fedsmall.sim.audit.page import part_of
     from fedsmall.sim.report.html import write_report
     from fedsmall.sim.report.terminal import print_run
 
@@ -106,7 +104,7 @@ def compare(
     for one in merged:
         print_run(console, one)
     if out is not None:
-        path = write_report(out, merged, "Runs compared", f"{len(runs)} runs, side by side.", [part_of])
+        path = write_report(out, merged, "Runs compared", f"{len(runs)} runs, side by side.")
         console.print(f"\nReport: {path}")
 
 

@@ -10,6 +10,7 @@ import typer
 from fedsmall.clients import consent
 from fedsmall.clients.policy import Policy, load_policy
 from fedsmall.clients.site_log import SiteLog
+from fedsmall.entry_points import load_extension
 from fedsmall.sealing.roll import known_identities
 from fedsmall.sim.cli.options import say, say_roll
 from fedsmall.sim.consortium import keys, supervisor
@@ -182,9 +183,7 @@ def audit(
     site: Annotated[str, typer.Option(help="the site's name; the kit's if not given")] = "",
 ) -> None:
     """Whether a run's model tells this site's training patients from those it held out. Nothing leaves the site."""
-    from fedsmall.sim.audit.own_site import audit_own_site
-
-    for line in audit_own_site(run, site or Site(kit, kit).card.site, data).lines():
+    for line in load_extension("fedsmall.audits", "own_site")(run, site or Site(kit, kit).card.site, data):
         say(line)
 
 

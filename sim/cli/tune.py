@@ -65,9 +65,8 @@ def tune(
     reproduce` the search is kept beside its scenario and used when the item is run.
     """
     from fedsmall.sim.runs.scenario import find, load
-    from fedsmall.sim.tuning.by_routes import measure_of
     from fedsmall.sim.tuning.grid import grid, settings_in
-    from fedsmall.sim.tuning.search import save, spaced_rates
+    from fedsmall.sim.tuning.search import measure_of, save, spaced_rates
 
     kept = from_repository("evidence.items")
     item = kept.items().get(scenario) if kept else None
@@ -85,7 +84,7 @@ def tune(
     save(path, tries)
     folder = item.figures if item and out is None else path.parent
     _draw(tries, asked, metric, folder, item.name if item else path.stem)
-    _tell(path, write, asked, tries, whole)
+    _finish(path, write, asked[""], tries[""], whole)
 
 
 def _check_item(of_item: bool, write: Path | None, tries_of: list[str] | None) -> None:
@@ -111,37 +110,20 @@ def _searched(variant: str, scenario: "Scenario", tried: Sequence[float], metric
     return tries
 
 
-def _tell(
-    path: Path,
-    written: Path | None,
-    asked: "Mapping[str, Scenario]",
-    tries: "dict[str, list[Try]]",
-    whole: "Grid | None",
-) -> None:
-    """What was taken, where the search lies, and the scenario with it."""
-    if whole is not None:
-        _show_taken(whole, tries[""])
-    console.print(f"\nSearch: {path}")
-    if written is not None:
-        _write(written, asked[""], tries[""], whole)
-
-
-def _show_taken(whole: "Grid", tries: "list[Try]") -> None:
-    """A line for each method: the settings that are taken."""
-    for method, (settings, lr) in whole.taken(tries).items():
-        told = ", ".join(f"{key} = {value}" for key, value in {**settings, "lr": f"{lr:g}"}.items())
-        console.print(f"{method}: {told}")
-
-
-def _write(path: Path, scenario: "Scenario", tries: "list[Try]", whole: "Grid | None" = None) -> None:
-    """Write the scenario with the chosen rates and settings."""
+def _finish(path: Path, write_to: Path | None, scenario: "Scenario", tries: "list[Try]", whole: "Grid | None") -> None:
+    """Print what is taken and where the search lies; write the scenario with it, where that is asked for."""
     from fedsmall.sim.runs.files import write
     from fedsmall.sim.runs.scenario import as_toml
     from fedsmall.sim.tuning.search import choose, with_rates
 
-    rates_of = {label: choice.lr for label, choice in choose(tries).items()}
-    write(path, as_toml(whole.with_taken(tries) if whole else with_rates(scenario, rates_of)))
-    console.print(f"Scenario: {path}")
+    for method, (settings, lr) in whole.taken(tries).items() if whole is not None else ():
+        told = ", ".join(f"{key} = {value}" for key, value in {**settings, "lr": f"{lr:g}"}.items())
+        console.print(f"{method}: {told}")
+    console.print(f"\nSearch: {path}")
+    if write_to is not None:
+        rates_of = {label: choice.lr for label, choice in choose(tries).items()}
+        write(write_to, as_toml(whole.with_taken(tries) if whole else with_rates(scenario, rates_of)))
+        console.print(f"Scenario: {write_to}")
 
 
 def _draw(

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from flwr.serverapp import Grid
 
-from fedsmall.boosting.slots import with_forest
 from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
@@ -64,7 +63,7 @@ def run_plan(
     ``options`` are the engine's own; every engine has "device". Raises PlanError for an engine that does not exist.
     """
     check_engine(engine, options or ())
-    plan = with_forest(plan, len(federation.names))
+    plan = plan.with_model_of(len(federation.names))
     check_run(plan, federation)
     trained_on = federation.pooled() if plan.method.family == "central" else federation
     own = {"device": "cpu"} | (options or {})
@@ -83,7 +82,7 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
 
     ``tell`` is called with each contact at which models are judged and what they are worth.
     """
-    plan = with_forest(plan, len(federation.names))
+    plan = plan.with_model_of(len(federation.names))
     check_run(plan, federation)
     check_at_hand(plan)
     agreed = _agreed(plan, federation)
@@ -127,8 +126,10 @@ class _Work:
     def exposed(self) -> "_Work":
         """The same, with somebody who counts the patients that can be read, where models leave sites at all."""
         method = self.plan.method
-        if method.family != "federated" or method.topology is not None or method.region_count > 1 or method.boosting:
-            return self  # who sees what is counted for one server, and for networks
+        if method.family != "federated" or method.topology is not None or method.region_count > 1:
+            return self  # who sees what is counted for one server
+        if not method.trains_networks:
+            return self  # and for networks
         if method.is_dynamic:
             return self  # nobody sees most updates, and those that come are of several contacts
         train = self.federation.train

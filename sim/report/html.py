@@ -1,7 +1,7 @@
 """report.html: one file that needs nothing else, made from a run's folder alone: a list of sections for each run."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import tomli_w
 from markupsafe import Markup, escape
 
 from fedsmall.data.outcomes import ORDINAL
+from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.statistics import interval
 from fedsmall.models.own_models import has_own_models
@@ -33,8 +34,6 @@ from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Section
 from fedsmall.sim.report.sentences import amount, named, p_of, sentences, short, value, with_interval
 from fedsmall.sim.report.style import Style, style_sheet
 from fedsmall.sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
-from fedsmall.sim.report.travels.picture import travel_picture
-from fedsmall.sim.report.travels.seen import travels
 from fedsmall.sim.report.tripod import participants, tripod
 from fedsmall.sim.runs.chosen import chosen, main_method
 from fedsmall.sim.runs.files import as_csv, write
@@ -63,19 +62,17 @@ ABRIDGED = (
     "Collins et al. 2024, BMJ 385:e078378, abridged. What is not answered here is for the authors of a study to say."
 )
 
-Part = Callable[[Run], Markup]  # what another room adds to the section of a run
 
-
-def write_report(folder: Path, runs: Sequence[Run], title: str, about: str = "", parts: Sequence[Part] = ()) -> Path:
+def write_report(folder: Path, runs: Sequence[Run], title: str, about: str = "") -> Path:
     """Write the report of one or several runs (one for each data set) into ``folder``; returns the file."""
     path = folder / "report.html"
-    write(path, page(runs, title, about, parts).encode())
+    write(path, page(runs, title, about).encode())
     return path
 
 
-def page(runs: Sequence[Run], title: str, about: str = "", parts: Sequence[Part] = ()) -> str:
-    """The whole page; ``parts`` are what other rooms know of each run."""
-    return fill("page.html", runs=runs, title=title, about=about, parts=parts)
+def page(runs: Sequence[Run], title: str, about: str = "") -> str:
+    """The whole page."""
+    return fill("page.html", runs=runs, title=title, about=about)
 
 
 def fill(template: str, **words: Any) -> str:
@@ -252,6 +249,15 @@ def events_of(run: Run) -> list[tuple[PlanRun, dict[str, Any]]]:
     return [(one, event) for one in run.done for event in one.events]
 
 
+def part_of(run: Run, extension: str, name: str) -> Markup:
+    """What an extension shows of a run in the section of that name; nothing where it is not there, or not needed."""
+    audited = run.folder is not None and (run.folder / "audit").is_dir()
+    needed = {"audit": audited, "travels": any(one.plan.method.moves for one in run.done)}
+    if extension not in extensions("fedsmall.pages") or not needed[extension]:
+        return Markup()
+    return load_extension("fedsmall.pages", extension).part(run, name)  # type: ignore[no-any-return]
+
+
 def events_table(events: Sequence[tuple[PlanRun, dict[str, Any]]]) -> Cells:
     """What happened, by round."""
     rows = [
@@ -334,8 +340,8 @@ USED = (  # by the templates
     *(amount, anchor, at_home, by_label, chain, clinical, clinical_sections, course_data, dashes_of, events_of),
     *(events_table, failed_table, further_samples, grades, links, methods, metrics_of, model_card, named, names_of),
     *(outcome, outcome_sections, overview_data, participant_sections, question_section, readers_table, real_sections),
-    *(real_sentences, repeat, sent_table, sentences, shown_scenario, site_by_site_section, table, travel_picture),
-    *(travels, tripod_table, unseen_tables, figures.course_looks),
+    *(real_sentences, repeat, sent_table, sentences, shown_scenario, site_by_site_section, table, part_of),
+    *(tripod_table, unseen_tables, figures.course_looks),
 )
 TEMPLATES.globals |= {function.__name__: function for function in USED}
 TEMPLATES.globals |= {"figures": figures, "facts": facts, "toml": tomli_w.dumps}

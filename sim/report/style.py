@@ -5,6 +5,7 @@ Colours are those of Okabe and Ito, told apart by colour-blind readers; markers 
 
 from collections.abc import Sequence
 from importlib.resources import files
+from math import cos, pi, sin
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -81,6 +82,29 @@ def _own(method: Method) -> Style:
 def _listed(method: Method) -> int:
     names = list(METHODS)
     return names.index(method.name) if method.name in names else len(names)
+
+
+LONGEST = 14  # letters of a name beside a dot
+
+
+class Place(NamedTuple):
+    """A place on a circle of radius 1 around (0, 0), and on which side of it words begin (SVG's text-anchor)."""
+
+    across: float
+    down: float
+    anchor: str
+
+
+def place_on_circle(number: int, count: int) -> Place:
+    """The place of a site, by its number among so many: in the order of names, the first on top."""
+    angle = 2 * pi * number / count - pi / 2
+    across, down = cos(angle), sin(angle)
+    return Place(across, down, "middle" if abs(across) < 0.3 else "start" if across > 0 else "end")
+
+
+def short_name(name: str, longest: int = LONGEST) -> str:
+    """A name as it fits beside a dot."""
+    return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
 def style_sheet() -> Markup:

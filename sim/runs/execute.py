@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
+from fedsmall.entry_points import load_extension
 from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.evaluation.trivial import trivial
 from fedsmall.federation import Federation
@@ -32,7 +33,6 @@ from fedsmall.sim.runs.files import check_free
 from fedsmall.sim.runs.folder import Failed, Run, cores, start
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
-from fedsmall.sim.runs.tracking import tracker
 from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.tasks import build_federation
 from fedsmall.training.device import check_device
@@ -95,7 +95,7 @@ def execute(
     check_device(options["device"], scenario.dtype)
     if folder is not None:
         check_free(folder)
-    track = tracker(scenario.track, folder)
+    track = load_extension("fedsmall.watchers", scenario.track)(folder) if scenario.track else None
     watcher = watcher or Watcher()
     plans = scenario.plans()
     build = data or partial(build_federation, data_root=data_root)
@@ -117,7 +117,9 @@ def execute(
             if isinstance(ended, Failed):
                 run.fail(index, ended)
             else:
-                track(run, run.add(index, *ended))
+                added = run.add(index, *ended)
+                if track is not None:
+                    track(run, added)
             watcher.end(plans[index])
     run.about |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted()}
     run.save()

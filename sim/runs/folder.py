@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from safetensors.numpy import load_file, save
 
-from fedsmall.boosting.slots import OPEN, shows_cuts
 from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import chosen_threshold
@@ -326,7 +325,8 @@ def _notes(plans: Sequence[Plan], federation: Federation) -> list[str]:
     trees = [(plan.method.label, plan.method.tree) for plan in plans]
     told = [f"{label}: {line}" for label, tree in trees if tree and (line := idle(tree, sizes))]
     told += weights_told(plans, federation)
-    told += [f"{plan.method.label}: {OPEN}" for plan in plans if shows_cuts(plan.method)]
+    extensions = [(plan.method, extension) for plan in plans if (extension := plan.method.extension) is not None]
+    told += [f"{method.label}: {note}" for method, extension in extensions if (note := extension.note_of(method))]
     return list(dict.fromkeys(told))
 
 

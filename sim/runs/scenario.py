@@ -34,7 +34,7 @@ class Scenario(Frozen):
     against. From ``route_seed`` it is drawn who is where, if not from the seed. ``engine`` and ``device`` say on what a
     simulation runs, and are no part of a plan: at real sites a device is the site's own matter. ``keep`` says which
     models are saved at the end: the common ones and Central's, or beside them the sites' own. ``track`` names a tool
-    that is told of every plan (:mod:`fedsmall.sim.runs.tracking`).
+    that is told of every plan (:mod:`fedsmall.extensions.tracking`).
     """
 
     name: str

@@ -11,8 +11,7 @@ from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
-from fedsmall.privacy.blur import as_blur
-from fedsmall.privacy.site_level import at_contacts, tells_loss
+from fedsmall.privacy.site_level import as_blur, at_contacts, tells_loss
 from fedsmall.travel.journey import folds_of, journey
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.validation import check_plan, check_real_sites

@@ -13,8 +13,16 @@ from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
-from fedsmall.privacy.accountant import check_noise, epsilon_of, event_of, noise_for, protection_of
-from fedsmall.privacy.patient_level import Charge, steps_of, told_samples
+from fedsmall.privacy.patient_level import (
+    Charge,
+    check_noise,
+    epsilon_of,
+    event_of,
+    noise_for,
+    protection_of,
+    steps_of,
+    told_samples,
+)
 from fedsmall.tasks import build_federation
 from fedsmall.travel.journey import journey
 from fedsmall.validation import check_plan, check_run

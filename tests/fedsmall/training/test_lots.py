@@ -9,7 +9,7 @@ from fedsmall.federation import Samples, Task
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Method, Plan
-from fedsmall.privacy.chance import NamedChance, SystemChance
+from fedsmall.privacy.patient_level import NamedChance, SystemChance
 from fedsmall.training.batches import Lots
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.trainer import Seat, all_here

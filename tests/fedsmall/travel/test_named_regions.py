@@ -9,7 +9,7 @@ from fedsmall.errors import PlanError
 from fedsmall.exact import exact_sum, in_parts
 from fedsmall.methods import method
 from fedsmall.plan import Plan
-from fedsmall.privacy.handed_on import hands_on
+from fedsmall.privacy.site_level import hands_on
 from fedsmall.travel.regions import check_apart, check_region_names, differences, plan_above, regions_of, route_within
 
 SITES = {"north": ["a", "d", "f"], "south": ["b", "c", "e"]}

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
-from fedsmall.boosting.slots import with_forest
 from fedsmall.clients.client_app import app
 from fedsmall.clients.site_data import give_federation
 from fedsmall.federation import Federation, Samples, Task
@@ -58,7 +57,7 @@ def plan_of(name: str = "FedDC", settings: dict[str, Any] | None = None, **chang
         "recipe": Recipe(**METHODS[name].recipe | {"lr": 0.05}),
     }
     plan = Plan(**(defaults | changes))
-    return with_forest(plan, plan.sites or 1)
+    return plan.with_model_of(plan.sites or 1)
 
 
 def federation_of(plan: Plan) -> Federation:

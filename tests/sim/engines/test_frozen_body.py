@@ -10,13 +10,13 @@ import pytest
 from safetensors.numpy import load_file
 from torch import nn
 
+from fedsmall.extensions.audit.own_site import hold_against
 from fedsmall.federation import Task, task_from
 from fedsmall.methods import method
 from fedsmall.models.layers import frozen_names
 from fedsmall.models.registry import common_model, completed
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
-from fedsmall.sim.audit.own_site import audit_own_site
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
 from tests.sim.consortium.real_run import files, real_run
@@ -96,4 +96,4 @@ def test_the_folder_of_a_real_run_has_the_whole_model(tmp_path: Path, monkeypatc
             np.testing.assert_array_equal(held[name], body[name].numpy(), err_msg=name)
         assert (held["head.weight"] != body["head.weight"].numpy()).any()
     data = files(tmp_path)["bonn"]
-    assert audit_own_site(home, "bonn", data).trained > 0
+    assert hold_against(home, "bonn", data).trained > 0

@@ -3,7 +3,7 @@
 import pytest
 
 from fedsmall.methods import method
-from fedsmall.privacy.handed_on import hands_on
+from fedsmall.privacy.site_level import hands_on
 from fedsmall.sim.report.facts import dynamic_sentences, leaves_a_site
 from fedsmall.sim.report.figures import _bytes
 from fedsmall.sim.runs.execute import execute

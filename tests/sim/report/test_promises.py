@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedsmall.privacy.accountant import epsilon_of, protection_of
+from fedsmall.privacy.patient_level import epsilon_of, protection_of
 from fedsmall.sim.report.facts import promises
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import build

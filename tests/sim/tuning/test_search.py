@@ -5,18 +5,21 @@ from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.sim.runs.scenario import build
-from fedsmall.sim.tuning.by_routes import by_routes, judged_by, measure_of, unit_of
 from fedsmall.sim.tuning.search import (
     FOLDS,
     REGRET,
     Try,
+    by_routes,
     choose,
     inner,
+    judged_by,
     load,
+    measure_of,
     save,
     search,
     signed,
     spaced_rates,
+    unit_of,
     with_rates,
 )
 from fedsmall.tasks import build_federation

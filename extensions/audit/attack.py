@@ -1,0 +1,142 @@
+"""The audit of a scenario: every method, attacked as every party sees it."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedsmall.errors import PlanError
+from fedsmall.extensions.audit.federations import World, batches_of, side_by_side, world_of
+from fedsmall.extensions.audit.findings import Audit, Finding
+from fedsmall.extensions.audit.membership import leak, lower_bound, scores
+from fedsmall.extensions.audit.sightings import READ_RUNS, Notes, Route, Sightings, join_sightings
+from fedsmall.extensions.audit.views import VIEWS, Case, InHand
+from fedsmall.methods import nearest
+from fedsmall.plan import Plan
+from fedsmall.randomness import rng_for
+from fedsmall.sim.engines.record import versions
+from fedsmall.sim.engines.run import keep_freed_memory
+from fedsmall.sim.runs.progress import Watcher
+from fedsmall.sim.runs.scenario import Scenario
+from fedsmall.validation import parameter_count
+
+OBSERVERS = 4  # sites whose views are averaged; any site is as good as another
+
+Progress = Callable[[float], None]  # takes the share of a method's work that is done
+
+
+def audit(
+    plan: Plan, world: World, runs: int, colluders: int = 3, progress: Progress = lambda share: None
+) -> list[Finding]:
+    """What every party can tell under the plan's method, from ``runs`` federations of the world."""
+    return list(findings(play(plan, world, runs, colluders, progress)))
+
+
+def play(plan: Plan, world: World, runs: int, colluders: int, progress: Progress = lambda share: None) -> Case:
+    """Train the federations, and write down what there is to be seen."""
+    order = rng_for(plan.seed, "audit", "observers").permutation(len(world.names)).tolist()
+    observers, group = tuple(order[:OBSERVERS]), tuple(order[:colluders])
+    route = Route(plan, len(world.names), tuple(dict.fromkeys(observers + group)))
+    members = np.stack([world.coins(run) for run in range(runs)])
+    parts: list[Sightings] = []
+    batches = batches_of(members, len(route.legs[0][1]), parameter_count(plan, world.task))
+    for number, some in enumerate(batches):
+        notes = Notes(plan, world, some, route, 0 if parts else READ_RUNS)
+        for place, step in enumerate(side_by_side(plan, world, some)):
+            notes.take(place, step)
+            progress((number + (place + 1) / len(route.legs)) / len(batches))
+        parts.append(notes.result())
+    return Case(world, route, join_sightings(parts), observers, group)
+
+
+def findings(case: Case, members: np.ndarray | None = None, views: Sequence[str] = tuple(VIEWS)) -> Iterator[Finding]:
+    """What each party can tell; ``members`` other than the case's own are for tests of the attack itself."""
+    for view in views:
+        hand = VIEWS[view](case)
+        if hand is not None:
+            yield _finding(case, view, hand, case.seen.members if members is None else members)
+
+
+def _finding(case: Case, view: str, hand: InHand, members: np.ndarray) -> Finding:
+    plan, inside = case.world.plan, members[:, hand.candidates]
+    found = scores(hand.features, inside)
+    told = leak(found, inside, rng_for(plan.seed, "audit", "resample", view), hand.candidates)
+    privacy = plan.method.privacy
+    delta = privacy.delta if privacy is not None and privacy.noise else 0.0
+    bounds = _bounds(found, inside, hand.candidates, delta)
+    read, there = hand.read if hand.read is not None and case.seen.readable else (None, None)
+    return Finding(plan.method.label, view, told.auc, told.found, float(np.median(bounds)), max(bounds), read, there)
+
+
+def _bounds(found: np.ndarray, inside: np.ndarray, candidates: np.ndarray, delta: float) -> list[float]:
+    """The one-run bound of every federation; where several observers look, of the first alone, who guesses once."""
+    first_repeat = int(np.argmax(np.diff(candidates, prepend=candidates[0]) < 0)) or len(candidates)
+    once = np.arange(len(candidates)) < first_repeat
+    return [lower_bound(row[once], bits[once], delta=delta) for row, bits in zip(found, inside, strict=True)]
+
+
+POOLED = "it pools all patients in one place: there is nothing that a party would see"
+SEVERAL = "moving averages, snapshots and the models of groups are not attacked yet: this says nothing of them"
+OF_TREES = "what trees tell of patients is not attacked yet: this says nothing of them"
+CHANGED = "images that are changed as they are trained on are not attacked yet: this says nothing of them"
+
+
+def plans_of(scenario: Scenario, labels: Sequence[str] | None) -> list[Plan]:
+    """The plans of the methods with these labels, all by default, with the scenario's first seed.
+
+    Raises PlanError for a label that no method has.
+    """
+    plans = [scenario.plan(index, scenario.seeds[0]) for index in range(len(scenario.method))]
+    known = [plan.method.label for plan in plans]
+    for label in labels or ():
+        if label not in known:
+            raise PlanError(f"no method of this scenario has the label {label!r}. {nearest(label, known)}")
+    return [plan for plan in plans if not labels or plan.method.label in labels]
+
+
+def why_left_out(plan: Plan) -> str:
+    """Why a plan is not attacked; "" where it is."""
+    method = plan.method
+    reasons = {
+        POOLED: method.family == "central",
+        SEVERAL: method.is_ensemble or bool(method.ema),
+        OF_TREES: not method.trains_networks,
+        CHANGED: plan.recipe.augment is not None,
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
+
+
+def audit_scenario(
+    scenario: Scenario, plans: Sequence[Plan], runs: int, colluders: int, data_root: Path | None, watcher: Watcher
+) -> Audit:
+    """Attack the methods of ``plans``; those that give nobody anything to see are left out, and it is said why."""
+    keep_freed_memory()
+    world, started = world_of(plans[0], data_root), time.monotonic()
+    found: list[Finding] = []
+    left_out: dict[str, str] = {}
+    with watcher:
+        before = 0
+        for plan in plans:
+
+            def progress(share: float, before: int = before, rounds: int = plan.rounds) -> None:
+                watcher.moved(before + int(share * rounds))
+
+            if why := why_left_out(plan):
+                left_out[plan.method.label] = why
+            else:
+                found += audit(plan, world.under(plan), runs, colluders, progress)
+            before += plan.rounds
+            watcher.end(plan)
+    about = {
+        "runs": runs,
+        "sites": len(world.names),
+        "candidates": len(world.site_of),
+        "mean": world.mean,
+        "expected": world.expected,
+        "colluders": colluders,
+        "seed": plans[0].seed,
+        "seconds": round(time.monotonic() - started, 1),
+        "versions": versions(),
+    }
+    return Audit(scenario.name, about, found, left_out)

@@ -1,0 +1,262 @@
+"""The federations of an audit: the world of its records, and many runs of one plan in it at once.
+
+In the world each candidate is in a run's training data by a coin of its own. Coins are independent, so that the one-run
+bound (Steinke et al. 2023) holds. Routes, initial model and the candidates' records are known to every attacker; who
+was in is not. All federations' models are one stack, and train in one batched computation; contacts are walked one by
+one, for the attacker looks at each. A test holds this walk to :func:`fedsmall.algorithm.daisy_chain.daisy_chain`,
+federation by federation. What it leaves out is the gate's look at single updates, which sets aside what no honest run
+holds.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedsmall.aggregation.combiners import Combiner, Updates, combiner_for
+from fedsmall.algorithm.commons import combine_soundly, sound_means
+from fedsmall.algorithm.departing import make_private
+from fedsmall.errors import PlanError
+from fedsmall.federation import Federation, Samples, Task
+from fedsmall.models.own_models import has_own_models
+from fedsmall.models.registry import initial_model
+from fedsmall.plan import Plan
+from fedsmall.randomness import rng_for
+from fedsmall.tasks import build_federation
+from fedsmall.training.stack import Rows, Stack, Tensors, stacked
+from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
+from fedsmall.training.trees import cohort_for
+from fedsmall.travel.journey import journey
+from fedsmall.travel.schedule import Action, Contact
+from fedsmall.validation import check_run
+from fedsmall.wire import Arrays, Traveller
+
+MOST_CANDIDATES = 64  # at a site; more tell nothing more and cost memory
+
+
+@dataclass(frozen=True)
+class World:
+    """The sites' records: ``fixed`` ones are in every run, ``candidates`` in half of them.
+
+    ``expected`` is how many samples a site has on average in the scenario, ``mean`` in the world: alike where the
+    source has records to spare.
+    """
+
+    plan: Plan
+    task: Task
+    names: tuple[str, ...]
+    fixed: tuple[Samples, ...]
+    candidates: tuple[Samples, ...]
+    expected: float
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """How many candidates each site has, (sites,)."""
+        return np.array([len(some) for some in self.candidates])
+
+    @property
+    def site_of(self) -> np.ndarray:
+        """The site of each candidate, (candidates,)."""
+        return np.repeat(np.arange(len(self.names)), self.sizes)
+
+    @property
+    def mean(self) -> float:
+        """Samples a site trains on, on average."""
+        return float(np.mean([len(some) for some in self.fixed])) + float(self.sizes.mean()) / 2
+
+    def under(self, plan: Plan) -> "World":
+        """The same world for another method over the same data. PlanError where these sites cannot run it."""
+        check_run(plan, self._federation(plan))
+        return replace(self, plan=plan)
+
+    def _federation(self, plan: Plan) -> Federation:
+        everyone = np.ones(int(self.sizes.sum()), dtype=bool)
+        return Federation(self.task, self.names, tuple(self.samples(everyone)), self.fixed[0])
+
+    def coins(self, run: int) -> np.ndarray:
+        """Who is in the data of a run, (candidates,) of bool."""
+        return np.asarray(rng_for(self.plan.seed, "audit", "in", run).random(int(self.sizes.sum())) < 0.5)
+
+    def samples(self, members: np.ndarray) -> list[Samples]:
+        """The training samples of every site where ``members`` (candidates,) are in."""
+        cuts = np.split(members, np.cumsum(self.sizes)[:-1])
+        drawn = (_rows(some, taken) for some, taken in zip(self.candidates, cuts, strict=True))
+        return [_joined(fixed, some) for fixed, some in zip(self.fixed, drawn, strict=True)]
+
+
+def world_of(plan: Plan, data_root: Path | None = None) -> World:
+    """The world of a plan's data. PlanError where they cannot be dealt so, or its sites have models of their own."""
+    if has_own_models(plan):
+        raise PlanError("the audit attacks models that all sites share; these sites have models of their own")
+    federation, expected = _dealt(plan, data_root)
+    check_run(plan, federation)
+    fixed, candidates = [], []
+    for place, site in enumerate(federation.names):
+        own, held = federation.train[place], federation.held_out[place] if federation.held_out else None
+        everything = own if held is None or not len(held) else _joined(own, held)
+        trained = len(own) if expected is None else expected
+        order = rng_for(plan.seed, "audit", "deal", site).permutation(len(everything))
+        stay, toss = split(len(everything), trained)
+        fixed.append(_rows(everything, order[:stay]))
+        candidates.append(_rows(everything, order[stay : stay + toss]))
+    if not sum(map(len, candidates)):
+        raise PlanError("every site has one sample only and the source none to spare: nobody can be left out")
+    mean = float(np.mean([len(own) for own in federation.train])) if expected is None else float(expected)
+    return World(plan, federation.task, federation.names, tuple(fixed), tuple(candidates), mean)
+
+
+def split(available: int, trained: int) -> tuple[int, int]:
+    """How many of a site's samples are fixed, and how many candidates, so that it trains on ``trained`` on average.
+
+    At least one is fixed, for a site cannot train on nothing. Where there are none to spare, half are candidates, and
+    the site trains on fewer than it would.
+    """
+    spare = min(available - trained, MOST_CANDIDATES // 2, max(trained - 1, 1))
+    if spare <= 0:
+        toss = min(available // 2, MOST_CANDIDATES)
+        return available - toss, toss
+    stay = max(trained - spare, 1)
+    return stay, min(2 * spare, available - stay)
+
+
+def _dealt(plan: Plan, data_root: Path | None) -> tuple[Federation, int | None]:
+    """Sites with samples to spare where the source has them, and how many each is to train on (None: as it has)."""
+    wanted = plan.samples_per_site
+    if wanted is not None:
+        for spare in range(max(wanted - 1, 1), 0, -1):
+            larger = plan.model_copy(update={"samples_per_site": wanted + spare})
+            with suppress(PlanError):  # else fewer to spare
+                return build_federation(larger, data_root), wanted
+    return build_federation(plan, data_root), wanted
+
+
+def _joined(first: Samples, second: Samples) -> Samples:
+    return Samples(np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]))
+
+
+def _rows(samples: Samples, rows: np.ndarray) -> Samples:
+    return Samples(samples.x[rows], samples.y[rows])
+
+
+class Step(NamedTuple):
+    """A contact of all federations: row r * travellers + k is traveller k of federation r, at site ``at[k]``.
+
+    ``received`` are the models that came to the sites and ``sent`` those that left them; ``commons`` the common models
+    that an aggregation made of them, {name: (federations, ...)}, and empty where there was none.
+    """
+
+    contact: Contact
+    at: np.ndarray
+    received: Tensors
+    sent: Tensors
+    commons: Tensors
+
+
+def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "cpu") -> Iterator[Step]:
+    """Every contact of ``len(members)`` federations of the plan; ``members`` (federations, candidates) are in.
+
+    The models of a step are those in training, and change at the next one.
+    """
+    runs, sites = len(members), len(world.names)
+    samples = [each for row in members for each in world.samples(row)]
+    names = [f"{run:05d}/{site}" for run in range(runs) for site in world.names]
+    trainer = cohort_for(_for_so_many(plan, runs), world.task, names, samples, device=device)
+    combiners = [combiner_for(plan) for _ in range(runs)]
+    start = initial_model(plan, world.task)
+    commons = stacked([start] * runs, list(start))
+    stack, before = None, None
+    memory: Arrays = {}
+    for contact, at in journey(plan, sites):
+        places = (np.arange(runs)[:, None] * sites + at).ravel()
+        if stack is None:
+            stack = _departing(plan, world, trainer, at, runs)
+        fresh = before is None or before.action is Action.AGGREGATE
+        leg = Leg(
+            places, contact.t, contact.rounds, before is None or before.travels, contact.action is Action.AGGREGATE
+        )
+        common = np.full(len(places), fresh and not (before is None and plan.initial_models == "independent"))
+        received = stack.clone()
+        trained = trainer.walk(stack, [leg], Signals(common, _rules(combiners, len(at)), memory))
+        memory = trained.memory
+        if contact.travels:
+            make_private(plan, stack, received, [names[place] for place in places], contact.t)
+        made: Tensors = {}
+        if contact.action is Action.AGGREGATE:
+            made = commons = _means(plan, stack, commons) or _aggregated(
+                plan, world, combiners, commons, Rows(stack.state).arrays(), trained, at, contact.t
+            )
+        yield Step(contact, at, received.state, stack.state, made)
+        for name, tensor in made.items():
+            held = stack.state[name]
+            held.view(runs, len(at), *held.shape[1:]).copy_(tensor[:, None])
+        before = contact
+
+
+def _for_so_many(plan: Plan, runs: int) -> Plan:
+    """The plan with a tree for every site of every federation, where sites have trees of their own."""
+    tree = plan.method.tree
+    if tree is None:
+        return plan
+    keys = [key for key in ("fanout", "depth", "drop") if isinstance(getattr(tree, key), tuple)]
+    trees = tree.model_copy(update={key: getattr(tree, key) * runs for key in keys})
+    return plan.model_copy(update={"method": plan.method.model_copy(update={"tree": trees})})
+
+
+def _departing(plan: Plan, world: World, trainer: Trainer, at: np.ndarray, runs: int) -> Stack:
+    own = plan.initial_models == "independent"
+    starts = [initial_model(plan, world.task, world.names[site] if own else None) for site in (at if own else at[:1])]
+    stack = trainer.stack([Traveller(model) for model in starts])
+    return stack.rows(np.tile(np.arange(len(at)) if own else np.zeros(len(at), dtype=np.int64), runs))
+
+
+def _rules(combiners: Sequence[Combiner], travellers: int) -> Arrays:
+    """What the local rule needs from each federation's server, a row for each model."""
+    rules = [combiner.order_rule() for combiner in combiners]
+    return {name: np.repeat(np.stack([rule[name] for rule in rules]), travellers, axis=0) for name in rules[0]}
+
+
+def _means(plan: Plan, stack: Stack, commons: Tensors) -> Tensors | None:
+    """The next common models of all federations at once, where these are plain means; None where more is to be done,
+    or where one of them may be refused.
+    """
+    method, runs = plan.method, len(next(iter(commons.values())))
+    folded = method.tree is not None and method.tree.fold_at == "server"
+    if method.aggregator != "mean" or method.server != "none" or method.weighted or folded:
+        return None
+    own = {name: tensor.view(runs, -1, *tensor.shape[1:]).transpose(0, 1) for name, tensor in stack.state.items()}
+    return sound_means(own, commons)
+
+
+def _aggregated(
+    plan: Plan,
+    world: World,
+    combiners: Sequence[Combiner],
+    commons: Tensors,
+    sent: Arrays,
+    trained: Trained,
+    at: np.ndarray,
+    t: int,
+) -> Tensors:
+    order, out = np.argsort(at), []
+    names = tuple(world.names[site] for site in at[order])
+    for run, combiner in enumerate(combiners):
+        rows = run * len(at) + order
+        updates = Updates(
+            sites=names,
+            stack={name: array[rows] for name, array in sent.items()},
+            weights=trained.examples[rows] if plan.method.weighted else None,
+            steps=trained.steps[rows],
+            rule={name: array[rows] for name, array in trained.rule.items()},
+            sites_in_all=len(world.names),
+        )
+        out.append(combine_soundly(combiner, Rows(commons).row(run), updates, t, float(plan.method.gate))[0])
+    return stacked(out, list(commons))
+
+
+def batches_of(members: np.ndarray, models: int, parameters: int, most: int = 2**26) -> list[np.ndarray]:
+    """The federations in as many parts as keep one stack of models below ``most`` numbers."""
+    runs = max(1, most // max(1, models * parameters))
+    return [members[start : start + runs] for start in range(0, len(members), runs)]

@@ -1,0 +1,246 @@
+"""What the coordinator's page is made of: three drawings as SVG, the page, and figures in Prometheus' text format.
+
+The page is one file, rendered on the server, in which every word that came from a site is escaped.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from fedsmall.extensions.dashboard.desk import Desk, Map, RunView
+from fedsmall.files import one_line, plain
+from fedsmall.sim.consortium import members
+from fedsmall.sim.report.style import LOOKS, SPARE, place_on_circle, short_name, style_sheet
+
+COLOURS = tuple(look.colour for look in (*LOOKS.values(), *SPARE))
+WIDE, HIGH, RADIUS = 340.0, 260.0, 88.0
+MOST_LABELS = 24
+BROAD, LOW, LEFT = 640.0, 120.0, 64.0  # a chart, and where its line begins
+
+
+class Seat(NamedTuple):
+    """A site on the map: where its dot and its name stand, and in what colour its traveller is drawn."""
+
+    site: str
+    x: float
+    y: float
+    label_x: float
+    label_y: float
+    anchor: str
+    colour: str
+    common: bool
+
+
+class Arrow(NamedTuple):
+    """The way of a traveller from the site that trained it last to the site that trains it next."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    colour: str
+    words: str
+
+
+class Chart(NamedTuple):
+    """A line through points: their places, and the words at its ends."""
+
+    points: str
+    dots: tuple[tuple[float, float, str], ...]
+    low: str
+    high: str
+    first: str
+    last: str
+
+
+def seats(shown: Map) -> list[Seat]:
+    """The sites in a circle, in the order of their names, the first on top."""
+    names = [sitting.site for sitting in shown.sitting]
+    colour = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
+    found = []
+    for number, sitting in enumerate(shown.sitting):
+        across, down, anchor = place_on_circle(number, len(names))
+        found.append(
+            Seat(
+                site=sitting.site if len(names) <= MOST_LABELS else "",
+                x=WIDE / 2 + RADIUS * across,
+                y=HIGH / 2 + RADIUS * down,
+                label_x=WIDE / 2 + (RADIUS + 14) * across,
+                label_y=HIGH / 2 + (RADIUS + 18) * down + 4,
+                anchor=anchor,
+                colour=colour.get(sitting.by, COLOURS[0]),
+                common=sitting.common,
+            )
+        )
+    return found
+
+
+def arrows(shown: Map) -> list[Arrow]:
+    """An arrow for every traveller that is not where it was trained."""
+    places = {sitting.site: seat for sitting, seat in zip(shown.sitting, seats(shown), strict=True)}
+    found = []
+    for sitting in shown.sitting:
+        if sitting.common or sitting.by not in places or sitting.by == sitting.site:
+            continue
+        start, end = places[sitting.by], places[sitting.site]
+        length = max(((end.x - start.x) ** 2 + (end.y - start.y) ** 2) ** 0.5, 1e-9)
+        back = min(13.0 / length, 0.4)  # it ends before the dots begin
+        across, down = (end.x - start.x) * back, (end.y - start.y) * back
+        words = f"the model that {sitting.by} trained last is at {sitting.site}"
+        found.append(Arrow(start.x + across, start.y + down, end.x - across, end.y - down, end.colour, words))
+    return found
+
+
+def chart(places: Sequence[float], values: Sequence[float], unit: str = "", low: float | None = None) -> Chart | None:
+    """Values over rounds as a line, from ``low`` (the least) to the largest; None for fewer than two."""
+    if len(values) < 2:
+        return None
+    low = min(values) if low is None else low
+    high, first, last = max(values), places[0], places[-1]
+    across, up = max(last - first, 1e-12), max(high - low, 1e-12)
+    dots = tuple(
+        (
+            round(LEFT + (BROAD - LEFT - 10) * (place - first) / across, 1),
+            round(LOW - 10 - (LOW - 20) * (value - low) / up, 1),
+            f"round {place:g}: {value:.4g}{unit}",
+        )
+        for place, value in zip(places, values, strict=True)
+    )
+    points = " ".join(f"{x},{y}" for x, y, _ in dots)
+    return Chart(points, dots, f"{low:.3g}{unit}", f"{high:.3g}{unit}", f"round {first:g}", f"round {last:g}")
+
+
+MOST_RUNS = 8  # that are shown in full
+MOST_SHOWN = 30  # contacts in the table
+LONGEST_REASON = 300
+
+
+def whole(desk: Desk, nonce: str) -> str:
+    """The page with what is to be seen now; what changes later comes by itself."""
+    return TEMPLATES.get_template("page.html").render(
+        desk=desk, css=style_sheet(), nonce=nonce, body=Markup(body(desk))
+    )
+
+
+def body(desk: Desk) -> str:
+    """The part of the page that changes."""
+    return TEMPLATES.get_template("body.html").render(desk=desk, runs=desk.runs())
+
+
+def contact_rows(run: RunView) -> list[dict[str, Any]]:
+    """The last contacts of a run, newest first."""
+    took, between = run.log.seconds(), run.log.between()
+    shown = sorted(run.log.run.contacts.values(), reverse=True)[:MOST_SHOWN]
+    return [{"t": t, "answers": n, "seconds": took.get(t), "between": between.get(t)} for t, _, n in shown]
+
+
+def times(run: RunView) -> str:
+    """Median and slowest contact, in a line."""
+    took = list(run.log.seconds().values())
+    if not took:
+        return "no contact yet"
+    apart = list(run.log.between().values())
+    beside = f"; from one contact to the next {median(apart):.2f} s" if apart else ""
+    long = f"median {median(took):.2f} s, slowest {max(took):.2f} s"
+    return f"{len(took)} contacts, first order to last answer: {long}{beside}"
+
+
+def time_chart(run: RunView) -> Chart | None:
+    """How long each contact took."""
+    took = sorted(run.log.seconds().items())
+    return chart([t for t, _ in took], [seconds for _, seconds in took], " s", low=0.0)
+
+
+def metrics_of(run: RunView) -> list[str]:
+    """The metrics of the common model that evaluations hold, the loss first."""
+    names = dict.fromkeys(name for each in run.evaluations for name in each.get("common") or {})
+    return sorted(names, key=lambda name: (name != "loss", name))
+
+
+def metric_chart(run: RunView, metric: str) -> Chart | None:
+    """What the common model was worth, evaluation by evaluation; what is not finite is left out."""
+    told = [(each["t"], (each.get("common") or {}).get(metric, math.nan)) for each in run.evaluations]
+    told = [(t, float(value)) for t, value in told if math.isfinite(value)]
+    return chart([t for t, _ in told], [value for _, value in told])
+
+
+def reason(text: object) -> str:
+    """A reason as it came, on one line, with what does something to a screen replaced."""
+    return one_line(text, LONGEST_REASON)
+
+
+TEMPLATES = Environment(
+    loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
+)
+TEMPLATES.filters |= {"plain": plain, "reason": reason, "short": short_name}
+TEMPLATES.globals |= {f.__name__: f for f in (contact_rows, times, time_chart, metrics_of, metric_chart)}
+TEMPLATES.globals |= {"seats": seats, "arrows": arrows, "MOST_RUNS": MOST_RUNS}
+
+
+METRICS_KIND = "text/plain; version=0.0.4; charset=utf-8"
+BUCKETS_S = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+COUNTS = {  # by what a run's log counts of a site
+    "answers": ("answers", "answers of a site in a run"),
+    "came": ("bytes", "bytes of arrays in a site's answers"),
+    "refused": ("refusals", "orders that a site refused or that failed there"),
+    "silent": ("silences", "orders that a site did not answer before the deadline"),
+}
+STATES = ("prepared", "under way", "stopped", "failed", "finished")
+
+
+def metrics_text(desk: Desk) -> str:
+    """All figures, one a line, as Prometheus reads them."""
+    return "".join(f"{line}\n" for line in _lines(desk))
+
+
+def _lines(desk: Desk) -> Iterator[str]:
+    yield from _head("fedsmall_server_up", "gauge", "whether the server answers")
+    yield _line("fedsmall_server_up", {}, desk.server == "runs")
+    yield from _head("fedsmall_site_connected", "gauge", "whether a member is connected now")
+    for name, _, status in desk.sites():
+        yield _line("fedsmall_site_connected", {"site": name}, status == "online")
+    yield from _head("fedsmall_certificate_days", "gauge", "days until a certificate expires")
+    for label, days in members.certificates(desk.folder).items():
+        yield _line("fedsmall_certificate_days", {"certificate": label}, days)
+    yield from _of_runs(desk)
+
+
+def _of_runs(desk: Desk) -> Iterator[str]:
+    shown = sorted(desk.runs(), key=lambda run: run.name)
+    yield from _head("fedsmall_run_state", "gauge", "1 for the state that a run is in")
+    for run in shown:
+        yield from (_line("fedsmall_run_state", {"run": run.name, "state": s}, run.state == s) for s in STATES)
+    yield from _head("fedsmall_contact_seconds", "histogram", "seconds from a contact's first order to its last answer")
+    for run in shown:
+        yield from _histogram("fedsmall_contact_seconds", {"run": run.name}, list(run.log.seconds().values()))
+    for counted, (name, words) in COUNTS.items():
+        yield from _head(f"fedsmall_site_{name}_total", "counter", words)
+        for run in shown:
+            for site, told in sorted(run.log.run.sites.items()):
+                yield _line(f"fedsmall_site_{name}_total", {"run": run.name, "site": site}, told[counted])
+
+
+def _histogram(name: str, labels: Mapping[str, str], values: list[float]) -> Iterator[str]:
+    for bound in BUCKETS_S:
+        yield _line(f"{name}_bucket", {**labels, "le": f"{bound:g}"}, sum(value <= bound for value in values))
+    yield _line(f"{name}_bucket", {**labels, "le": "+Inf"}, len(values))
+    yield _line(f"{name}_sum", labels, sum(values))
+    yield _line(f"{name}_count", labels, len(values))
+
+
+def _head(name: str, kind: str, words: str) -> Iterator[str]:
+    yield f"# HELP {name} {words}"
+    yield f"# TYPE {name} {kind}"
+
+
+def _line(name: str, labels: Mapping[str, str], value: float) -> str:
+    inside = ",".join(f'{key}="{_quoted(word)}"' for key, word in labels.items())
+    return f"{name}{{{inside}}} {float(value):.17g}" if inside else f"{name} {float(value):.17g}"
+
+
+def _quoted(word: str) -> str:
+    return word.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

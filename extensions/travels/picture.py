@@ -1,0 +1,373 @@
+"""Models on their way as a picture that moves: SVG and CSS without a script, the same letters for the same run.
+
+First when each thing happens and where every model is then, as keyframes; then what is drawn.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+from math import pi
+from typing import NamedTuple
+from zlib import crc32
+
+from markupsafe import Markup
+
+from fedsmall.extensions.travels.ways import FEW, Stop, Travels, travels
+from fedsmall.sim.report.style import LOOKS, SPARE, place_on_circle, short_name
+from fedsmall.sim.runs.folder import Run
+from fedsmall.travel.schedule import Action
+
+TRAIN_S, HOP_S, GATHER_S, REST_S = 0.9, 1.0, 0.8, 1.0  # how long models train, are on their way, gather, and are one
+FADE_S, GAP_S, END_S = 0.4, 2.0, 1.6  # to vanish, what is not shown, and the last contact until all begins anew
+
+Key = tuple[float, str]  # seconds, and a value of CSS from then on
+Point = tuple[float, float]
+
+
+class Beat(NamedTuple):
+    """The times of one stop, in seconds: models ``train`` at their sites, ``leave``, and it is ``over``.
+
+    Those that become one are ``gathered`` and ``part`` again; of others the two are ``over``. What is skipped before
+    it begins at ``gap``.
+    """
+
+    gap: float
+    train: float
+    leave: float
+    gathered: float
+    part: float
+    over: float
+
+
+def beats(stops: Sequence[Stop]) -> list[Beat]:
+    """The times of all stops; the picture is as long as the last is not over."""
+    made: list[Beat] = []
+    now = FADE_S
+    for stop in stops:
+        train = now + (GAP_S if stop.skipped else 0.0)
+        leave = train + TRAIN_S
+        gathered, part = leave, leave
+        if stop.action is Action.AGGREGATE:
+            gathered = leave + GATHER_S
+            part = gathered + REST_S
+        over = part + (GATHER_S if part > leave else HOP_S)
+        made.append(Beat(now, train, leave, gathered, part, over))
+        now = over
+    return [*made[:-1], made[-1]._replace(over=made[-1].over + END_S)]
+
+
+def way_keys(travels: Travels, seats: Sequence[Point], middles: Sequence[Point]) -> list[list[Key]]:
+    """Where every followed model is and when; ``middles`` is where each of them gathers with others."""
+    times = beats(travels.stops)
+    return [
+        _way(travels.stops, times, [seats[stop.at[model]] for stop in travels.stops], middle)
+        for model, middle in zip(travels.followed, middles, strict=True)
+    ]
+
+
+def _way(stops: Sequence[Stop], times: Sequence[Beat], at: Sequence[Point], middle: Point) -> list[Key]:
+    keys = [(0.0, moved_to(at[0]))]
+    for stop, beat, here in zip(stops, times, at, strict=True):
+        if stop.skipped:  # it stays until nobody sees it any more, and is then somewhere else
+            keys += [(beat.gap + FADE_S, keys[-1][1]), (beat.gap + FADE_S + 0.01, moved_to(here))]
+        keys += [(beat.train, moved_to(here)), (beat.leave, moved_to(here))]
+        if beat.part > beat.leave:
+            keys += [(beat.gathered, moved_to(middle)), (beat.part, moved_to(middle))]
+            keys += [(beat.part + GATHER_S, moved_to(here))] if stop is stops[-1] else []
+    return [*keys, (times[-1].over, moved_to(at[-1]))]
+
+
+def ring_keys(travels: Travels) -> list[list[Key]]:
+    """How much of all samples every followed model has learnt from and when: offsets of a dash of length 100."""
+    times = beats(travels.stops)
+    return [_ring(travels.stops, times, model) for model in travels.followed]
+
+
+def _ring(stops: Sequence[Stop], times: Sequence[Beat], model: int) -> list[Key]:
+    keys = [(0.0, offset(0.0))]
+    for stop, beat in zip(stops, times, strict=True):
+        before = offset(stop.before[model])
+        if stop.skipped:
+            keys += [(beat.gap + FADE_S, keys[-1][1]), (beat.gap + FADE_S + 0.01, before)]
+        keys += [(beat.train, before), (beat.leave, offset(stop.trained[model]))]
+        if beat.part > beat.leave:
+            keys += [(beat.gathered, keys[-1][1]), ((beat.gathered + beat.part) / 2, offset(stop.averaged[model]))]
+    return [*keys, (times[-1].over, keys[-1][1])]
+
+
+def shade_keys(travels: Travels) -> list[Key]:
+    """When the models are to be seen: not while contacts are skipped, nor as all begins anew."""
+    times = beats(travels.stops)
+    end = times[-1].over
+    keys = [(0.0, "opacity:0"), (FADE_S, "opacity:1")]
+    for stop, beat in zip(travels.stops, times, strict=True):
+        if stop.skipped:
+            keys += [(beat.gap, "opacity:1"), (beat.gap + FADE_S, "opacity:0")]
+            keys += [(beat.train - FADE_S, "opacity:0"), (beat.train, "opacity:1")]
+    return [*keys, (end - FADE_S, "opacity:1"), (end, "opacity:0")]
+
+
+def union_keys(travels: Travels) -> list[Key]:
+    """When models are one, and drawn so."""
+    keys = [(0.0, "opacity:0")]
+    for beat in beats(travels.stops):
+        if beat.part > beat.leave:
+            keys += [(beat.gathered - FADE_S / 2, "opacity:0"), (beat.gathered, "opacity:1")]
+            keys += [(beat.part, "opacity:1"), (beat.part + FADE_S / 2, "opacity:0")]
+    return [*keys, (beats(travels.stops)[-1].over, "opacity:0")]
+
+
+def moved_to(to: Point) -> str:
+    """To stand at a point."""
+    return f"transform:translate({to[0]:g}px,{to[1]:g}px)"
+
+
+def offset(share: float) -> str:
+    """To be closed so far, of a ring whose dash is as long as 100."""
+    return f"stroke-dashoffset:{100 - round(100 * share)}"
+
+
+def keyframes(name: str, keys: Sequence[Key], length: float) -> str:
+    """A rule of CSS; of equal values in a row the first and the last stand, together."""
+    parts = []
+    for value, group in groupby(keys, key=lambda key: key[1]):
+        at = [f"{100 * time / length:.2f}".rstrip("0").rstrip(".") + "%" for time, _ in group]
+        parts.append(f"{','.join(dict.fromkeys([at[0], at[-1]]))}{{{value}}}")
+    return f"@keyframes {name}{{{''.join(parts)}}}"
+
+
+WIDE, HIGH, MIDDLE, RADIUS = 400, 352, (200.0, 140.0), 100.0
+LETTERS = 12  # of a name
+NAMED, DRAWN = 24, 120  # so many sites have names beside them, and dots of their own
+LINE = 44  # the height of what is said of a contact
+BAR = (30.0, 340.0, 340.0)  # where the line of time begins, how long it is, and its height
+COLOURS = tuple(
+    look.colour
+    for look in (
+        *(LOOKS[name] for name in ("FedAvg", "FedDC", "FedDC+Radon", "FedProx", "DaisyChain", "RepFL")),
+        *(LOOKS[name] for name in ("FedAvg, equal period", "FedDC+RepTreeFL", "FedSGD", "RadonMachine", "RepTreeFL")),
+        SPARE[3],
+    )
+)
+RING = (
+    '<circle class="go r{0}" style="{4}" r="{5:g}" fill="none" stroke="{3}" stroke-width="3" pathLength="100" '
+    'stroke-dasharray="100" transform="rotate(-90)"/>'
+)
+CAPTIONED = Markup(
+    '<div class="travels"><input type="checkbox" id="{0}-still"><label for="{0}-still">hold still</label>\n'
+    "<figure>{1}<figcaption>{2}, seed {3}: models on their way. A dot is a model{4}; the ring around it closes as it "
+    "learns from more {5}, and is whole when it has learnt from all. Models are averaged in the middle; a long stroke "
+    "on the line of time is an average.</figcaption></figure></div>"
+)
+STANDALONE = """:root{--ink:#1b2530;--soft:#5a6675;--paper:#fff;--rule:#d5dae1;font-family:system-ui,sans-serif}
+@media (prefers-color-scheme:dark){:root{--ink:#e4e8ee;--soft:#9aa6b5;--paper:#14181d;--rule:#343c46}}"""
+
+
+def part(run: Run, name: str) -> Markup:
+    """The picture with its caption, for the section of that name; nothing where no model went anywhere."""
+    found = travels(run)
+    if found is None:
+        return Markup()
+    shown, models = len(found.followed), len(found.groups)
+    some = f" ({shown} of {models} are shown, evenly by where they set out)" if shown < models else ""
+    return CAPTIONED.format(
+        name,
+        travel_picture(found, name),
+        found.plan.method.label,
+        found.plan.seed,
+        some,
+        "samples" if found.samples else "sites",
+    )
+
+
+def file_of(run: Run) -> str | None:
+    """The picture as a file of its own; None where no model went anywhere."""
+    found = travels(run)
+    return None if found is None else travel_file(found)
+
+
+def travel_picture(travels: Travels, name: str) -> Markup:
+    """The picture as an element of a page, whose ink, paper and rules it takes; each on a page has a ``name``."""
+    return Markup('<svg {} style="width:100%;max-width:30rem;height:auto">{}</svg>').format(
+        _head(travels), _inside(travels, name)
+    )
+
+
+def travel_file(travels: Travels) -> str:
+    """The picture as a file of its own, on light paper or on dark as its reader has it."""
+    made = Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" {} width="{}" height="{}"><style>{}</style>'
+        '<rect width="100%" height="100%" fill="var(--paper)"/>{}</svg>\n'
+    ).format(_head(travels), 2 * WIDE, 2 * HIGH, Markup(STANDALONE), _inside(travels, ""))
+    return str(made)
+
+
+def _head(travels: Travels) -> Markup:
+    told = f"{travels.plan.method.label}: models that travel through {len(travels.names)} sites"
+    return Markup('role="img" aria-label="{}" viewBox="0 0 {} {}"').format(told, WIDE, HIGH)
+
+
+def _inside(travels: Travels, name: str) -> Markup:
+    own = f"v{crc32(name.encode()):x}" if name else "v"
+    radius = min(13.0, max(1.5, 0.8 * pi * RADIUS / len(travels.names)))
+    parts = (
+        _style(travels, own),
+        _sites(travels, radius),
+        _models(travels, own, radius),
+        _words(travels),
+        _time(travels),
+    )
+    return Markup('<g id="{}">{}</g>').format(own, Markup("").join(parts))
+
+
+def seats(travels: Travels) -> list[Point]:
+    """Where the sites are."""
+    places = [place_on_circle(number, len(travels.names)) for number in range(len(travels.names))]
+    return [_at(MIDDLE, RADIUS, each.across, each.down) for each in places]
+
+
+def middles(travels: Travels) -> list[Point]:
+    """Where each followed model becomes one with those of its group."""
+    of = [int(travels.groups[model]) for model in travels.followed]
+    there = sorted(set(of))
+    places = [place_on_circle(there.index(group), len(there)) for group in of]
+    return [_at(MIDDLE, 0.0 if len(there) == 1 else 44.0, each.across, each.down) for each in places]
+
+
+def _at(centre: Point, radius: float, across: float, down: float) -> Point:
+    return round(centre[0] + radius * across, 1), round(centre[1] + radius * down, 1)
+
+
+def still(travels: Travels) -> int:
+    """The stop that is shown where nothing may move: the first average, or the last stop."""
+    averages = [index for index, stop in enumerate(travels.stops) if stop.action is Action.AGGREGATE]
+    return averages[0] if averages else len(travels.stops) - 1
+
+
+def colours(travels: Travels) -> list[str]:
+    """The colours of the followed models: one for each group where there are a few, else one for each model."""
+    groups = [int(travels.groups[model]) for model in travels.followed]
+    numbers = groups if 1 < len(set(groups)) < len(groups) else range(len(groups))
+    return [COLOURS[number % FEW] for number in numbers]
+
+
+def _style(travels: Travels, own: str) -> Markup:
+    """What moves, and that nothing does on paper and for those who do not want it."""
+    length = beats(travels.stops)[-1].over
+    at, named = f"#{own} ", partial(keyframes, length=length)
+    rules = [
+        f"{at}.go{{animation:{length:g}s ease-in-out infinite}}",
+        f"{at}.w,{at}.p{{animation-duration:{length:g}s}}",
+    ]
+    rules += [f"{at}.w{{animation-timing-function:step-end}}{at}.p{{animation-timing-function:linear}}"]
+    ways = way_keys(travels, seats(travels), middles(travels))
+    moving = {"a": shade_keys(travels), "c": union_keys(travels), "w": _turns(travels)}
+    moving |= {"p": [(0.0, moved_to((0, 0))), (length, moved_to((BAR[1], 0)))]}
+    moving |= {f"m{model}": way for model, way in enumerate(ways)}
+    moving |= {f"r{model}": ring for model, ring in enumerate(ring_keys(travels))}
+    rules += [named(own + name, keys) + f"{at}.{name}{{animation-name:{own}{name}}}" for name, keys in moving.items()]
+    still = f"{at}*{{animation:none!important}}{at}.s{{display:inline}}{at}.p{{display:none}}"
+    rules += [f"{at}.s{{display:none}}", f"@media (prefers-reduced-motion:reduce),print{{{still}}}"]
+    return Markup("<style>{}</style>").format(Markup("\n".join(rules)))
+
+
+def _sites(travels: Travels, radius: float) -> Markup:
+    """The circle, a ring for every site or, of very many, for those where a followed model is, and the names of few."""
+    count, shown = len(travels.names), list(range(len(travels.names)))
+    parts = [Markup('<circle cx="{:g}" cy="{:g}" r="{:g}" fill="none" stroke="var(--rule)"/>').format(*MIDDLE, RADIUS)]
+    if count > DRAWN:
+        shown = sorted({int(stop.at[model]) for stop in travels.stops for model in travels.followed})
+    every = seats(travels)
+    ring = (
+        '<circle class="site" cx="{:g}" cy="{:g}" r="{:g}" fill="var(--paper)" stroke="var(--rule)" stroke-width="2"/>'
+    )
+    parts += [Markup(ring).format(*every[number], radius) for number in shown]
+    if count <= NAMED:
+        parts += [_name(travels.names[number], number, count, radius) for number in shown]
+    return Markup("").join(parts)
+
+
+def _name(name: str, number: int, count: int, radius: float) -> Markup:
+    across, down, anchor = place_on_circle(number, count)
+    x, y = _at(MIDDLE, RADIUS + radius + 6, across, down)
+    y += 4 + (6 * down if anchor == "middle" else 0)
+    return Markup('<text x="{:g}" y="{:g}" text-anchor="{}" font-size="11" fill="var(--soft)">{}</text>').format(
+        x, round(y, 1), anchor, short_name(name, LETTERS)
+    )
+
+
+def _models(travels: Travels, own: str, radius: float) -> Markup:
+    """The dots and their rings as they are at the moment that is shown where nothing may move."""
+    at, every = still(travels), seats(travels)
+    stop, parts = travels.stops[at], [_route(travels)]
+    for number, (model, colour) in enumerate(zip(travels.followed, colours(travels), strict=True)):
+        way, ring = moved_to(every[stop.at[model]]), offset(stop.trained[model])
+        dot = Markup('<g class="go m{0}" style="{1}"><circle r="{2:g}" fill="{3}"/>' + RING + "</g>")
+        parts.append(dot.format(number, way, max(4.0, 0.55 * radius), colour, ring, max(7.0, radius)))
+    if not travels.groups.max():
+        one = '<circle class="go c" cx="{:g}" cy="{:g}" r="{:g}" fill="var(--ink)" opacity="0"/>'
+        parts.append(Markup(one).format(*MIDDLE, max(7.0, radius) + 1.5))
+    return Markup('<g class="go a">{}</g>').format(Markup("").join(parts))
+
+
+def _route(travels: Travels) -> Markup:
+    """The way of the first model as a line, up to the moment that is shown where nothing may move."""
+    every, stops = seats(travels), travels.stops[: still(travels) + 1]
+    since = max(index for index, stop in enumerate(stops) if stop.skipped or index == 0)
+    points = " ".join(f"{x:g},{y:g}" for x, y in (every[stop.at[travels.followed[0]]] for stop in stops[since:]))
+    line = '<polyline class="s" points="{}" fill="none" stroke="{}" stroke-width="1.5" stroke-opacity=".6"/>'
+    return Markup(line).format(points, colours(travels)[0])
+
+
+def lines(travels: Travels) -> list[tuple[float, str, str]]:
+    """What is said and from when on, in seconds: what happens, and what the models have learnt from."""
+    found, last = [], 0
+    one = "each group becomes one" if travels.groups.max() else "become one"
+    for stop, beat in zip(travels.stops, beats(travels.stops), strict=True):
+        if stop.skipped:
+            found.append((beat.gap, f"after round {last}, and before round {stop.t}:", "likewise, not shown"))
+        ends = stop.action is Action.AGGREGATE
+        done = f"round {stop.t}: all train, then {one if ends else 'go on'}"
+        found.append((beat.train, done, _learnt(travels, stop)))
+        last = stop.t
+    return found
+
+
+def _learnt(travels: Travels, stop: Stop) -> str:
+    told = f"a model has learnt from {stop.sites:.1f} of {len(travels.names)} sites"
+    return told + (f", {stop.samples:.0f} of {sum(travels.samples)} samples" if travels.samples else "")
+
+
+def _turns(travels: Travels) -> list[Key]:
+    told = lines(travels)
+    keys = [(time, moved_to((0, -LINE * index))) for index, (time, _, _) in enumerate(told)]
+    return [(0.0, keys[0][1]), *keys, (beats(travels.stops)[-1].over, keys[-1][1])]
+
+
+def _words(travels: Travels) -> Markup:
+    told = lines(travels)
+    begun = beats(travels.stops)[still(travels)].train
+    shown = [time for time, _, _ in told].index(begun)
+    pair = (
+        '<text x="{0:g}" y="{1}" text-anchor="middle" font-size="12.5" fill="var(--ink)">{2}</text>'
+        '<text x="{0:g}" y="{3}" text-anchor="middle" font-size="11.5" fill="var(--soft)">{4}</text>'
+    )
+    texts = [
+        Markup(pair).format(WIDE / 2, LINE * index + 16, first, LINE * index + 34, second)
+        for index, (_, first, second) in enumerate(told)
+    ]
+    window = '<svg y="278" width="{}" height="{}" style="overflow:hidden"><g class="go w" style="{}">{}</g></svg>'
+    return Markup(window).format(WIDE, LINE, moved_to((0, -LINE * shown)), Markup("").join(texts))
+
+
+def _time(travels: Travels) -> Markup:
+    """The line of time: a stroke for each contact, a long one for an average, and what goes along it."""
+    start, length, height = BAR
+    times = beats(travels.stops)
+    parts = [Markup('<path d="M{:g} {:g}h{:g}" stroke="var(--rule)"/>').format(start, height, length)]
+    for stop, beat in zip(travels.stops, times, strict=True):
+        x, ends = round(start + length * beat.leave / times[-1].over, 1), stop.action is Action.AGGREGATE
+        stroke = '<path d="M{:g} {:g}v{}" stroke="var(--{})" stroke-width="{}"/>'
+        parts.append(Markup(stroke).format(x, height - 3 - 3 * ends, 6 + 6 * ends, "ink" if ends else "soft", 1 + ends))
+    parts.append(Markup('<circle class="go p" cx="{:g}" cy="{:g}" r="4" fill="var(--ink)"/>').format(start, height))
+    return Markup("").join(parts)

@@ -1,1 +1,0 @@
-"""Gradient-boosted trees over sites that hold the same columns of other patients: bagging, cyclic, histogram sums."""

@@ -1,0 +1,452 @@
+"""The papers' bounds, and simulations beside them: how long a daisy chain must be before models are aggregated.
+
+A model must visit enough sites to have seen enough samples before models are aggregated. Where models are handed on at
+random, every stay of one model is at a uniformly random site, and visiting sites is collecting coupons: of m sites, the
+first k different ones take m * (H_m - H_(m - k)) stays on average, where H_i is the i-th harmonic number.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from math import ceil, fsum, log, sqrt
+
+import numpy as np
+from scipy.special import bdtrc
+
+from fedsmall.aggregation.radon import check_radon
+from fedsmall.errors import PlanError
+from fedsmall.randomness import rng_for
+
+SamplesNeeded = Callable[[float, float], float]  # of a learner: its n0, by error and chance of failure
+
+
+def expected_draws(sites: int, visits: int) -> float:
+    """The draws that ``visits`` different of ``sites`` equally likely sites take on average: m * (H_m - H_(m - k)).
+
+    Raises PlanError unless ``visits`` is between 1 and ``sites``.
+    """
+    if not 1 <= visits <= sites:
+        raise PlanError(f"a model can visit 1 to {sites} different sites of {sites}; {visits} were asked for")
+    return sites * fsum(1 / i for i in range(sites - visits + 1, sites + 1))
+
+
+def sites_seen(sites: int, contacts: int, travellers: int = 1) -> float:
+    """The different sites that a model has been at after so many contacts, on average: m * (1 - (1 - 1/m)**T).
+
+    At every contact the ``travellers`` go to different sites, drawn uniformly anew; how many others travel decides
+    nothing for one of them. A first stay at home counts as a contact.
+
+    Raises PlanError unless every model can have a site of its own.
+    """
+    _check_range("travellers", travellers, sites)
+    return _expected_seen(sites, contacts, 1 / sites)
+
+
+def sites_seen_of_fraction(sites: int, contacts: int, fraction: float) -> float:
+    """The same where a fraction of the sites, drawn anew at every contact, takes part and each holds one model.
+
+    As many travel as sites are drawn, at least one, so none waits: it is :func:`sites_seen` of that many models.
+    """
+    if not 0 < fraction <= 1:
+        raise PlanError(f"fraction is a number above 0 and at most 1; got {fraction}")
+    return sites_seen(sites, contacts, max(1, round(fraction * sites)))
+
+
+def sites_seen_in_groups(sites: int, contacts: int, groups: int, models: int | None = None) -> float:
+    """The different sites whose data a group's model has seen after so many contacts: m * (1 - (1 - M/(G m))**T).
+
+    At every contact M ``models`` (one a site if not given) sit at different sites, drawn uniformly anew, M / G of each
+    group; where that is no whole number, the larger parts go to random groups. It counts what the members of a group
+    have seen together, so it holds of their next average, however often they average.
+
+    Raises PlanError unless every model can have a site, and every group a model.
+    """
+    models = sites if models is None else models
+    _check_range("models", models, sites)
+    if not 1 <= groups <= models:
+        raise PlanError(f"groups is 1 to the number of models, {models}; got {groups}")
+    return _expected_seen(sites, contacts, models / (groups * sites))
+
+
+@dataclass(frozen=True)
+class Visits:
+    """When models had visited enough different sites: ``rounds`` has shape (runs, sites), a number for each model."""
+
+    rounds: np.ndarray
+
+    def one(self, failure: float) -> int:
+        """The rounds in which a given model is through, but for a chance of ``failure``."""
+        return _quantile(self.rounds.ravel(), failure)
+
+    def all(self, failure: float) -> int:
+        """The rounds in which every model is through, but for a chance of ``failure``."""
+        return _quantile(self.rounds.max(axis=1), failure)
+
+    def chance_of_one(self, rounds: float) -> float:
+        """How likely a given model is through after so many rounds."""
+        return float((self.rounds <= rounds).mean())
+
+    def chance_of_all(self, rounds: float) -> float:
+        """How likely every model is through after so many rounds."""
+        return float((self.rounds.max(axis=1) <= rounds).mean())
+
+    def chance_of_none(self, rounds: float) -> float:
+        """How likely all models fall short together after so many rounds."""
+        return float((self.rounds > rounds).all(axis=1).mean())
+
+    def of(self, models: int) -> "Visits":
+        """The same of so many of the models; which ones does not matter."""
+        return Visits(self.rounds[:, :models])
+
+
+def simulate_visits(
+    sites: int, visits: int, permute_every: int = 1, *, runs: int = 100, rng: np.random.Generator
+) -> Visits:
+    """Daisy chains without aggregation, walked until every model has visited ``visits`` different sites.
+
+    A model starts at its own site, the first that it visits, and every ``permute_every`` rounds a uniformly random
+    permutation hands all models on; a visit counts when its rounds are done. Costs about runs * permutations * sites.
+    """
+    expected_draws(sites, visits)  # the same limits
+    return Visits(permute_every * np.stack([_stays(sites, visits, rng) for _ in range(runs)]))
+
+
+def rounds_to_visit(
+    sites: int, visits: int, permute_every: int = 1, failure: float = 0.01, models: int | None = None
+) -> float:
+    """The bound on the rounds in which a model visits ``visits`` sites: d * m / rho^(1/m) * (H_m - H_(m - k)).
+
+    ``failure`` is rho. Mind what it bounds. By Markov's inequality a given model has not got so far with a chance of at
+    most rho^(1/m), which is close to one; rho bounds only the chance that all m of them have not, none being through.
+    So it promises next to nothing of a given model, and nothing of all: :func:`simulate_visits` says how many rounds
+    either takes. The proof multiplies m chances as if models walked apart, but they share their permutations: two
+    models at two sites always fall short together. The bound is so slack that rho holds all the same for up to three
+    sites, reckoned exactly, and in every simulation of more.
+
+    Of ``models`` of them, a group's, the same holds with rho^(1/models): the fewer they are, the longer it takes until
+    they hardly ever fall short all together. Source: Kamp et al. 2023, Lemma 5.
+    """
+    _check_chance("failure", failure)
+    slack: float = failure ** (1 / (models or sites))
+    return permute_every * expected_draws(sites, visits) / slack
+
+
+def samples_for(error: float, failure: float) -> float:
+    """Samples for an error of at most ``error`` with a chance of 1 - ``failure``: n0 = ln(1 / failure) / error.
+
+    The count of a learner whose hypothesis fits all it has seen, for one hypothesis; of a richer class it is a lower
+    bound. It is what the worked example of Kamp et al. 2023 takes.
+    """
+    _check_chance("error", error)
+    _check_chance("failure", failure)
+    return log(1 / failure) / error
+
+
+def rounds_between_aggregations(
+    sites: int, visits: int, permute_every: int = 1, failure: float = 0.01, models: int | None = None
+) -> float:
+    """The bound on the aggregation period b: d * m / delta^(1/(2 m)) * (H_m - H_(m - K)).
+
+    ``failure`` is delta, of which the visits get the square root: it is :func:`rounds_to_visit` at sqrt(delta). The
+    sites to visit, K = ceil(n0(epsilon, sqrt(delta)) / n), come from :func:`sites_to_visit`.
+    Source: Kamp et al. 2023, Proposition 4.
+    """
+    _check_chance("failure", failure)
+    return rounds_to_visit(sites, visits, permute_every, sqrt(failure), models)
+
+
+def sites_to_visit(samples_needed: float, samples_per_site: int) -> int:
+    """K, the sites whose samples together are ``samples_needed``."""
+    if samples_per_site < 1:
+        raise PlanError(f"samples_per_site is at least 1; got {samples_per_site}")
+    return ceil(samples_needed / samples_per_site)
+
+
+def period_for(
+    sites: int, samples_per_site: int, permute_every: int = 1, error: float = 0.05, failure: float = 0.01
+) -> float | None:
+    """Proposition 4's bound on b as a function of the federation; None where all its sites hold too few samples.
+
+    The sweeps of the paper's Appendix A.5.1 are made of it. The authors' notebook draws a number there, with H of a
+    negative index as zero.
+    """
+    visits = sites_to_visit(samples_for(error, sqrt(failure)), samples_per_site)
+    return rounds_between_aggregations(sites, visits, permute_every, failure) if visits <= sites else None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What theory and simulation say about one federation; every number is in rounds unless its name says otherwise.
+
+    ``bound`` is Proposition 4 as printed, with ``sites_to_visit`` from n0(epsilon, sqrt(delta)); ``notebook_bound`` is
+    the value of the authors' notebook, which takes n0(epsilon, delta), and is None where that asks for more sites than
+    there are. ``one_model`` and ``all_models`` are the simulated rounds in which a given model and every model has
+    visited ``sites_to_visit`` sites but for a chance of sqrt(delta); the two chances are those at the bound.
+    """
+
+    sites: int
+    samples_per_site: int
+    permute_every: int
+    error: float
+    failure: float
+    samples_needed: float
+    sites_to_visit: int
+    bound: float
+    notebook_sites_to_visit: int
+    notebook_bound: float | None
+    one_model: int
+    all_models: int
+    chance_of_one_at_bound: float
+    chance_of_all_at_bound: float
+
+    @property
+    def aggregate_every(self) -> int:
+        """The aggregation period to take, b: what the simulation says of every model, not the bound."""
+        return self.all_models
+
+
+def advise(
+    sites: int,
+    samples_per_site: int,
+    permute_every: int = 1,
+    error: float = 0.05,
+    failure: float = 0.01,
+    *,
+    samples_needed: SamplesNeeded = samples_for,
+    runs: int | None = None,
+    seed: int = 0,
+) -> Advice:
+    """How many rounds to leave between two aggregations, for a federation of so many sites and samples.
+
+    ``error`` and ``failure`` are epsilon and delta of Proposition 4, and ``runs`` the chains that are walked: at least
+    a hundred, and enough for ten to fall short with a chance of sqrt(delta).
+
+    Raises PlanError where all sites together hold too few samples.
+    """
+    needed = samples_needed(error, sqrt(failure))
+    visits = sites_to_visit(needed, samples_per_site)
+    notebook_visits = sites_to_visit(samples_needed(error, failure), samples_per_site)
+    if visits > sites:
+        raise PlanError(
+            f"an error of {error:g} with a chance of failure of {failure:g} takes {ceil(needed)} samples for a model; "
+            f"{sites} sites with {samples_per_site} samples hold {sites * samples_per_site}. "
+            "Allow a larger error or failure, or find more sites"
+        )
+    runs = runs or max(100, ceil(10 / sqrt(failure)))
+    walked = simulate_visits(sites, visits, permute_every, runs=runs, rng=rng_for(seed, "visits"))
+    bound = rounds_between_aggregations(sites, visits, permute_every, failure)
+    return Advice(
+        sites=sites,
+        samples_per_site=samples_per_site,
+        permute_every=permute_every,
+        error=error,
+        failure=failure,
+        samples_needed=needed,
+        sites_to_visit=visits,
+        bound=bound,
+        notebook_sites_to_visit=notebook_visits,
+        notebook_bound=rounds_between_aggregations(sites, notebook_visits, permute_every, failure)
+        if notebook_visits <= sites
+        else None,
+        one_model=walked.one(sqrt(failure)),
+        all_models=walked.all(sqrt(failure)),
+        chance_of_one_at_bound=walked.chance_of_one(ceil(bound)),
+        chance_of_all_at_bound=walked.chance_of_all(ceil(bound)),
+    )
+
+
+def radon_failure_as_printed(radon_number: int, height: int, failure: float) -> float:
+    """The chance that an iterated Radon point of models that fail with ``failure`` fails: (r * delta)**(2**h), or 1.
+
+    It says something only for delta < 1/r, and it holds for h = 1. From h = 2 on it can be exceeded: with r = 10, h = 2
+    and delta = .05 it says .06, and models that fail far out in one direction make 21% of the points fail. See
+    :func:`radon_failure`. Source: Kamp et al. 2023, Eq. 1.
+    """
+    _check_chance("failure", failure)
+    expected = radon_number * failure
+    return 1.0 if expected >= 1 else float(expected ** (2.0**height))
+
+
+def radon_failure(radon_number: int, height: int, failure: float) -> float:
+    """The same chance at most, for every convex loss: P(at least two of r fail), applied ``height`` times.
+
+    Models that do not fail are a convex set. Where at most one of r fails, the part without it lies in that set, and
+    the Radon point with it. It is reached by models that fail far out in one direction, so no smaller number holds.
+    """
+    _check_chance("failure", failure)
+    for _ in range(height):
+        failure = float(bdtrc(1, radon_number, failure))  # the binomial chance of more than one
+    return failure
+
+
+@dataclass(frozen=True)
+class RadonAdvice:
+    """What theory says of Radon points as the aggregate; ``failure`` is delta, the chance that one site's model fails.
+
+    ``samples_alone`` are what each site has to hold without daisy-chaining: with fewer, aggregation by Radon points
+    alone improves no guarantee (Corollary 3).
+    """
+
+    radon_number: int
+    height: int
+    failure: float
+    failure_as_printed: float
+    failure_at_most: float
+    samples_alone: float
+
+
+def advise_radon(
+    sites: int,
+    parameters: int,
+    height: int | None = None,
+    error: float = 0.05,
+    failure: float = 0.01,
+    *,
+    samples_needed: SamplesNeeded = samples_for,
+) -> RadonAdvice:
+    """What Radon points promise for a model of so many parameters, at the largest height that m allows if none given.
+
+    Raises PlanError where Proposition 4 does not speak, which takes m >= r**h and delta < 1/r.
+    Source: Kamp et al. 2023, Eq. 1, Corollary 3 and Proposition 4.
+    """
+    r = check_radon(sites, parameters).radon_number
+    height = max(h for h in range(1, sites.bit_length() + 1) if r**h <= sites) if height is None else height
+    if height < 1:
+        raise PlanError(f"height is at least 1; got {height}")
+    if r**height > sites:
+        raise PlanError(
+            f"Proposition 4 takes m >= r**h sites: {r}**{height} = {r**height} for {parameters} parameters at height "
+            f"{height}; there are {sites}. Take a smaller height or model, or more sites"
+        )
+    if failure >= 1 / r:
+        raise PlanError(
+            f"Proposition 4 takes a chance of failure below 1/r = 1/{r} = {1 / r:.3g} for {parameters} parameters; "
+            f"got {failure:g}. Take a smaller failure or model"
+        )
+    return RadonAdvice(
+        radon_number=r,
+        height=height,
+        failure=failure,
+        failure_as_printed=radon_failure_as_printed(r, height, failure),
+        failure_at_most=radon_failure(r, height, failure),
+        samples_alone=samples_needed(error, 1 / r),
+    )
+
+
+@dataclass(frozen=True)
+class GroupAdvice:
+    """What theory says of one group of travelling models, which averages fewer models and sees fewer sites.
+
+    ``members`` are the models of a group, at least so many. ``traveller_sees`` and ``group_sees`` are the different
+    sites that a model, and a group's models together, have been at after ``contacts``, on average. ``bound`` is
+    Proposition 4's in rounds, of a group's models; ``all_members`` are the simulated rounds in which all of them have
+    been at ``visits`` sites, but for a chance of sqrt(delta), and ``short_together`` is the simulated chance that they
+    all fall short at the bound. ``noise`` is what independent errors of the models leave in a group's average, over
+    what they leave in an average of a model a site. ``radon`` is what Radon points of a group's models promise, and
+    ``radon_refused`` why they promise nothing.
+    """
+
+    groups: int
+    members: int
+    contacts: int
+    traveller_sees: float
+    group_sees: float
+    visits: int
+    bound: float
+    all_members: int
+    short_together: float
+    noise: float
+    radon: RadonAdvice | None
+    radon_refused: str
+
+
+def advise_groups(
+    sites: int,
+    samples_per_site: int,
+    groups: int,
+    models: int | None = None,
+    contacts: int = 30,
+    permute_every: int = 1,
+    error: float = 0.05,
+    failure: float = 0.01,
+    *,
+    parameters: int | None = None,
+    samples_needed: SamplesNeeded = samples_for,
+    seed: int = 0,
+) -> GroupAdvice:
+    """What becomes of Lemma 5 and Proposition 4 (Kamp et al. 2023) in ``groups`` of ``models``; one a site by default.
+
+    A model's way does not depend on who else travels, so a given model needs as many rounds as without groups. What
+    changes is what is said of models together. Raises PlanError where a group would have no model, or all sites
+    together too few samples.
+    """
+    travelling = sites if models is None else models
+    group_sees = sites_seen_in_groups(sites, contacts, groups, travelling)
+    members = travelling // groups
+    visits = sites_to_visit(samples_needed(error, sqrt(failure)), samples_per_site)
+    bound = rounds_between_aggregations(sites, visits, permute_every, failure, members)
+    walked = simulate_visits(sites, visits, permute_every, rng=rng_for(seed, "visits")).of(members)
+    radon, refused = _radon_of_group(members, parameters, error, failure, samples_needed)
+    return GroupAdvice(
+        groups=groups,
+        members=members,
+        contacts=contacts,
+        traveller_sees=sites_seen(sites, contacts, travelling),
+        group_sees=group_sees,
+        visits=visits,
+        bound=bound,
+        all_members=walked.all(sqrt(failure)),
+        short_together=walked.chance_of_none(bound),
+        noise=sqrt(sites / members),
+        radon=radon,
+        radon_refused=refused,
+    )
+
+
+def _radon_of_group(
+    members: int, parameters: int | None, error: float, failure: float, samples_needed: SamplesNeeded
+) -> tuple[RadonAdvice | None, str]:
+    if parameters is None:
+        return None, ""
+    if members < parameters + 2:
+        return None, f"a Radon point takes {parameters + 2} models, a group has {members}"
+    try:
+        return advise_radon(members, parameters, None, error, failure, samples_needed=samples_needed), ""
+    except PlanError as refusal:
+        return None, str(refusal)
+
+
+def _check_chance(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise PlanError(f"{name} is a number between 0 and 1, both excluded; got {value}")
+
+
+def _check_range(name: str, value: int, sites: int) -> None:
+    if not 1 <= value <= sites:
+        raise PlanError(f"{name} is 1 to the number of sites, {sites}; got {value}")
+
+
+def _expected_seen(sites: int, contacts: int, share: float) -> float:
+    if contacts < 0:
+        raise PlanError(f"contacts is at least 0; got {contacts}")
+    return sites * (1 - (1 - share) ** contacts)
+
+
+def _stays(sites: int, visits: int, rng: np.random.Generator) -> np.ndarray:
+    """The stays, own site included, until each model has been at ``visits`` different sites: (sites,)."""
+    models = np.arange(sites)
+    visited, different, stays = np.zeros((sites, sites), dtype=bool), np.zeros(sites, int), np.zeros(sites, int)
+    where = models  # at home
+    for walked in count(1):
+        different += ~visited[models, where]
+        visited[models, where] = True
+        stays[(stays == 0) & (different == visits)] = walked
+        if stays.all():
+            break
+        where = rng.permutation(sites)
+    return stays
+
+
+def _quantile(rounds: np.ndarray, failure: float) -> int:
+    _check_chance("failure", failure)
+    return int(np.quantile(rounds, 1 - failure, method="inverted_cdf"))

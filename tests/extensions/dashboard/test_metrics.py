@@ -1,0 +1,53 @@
+"""Figures for Prometheus: its grammar, sums that agree with the log, and no word of a site but its name."""
+
+import re
+
+from fedsmall.audit_log import AuditLog
+from fedsmall.extensions.dashboard import page
+from fedsmall.extensions.dashboard.desk import Desk
+from tests.extensions.dashboard.folders import RUN
+from tests.sim.consortium.real_run import NAMES
+
+LABEL = r'[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*"'
+LINE = re.compile(rf"([a-zA-Z_:][\w:]*)(?:\{{({LABEL}(?:,{LABEL})*)\}})? ([-+.\deE]+|NaN)")
+
+
+def figures(desk):
+    """The lines of the text by name and labels; every line must be of Prometheus' grammar."""
+    found, typed = {}, set()
+    for line in page.metrics_text(desk).splitlines():
+        if line.startswith("#"):
+            typed |= {line.split()[2]} if line.startswith("# TYPE ") else set()
+            continue
+        name, labels, value = LINE.fullmatch(line).groups()
+        assert re.sub(r"_(bucket|sum|count)$", "", name) in typed or name in typed
+        assert (name, labels) not in found
+        found[name, labels or ""] = float(value)
+    return found
+
+
+def test_every_line_is_of_the_format_and_a_histogram_adds_up(folder):
+    found = figures(Desk(folder))
+
+    buckets = [v for (name, _), v in found.items() if name == "fedsmall_contact_seconds_bucket"]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == found["fedsmall_contact_seconds_count", f'run="{RUN}"'] == 12
+    assert found["fedsmall_run_state", f'run="{RUN}",state="finished"'] == 1
+    assert sum(v for (name, _), v in found.items() if name == "fedsmall_run_state") == 1
+
+
+def test_answers_and_refusals_are_those_of_the_log(folder):
+    found = figures(Desk(folder))
+    entries = list(AuditLog(folder / "runs" / RUN / "log.jsonl").entries())
+
+    for site in NAMES:
+        own = [entry for entry in entries if entry.get("site") == site]
+        labels = f'run="{RUN}",site="{site}"'
+        assert found["fedsmall_site_answers_total", labels] == sum(e["event"] == "answer" for e in own)
+        assert found["fedsmall_site_bytes_total", labels] == sum(e["bytes"] for e in own if e["event"] == "answer")
+        assert found["fedsmall_site_refusals_total", labels] == sum(e["event"] == "failed" for e in own)
+    assert found["fedsmall_site_refusals_total", f'run="{RUN}",site="ulm"'] == 1
+
+
+def test_no_reason_is_told_and_names_are_quoted():
+    assert page._line("a", {"site": 'x"y\\z\n'}, True) == 'a{site="x\\"y\\\\z\\n"} 1'
