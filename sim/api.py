@@ -111,8 +111,8 @@ class Result:
     def model(self) -> "Module":
         """The common model of the main method (see :meth:`table`) with its first seed, in eval mode.
 
-        It takes samples as the sites saw them, at mean 0 and spread 1 over the federation; :meth:`predict` takes rows as
-        they are.
+        It takes samples as the sites saw them, at mean 0 and spread 1 over the federation; :meth:`predict` takes rows
+        as they are.
         """
         for one in sorted(self.run.done, key=lambda one: one.label != self.run.reference):
             if self.run.model_of(one) is not None:

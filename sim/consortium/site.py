@@ -149,7 +149,8 @@ def up(
 
     ``classic`` programs need a ``port`` of the loopback, and ``insecure`` (plain text) goes with them alone. ``only``
     starts the "station", which needs the data and no network, or the "network" half, which needs no data. The station
-    trains on ``device``. With ``region``, the folder of a region's consortium, the site holds no data and speaks for it.
+    trains on ``device``. With ``region``, the folder of a region's consortium, the site holds no data and speaks for
+    it.
 
     Connections only go out. Raises ValueError, in one line, for: no key, no server, a certificate of another authority
     or name, plain text where TLS is expected, a wrong clock, an unknown key, an expired admission.

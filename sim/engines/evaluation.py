@@ -200,8 +200,8 @@ def said_of(outputs: np.ndarray, federation: Federation) -> Arrays:
     """The predictions of ``outputs`` (samples, outputs) on the common test set, beside the truth, as a run keeps them.
 
     "probabilities" (samples, classes) and "labels" (samples,), or for regression "predictions" and "labels", in the
-    target's unit; "sites" is each sample's site, where the sites held the test set out, and "groups/sex" its subgroup by
-    that column.
+    target's unit; "sites" is each sample's site, where the sites held the test set out, and "groups/sex" its subgroup
+    by that column.
     """
     said = _said(outputs, federation.test.y, federation.task)
     homes = [

@@ -106,7 +106,6 @@ def _visitors(plan: Plan, federation: Federation) -> Visitors | None:
 
 @dataclass(frozen=True)
 class _Work:
-
     plan: Plan
     federation: Federation
     progress: Progress | None
@@ -198,7 +197,8 @@ class _Work:
     def evaluator(self, trainer: Trainer, judge: Judge, sites: Callable[[], Mapping[str, int]]) -> Evaluator:
         """Who evaluates models: this process on the common test set, the sites on all else.
 
-        Where part of a site's model stays at the site, the sites evaluate all. Rounds that are not the best are forgotten.
+        Where part of a site's model stays at the site, the sites evaluate all. Rounds that are not the best are
+        forgotten.
         """
         on_test = None
         if isinstance(trainer, OneModelTrainer):

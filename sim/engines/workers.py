@@ -58,8 +58,8 @@ class ParallelCohort(OneModelTrainer):
     """A cohort that gives the walking of many models to ``workers``.
 
     Plans whose sites remember something (a local rule, moments that stay) are trained in this process: their memory is
-    one for all rows. Numbers are those without workers up to the arithmetic of the batched path, and the same to the bit
-    for the same number of workers.
+    one for all rows. Numbers are those without workers up to the arithmetic of the batched path, and the same to the
+    bit for the same number of workers.
     """
 
     def __init__(self, cohort: Cohort, workers: Workers) -> None:
@@ -185,7 +185,6 @@ class RayWorkers:
 
 
 class _Actor:
-
     def __init__(self, given: Given) -> None:
         _begin(given)
 

@@ -29,8 +29,8 @@ def has_one_test_set(run: Run) -> bool:
 def mean_of(run: Run, group: Sequence[PlanRun], values: Values, metric: str, scale: Scale) -> Interval:
     """The common models' mean over runs with its interval, by the test patients and by seeds.
 
-    The patients are those of one test set, even where each run draws its own. By seeds alone where no predictions of the
-    ``group`` are kept.
+    The patients are those of one test set, even where each run draws its own. By seeds alone where no predictions of
+    the ``group`` are kept.
     """
     mean, mine = list(values.values()), [one for one in group if (one.plan.seed, one.plan.fold) in values]
     told = [run.predictions_of(one) for one in mine]
@@ -51,9 +51,9 @@ def behind_difference(
 ) -> Shared:
     """What the differences between two methods share, for each seed the two runs of ``pairs``.
 
-    The error by patients, by leaving out groups: of one test set in all runs at once. Where each seed draws its own, that
-    of one of them counts by the share of patients that two have in common. Where predictions were not ``kept``, the error
-    by one test set is unknown, and runs on several are corrected by that share alone.
+    The error by patients, by leaving out groups: of one test set in all runs at once. Where each seed draws its own,
+    that of one of them counts by the share of patients that two have in common. Where predictions were not ``kept``,
+    the error by one test set is unknown, and runs on several are corrected by that share alone.
     """
     if not kept or not all("labels" in run.predictions_of(one) for pair in pairs for one in pair):
         return _of_unkept(run, pairs[0][0])

@@ -26,9 +26,10 @@ AREAS = ("auc", "average_precision", "r2", "c_index", "ibs", "kappa")  # shown a
 class TableRow:
     """A method in a table, or the trivial predictor, whose ``method`` is None.
 
-    ``common`` and ``sites`` are over its runs, ``spread`` is the mean spread over sites. ``lead`` is the table's reference
-    minus this method, run by run, :attr:`Table.whose` models both; None where one has none. ``ahead`` is this method minus
-    the trivial predictor; seeds and test samples must both bear it out. ``contacts`` and ``bytes_sent`` are of one run.
+    ``common`` and ``sites`` are over its runs, ``spread`` is the mean spread over sites. ``lead`` is the table's
+    reference minus this method, run by run, :attr:`Table.whose` models both; None where one has none. ``ahead`` is this
+    method minus the trivial predictor; seeds and test samples must both bear it out. ``contacts`` and ``bytes_sent``
+    are of one run.
     """
 
     label: str

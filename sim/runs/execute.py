@@ -80,10 +80,10 @@ def execute(
     """Run all plans of ``scenario``; the run is in ``folder``, where one is given, after each of them.
 
     Interrupted once (Ctrl-C), the plan that is running ends after its next contact and the rest is not run. A plan that
-    fails is a row with its reason (:attr:`Run.failed`), and the others run. ``data`` builds a plan's federation; without
-    it, its task does. ``options`` are the engine's; the device is by default the scenario's.
-    ``processes`` share the plans; None is as many as pay. With more than one, a program's own lines must stand behind
-    ``if __name__ == "__main__":``, for the processes import it anew.
+    fails is a row with its reason (:attr:`Run.failed`), and the others run. ``data`` builds a plan's federation;
+    without it, its task does. ``options`` are the engine's; the device is by default the scenario's. ``processes``
+    share the plans; None is as many as pay. With more than one, a program's own lines must stand behind ``if __name__
+    == "__main__":``, for the processes import it anew.
 
     Raises PlanError or DataError before anything trains or is written.
     """
@@ -210,9 +210,9 @@ def run_side_by_side(
 ) -> Iterator[tuple[int, Ended | Failed]]:
     """The index of each plan and its result, as they are done.
 
-    Once interrupted, no further plan begins. ``moved`` gets the number of rounds that all plans have done. ``build`` must
-    be picklable. Where a process is killed, as when memory runs out, the unfinished plans are tried again one after the
-    other, each in a process of its own: so the one that cannot be run is found, and the others are run.
+    Once interrupted, no further plan begins. ``moved`` gets the number of rounds that all plans have done. ``build``
+    must be picklable. Where a process is killed, as when memory runs out, the unfinished plans are tried again one
+    after the other, each in a process of its own: so the one that cannot be run is found, and the others are run.
     """
     left, done = dict(enumerate(plans)), 0
     work = partial(_work, engine=engine, options=options, first=plans[0], own_models=own_models)

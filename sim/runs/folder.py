@@ -461,8 +461,8 @@ def curve_rows(plan: Plan, evaluations: Sequence[dict[str, Any]]) -> list[dict[s
 def packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str] = ()) -> list[Stored]:
     """The common model or Central's, then the distilled one, then the sites' own and their visitors.
 
-    ``row`` is the plan's in the summary. Empty where sites have models of their own that nobody else has whole, or nothing
-    is known of the data.
+    ``row`` is the plan's in the summary. Empty where sites have models of their own that nobody else has whole, or
+    nothing is known of the data.
     """
     if record.preparation is None or record.task is None or has_own_models(record.plan):
         return []

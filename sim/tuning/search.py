@@ -85,8 +85,8 @@ def to_its_end(plan: Plan) -> Plan:
 def by_routes(plan: Plan, federation: Federation) -> Plan | None:
     """The plan with its models on routes, judged on the way; None where they cannot travel so.
 
-    By default five routes, or as many as there are groups, and no more than models: routes that take turns at fewer sites
-    train less in so many rounds than the method does without them.
+    By default five routes, or as many as there are groups, and no more than models: routes that take turns at fewer
+    sites train less in so many rounds than the method does without them.
     """
     method, sites = plan.method, len(federation.names)
     if method.validation is None and method.travelling(sites) < 2:
@@ -169,9 +169,9 @@ def search(
 ) -> list[Try]:
     """All tries of a search over ``rates`` for every method of the scenario, seed by seed until the choices are stable.
 
-    There are at least ``least_seeds``. ``by`` is as in :func:`judged_by`, ``metric`` as in :func:`measure_of`; the score
-    is the common model's, or the mean over the sites, negated for a loss or an error.
-    ``on_seed(seed, tries)`` is called after each seed.
+    There are at least ``least_seeds``. ``by`` is as in :func:`judged_by`, ``metric`` as in :func:`measure_of`; the
+    score is the common model's, or the mean over the sites, negated for a loss or an error. ``on_seed(seed, tries)`` is
+    called after each seed.
     """
     by = judged_by(scenario, by)
     if not rates:
@@ -205,8 +205,8 @@ def search(
 def choose(tries: Sequence[Try], metric: str | None = None) -> dict[str, RateChoice]:
     """The rate of each method: the best mean score, ties to the smaller rate.
 
-    A smaller rate ties with the best one when its paired shortfall is within one standard error of zero. With ``metric``,
-    scores are in its own sign, in intervals within its range.
+    A smaller rate ties with the best one when its paired shortfall is within one standard error of zero. With
+    ``metric``, scores are in its own sign, in intervals within its range.
     """
     labels = dict.fromkeys(t.label for t in tries)
     return {label: _choice(label, [t for t in tries if t.label == label], metric) for label in labels}
