@@ -104,7 +104,7 @@ class Result:
     @property
     def models(self) -> dict[tuple[str, int], dict[str, np.ndarray]]:
         """The common models at the end, as arrays by name, by method and seed."""
-        models = {(one.label, one.plan.seed): self.run.model_of(one) for one in self.run.done}
+        models = {(plan_run.label, plan_run.plan.seed): self.run.model_of(plan_run) for plan_run in self.run.done}
         return {key: model for key, model in models.items() if model is not None}
 
     @property
@@ -114,9 +114,9 @@ class Result:
         It takes samples as the sites saw them, at mean 0 and spread 1 over the federation; :meth:`predict` takes rows
         as they are.
         """
-        for one in sorted(self.run.done, key=lambda one: one.label != self.run.reference):
-            if self.run.model_of(one) is not None:
-                return module(self.run, one)
+        for plan_run in sorted(self.run.done, key=lambda plan_run: plan_run.label != self.run.reference):
+            if self.run.model_of(plan_run) is not None:
+                return module(self.run, plan_run)
         raise PlanError("no method of this run ends with a common model")
 
     def predictor(
@@ -135,9 +135,9 @@ class Result:
         trained there, which ``keep="sites"`` keeps; ``distilled`` for the one that was made of several.
         """
         from fedsmall.package.predictor import together
-        from fedsmall.sim.runs.chosen import chosen, whose_is
+        from fedsmall.sim.runs.chosen import choose_packages, whose_is
 
-        return together(chosen(self.run, method, seed, whose_is(site, visitors, distilled)))
+        return together(choose_packages(self.run, method, seed, whose_is(site, visitors, distilled)))
 
     def predict(
         self, rows: Any, method: str | None = None, seed: int | None = None, *, sheet: str | None = None
@@ -153,12 +153,12 @@ class Result:
 
         model = self.predictor(method, seed)
         package, answers = model.package, model.answers(rows, sheet=sheet)
-        told = answers.together.reshape(len(answers.together), -1)
-        table = pandas.DataFrame(told, columns=list(package.columns) or None)
+        values = answers.together.reshape(len(answers.together), -1)
+        table = pandas.DataFrame(values, columns=list(package.columns) or None)
         if package.kind == "classes":
             table.insert(0, "class", np.array(package.class_names)[answers.named])
         if package.kind == "times":
-            table.insert(0, f"mean_{package.target}", mean_time(told, np.array(package.cuts)))
+            table.insert(0, f"mean_{package.target}", mean_time(values, np.array(package.cuts)))
         if len(answers.each) > 1:
             table["spread"] = answers.spread
         return table.assign(notes=["; ".join(notes) for notes in answers.rows.notes])
@@ -166,25 +166,25 @@ class Result:
     @property
     def summary(self) -> list[dict[str, Any]]:
         """The rows of summary.json."""
-        return [one.row for one in self.run.done]
+        return [plan_run.row for plan_run in self.run.done]
 
     def __repr__(self) -> str:
         return f"Result of {self.run.scenario.name}: {len(self.run.done)} of {len(self.run.plans)} plans"
 
     def __str__(self) -> str:
-        from fedsmall.sim.report.terminal import failures, grid, noted
+        from fedsmall.sim.report.terminal import failures, grid, note_lines
 
         console = Console(record=True, width=120, file=StringIO())
         console.print(grid(table(self.run), self.run.scenario.name))
-        return console.export_text() + "\n".join([*sentences(self.run), *noted(self.run), *failures(self.run)])
+        return console.export_text() + "\n".join([*sentences(self.run), *note_lines(self.run), *failures(self.run)])
 
     def _repr_html_(self) -> str:
         from fedsmall.sim.report.figures import svg
         from fedsmall.sim.report.html import table_of
-        from fedsmall.sim.report.terminal import failures, noted
+        from fedsmall.sim.report.terminal import failures, note_lines
 
-        said = [*sentences(self.run), *stop_sentences(self.run), *noted(self.run), *failures(self.run)]
-        words = "".join(f"<p>{escape(sentence)}</p>" for sentence in said)
+        lines = [*sentences(self.run), *stop_sentences(self.run), *note_lines(self.run), *failures(self.run)]
+        words = "".join(f"<p>{escape(sentence)}</p>" for sentence in lines)
         drawn = (
             f'<div style="--rule: #8888">{svg(self.figure("overview"), "every method")}</div>' if self.run.done else ""
         )
@@ -219,7 +219,7 @@ def run(
 
     Raises PlanError or DataError, before anything trains, for what cannot be run.
     """
-    asked, data = _asked(scenario, sites, test, methods, settings)
+    asked, data = _scenario_from(scenario, sites, test, methods, settings)
     console = Console(stderr=True, highlight=False)
     made = execute(
         asked,
@@ -242,29 +242,29 @@ def _png(figure: "Figure") -> bytes:
     return picture.getvalue()
 
 
-def module(run: Run, one: PlanRun) -> "Module":
+def module(run: Run, plan_run: PlanRun) -> "Module":
     """The common model of one plan as a torch module in eval mode; PlanError where sites share only a part of one.
 
     The models of groups are one module that answers for them together.
     """
     from fedsmall.package.predictor import build
 
-    if has_own_models(one.plan):
+    if has_own_models(plan_run.plan):
         raise PlanError("sites have models of their own here; `models` holds the arrays of the layers that they share")
     fields: dict[str, Any] = {
-        name: tuple(each) if isinstance(each, list) else each for name, each in run.about["task"].items()
+        name: tuple(fact) if isinstance(fact, list) else fact for name, fact in run.about["task"].items()
     }
-    method, plan = one.plan.method, one.plan
+    method, plan = plan_run.plan.method, plan_run.plan
     design = Architecture(model=plan.model, options=plan.model_options, together=method.together)
     design = design.model_copy(update={"members": 1 if method.is_ensemble else None})  # how many, the arrays say
-    return build(design, Task(**fields), run.model_of(one) or {}, plan.dtype)
+    return build(design, Task(**fields), run.model_of(plan_run) or {}, plan.dtype)
 
 
-def _asked(
+def _scenario_from(
     scenario: Any, sites: Any, test: Any, methods: Sequence[str | Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> tuple[Scenario, Build | None]:
     """The scenario, and what builds its data where that is given in Python."""
-    named = [{"name": each} if isinstance(each, str) else dict(each) for each in methods]
+    named = [{"name": method} if isinstance(method, str) else dict(method) for method in methods]
     if isinstance(sites, int):
         sites, settings = None, {**settings, "sites": sites}
     if sites is None and (isinstance(scenario, Mapping) or (scenario is None and "task" in settings)):

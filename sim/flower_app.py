@@ -53,8 +53,8 @@ def main(grid: Grid, context: Context) -> None:
     print_run(console, run)
     console.print(f"\nRun: {run.folder}", markup=False)
     console.print(f"Report: {report_of(run)}", markup=False)
-    for one in run.done:
-        if (weights := run.weights_of(one)) is not None:
+    for plan_run in run.done:
+        if (weights := run.weights_of(plan_run)) is not None:
             console.print(f"Model: {weights}", markup=False)
 
 
@@ -112,12 +112,12 @@ def run_one(grid: Grid, plan: Plan, federation: Federation, say: Tell) -> RunRec
 
 def tell(console: Console, plan: Plan, contact: Contact, evaluation: Evaluation | None) -> None:
     """Print what a contact was, and what models are worth after it."""
-    worth = [f"{whose} {_worth(metrics)}" for whose, metrics in _judged(evaluation) if metrics]
+    worth = [f"{whose} {_worth(metrics)}" for whose, metrics in _metrics_by_model(evaluation) if metrics]
     where = f"{called(plan)}: round {contact.t} of {plan.rounds}, {DOES[contact.action]}"
     console.print("; ".join([where, *worth]), markup=False)
 
 
-def _judged(evaluation: Evaluation | None) -> list[tuple[str, dict[str, float]]]:
+def _metrics_by_model(evaluation: Evaluation | None) -> list[tuple[str, dict[str, float]]]:
     if evaluation is None:
         return []
     means = {name.removesuffix("_mean"): value for name, value in evaluation.sites.items() if name.endswith("_mean")}

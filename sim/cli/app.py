@@ -32,12 +32,12 @@ class LazyCommand(click.Command):
 
     def real(self) -> click.Command:
         """The command itself."""
-        found = self.entry.load()
-        if not isinstance(found, typer.Typer):
+        target = self.entry.load()
+        if not isinstance(target, typer.Typer):
             app = typer.Typer(add_completion=False)
-            app.command(self.name, help=found.__doc__)(found)
-            found = app
-        command = with_whole_help(typer.main.get_command(found))
+            app.command(self.name, help=target.__doc__)(target)
+            target = app
+        command = with_whole_help(typer.main.get_command(target))
         command.name = self.name
         return command
 
@@ -52,7 +52,11 @@ def with_whole_help(command: click.Command) -> click.Command:
         for inner in command.commands.values():
             with_whole_help(inner)
     command.help = "\n\n".join(one_line(paragraph) for paragraph in (command.help or "").split("\n\n"))
-    arguments = [each for each in command.params if isinstance(each, typer.core.TyperArgument) and not each.help]
+    arguments = [
+        parameter
+        for parameter in command.params
+        if isinstance(parameter, typer.core.TyperArgument) and not parameter.help
+    ]
     hints = get_type_hints(command.callback, include_extras=True) if arguments else {}
     for argument in arguments:
         argument.help = _help_of(hints.get(str(argument.name)))
@@ -60,7 +64,7 @@ def with_whole_help(command: click.Command) -> click.Command:
 
 
 def _help_of(annotation: Any) -> str | None:
-    notes = [each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, typer.models.ArgumentInfo)]
+    notes = [note for note in getattr(annotation, "__metadata__", ()) if isinstance(note, typer.models.ArgumentInfo)]
     return notes[0].help if notes else None
 
 

@@ -156,14 +156,13 @@ def _verify(folder: Path, run: str, copies: list[Path]) -> None:
     faults, home = log_check.check_run(folder, run), runs.run_home(folder, run)
     entries = list(AuditLog(home / "log.jsonl").entries())
     for path in copies if not faults else ():
-        site, own = log_check.read_site_log(path)
+        site, lines = log_check.read_site_log(path)
         key = folder / "sites" / f"{site}.pub"
         if not key.exists():
             raise ValueError(f"{path.name} is the log of {site!r}, of which this consortium holds no key")
-        faults += log_check.between(site, own, entries, key.read_bytes())
-        say(
-            f"{path.name}, of {site}: {log_check.lost(site, own, entries)} answers left it and are not in the run's log"
-        )
+        faults += log_check.between(site, lines, entries, key.read_bytes())
+        lost = log_check.lost(site, lines, entries)
+        say(f"{path.name}, of {site}: {lost} answers left it and are not in the run's log")
     for fault in faults:
         say(fault, "red")
     if faults:
@@ -182,12 +181,12 @@ def follow(folder: Path, run: str, number: int, detach: bool) -> None:
     if detach:
         say(f"{run} is on its way; `fedsmall status` shows how it goes")
         return
-    last, said = -1, ""
+    last, last_line = -1, ""
 
     def waits(line: str) -> None:
-        nonlocal said
-        if line != said:
-            said = line
+        nonlocal last_line
+        if line != last_line:
+            last_line = line
             say(f"{run} waits for {line}" if line else f"{run} waits for nobody any more")
 
     def progress(at: dict[str, Any]) -> None:
@@ -215,15 +214,17 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
     for event in outcome["events"]:
         say(f"round {event['t']}: {event['site']} {event['kind']}: {event['reason']}")
     evaluations = outcome["evaluations"] or [{}]
-    judged = next((each for each in evaluations if each.get("t") == outcome.get("chosen")), evaluations[-1])
+    judged = next(
+        (evaluation for evaluation in evaluations if evaluation.get("t") == outcome.get("chosen")), evaluations[-1]
+    )
     if chosen := outcome.get("chosen"):
         say(f"ended after round {evaluations[-1]['t']}; the model is that of round {chosen}, of the lowest loss")
     common = judged.get("common") or {}
     measured = ", ".join(f"{name} {value:.3f}" for name, value in common.items())
     say(f"finished after {outcome['contacts']} contacts, {outcome['bytes_sent']} bytes of models.")
     say(f"the common model on what the sites held out: {measured or 'nothing was held out'}")
-    if found := judged.get("validation"):
-        say(expectation([found]))
+    if validation := judged.get("validation"):
+        say(expectation([validation]))
     left = [name for name in ("model.safetensors", "packages", "outcome.json", "log.jsonl") if (home / name).exists()]
     say(f"in {home}: {', '.join(left)}")
     say(f"Report: {_page(home)}")

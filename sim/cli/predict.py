@@ -77,17 +77,19 @@ def export(
     look_in(Path.cwd())
     from fedsmall.package import export as exporting
 
-    found = packages(model, method, seed, site, visitors, distilled)
-    if len(found) > 1:
-        seeds = ", ".join(str(one.package.seed) for one in found)
-        raise ValueError(f"a file holds one model, and this run has several of {found[0].package.label}: seeds {seeds}")
+    stored = packages(model, method, seed, site, visitors, distilled)
+    if len(stored) > 1:
+        seeds = ", ".join(str(model_of_seed.package.seed) for model_of_seed in stored)
+        raise ValueError(
+            f"a file holds one model, and this run has several of {stored[0].package.label}: seeds {seeds}"
+        )
     ending = exporting.ENDINGS.get(form, "")
     path = out or Path(model.resolve().name.removesuffix(".zip") + ending)
     if path.exists():
         raise ValueError(f"{path} is there already; it is not written over")
-    exporting.export(found[0], path, form)
-    say(f"{path}: {found[0].package.name}, {found[0].package.label}, seed {found[0].package.seed}")
-    form_of = found[0].package.preparation.form
+    exporting.export(stored[0], path, form)
+    say(f"{path}: {stored[0].package.name}, {stored[0].package.label}, seed {stored[0].package.seed}")
+    form_of = stored[0].package.preparation.form
     if form != "zip" and form_of.kind == "table":
         say(f"its rows are {len(form_of.feature_names)} numbers, in this order: {json.dumps(form_of.feature_names)}")
 
@@ -97,7 +99,7 @@ def packages(
 ) -> list[Any]:
     """The package at ``model``, or those of a run that are meant."""
     from fedsmall.package.store import is_package, read
-    from fedsmall.sim.runs.chosen import chosen, whose_is
+    from fedsmall.sim.runs.chosen import choose_packages, whose_is
     from fedsmall.sim.runs.folder import read as read_run
 
     whose = whose_is(site, visitors, distilled)
@@ -108,13 +110,13 @@ def packages(
                 "run"
             )
         return [read(model)]
-    return chosen(read_run(complete_folder(model)), method, seed, whose)
+    return choose_packages(read_run(complete_folder(model)), method, seed, whose)
 
 
 def _who(stored: list[Any]) -> str:
     """One line that names the models that answer."""
     package = stored[0].package
-    seeds = ", ".join(dict.fromkeys(str(one.package.seed) for one in stored))
+    seeds = ", ".join(dict.fromkeys(str(model.package.seed) for model in stored))
     whose = f", the model of {package.whose}"
     if package.whose.startswith(OF_VISITORS) or package.whose == DISTILLED:
         whose = f", {package.whose}"
@@ -127,14 +129,14 @@ def _who(stored: list[Any]) -> str:
 def _table(stored: list[Any], answers: Any, column: str | None) -> tuple[list[str], list[dict[str, Any]]]:
     package, rows = stored[0].package, answers.rows
     first = column or ("image" if package.preparation.form.kind == "images" and rows.names[0] != "1" else "row")
-    names = rows.names if column is None else _named(rows.table, column)
+    names = rows.names if column is None else _column_values(rows.table, column)
     if package.kind == "times":
-        said = _curves(package, answers.together)
+        predictions = _curves(package, answers.together)
     elif package.numbers:
         numbers = answers.together.reshape(len(names), -1)
-        said = [{name: repr(float(v)) for name, v in zip(package.columns, row, strict=True)} for row in numbers]
+        predictions = [{name: repr(float(v)) for name, v in zip(package.columns, row, strict=True)} for row in numbers]
     else:
-        said = [
+        predictions = [
             {"class": package.class_names[place]}
             | {name: repr(float(p)) for name, p in zip(package.columns, row, strict=True)}
             for place, row in zip(answers.named, answers.together, strict=True)
@@ -142,7 +144,9 @@ def _table(stored: list[Any], answers: Any, column: str | None) -> tuple[list[st
     more: list[dict[str, Any]] = [{"notes": "; ".join(notes)} for notes in rows.notes]
     if len(answers.each) > 1:
         more = [{"spread": repr(float(far))} | note for far, note in zip(answers.spread, more, strict=True)]
-    table = [{first: name} | one | other for name, one, other in zip(names, said, more, strict=True)]
+    table = [
+        {first: name} | prediction | other for name, prediction, other in zip(names, predictions, more, strict=True)
+    ]
     return list(table[0]), table
 
 
@@ -160,7 +164,7 @@ def _curves(package: Any, survival: Any) -> list[dict[str, str]]:
     ]
 
 
-def _named(table: Any, column: str) -> list[str]:
+def _column_values(table: Any, column: str) -> list[str]:
     from fedsmall.data.preparation import need
     from fedsmall.errors import DataError
 

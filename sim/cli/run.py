@@ -82,8 +82,8 @@ def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", sh
     from fedsmall.sim.runs.folder import read_all
 
     runs = read_all(complete_folder(folder))
-    for one in runs:
-        print_run(console, one)
+    for run in runs:
+        print_run(console, run)
     title = folder.resolve().name if len(runs) > 1 else runs[0].scenario.name
     console.print(f"\nReport: {write_report(folder, runs, title)}")
 
@@ -101,8 +101,8 @@ def compare(
 
     runs = [run for folder in folders for run in read_all(complete_folder(folder))]
     merged = merge(runs)
-    for one in merged:
-        print_run(console, one)
+    for merged_run in merged:
+        print_run(console, merged_run)
     if out is not None:
         path = write_report(out, merged, "Runs compared", f"{len(runs)} runs, side by side.")
         console.print(f"\nReport: {path}")
@@ -142,12 +142,14 @@ def demo(
     asked = [load(scenarios()[name]) for name in NAMES]
     if engine != "cohort":
         console.print(f"The engine {engine} trains site after site: one seed instead of {len(asked[0].seeds)}.")
-        asked = [Scenario(**{**one.model_dump(), "seeds": SLOW_SEEDS, "evaluate_every": 50}) for one in asked]
+        asked = [Scenario(**{**scenario.model_dump(), "seeds": SLOW_SEEDS, "evaluate_every": 50}) for scenario in asked]
     done = []
-    for one in asked:
-        watching = watcher(console, one.plans(), one.name)
+    for scenario in asked:
+        watching = watcher(console, scenario.plans(), scenario.name)
         done.append(
-            execute(one, folder / one.name.replace(" ", "_"), engine=engine, watcher=watching, processes=processes)
+            execute(
+                scenario, folder / scenario.name.replace(" ", "_"), engine=engine, watcher=watching, processes=processes
+            )
         )
         print_run(console, done[-1])
         console.print()

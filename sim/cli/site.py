@@ -135,8 +135,8 @@ def approve(
     """Say yes or no to a run that waits here, because the policy has `approve = true`; shows what it is first."""
     site = site_of(kit, home)
     if not run:
-        for each in consent.requests(site.home):
-            say(f"{each.run}: {each.verdict}; it asked first at {each.asked}")
+        for question in consent.requests(site.home):
+            say(f"{question.run}: {question.verdict}; it asked first at {question.asked}")
         return
     if yes and no:
         raise ValueError("either --yes or --no")
@@ -146,8 +146,8 @@ def approve(
         say(f"  {line}")
     answer = yes or (not no and typer.confirm(f"May {run} train at {site.card.site}, and what is said above leave?"))
     consent.decide(site.home, request, answer)
-    told = "approved; the coordinator asks again by itself" if answer else "refused, and that is remembered"
-    say(f"{run} is {told}.")
+    words = "approved; the coordinator asks again by itself" if answer else "refused, and that is remembered"
+    say(f"{run} is {words}.")
 
 
 def down(kit: Kit = HERE, home: Home = None) -> None:
@@ -210,7 +210,7 @@ def package(
     if own and visitors:
         raise PlanError("--own and --visitors each mean other models; give one of them")
     site, what = site_of(kit, home), VISITORS if visitors else OWN_MODEL if own else COMMON
-    with _opened(kit):
+    with _open_kit(kit):
         stored = kept(run_folder(site.home / RUNS, run), what)
     if stored is None:
         SiteLog(site.home, site.card.site).of_run(run)
@@ -241,12 +241,14 @@ def report(
     from fedsmall.sim.runs.files import write
 
     site = site_of(kit, home)
-    own = own_run(site.home, policy_of(kit), site.card.site, run)
-    path = out or Path(f"{run}-at-{own.site}.html")
+    run_here = own_run(site.home, policy_of(kit), site.card.site, run)
+    path = out or Path(f"{run}-at-{run_here.site}.html")
     if path.exists():
         raise ValueError(f"{path} is there already; it is not written over")
-    write(path, page(own).encode(), OWNERS_ALONE)
-    say(f"{path}: {len(own.sent)} messages left {own.site} in {run}, {own.size} bytes of models and sums")
+    write(path, page(run_here).encode(), OWNERS_ALONE)
+    say(
+        f"{path}: {len(run_here.sent)} messages left {run_here.site} in {run}, {run_here.size} bytes of models and sums"
+    )
 
 
 def predictions(
@@ -266,7 +268,7 @@ def predictions(
         raise PlanError(f"{path} is there already; it is not written over")
     if not file.exists():
         raise PlanError(f"of {run!r} there are no predictions here: it is not over, or they are another site's")
-    with _opened(kit):
+    with _open_kit(kit):
         content = unseal(file.read_bytes())
     write(path, content, OWNERS_ALONE)
     say(f"{path}: {len(content.splitlines()) - 1} patients. It is no medical device.")
@@ -336,7 +338,7 @@ def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
     say(f"{result.lines} lines hold; the last is {result.head}")
 
 
-def _opened(kit: Path) -> AbstractContextManager[None]:
+def _open_kit(kit: Path) -> AbstractContextManager[None]:
     """Within it, the site's files are decrypted by the key that its policy names, if any."""
     from fedsmall.clients.shelf import sealed_by
 

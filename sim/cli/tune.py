@@ -79,7 +79,10 @@ def tune(
         tried = spaced_rates(min(tried), max(tried), draws, seed=0)
     options = {"by": by, "engine": engine, "device": device, "data_root": data_root, "most_seeds": seeds}
     metric = measure_of(plain[""], by, metric or (item.metric if item else None), data_root)
-    tries = {variant: _searched(variant, one, tried, metric, **options) for variant, one in asked.items()}
+    tries = {
+        variant: _search_variant(variant, scenario_of_variant, tried, metric, **options)
+        for variant, scenario_of_variant in asked.items()
+    }
     path = out or (item.kept_search if item else Path(f"tune-{Path(scenario).stem}.csv"))
     save(path, tries)
     folder = item.figures if item and out is None else path.parent
@@ -96,7 +99,9 @@ def _check_item(of_item: bool, write: Path | None, tries_of: list[str] | None) -
         raise PlanError(f"{write} exists already; choose another with --write, or remove it")
 
 
-def _searched(variant: str, scenario: "Scenario", tried: Sequence[float], metric: str, **options: Any) -> "list[Try]":
+def _search_variant(
+    variant: str, scenario: "Scenario", tried: Sequence[float], metric: str, **options: Any
+) -> "list[Try]":
     """All runs of one variant's search, with a line for each seed and a table at the end."""
     from fedsmall.sim.tuning.search import choose, search
 
@@ -117,8 +122,8 @@ def _finish(path: Path, write_to: Path | None, scenario: "Scenario", tries: "lis
     from fedsmall.sim.tuning.search import choose, with_rates
 
     for method, (settings, lr) in whole.taken(tries).items() if whole is not None else ():
-        told = ", ".join(f"{key} = {value}" for key, value in {**settings, "lr": f"{lr:g}"}.items())
-        console.print(f"{method}: {told}")
+        settings_text = ", ".join(f"{key} = {value}" for key, value in {**settings, "lr": f"{lr:g}"}.items())
+        console.print(f"{method}: {settings_text}")
     console.print(f"\nSearch: {path}")
     if write_to is not None:
         rates_of = {label: choice.lr for label, choice in choose(tries).items()}
@@ -160,9 +165,9 @@ def _show(choices: "dict[str, RateChoice]", metric: str) -> None:
     table = Table("method", "rate", "rounds", head, "note", box=None, header_style="dim", pad_edge=False)
     for label, choice in choices.items():
         score = choice.scores[choice.lr]
-        told = (_value(each, metric) for each in (score.mean, score.low, score.high))
+        shown = (_value(number, metric) for number in (score.mean, score.low, score.high))
         note = "at the edge of what was tried" if choice.at_the_edge else ""
-        table.add_row(label, f"{choice.lr:g}", str(choice.rounds or "all"), "{} [{}, {}]".format(*told), note)
+        table.add_row(label, f"{choice.lr:g}", str(choice.rounds or "all"), "{} [{}, {}]".format(*shown), note)
     console.print(table)
 
 

@@ -65,13 +65,13 @@ def dial(address: str, authority: Path) -> Dialled:
             shown = answer.extensions["network_stream"].get_extra_info("ssl_object").getpeercert()
             when = answer.headers.get("Date")
     except httpx.HTTPError as error:
-        raise ValueError(_explained(error, address)) from None
+        raise ValueError(_explain_error(error, address)) from None
     now = (before + time.time()) / 2
     left = int((ssl.cert_time_to_seconds(str(shown["notAfter"])) - time.time()) // DAY_S)
     return Dialled(left, None if when is None else now - (parsedate_to_datetime(when).timestamp() + UNSEEN_S))
 
 
-def _explained(error: httpx.HTTPError, address: str) -> str:
+def _explain_error(error: httpx.HTTPError, address: str) -> str:
     """What is wrong, in words that say who must mend it."""
     root, proxy = _system_error(error), proxy_of(address)
     if isinstance(error, httpx.ProxyError):

@@ -45,37 +45,37 @@ MODEL_FILE = "model.safetensors"
 OTHER_ROWS = "The hospitals do not all read their rows alike, so no model was packaged."
 
 
-def write_run(folder: Path, told: Told) -> Run:
-    """Write the files of a run into ``folder``, which holds its sheet, log and model; ``told`` is its outcome.json."""
+def write_run(folder: Path, outcome: Told) -> Run:
+    """Write the files of a run into ``folder``, with its sheet, log and model; ``outcome`` is outcome.json."""
     sheet = RunSheet.model_validate_json((folder / "sheet.json").read_text())
     log = run_log(AuditLog(folder / "log.jsonl").entries())
-    task = task_from(told["task"]) if told.get("task") else None  # outcomes of earlier releases hold none
-    evaluations = [_pooled(Evaluation(**each), task) for each in told["evaluations"]]
-    evaluations = [each for each in evaluations if each.common or each.sites]
-    last = _judged_last(told).get("told", {})
-    sums = {site: sums_from_json(said["sums"]) for site, said in sorted(last.items()) if "sums" in said}
-    y = _held_out(add_sums(sums.values()))
-    plan = sheet.plan.model_copy(update={"route_seed": told["plan"].get("route_seed")})
+    task = task_from(outcome["task"]) if outcome.get("task") else None  # outcomes of earlier releases hold none
+    evaluations = [_pool_sums(Evaluation(**evaluation), task) for evaluation in outcome["evaluations"]]
+    evaluations = [evaluation for evaluation in evaluations if evaluation.common or evaluation.sites]
+    last = _last_evaluation(outcome).get("told", {})
+    sums = {site: sums_from_json(reply["sums"]) for site, reply in sorted(last.items()) if "sums" in reply}
+    y = _held_out_classes(add_sums(sums.values()))
+    plan = sheet.plan.model_copy(update={"route_seed": outcome["plan"].get("route_seed")})
     scenario = of_plan(plan, sheet.about)
     if task is not None:
         scenario = scenario.model_copy(update={"metric": _metric(plan, task, y)})
     plan = plan.model_copy(update={"metric": scenario.metric})
-    run = Run(scenario, [plan], folder, about=_about(sheet, told, log, last))
+    run = Run(scenario, [plan], folder, about=_about(sheet, outcome, log, last))
     write(folder / "scenario.toml", as_toml(scenario))
-    write_json(folder / "plans.json", [each.model_dump(mode="json") for each in run.plans])
-    record = _record(folder, plan, told, task, [replace(each, told={}) for each in evaluations], log)
+    write_json(folder / "plans.json", [planned.model_dump(mode="json") for planned in run.plans])
+    record = _record(folder, plan, outcome, task, [replace(evaluation, told={}) for evaluation in evaluations], log)
     if record.model is not None and record.preparation is None and task is not None and not has_own_models(plan):
         run.about["notes"].append(OTHER_ROWS)
-    one = run.add(0, record, trivial_for(y, task) if task is not None and len(y) else None)
-    one.row["real"] = _real(sheet, told, log, last)
+    plan_run = run.add(0, record, trivial_for(y, task) if task is not None and len(y) else None)
+    plan_run.row["real"] = _real(sheet, outcome, log, last)
     _write_whole(folder, record)
     if task is not None and sums:
-        one.row["real"]["judged"] = _judged(judged_at_home(sums, task), last)
+        plan_run.row["real"]["judged"] = _shown_metrics(judged_at_home(sums, task), last)
     run.save()
     return run
 
 
-def _judged(shown: dict[str, Any], last: Told) -> dict[str, Any]:
+def _shown_metrics(shown: dict[str, Any], last: Told) -> dict[str, Any]:
     """The sums that a page needs; where single sites' are hidden, the totals and the number of sites."""
     if TOGETHER not in last:
         return shown
@@ -89,37 +89,40 @@ def _write_whole(folder: Path, record: RunRecord) -> None:
         write(path, save(record.model))
 
 
-def _judged_last(told: Told) -> Told:
-    every = told["evaluations"] or [{}]
-    return next((each for each in every if told.get("chosen") and each["t"] == told["chosen"]), every[-1])
+def _last_evaluation(outcome: Told) -> Told:
+    every = outcome["evaluations"] or [{}]
+    return next(
+        (evaluation for evaluation in every if outcome.get("chosen") and evaluation["t"] == outcome["chosen"]),
+        every[-1],
+    )
 
 
 def complete(folder: Path) -> None:
     """Write the files of a run of an earlier release, which wrote none. PlanError where it is not finished."""
     try:
-        told = json.loads((folder / "outcome.json").read_text())
+        outcome = json.loads((folder / "outcome.json").read_text())
     except FileNotFoundError:
         raise PlanError(
             f"{folder} is a run over real sites that is not finished; `fedsmall status` shows how it goes"
         ) from None
-    write_run(folder, told)
+    write_run(folder, outcome)
 
 
-def _pooled(evaluation: Evaluation, task: Task | None) -> Evaluation:
+def _pool_sums(evaluation: Evaluation, task: Task | None) -> Evaluation:
     """The evaluation by the sums of all sites, once all that evaluated have told them.
 
     Until then the common model's metrics are means of the sites' own, which is not the AUC of all patients.
     """
-    said = {site: told["sums"] for site, told in evaluation.told.items() if "sums" in told}
-    judged = {TOGETHER} if TOGETHER in said else set(evaluation.extra.get("held_out", {}))
-    if task is None or not said or set(said) != judged:
+    sums = {site: reply["sums"] for site, reply in evaluation.told.items() if "sums" in reply}
+    judged = {TOGETHER} if TOGETHER in sums else set(evaluation.extra.get("held_out", {}))
+    if task is None or not sums or set(sums) != judged:
         return evaluation
-    found = metrics_of_sums(add_sums(sums_from_json(said[site]) for site in sorted(said)), task)
+    metrics = metrics_of_sums(add_sums(sums_from_json(sums[site]) for site in sorted(sums)), task)
     common = evaluation.common or {}
-    return replace(evaluation, common=common | {name: found[name] for name in found if name in common})
+    return replace(evaluation, common=common | {name: metrics[name] for name in metrics if name in common})
 
 
-def _held_out(sums: Arrays) -> np.ndarray:
+def _held_out_classes(sums: Arrays) -> np.ndarray:
     """The classes of the patients in the sums, (samples,), in no order; empty for regression."""
     if CALLED not in sums:
         return np.zeros(0, dtype=np.int64)
@@ -135,7 +138,7 @@ def _metric(plan: Plan, task: Task, y: np.ndarray) -> str:
 
 
 def _record(
-    folder: Path, plan: Plan, told: Told, task: Task | None, evaluations: list[Evaluation], log: RunLog
+    folder: Path, plan: Plan, outcome: Told, task: Task | None, evaluations: list[Evaluation], log: RunLog
 ) -> RunRecord:
     path = folder / MODEL_FILE
     model = load(path.read_bytes()) if path.exists() else None
@@ -145,36 +148,36 @@ def _record(
         plan=plan,
         engine=REAL_SITES,
         evaluations=evaluations,
-        contacts=told["contacts"],
-        rounds=told.get("rounds", plan.rounds),
-        bytes_sent=told["bytes_sent"],
+        contacts=outcome["contacts"],
+        rounds=outcome.get("rounds", plan.rounds),
+        bytes_sent=outcome["bytes_sent"],
         seconds=sum(seconds for _, seconds, _ in log.contacts.values()),
-        client_updates=told.get("client_updates", 0),
+        client_updates=outcome.get("client_updates", 0),
         model=model,
-        events=sorted([*told["events"], *log.events], key=lambda event: event["t"]),
+        events=sorted([*outcome["events"], *log.events], key=lambda event: event["t"]),
         versions=versions(),
-        privacy=_promise(plan, told),
+        privacy=_promise(plan, outcome),
         task=task,
-        preparation=_preparation(folder, told),
-        trained_on={COMMON: _trained_on(plan, told)},
-        chosen=told.get("chosen", 0),
-        averaged=[(models, whole) for models, whole in told.get("averaged", ())],
-        sent_by=list(told.get("sent_by", ())),
+        preparation=_preparation(folder, outcome),
+        trained_on={COMMON: _trained_on(plan, outcome)},
+        chosen=outcome.get("chosen", 0),
+        averaged=[(models, whole) for models, whole in outcome.get("averaged", ())],
+        sent_by=list(outcome.get("sent_by", ())),
     )
 
 
-def _promise(plan: Plan, told: Told) -> dict[str, float]:
+def _promise(plan: Plan, outcome: Told) -> dict[str, float]:
     """What the run's ledger says; for patients the epsilon of the plan, which every site keeps to."""
     privacy = plan.method.privacy
     if privacy is not None and is_patient_level(plan) and privacy.epsilon is not None:
         return {"epsilon_least": privacy.epsilon, "epsilon": privacy.epsilon, "delta": privacy.delta}
-    return dict(told.get("privacy", {}))
+    return dict(outcome.get("privacy", {}))
 
 
-def _preparation(folder: Path, told: Told) -> Preparation | None:
+def _preparation(folder: Path, outcome: Told) -> Preparation | None:
     """The preparation that the sites told; None where they differ, or were never scaled alike."""
     try:
-        prepared = Preparation.model_validate(told.get("rows"))
+        prepared = Preparation.model_validate(outcome.get("rows"))
     except ValidationError:
         return None
     path = folder / "scaling.json"
@@ -185,31 +188,31 @@ def _preparation(folder: Path, told: Told) -> Preparation | None:
     return prepared.with_scaling(Scaling(**{k: np.array(v) for k, v in json.loads(path.read_text()).items()}))
 
 
-def _trained_on(plan: Plan, told: Told) -> TrainedOn:
-    samples = told.get("samples", {})
+def _trained_on(plan: Plan, outcome: Told) -> TrainedOn:
+    samples = outcome.get("samples", {})
     known = bool(samples) and not is_patient_level(plan)  # else what is told is the size of a lot
     return TrainedOn(sites=max(1, len(samples)), samples=sum(samples.values()) if known else None)
 
 
-def _about(sheet: RunSheet, told: Told, log: RunLog, last: Told) -> dict[str, Any]:
-    samples = list(told.get("samples", {}).values()) or [0]
+def _about(sheet: RunSheet, outcome: Told, log: RunLog, last: Told) -> dict[str, Any]:
+    samples = list(outcome.get("samples", {}).values()) or [0]
     return {
         "engine": REAL_SITES,
         "started": log.started,
         "ended": log.ended,
         "cores": cores(),
         "machine": f"{platform.system()} {platform.machine()}",
-        "task": told.get("task") or {},
+        "task": outcome.get("task") or {},
         "sites": len(sheet.sites),
         "samples_per_site": [min(samples), max(samples)],
-        "test_samples": sum(said.get("samples", 0) for said in last.values()),
+        "test_samples": sum(reply.get("samples", 0) for reply in last.values()),
         "notes": [],
     }
 
 
-def _real(sheet: RunSheet, told: Told, log: RunLog, last: Told) -> dict[str, Any]:
+def _real(sheet: RunSheet, outcome: Told, log: RunLog, last: Told) -> dict[str, Any]:
     """What only a run over real sites has: facts of each site and of each contact."""
-    samples = told.get("samples", {})
+    samples = outcome.get("samples", {})
     sites = {
         name: {
             "samples": samples.get(name),

@@ -136,10 +136,10 @@ def port_is_free(host: str, port: int) -> bool:
 def _superlink(home: Path) -> list[str]:
     """The host in Flower's ``config.toml``, if there is one."""
     try:
-        told = tomllib.loads((home / "config.toml").read_text())["superlink"][CONNECTION]["address"]
+        address = tomllib.loads((home / "config.toml").read_text())["superlink"][CONNECTION]["address"]
     except (OSError, LookupError):
         return []
-    return [str(told).rpartition(":")[0]]
+    return [str(address).rpartition(":")[0]]
 
 
 def _last_json(text: str) -> dict[str, Any] | None:

@@ -109,7 +109,7 @@ def configuration(record: Consortium, folder: Path, *, upstream: str | None = No
         calls="|".join(FLEET_CALLS),
         upstream=upstream or record.inner_address,
         largest=LARGEST_CALL_MIB,
-        sites="".join(f'"{key}" {name}; ' for name, key in _admitted(record, folder).items()),
+        sites="".join(f'"{key}" {name}; ' for name, key in _admitted_keys(record, folder).items()),
         zones="\n    ".join(_zones()),
         limits="\n            ".join(_limits()),
     )
@@ -138,7 +138,7 @@ def _limits() -> list[str]:
     return bursts + [f"limit_conn {who}_lines {lines};" for who, (_, lines) in LIMITS.items()]
 
 
-def _admitted(record: Consortium, folder: Path) -> Mapping[str, str]:
+def _admitted_keys(record: Consortium, folder: Path) -> Mapping[str, str]:
     """The public keys of admitted sites, by name, as Flower's programs send them in a header.
 
     A site whose key is not in ``folder`` counts as a stranger and is slowed down.

@@ -94,8 +94,8 @@ def tell_identity(public: Path, identity: Path) -> None:
 def read_identity(public: Path) -> str | None:
     """The identity that stands in the file of a site's public key, as 64 hexadecimal digits; None where none does."""
     words = public.read_text(errors="replace").split()[2:]
-    told = [word.removeprefix(STATION) for word in words if word.startswith(STATION)]
-    return told[0] if told and re.fullmatch("[0-9a-f]{64}", told[0]) else None
+    identities = [word.removeprefix(STATION) for word in words if word.startswith(STATION)]
+    return identities[0] if identities and re.fullmatch("[0-9a-f]{64}", identities[0]) else None
 
 
 def new_site_key(path: Path) -> str:

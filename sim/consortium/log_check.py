@@ -35,19 +35,19 @@ def read_site_log(path: Path) -> tuple[str, list[Entry]]:
     return sites[0], entries
 
 
-def between(site: str, own: Sequence[Entry], of_run: Sequence[Entry], public: bytes | None) -> list[str]:
+def between(site: str, of_site: Sequence[Entry], of_run: Sequence[Entry], public: bytes | None) -> list[str]:
     """Where the log of ``site`` and the coordinator's log of a run disagree, one line for each end; none if nowhere."""
-    whole = [*_site_faults(site, own, of_run, public)][:1]
-    return [*whole, *[*_run_faults(site, own, of_run)][:1]]
+    whole = [*_site_faults(site, of_site, of_run, public)][:1]
+    return [*whole, *[*_run_faults(site, of_site, of_run)][:1]]
 
 
-def lost(site: str, own: Sequence[Entry], of_run: Sequence[Entry]) -> int:
+def lost(site: str, of_site: Sequence[Entry], of_run: Sequence[Entry]) -> int:
     """How many answers left the site for this run and are not in the coordinator's log: lost, late, or not used."""
-    came = {signed.line for signed in _signed(site, of_run)}
-    return sum(entry["event"] == "sent" and entry["n"] not in came for entry in _of_run(own, of_run))
+    signed_lines = {signed.line for signed in _signed_statements(site, of_run)}
+    return sum(entry["event"] == "sent" and entry["n"] not in signed_lines for entry in _of_run(of_site, of_run))
 
 
-def against_coordinator(site: str, own: Sequence[Entry], path: Path, key: Path) -> tuple[list[str], int]:
+def against_coordinator(site: str, of_site: Sequence[Entry], path: Path, key: Path) -> tuple[list[str], int]:
     """What :func:`between` and :func:`lost` find, for a site with a copy of the coordinator's log.
 
     ``key`` is the site's; the public half beside it is read. Raises ValueError for a file that is no such log.
@@ -55,7 +55,7 @@ def against_coordinator(site: str, own: Sequence[Entry], path: Path, key: Path) 
     of_run, public = read_whole(path, path.name), key.with_name(f"{key.name}.pub")
     if not any(entry["event"] == "order" and entry.get("site") == site for entry in of_run):
         raise ValueError(f"{path.name} holds no order to {site}; is it the coordinator's log of a run?")
-    return between(site, own, of_run, public.read_bytes() if public.exists() else None), lost(site, own, of_run)
+    return between(site, of_site, of_run, public.read_bytes() if public.exists() else None), lost(site, of_site, of_run)
 
 
 def check_run(folder: Path, run: str) -> list[str]:
@@ -69,27 +69,27 @@ def check_run(folder: Path, run: str) -> list[str]:
     public, held = heads.public_keys(folder / "sites", tuple(sites)), heads.read(folder / "sites")
     faults = []
     for site in [*sites, *(known for known in sorted(held) if known not in sites)]:
-        found = [*_told_faults(site, entries, public.get(site)), *_held_faults(site, entries, held.get(site))]
-        found += _other_runs(site, entries, folder / "runs")
-        faults += found[:1]
+        site_faults = [*_told_faults(site, entries, public.get(site)), *_held_faults(site, entries, held.get(site))]
+        site_faults += _other_runs(site, entries, folder / "runs")
+        faults += site_faults[:1]
     return faults
 
 
-def _site_faults(site: str, own: Sequence[Entry], of_run: Sequence[Entry], public: bytes | None) -> Iterator[str]:
+def _site_faults(site: str, of_site: Sequence[Entry], of_run: Sequence[Entry], public: bytes | None) -> Iterator[str]:
     for answer in _answers(site, of_run):
         signed = statement_of(answer.get("signed"))
         if signed is None or (public is not None and not signed.is_by(public)):
             yield f"the coordinator's log: line {answer['n']} is an answer that {site} has not signed"
-        elif signed.line > len(own):
-            yield f"{site}'s log was cut off, or is an older one: it signed line {signed.line} and has {len(own)}"
-        elif own[signed.line - 1]["digest"] != signed.head:
+        elif signed.line > len(of_site):
+            yield f"{site}'s log was cut off, or is an older one: it signed line {signed.line} and has {len(of_site)}"
+        elif of_site[signed.line - 1]["digest"] != signed.head:
             yield f"{site}'s log was written anew, or is another's: its line {signed.line} is not the one it signed"
-        elif own[signed.line - 1].get("sha256") != answer["sha256"]:
+        elif of_site[signed.line - 1].get("sha256") != answer["sha256"]:
             yield f"what {site} sent with its line {signed.line} is not what the coordinator got"
 
 
-def _run_faults(site: str, own: Sequence[Entry], of_run: Sequence[Entry]) -> Iterator[str]:
-    for entry in _of_run(own, of_run):
+def _run_faults(site: str, of_site: Sequence[Entry], of_run: Sequence[Entry]) -> Iterator[str]:
+    for entry in _of_run(of_site, of_run):
         if "seen" in entry:
             yield from _seen_fault(f"{site} was shown", int(entry["seen"]), str(entry["seen_head"]), of_run)
 
@@ -110,7 +110,7 @@ def _told_faults(site: str, entries: Sequence[Entry], public: bytes | None) -> I
             yield f"the coordinator's log: line {answer['n']} is an answer that {site} has not signed"
             continue
         yield from _seen_fault(f"{site} has signed", signed.seen, signed.seen_head, entries)
-    for before, after in pairwise(_signed(site, entries)):
+    for before, after in pairwise(_signed_statements(site, entries)):
         if after.line <= before.line:
             yield f"{site}'s log was cut off, or is an older one: it signed line {before.line}, and then {after.line}"
     for entry in entries:
@@ -122,17 +122,17 @@ def _held_faults(site: str, entries: Sequence[Entry], held: Statement | None) ->
     """A log whose end was cut lacks the site's last statement, which is kept apart."""
     if held is None or (held.run, held.id) != _run_of(entries):
         return
-    if held.line not in {signed.line for signed in _signed(site, entries)}:
+    if held.line not in {signed.line for signed in _signed_statements(site, entries)}:
         yield from _seen_fault(f"{site} has signed", held.seen, held.seen_head, entries)
         yield f"the coordinator's log was cut off: {site}'s answer to its line {held.seen} is not in it"
 
 
 def _other_runs(site: str, entries: Sequence[Entry], folder: Path) -> Iterator[str]:
     """A site's log is of all runs: a line that it signed twice, differently, was rewritten."""
-    here = {signed.line: signed.head for signed in _signed(site, entries)}
+    heads = {signed.line: signed.head for signed in _signed_statements(site, entries)}
     for path in sorted(folder.glob("*/log.jsonl")):
-        for signed in _signed(site, list(AuditLog(path).entries())):
-            if here.get(signed.line, signed.head) != signed.head:
+        for signed in _signed_statements(site, list(AuditLog(path).entries())):
+            if heads.get(signed.line, signed.head) != signed.head:
                 yield f"{site}'s log was written anew: it signed another line {signed.line} in {path.parent.name}"
 
 
@@ -140,13 +140,13 @@ def _answers(site: str, entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry["event"] == "answer" and entry.get("site") == site]
 
 
-def _signed(site: str, entries: Sequence[Entry]) -> list[Statement]:
-    found = (statement_of(answer.get("signed")) for answer in _answers(site, entries))
-    return [signed for signed in found if signed is not None]
+def _signed_statements(site: str, entries: Sequence[Entry]) -> list[Statement]:
+    statements = (statement_of(answer.get("signed")) for answer in _answers(site, entries))
+    return [signed for signed in statements if signed is not None]
 
 
-def _of_run(own: Sequence[Entry], of_run: Sequence[Entry]) -> list[Entry]:
-    return [entry for entry in own if (entry.get("run"), entry.get("id", "")) == _run_of(of_run)]
+def _of_run(of_site: Sequence[Entry], of_run: Sequence[Entry]) -> list[Entry]:
+    return [entry for entry in of_site if (entry.get("run"), entry.get("id", "")) == _run_of(of_run)]
 
 
 def _run_of(entries: Sequence[Entry]) -> tuple[str, str]:

@@ -160,8 +160,8 @@ def add_site(folder: Path, name: str, public_key: Path | None, days: int) -> Mem
 
 def roll_of(record: Consortium) -> dict[str, str]:
     """The identities of all sites that are admitted now and have one, by name."""
-    here = {name: m for name, m in sorted(record.members.items()) if m.standing(today()) == "admitted"}
-    return {name: member.identity for name, member in here.items() if member.identity}
+    admitted = {name: m for name, m in sorted(record.members.items()) if m.standing(today()) == "admitted"}
+    return {name: member.identity for name, member in admitted.items() if member.identity}
 
 
 def revoke(folder: Path, name: str) -> Member:
@@ -222,10 +222,10 @@ def _fresh_fingerprint(record: Consortium, name: str, mark: str) -> str:
     return mark
 
 
-def _same_identity(name: str, known: str | None, told: str | None) -> str | None:
-    if known and told not in (None, known):
+def _same_identity(name: str, known: str | None, sent: str | None) -> str | None:
+    if known and sent not in (None, known):
         raise ValueError(f"{name}'s letters have another identity already; revoke it, and admit a new name")
-    return told or known
+    return sent or known
 
 
 def _with(record: Consortium, member: Member) -> Consortium:

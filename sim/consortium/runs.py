@@ -227,15 +227,15 @@ def wait_for(
 
     ``online`` gives the names of those that are. Raises PlanError that names who is missing after the timeout.
     """
-    wanted, deadline, told = set(names), clock() + within_s, None
+    wanted, deadline, announced = set(names), clock() + within_s, None
     while missing := sorted(wanted - online()):
         if clock() >= deadline:
             raise PlanError(
                 f"{', '.join(missing)} did not connect within {within_s / 60:g} minutes; nothing was started."
             )
-        if missing != told:
+        if missing != announced:
             say(f"waiting for {', '.join(missing)}: {len(wanted) - len(missing)} of {len(wanted)} sites are connected")
-            told = missing
+            announced = missing
         sleep(LOOK_ONLINE_S)
 
 
@@ -251,10 +251,12 @@ def waits(home: Path) -> str:
         reasons = json.loads(path.read_text())
     except (OSError, ValueError):  # none, or one that is being replaced
         return ""
-    return one_line("; ".join(dict.fromkeys(_named(site, reason) for site, reason in sorted(reasons.items()))), 1000)
+    return one_line(
+        "; ".join(dict.fromkeys(_with_site_name(site, reason) for site, reason in sorted(reasons.items()))), 1000
+    )
 
 
-def _named(site: str, reason: str) -> str:
+def _with_site_name(site: str, reason: str) -> str:
     return f"{site}: {reason.removeprefix(f'{site}: ')}"
 
 
@@ -269,8 +271,8 @@ def states(folder: Path) -> list[tuple[str, str, str]]:
         elif (home / "failure.json").exists():
             rows.append((home.name, "failed", json.loads((home / "failure.json").read_text())["reason"]))
         else:
-            told = f"{line}; it waits for {waits(home)}" if waits(home) else line
-            rows.append((home.name, "running" if is_running(home) else "ended early; resume it", told))
+            state = f"{line}; it waits for {waits(home)}" if waits(home) else line
+            rows.append((home.name, "running" if is_running(home) else "ended early; resume it", state))
     return rows
 
 

@@ -93,11 +93,11 @@ def _station(site: Site, data: Path | None, device: str) -> Program:
 def _resident(site: Site) -> Program:
     authority, key = (site.kit / "ca.crt").absolute(), site.key.absolute()
     command = [sys.executable, "-m", "fedsmall.clients.resident", site.card.address, str(authority)]
-    command += [str(key), str(site.socket_path.absolute()), str(site.home.absolute()), _approved(site)]
+    command += [str(key), str(site.socket_path.absolute()), str(site.home.absolute()), _bundle_digests(site)]
     return Program("resident", command, flower_cli.environment(site.home.absolute() / "flwr"))
 
 
-def _approved(site: Site) -> str:
+def _bundle_digests(site: Site) -> str:
     bundles = load_policy(site.kit / "policy.toml").bundles
     return ",".join(flower_cli.own_digest() if word == OWN else word for word in bundles)
 
@@ -122,7 +122,7 @@ def classic_programs(
         *secret,
     ]
     variables = flower_cli.environment(home / "flwr")
-    relay = {SOCKET: str(site.socket_path.absolute()), APPROVED: _approved(site)}
+    relay = {SOCKET: str(site.socket_path.absolute()), APPROVED: _bundle_digests(site)}
     relay |= {} if insecure else {KEY: str(site.key.absolute())}
     relay["PATH"] = f"{home / 'bin'}:{variables['PATH']}"  # our flwr-clientapp comes before Flower's
     relay |= flower_cli.direct()  # the SuperNode is on this machine; the server may be behind a proxy

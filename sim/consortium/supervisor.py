@@ -90,7 +90,7 @@ def stop(folder: Path, timeout_s: float = 3 * GRACE_S) -> bool:
         if time.monotonic() > deadline:
             raise TimeoutError("the programs did not stop; see supervisor.log")
         time.sleep(0.1)
-    for process in [one for one in _started if one.pid == pid]:
+    for process in [child for child in _started if child.pid == pid]:
         process.wait(GRACE_S)
     return True
 

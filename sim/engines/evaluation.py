@@ -106,7 +106,7 @@ class CentralEvaluator:
             extra[name] = {"common": of_extra, "sites": self._judge_sites(models, samples, task)}
         of_sites["names"] = names
         of_held_out = self._held_out(common)
-        kept = self._kept() if t == self.plan.rounds else {}
+        kept = self._evaluate_visitors() if t == self.plan.rounds else {}
         several = common is not None and self.plan.method.is_ensemble
         differ = self._spread_of(common, self.federation.test) if common is not None and several else {}
         extra |= {"held_out": of_held_out} if of_held_out else {}
@@ -114,27 +114,27 @@ class CentralEvaluator:
 
     def _spread_of(self, members: Arrays, samples: Samples) -> dict[str, float]:
         """The mean over the samples of how far members differ."""
-        found = members_spread(self._predict(members, samples.x), self.federation.task.loss)
-        means = dict(zip(("deviation", "information"), (float(values.mean()) for values in found), strict=True))
+        spreads = members_spread(self._predict(members, samples.x), self.federation.task.loss)
+        means = dict(zip(("deviation", "information"), (float(values.mean()) for values in spreads), strict=True))
         return {name: value for name, value in means.items() if not np.isnan(value)}
 
-    def _kept(self) -> dict[str, Any]:
+    def _evaluate_visitors(self) -> dict[str, Any]:
         """Each site's visitors as an ensemble: on the common test set, and on its own held-out samples."""
         members = self.visitors.members() if self.visitors is not None else {}
         if not members:
             return {}
-        each = [self._together(models, self.federation.test) for models in members.values()]
-        known = [name for name in each[0] if all(name in metrics for metrics in each)]
-        summary = spread({name: np.array([metrics[name] for metrics in each]) for name in known})
+        of_sites = [self._together(models, self.federation.test) for models in members.values()]
+        known = [name for name in of_sites[0] if all(name in metrics for metrics in of_sites)]
+        summary = spread({name: np.array([metrics[name] for metrics in of_sites]) for name in known})
         held_out = dict(zip(self.federation.names, self.federation.held_out, strict=False))
-        own = {
+        on_own_samples = {
             site: self._together(members[site], samples)
             for site, samples in held_out.items()
             if site in members and samples is not None and len(samples)
         }
         differ = [self._spread_of(models, self.federation.test) for models in members.values()]
-        summary["spread"] = {name: float(np.mean([each[name] for each in differ])) for name in differ[0]}
-        return {**summary, "names": list(members)} | ({"held_out": own} if own else {})
+        summary["spread"] = {name: float(np.mean([spreads[name] for spreads in differ])) for name in differ[0]}
+        return {**summary, "names": list(members)} | ({"held_out": on_own_samples} if on_own_samples else {})
 
     def _of_one(self, t: int, models: Arrays) -> Evaluation:
         model = first_of(models)
@@ -162,7 +162,7 @@ class CentralEvaluator:
         return thresholds_of(self.plan, p, np.concatenate([samples.y for samples in train]) == 1)
 
     def _judge_sites(self, models: Arrays, samples: Samples, task: Task) -> dict[str, Any]:
-        return spread(evaluated(self._predict, models, samples, task))
+        return spread(evaluate_in_parts(self._predict, models, samples, task))
 
     def _metrics(self, model: Arrays, samples: Samples) -> dict[str, float]:
         return self._worth(self._answer(model, samples.x), samples)
@@ -196,25 +196,25 @@ class CentralEvaluator:
         }
 
 
-def said_of(outputs: np.ndarray, federation: Federation) -> Arrays:
+def predictions_of(outputs: np.ndarray, federation: Federation) -> Arrays:
     """The predictions of ``outputs`` (samples, outputs) on the common test set, beside the truth, as a run keeps them.
 
     "probabilities" (samples, classes) and "labels" (samples,), or for regression "predictions" and "labels", in the
     target's unit; "sites" is each sample's site, where the sites held the test set out, and "groups/sex" its subgroup
     by that column.
     """
-    said = _said(outputs, federation.test.y, federation.task)
+    predictions = _predictions(outputs, federation.test.y, federation.task)
     homes = [
         (site, held) for site, held in zip(federation.names, federation.held_out, strict=False) if held is not None
     ]
     counts = [len(held) for _, held in homes]
     if sum(counts) == len(outputs):
-        said["sites"] = np.repeat([site for site, _ in homes], counts)
+        predictions["sites"] = np.repeat([site for site, _ in homes], counts)
     groups = {f"{KEPT_AS}{column}": names for column, names in federation.test.groups.items()}
-    return {**said, **groups}
+    return {**predictions, **groups}
 
 
-def _said(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
+def _predictions(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     """Predictions and labels: numbers in their own unit, and times and events of survival curves."""
     if task.kind == "times":
         cuts = np.tile(np.array(task.cuts), (len(y), 1))
@@ -268,8 +268,8 @@ class LocalJudges:
                 continue
             folds = folds_of_samples(self.plan, site, samples) if question.counts else None
             outputs = ask(0, samples.x) if folds is None else by_folds(folds, samples.x, ask)
-            told = metric_sums(outputs, samples.y, task)
-            answers[site] = Answer(sums=told if validation else {name: told[name] for name in shapes})
+            sums = metric_sums(outputs, samples.y, task)
+            answers[site] = Answer(sums=sums if validation else {name: sums[name] for name in shapes})
         return answers
 
     def _stacks(self, trainer: OneModelTrainer, model: Arrays, counts: Sequence[int]) -> list[Stack]:
@@ -294,7 +294,7 @@ def by_lot(seed: int, sites: tuple[str, ...], models: Arrays) -> tuple[list[str]
     return [sites[row] for row in rows], {name: array[rows] for name, array in models.items()}
 
 
-def evaluated(predict: Predict, models: Arrays, samples: Samples, task: Task) -> dict[str, np.ndarray]:
+def evaluate_in_parts(predict: Predict, models: Arrays, samples: Samples, task: Task) -> dict[str, np.ndarray]:
     """Every metric of each model on the samples, (models,) by name, as :func:`evaluate_many` gives them."""
     count = len(next(iter(models.values())))
     few = max(1, AT_ONCE // max(1, len(samples) * task.outputs) // 64) * 64  # that are predicted together anyway

@@ -16,7 +16,7 @@ from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed
 from fedsmall.package.record import TrainedOn, counted
 from fedsmall.plan import Plan
-from fedsmall.sim.engines.evaluation import LastRound, said_of
+from fedsmall.sim.engines.evaluation import LastRound, predictions_of
 from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.training.device import describe_device
 from fedsmall.wire import Arrays
@@ -69,10 +69,10 @@ def with_end(record: RunRecord, last: LastRound, read: dict[str, Any], federatio
     """The record with what was seen in the ``last`` round, and who could be ``read`` by whom."""
     t = record.chosen or record.rounds
     outputs, thresholds = last.outputs.get(t), last.thresholds.get(t, {})
-    predictions = said_of(outputs, federation) if outputs is not None and len(outputs) else {}
+    predictions = predictions_of(outputs, federation) if outputs is not None and len(outputs) else {}
     end: dict[str, Any] = {"predictions": predictions, "task": federation.task}
-    own = last.own.get(t, {})
-    end["own"] = {site: whole_model(record.plan, federation.task, model) for site, model in own.items()}
+    models = last.own.get(t, {})
+    end["own"] = {site: whole_model(record.plan, federation.task, model) for site, model in models.items()}
     if record.model is not None:
         end["model"] = whole_model(record.plan, federation.task, record.model)
     end |= {"preparation": federation.preparation, "thresholds": thresholds}

@@ -65,12 +65,12 @@ def run_plan(
     plan = plan.with_model_of(len(federation.names))
     check_run(plan, federation)
     trained_on = federation.pooled() if plan.method.family == "central" else federation
-    own = {"device": "cpu"} | (options or {})
+    engine_options = {"device": "cpu"} | (options or {})
     agreed = _agreed(plan, federation)
     last, visitors = LastRound(own_models), _visitors(agreed, trained_on)
-    work = _Work(agreed, trained_on, progress, stop, own.pop("device"), visitors=visitors, last=last)
+    work = _Work(agreed, trained_on, progress, stop, engine_options.pop("device"), visitors=visitors, last=last)
     work = work.exposed() if exposed else work
-    outcome, path, device = ENGINES[engine](work, own)
+    outcome, path, device = ENGINES[engine](work, engine_options)
     record = record_of(plan, engine, work.with_patients(outcome), path, device)
     record = with_end(record, work.last, work.read(), federation)
     return replace(record, distilled=work.distilled(outcome), kept=work.kept())
@@ -144,7 +144,7 @@ class _Work:
         if not method.distil or outcome.stopped:
             return None
         kept = self.visitors.members() if self.visitors is not None else {}
-        made = distilled(self.plan, self.federation, outcome.model if method.is_ensemble else None, kept)
+        made = distil_members(self.plan, self.federation, outcome.model if method.is_ensemble else None, kept)
         return made._replace(model=whole_model(self.plan, self.federation.task, made.model))
 
     def kept(self) -> dict[str, Arrays]:
@@ -219,7 +219,7 @@ class _Work:
         return self.evaluator(trainer, LocalJudges(self.plan, self.federation, trainer), lambda: samples)
 
 
-def distilled(plan: Plan, federation: Federation, members: Arrays | None, kept: Mapping[str, Arrays]) -> Distilled:
+def distil_members(plan: Plan, federation: Federation, members: Arrays | None, kept: Mapping[str, Arrays]) -> Distilled:
     """The model that sites distil of an ensemble's ``members``, or else each site of what it ``kept``.
 
     Trained by the batched engine whatever the run was on: it is the same federated averaging everywhere.
@@ -237,8 +237,8 @@ def distilled(plan: Plan, federation: Federation, members: Arrays | None, kept: 
     assert outcome.model is not None
     outputs = _outputs(teachers, stack_of_one(outcome.model), federation.test.x)[0]
     metrics = evaluate(outputs, federation.test.y, federation.task)
-    told = {name: float(value) for name, value in metrics.items() if not np.isnan(value)}
-    return Distilled(outcome.model, told, outcome.rounds, outcome.bytes_sent)
+    finite = {name: float(value) for name, value in metrics.items() if not np.isnan(value)}
+    return Distilled(outcome.model, finite, outcome.rounds, outcome.bytes_sent)
 
 
 def _outputs(trainer: OneModelTrainer, models: Arrays, x: np.ndarray) -> np.ndarray:
@@ -268,9 +268,9 @@ def _batched(work: _Work, options: dict[str, Any]) -> Ran:
     evaluator = work.local_evaluator(whole)
     sharing: AbstractContextManager[Trainer] = nullcontext(whole)
     if (options.get("workers") or 1) > 1 or options.get("address") is not None:
-        from fedsmall.sim.engines.workers import shared_out
+        from fedsmall.sim.engines.workers import with_workers
 
-        sharing = shared_out(whole, work.federation, **options)
+        sharing = with_workers(whole, work.federation, **options)
     with sharing as trainer:
         outcome = run_rounds(
             work.plan,

@@ -93,8 +93,8 @@ class ParallelCohort(OneModelTrainer):
 
 def _part(stack: Stack, legs: Sequence[Leg], rows: slice) -> StackPart:
     share = stack.rows(rows)
-    own = [leg._replace(sites=leg.sites[rows]) for leg in legs]
-    return StackPart(Rows(share.state).arrays(), Rows(share.optimizer).arrays(), own)
+    part_legs = [leg._replace(sites=leg.sites[rows]) for leg in legs]
+    return StackPart(Rows(share.state).arrays(), Rows(share.optimizer).arrays(), part_legs)
 
 
 def _put(stack: Stack, rows: slice, walked: Walked) -> None:
@@ -159,9 +159,9 @@ class RayWorkers:
         import ray
 
         self._ray = ray
-        share, there = gpu_share(torch.device(given[-1])), ray.cluster_resources()
-        most = there.get("GPU", 0) // share if share else there.get("CPU", 1)
-        self.count = count or max(1, int(min(most, there.get("CPU", 1))))
+        share, resources = gpu_share(torch.device(given[-1])), ray.cluster_resources()
+        most = resources.get("GPU", 0) // share if share else resources.get("CPU", 1)
+        self.count = count or max(1, int(min(most, resources.get("CPU", 1))))
         held = ray.put(given)  # the samples go once to each machine
         actor = ray.remote(_Actor).options(num_cpus=1, num_gpus=share)
         self._actors = [actor.remote(held) for _ in range(self.count)]
@@ -200,7 +200,7 @@ class _Actor:
 
 
 @contextmanager
-def shared_out(
+def with_workers(
     cohort: Trainer, federation: Federation, *, workers: int | None = None, address: str | None = None
 ) -> Iterator[Trainer]:
     """The cohort with ``workers`` processes here, or the actors of the Ray cluster at ``address``.

@@ -48,7 +48,7 @@ def chain(run: Run, followed: int = 3) -> Figure | None:
 
 def site_names(run: Run) -> list[str]:
     """The names of a run's sites in order, as far as its evaluations name them."""
-    ends = [one.evaluations[-1]["sites"].get("names") or [] for one in run.done if one.evaluations]
+    ends = [plan_run.evaluations[-1]["sites"].get("names") or [] for plan_run in run.done if plan_run.evaluations]
     return sorted(max(ends, key=len, default=[]))
 
 

@@ -146,45 +146,45 @@ def of_classes(judged: Judged) -> list[Drawing]:
             judged.points(precision_recall, ("recall", "precision")),
             "pr.csv",
         ),
-        _calibrated(judged, f"Calibration. {bars}"),
+        _draw_calibration(judged, f"Calibration. {bars}"),
     ]
 
 
-def _calibrated(judged: Judged, caption: str) -> Drawing:
-    found = [(name, calibration(*pair), look) for name, pair, look in judged.classes]
-    lines = [_bins(bins, look, None if judged.two else name, bars=judged.two) for name, bins, look in found]
+def _draw_calibration(judged: Judged, caption: str) -> Drawing:
+    bins_of = [(name, calibration(*pair), look) for name, pair, look in judged.classes]
+    lines = [_bins(bins, look, None if judged.two else name, bars=judged.two) for name, bins, look in bins_of]
     rows: list[list[Any]] = [["class", "samples", "predicted", "observed", "observed_low", "observed_high"]]
-    rows += [[name, each.samples, each.predicted, *each.observed[:3]] for name, bins, _ in found for each in bins]
+    rows += [[name, bin_.samples, bin_.predicted, *bin_.observed[:3]] for name, bins, _ in bins_of for bin_ in bins]
     figure = curves(square("predicted probability", "observed share"), [diagonal("perfect"), *lines])
     return Drawing(figure, "calibration", caption, as_csv(rows), "calibration.csv")
 
 
 def _bins(bins: Sequence[Bin], look: Style, name: str | None, *, bars: bool) -> Line:
-    shares = [each.observed for each in bins]
-    ends = ([each.low for each in shares], [each.high for each in shares])
+    shares = [bin_.observed for bin_ in bins]
+    ends = ([bin_.low for bin_ in shares], [bin_.high for bin_ in shares])
     drawn = _plain(look, name, 1.4, marked=True, dashed=False)
-    return Line([each.predicted for each in bins], [each.value for each in shares], drawn, bars=ends if bars else None)
+    return Line([bin_.predicted for bin_ in bins], [bin_.value for bin_ in shares], drawn, bars=ends if bars else None)
 
 
 def _of_methods(judged: Judged, curve: Callable[..., Curve], at_grid: Callable[[Curve], np.ndarray]) -> list[Line]:
     """Of two classes the mean of other methods, the band over seeds and the model shown; of more each class."""
     if not judged.two:
-        found = [(curve(*pair), _plain(look, name, 1.4)) for name, pair, look in judged.classes]
-        return [Line(drawn.x, drawn.y, look) for drawn, look in found]
+        class_curves = [(curve(*pair), _plain(look, name, 1.4)) for name, pair, look in judged.classes]
+        return [Line(drawn.x, drawn.y, look) for drawn, look in class_curves]
     (label, *others), lines = judged.pairs, []
     on_grid = {
-        one: np.array([at_grid(curve(*pair)) for classes in judged.pairs[one] for pair in classes.values()])
-        for one in [label, *others[:MOST_OTHERS]]
+        other: np.array([at_grid(curve(*pair)) for classes in judged.pairs[other] for pair in classes.values()])
+        for other in [label, *others[:MOST_OTHERS]]
     }
-    for one in others[:MOST_OTHERS]:
-        lines.append(Line(GRID, on_grid[one].mean(axis=0), _plain(judged.looks[one], one, 1.0) | {"alpha": 0.9}))
-    own = {"color": judged.looks[label].colour}
+    for other in others[:MOST_OTHERS]:
+        lines.append(Line(GRID, on_grid[other].mean(axis=0), _plain(judged.looks[other], other, 1.0) | {"alpha": 0.9}))
+    colour = {"color": judged.looks[label].colour}
     if len(on_grid[label]) > 1:
         ends = [interval(np.clip(column, 0, 1), scale="share") for column in on_grid[label].T]
-        lines.append(Line(GRID, None, own, ([e.low for e in ends], [e.high for e in ends])))
+        lines.append(Line(GRID, None, colour, ([e.low for e in ends], [e.high for e in ends])))
     ((_, pair, _),) = judged.classes
     drawn = curve(*pair)
-    return [*lines, Line(drawn.x, drawn.y, own | {"lw": 2.2, "label": label})]
+    return [*lines, Line(drawn.x, drawn.y, colour | {"lw": 2.2, "label": label})]
 
 
 def _roc_at(curve: Curve) -> np.ndarray:
@@ -228,7 +228,7 @@ def _bars(names: Sequence[str], means: Mapping[str, np.ndarray]) -> Figure:
     shades = mpl.colormaps["cividis_r"](np.linspace(*SHADES, len(names)))
     below = np.zeros(len(means))
     for label, name in enumerate(names):
-        shares = np.array([each[label] for each in means.values()])
+        shares = np.array([mean[label] for mean in means.values()])
         axes.bar(list(means), shares, bottom=below, color=shades[label], edgecolor=INK, linewidth=0.5, label=name)
         below = below + shares
     axes.set_ylim(0, 1)
@@ -241,11 +241,9 @@ def _bars(names: Sequence[str], means: Mapping[str, np.ndarray]) -> Figure:
 def of_labels(names: Sequence[str], p: np.ndarray, y: np.ndarray) -> list[Drawing]:
     """The ROC curve of each label, and how often each is there over the probability that the model gives it."""
     shown = {name: (p[:, k], y[:, k] > 0) for k, name in enumerate(names[: len(MANY)])}
-    found = {name: roc(*pair) for name, pair in shown.items() if 0 < pair[1].mean() < 1}
-    lines = [
-        Line(*curve[:2], _plain(look, name, 1.6)) for (name, curve), look in zip(found.items(), MANY, strict=False)
-    ]
-    points = [[name, *_cells(point)] for name, curve in found.items() for point in zip(*curve[:2], strict=True)]
+    rocs = {name: roc(*pair) for name, pair in shown.items() if 0 < pair[1].mean() < 1}
+    lines = [Line(*curve[:2], _plain(look, name, 1.6)) for (name, curve), look in zip(rocs.items(), MANY, strict=False)]
+    points = [[name, *_cells(point)] for name, curve in rocs.items() for point in zip(*curve[:2], strict=True)]
     return [
         Drawing(
             curves(square("1 - specificity", "sensitivity"), [diagonal(), *lines]),
@@ -266,7 +264,7 @@ def of_labels(names: Sequence[str], p: np.ndarray, y: np.ndarray) -> list[Drawin
 
 def _reliability(pairs: Mapping[str, Pair], title: str, caption: str, named: tuple[str, str]) -> Drawing:
     """Observed over predicted, in fifths of the samples by prediction; a line for each of the ``pairs``."""
-    fifths = {name: grouped(*pair, FIFTHS) for name, pair in pairs.items()}
+    fifths = {name: group_means(*pair, FIFTHS) for name, pair in pairs.items()}
     lines = [
         Line(points[:, 1], points[:, 2], _plain(look, name, 1.4, marked=True))
         for (name, points), look in zip(fifths.items(), MANY, strict=False)
@@ -276,10 +274,10 @@ def _reliability(pairs: Mapping[str, Pair], title: str, caption: str, named: tup
     return Drawing(figure, title, caption, as_csv([[named[0], "samples", "predicted", "observed"], *rows]), named[1])
 
 
-def grouped(predicted: np.ndarray, true: np.ndarray, groups: int) -> np.ndarray:
+def group_means(predicted: np.ndarray, true: np.ndarray, groups: int) -> np.ndarray:
     """Samples in the order of what is predicted, in groups of equal size: how many, and their two means (groups, 3)."""
     parts = np.array_split(np.argsort(predicted, kind="stable"), min(groups, len(true)))
-    return np.array([[len(mine), predicted[mine].mean(), true[mine].mean()] for mine in parts])
+    return np.array([[len(members), predicted[members].mean(), true[members].mean()] for members in parts])
 
 
 # Numbers, and times until an event
@@ -288,7 +286,7 @@ def grouped(predicted: np.ndarray, true: np.ndarray, groups: int) -> np.ndarray:
 def of_numbers(name: str, predicted: np.ndarray, true: np.ndarray) -> list[Drawing]:
     """What was true over what was predicted, and the errors."""
     held = "Each dot is a test sample: keep this page as you keep those."
-    tenths, apart = grouped(predicted, true, TENTHS), predicted - true
+    tenths, apart = group_means(predicted, true, TENTHS), predicted - true
     mean, spread = apart.mean(), float(apart.std(ddof=1)) if len(true) > 1 else 0.0
     dots = {"ls": "", "marker": "o", "ms": 3, "color": LOOK.colour, "alpha": 0.45}
     means = {"ls": "-", "lw": 1, "marker": "D", "ms": 4.5, "color": INK, "label": "means of tenths"}
@@ -356,12 +354,12 @@ def of_times(name: str, survival: np.ndarray, cuts: np.ndarray, labels: np.ndarr
 def _thirds(survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> dict[str, tuple[Pair, Pair]]:
     """Of each third by risk the observed steps and the mean predicted curve."""
     order = np.argsort(mean_time(survival, cuts), kind="stable")
-    found = {}
-    for group, mine in zip(("high risk", "middle", "low risk"), np.array_split(order, 3), strict=True):
-        if len(mine):
-            curve = np.concatenate([[1.0], survival[mine].mean(axis=0)])
-            found[group] = kaplan_meier(*labels[mine].T), (np.concatenate([[0.0], cuts]), curve)
-    return found
+    thirds = {}
+    for group, members in zip(("high risk", "middle", "low risk"), np.array_split(order, 3), strict=True):
+        if len(members):
+            curve = np.concatenate([[1.0], survival[members].mean(axis=0)])
+            thirds[group] = kaplan_meier(*labels[members].T), (np.concatenate([[0.0], cuts]), curve)
+    return thirds
 
 
 def _steps(groups: Mapping[str, tuple[Pair, Pair]]) -> list[Line]:
@@ -383,25 +381,25 @@ def of_sums(
 
     ``names`` are those of classes or labels; the first of two classes has no curve.
     """
-    found = []
+    drawings = []
     if together.get("roc"):
         caption = "ROC curve of all patients together, a point at every edge of the bins in which scores were told."
-        found.append(_binned_roc(together["roc"], names, look, label, caption))
+        drawings.append(_binned_roc(together["roc"], names, look, label, caption))
     if together.get("confidence"):
         caption = "Calibration: of those named with such a probability, how many are. Upright: Wilson's interval."
         sums = zip(*together["confidence"], strict=True)  # of each bin samples, their probabilities, who was right
         bins = [Bin(int(n), float(sure / n), wilson(int(right), int(n))) for n, sure, right in sums if n]
         place = square("probability of the class that is named", "share that is of it")
         heads = ["samples", "predicted", "observed", "observed_low", "observed_high"]
-        rows = [[str(each.samples), str(each.predicted), *map(str, each.observed[:3])] for each in bins]
+        rows = [[str(row.samples), str(row.predicted), *map(str, row.observed[:3])] for row in bins]
         figure = curves(place, [diagonal("perfect"), _bins(bins, look, None, bars=True)])
-        found.append(Drawing(figure, "calibration", caption, as_csv([heads, *rows]), "calibration.csv"))
+        drawings.append(Drawing(figure, "calibration", caption, as_csv([heads, *rows]), "calibration.csv"))
     if len(contacts) > 2:
         caption = "Seconds of each contact, from the first order to the last answer."
-        rows = [["round", "seconds", "answers"], *(list(map(str, each)) for each in sorted(contacts))]
+        rows = [["round", "seconds", "answers"], *(list(map(str, row)) for row in sorted(contacts))]
         drawing = _seconds(contacts, look)
-        found.append(Drawing(drawing, "seconds of contacts", caption, as_csv(rows), "contacts.csv"))
-    return found
+        drawings.append(Drawing(drawing, "seconds of contacts", caption, as_csv(rows), "contacts.csv"))
+    return drawings
 
 
 def _binned_roc(

@@ -30,22 +30,22 @@ def say_of_methods(
     run: Run, key: str, template: str, numbers: Callable[[list[PlanRun], list[dict[str, Any]]], Row]
 ) -> list[str]:
     """A sentence for each method whose rows have ``key``; ``numbers`` are those of its runs and of these rows."""
-    found = {label: _with(done, key) for label, done in by_label(run.done).items()}
+    groups = {label: _with(done, key) for label, done in by_label(run.done).items()}
     return [
-        template.format(label=label, **numbers(done, [one.row[key] for one in done]))
-        for label, done in found.items()
+        template.format(label=label, **numbers(done, [plan_run.row[key] for plan_run in done]))
+        for label, done in groups.items()
         if done
     ]
 
 
 def _with(done: Sequence[PlanRun], key: str) -> list[PlanRun]:
-    return [one for one in done if one.row.get(key)]
+    return [plan_run for plan_run in done if plan_run.row.get(key)]
 
 
 def _rows(run: Run, key: str) -> dict[str, list[dict[str, Any]]]:
     """The rows of each method under ``key``, without methods that have none."""
-    found = {label: _with(done, key) for label, done in by_label(run.done).items()}
-    return {label: [one.row[key] for one in done] for label, done in found.items() if done}
+    groups = {label: _with(done, key) for label, done in by_label(run.done).items()}
+    return {label: [plan_run.row[key] for plan_run in done] for label, done in groups.items() if done}
 
 
 def _federated(run: Run) -> list[Plan]:
@@ -70,13 +70,13 @@ STOPPED = (
 
 def stop_sentences(run: Run) -> list[str]:
     """A sentence for each method whose plans could end early and have found a best round."""
-    return say_of_methods(run, "chosen", STOPPED, _stopped)
+    return say_of_methods(run, "chosen", STOPPED, _stop_numbers)
 
 
-def _stopped(done: Sequence[PlanRun], kept: Sequence[Any]) -> Row:
-    plan, rows = done[0].plan, [one.row["stop"] for one in done]
+def _stop_numbers(done: Sequence[PlanRun], kept: Sequence[Any]) -> Row:
+    plan, rows = done[0].plan, [plan_run.row["stop"] for plan_run in done]
     assert plan.stop is not None
-    ends = [one.row["rounds"] for one in done]
+    ends = [plan_run.row["rounds"] for plan_run in done]
     early, several = sum(end < plan.rounds for end in ends), len(done) > 1
     some = f"ended early in {early} of {len(ends)} runs" if early else "went to its end"
     return {
@@ -112,10 +112,10 @@ UNCOVERED = "Outside the epsilon: {sums}what models are worth on held-out sample
 
 def promises(run: Run) -> list[str]:
     """A sentence for each method under differential privacy that was run to its end; none where no ledger is."""
-    return say_of_methods(run, "privacy", PROMISED, _promised)
+    return say_of_methods(run, "privacy", PROMISED, _promise_numbers)
 
 
-def _promised(done: Sequence[PlanRun], spent: Sequence[Row]) -> Row:
+def _promise_numbers(done: Sequence[PlanRun], spent: Sequence[Row]) -> Row:
     privacy = done[0].plan.method.privacy
     assert privacy is not None
     most = f"{max(row['epsilon'] for row in spent):.3g}"
@@ -153,7 +153,7 @@ def ensemble_sentences(run: Run) -> list[str]:
 
 
 def _ensemble(label: str, group: Sequence[PlanRun], metric: str) -> list[str]:
-    rows, lines, words = [one.row for one in group], [], {"label": label, "metric": named(metric)}
+    rows, lines, words = [plan_run.row for plan_run in group], [], {"label": label, "metric": named(metric)}
     if all(row.get("spread") for row in rows):
         lines.append(DIFFER.format(**words, differ=_differ([row["spread"] for row in rows])))
     if all(metric in row.get("distilled", {}).get("common", {}) for row in rows):
@@ -205,34 +205,34 @@ def unseen_rows(run: Run) -> dict[str, list[tuple[str, ...]]]:
     The last cell has the worst and the best hospital.
     """
     rows: dict[str, list[tuple[str, ...]]] = {}
-    for label, found in _rows(run, "validation").items():
-        cells = [_over_seeds(name, [fold["metrics"].get(name) for fold in found]) for name in METRICS]
-        rows.setdefault(WHERE[_of_patients(found)], []).append((label, *cells, _worst_and_best(found)))
+    for label, validations in _rows(run, "validation").items():
+        cells = [_over_seeds(name, [fold["metrics"].get(name) for fold in validations]) for name in METRICS]
+        rows.setdefault(WHERE[_of_patients(validations)], []).append((label, *cells, _worst_and_best(validations)))
     return rows
 
 
 def unseen_sentences(run: Run) -> list[str]:
     """A sentence for each method of a run that was validated by routes."""
-    return [f"{label}: {expectation(found)}" for label, found in _rows(run, "validation").items()]
+    return [f"{label}: {expectation(validations)}" for label, validations in _rows(run, "validation").items()]
 
 
-def expectation(found: Sequence[Row]) -> str:
-    """What to expect where, by what was ``found`` with each seed."""
-    known = [name for name in SHARES if all(name in fold["metrics"] for fold in found)][:2] or ["loss"]
-    values = {name: _over_seeds(name, [fold["metrics"][name] for fold in found]) for name in known}
-    samples, sites = (round(_mean(found, name)) for name in ("samples", "sites"))
+def expectation(validations: Sequence[Row]) -> str:
+    """What to expect where, by the ``validations`` of all seeds."""
+    known = [name for name in SHARES if all(name in fold["metrics"] for fold in validations)][:2] or ["loss"]
+    values = {name: _over_seeds(name, [fold["metrics"][name] for fold in validations]) for name in known}
+    samples, sites = (round(_mean(validations, name)) for name in ("samples", "sites"))
     rests_on = RESTS_ON.format(
         samples=samples,
         sites=plural(sites, "hospital"),
-        whom="the patient" if _of_patients(found) else "its hospital",
-        seeds=f", mean over {len(found)} seeds" if len(found) > 1 else "",
+        whom="the patient" if _of_patients(validations) else "its hospital",
+        seeds=f", mean over {len(validations)} seeds" if len(validations) > 1 else "",
     )
     metrics = ", ".join(f"{WORDS.get(name, named(name))} {value}" for name, value in values.items())
-    return EXPECTED.format(where=WHERE[_of_patients(found)], metrics=metrics, rests_on=rests_on)
+    return EXPECTED.format(where=WHERE[_of_patients(validations)], metrics=metrics, rests_on=rests_on)
 
 
-def _of_patients(found: Sequence[Row]) -> bool:
-    return any(fold.get("folds") == OF_PATIENTS for fold in found)
+def _of_patients(validations: Sequence[Row]) -> bool:
+    return any(fold.get("folds") == OF_PATIENTS for fold in validations)
 
 
 def _over_seeds(name: str, metrics: Sequence[Row | None]) -> str:
@@ -251,9 +251,9 @@ def _share(name: str, value: float) -> str:
     return f"{100 * value:.1f}%" if name in ("auc", "accuracy") else f"{value:.3f}"
 
 
-def _worst_and_best(found: Sequence[Row]) -> str:
+def _worst_and_best(validations: Sequence[Row]) -> str:
     """The accuracy of the worst and of the best hospital shown, each a mean over the seeds."""
-    shown = [[at["accuracy"] for at in fold["hospitals"].values() if "accuracy" in at] for fold in found]
+    shown = [[at["accuracy"] for at in fold["hospitals"].values() if "accuracy" in at] for fold in validations]
     if not all(shown):
         return "-"
     return " to ".join(_share("accuracy", mean(map(end, shown))) for end in (min, max))
@@ -290,8 +290,8 @@ class Readable(NamedTuple):
     @property
     def looked(self) -> str:
         """At how many contacts the counts were taken; empty where that was at all."""
-        found = self.read
-        return f"{found['looked']} of {found['contacts']}" if found["looked"] < found["contacts"] else ""
+        counts = self.read
+        return f"{counts['looked']} of {counts['contacts']}" if counts["looked"] < counts["contacts"] else ""
 
 
 def readers(run: Run) -> list[Readable]:
@@ -327,13 +327,13 @@ def looked_at(rows: Sequence[Readable]) -> str:
 
 def _read(row: Readable) -> str:
     """As "the server 151 of 160; any next site 140; one site 23 (median), 34 (most); any site, from averages 0"."""
-    found = row.read
-    parts = [f"the server {found['server']} of {row.patients}"]
-    if "neighbours" in found:
-        median, most = found["curious"]
-        parts += [f"any next site {found['neighbours']}", f"one site {median:g} (median), {most} (most)"]
+    counts = row.read
+    parts = [f"the server {counts['server']} of {row.patients}"]
+    if "neighbours" in counts:
+        median, most = counts["curious"]
+        parts += [f"any next site {counts['neighbours']}", f"one site {median:g} (median), {most} (most)"]
     part = f"; {row.looked} contacts looked at" if row.looked else ""
-    return "; ".join([*parts, f"any site, from averages {found['averages']}{part}."])
+    return "; ".join([*parts, f"any site, from averages {counts['averages']}{part}."])
 
 
 # What leaves a site, and who sees it
@@ -385,9 +385,9 @@ def leaves_a_site(run: Run) -> list[str]:
     if not plans:
         return ["Nothing: no method of this run is federated."]
     first = [f"At each contact a site sends {_sent(run, plans)}.", *say(SENT, plans)]
-    first += [*dynamic_sentences(run), *_rounded(plans), *say(SENT_BESIDE, plans), *[HELD_OUT] * run.real]
-    first += [*say(SENT_AT_EVALUATIONS, plans), _hidden(plans), *promises(run), *uncovered(run)]
-    return [*first, f"{_unsent(run)} {_seen_by_servers(run, plans)}"]
+    first += [*dynamic_sentences(run), *_rounding_lines(plans), *say(SENT_BESIDE, plans), *[HELD_OUT] * run.real]
+    first += [*say(SENT_AT_EVALUATIONS, plans), _noise_sentence(plans), *promises(run), *uncovered(run)]
+    return [*first, f"{_unsent_sentence(run)} {_seen_by_servers(run, plans)}"]
 
 
 def _sent(run: Run, plans: Sequence[Plan]) -> str:
@@ -397,7 +397,7 @@ def _sent(run: Run, plans: Sequence[Plan]) -> str:
 
 
 def _size(run: Run) -> str:
-    model = next((model for one in run.done if (model := run.model_of(one)) is not None), None)
+    model = next((model for plan_run in run.done if (model := run.model_of(plan_run)) is not None), None)
     if model is None:
         return ""
     numbers = sum(array.size for array in model.values())
@@ -420,7 +420,7 @@ def _averages(done: Sequence[PlanRun], rows: Sequence[Row]) -> Row:
     }
 
 
-def _rounded(plans: Sequence[Plan]) -> list[str]:
+def _rounding_lines(plans: Sequence[Plan]) -> list[str]:
     wires: dict[Any, list[Plan]] = {}
     for plan in plans:
         wires.setdefault(plan.method.wire, []).append(plan)
@@ -432,7 +432,7 @@ def _rounded(plans: Sequence[Plan]) -> list[str]:
     return largest + [ROUNDED.format(_labels(wires[wire]), bits, wire) for wire, bits in BITS.items() if wire in wires]
 
 
-def _hidden(plans: Sequence[Plan]) -> str:
+def _noise_sentence(plans: Sequence[Plan]) -> str:
     parts = [text.format(labels) for kind, text in HIDDEN.items() if (labels := _under(plans, kind))]
     if not parts:
         return "Nothing is added to hide the model: it is sent as it was trained."
@@ -451,7 +451,7 @@ def _kind(privacy: Privacy | None) -> str:
     return privacy.level if privacy.counted else "blur"
 
 
-def _unsent(run: Run) -> str:
+def _unsent_sentence(run: Run) -> str:
     counted = "what can be reconstructed from models stands below"
     if not readers(run) and not blind(run):
         counted = "what could be reconstructed from models was not counted (docs/security.md)"
@@ -475,10 +475,10 @@ def _seen_by_servers(run: Run, plans: Sequence[Plan]) -> str:
 
 def _between_servers(run: Run) -> str:
     sent: dict[str, list[float]] = {}
-    for one in run.done:
-        if one.plan.method.region_count > 1:
-            sent.setdefault(one.plan.method.label, []).append(one.row.get("bytes_between", 0))
-    sizes = {label: amount(mean(each)) for label, each in sent.items()}
+    for plan_run in run.done:
+        if plan_run.plan.method.region_count > 1:
+            sent.setdefault(plan_run.plan.method.label, []).append(plan_run.row.get("bytes_between", 0))
+    sizes = {label: amount(mean(sizes_sent)) for label, sizes_sent in sent.items()}
     return ", ".join(f"{size} ({label})" if len(sizes) > 1 else size for label, size in sizes.items()) or "nothing"
 
 

@@ -68,9 +68,11 @@ def overview(run: Run) -> Figure:
         axes = figure.subplots()
         for height, row in enumerate(reversed(rows)):
             look = drawn[row.label]
-            own = _per_site(groups[row.label], shown.metric)
-            size = 9 if len(own) > 20 else 26
-            axes.scatter(own, _jitter(len(own), height), s=size, color=look.colour, alpha=0.4, linewidths=0, zorder=2)
+            of_sites = _per_site(groups[row.label], shown.metric)
+            size = 9 if len(of_sites) > 20 else 26
+            axes.scatter(
+                of_sites, _jitter(len(of_sites), height), s=size, color=look.colour, alpha=0.4, linewidths=0, zorder=2
+            )
             if row.common is not None:
                 low, high = np.nan_to_num([row.common.low, row.common.high], nan=row.common.mean)
                 axes.plot([low, high], [height, height], color=look.colour, lw=2.4, zorder=3, solid_capstyle="butt")
@@ -141,7 +143,7 @@ def course_points(run: Run, name: str) -> dict[str, Points]:
     return {
         label: _points(group, panel.whose, key, along)
         for label, group in by_label(run.done).items()
-        if panel.along == "rounds" or any(one.row["bytes_sent"] for one in group)
+        if panel.along == "rounds" or any(plan_run.row["bytes_sent"] for plan_run in group)
     }
 
 
@@ -196,32 +198,32 @@ def _curve(axes: Axes, points: Points, look: Style, label: str, scale: Scale) ->
 def _points(group: Sequence[PlanRun], whose: str, name: str, along: Callable[[PlanRun, int], float]) -> Points:
     """The values of all seeds at every x that all of them have."""
     values: dict[float, list[float]] = {}
-    for one in group:
-        for evaluation in one.evaluations:
+    for plan_run in group:
+        for evaluation in plan_run.evaluations:
             value = (evaluation[whose] or {}).get(name)
             if value is not None and np.isfinite(value):
-                values.setdefault(along(one, evaluation["t"]), []).append(float(value))
-    return [(x, here) for x, here in sorted(values.items()) if len(here) == len(group)]
+                values.setdefault(along(plan_run, evaluation["t"]), []).append(float(value))
+    return [(x, of_seeds) for x, of_seeds in sorted(values.items()) if len(of_seeds) == len(group)]
 
 
-def _round(one: PlanRun, t: int) -> float:
+def _round(plan_run: PlanRun, t: int) -> float:
     return float(t)
 
 
-def _bytes(one: PlanRun, t: int) -> float:
+def _bytes(plan_run: PlanRun, t: int) -> float:
     """Bytes sent up to round ``t``: contacts of one run all cost the same, unless averages may be left out."""
-    contacts = [contact.t for contact in contacts_of(one.plan)]
-    if "averages" in one.row:
-        by_then = zip(contacts, one.row["averages"]["bytes_sent"], strict=False)
+    contacts = [contact.t for contact in contacts_of(plan_run.plan)]
+    if "averages" in plan_run.row:
+        by_then = zip(contacts, plan_run.row["averages"]["bytes_sent"], strict=False)
         return float(max((sent for due, sent in by_then if due <= t), default=0))
-    return float(one.row["bytes_sent"] * sum(due <= t for due in contacts) / len(contacts))
+    return float(plan_run.row["bytes_sent"] * sum(due <= t for due in contacts) / len(contacts))
 
 
 def _per_site(group: Sequence[PlanRun], metric: str) -> np.ndarray:
     """Each site's own model at the end, mean over the seeds."""
-    last = [one.evaluations[-1]["sites"].get("per_site", {}).get(metric) for one in group]
-    values = [each for each in last if each is not None]
-    same = bool(values) and len({len(each) for each in values}) == 1
+    last = [plan_run.evaluations[-1]["sites"].get("per_site", {}).get(metric) for plan_run in group]
+    values = [value for value in last if value is not None]
+    same = bool(values) and len({len(value) for value in values}) == 1
     return np.asarray(np.mean(values, axis=0)) if same else np.array([])
 
 

@@ -138,48 +138,48 @@ def page(own: OwnRun) -> str:
     return fill("hospital.html", own=own, run=shown, now=now, listed=LISTED)
 
 
-def as_run(own: OwnRun) -> Run | None:
+def as_run(own_run: OwnRun) -> Run | None:
     """The evaluation here as a run of one plan, such as clinical pages are made of; None where there is none."""
-    if own.agreed is None or own.evaluation is None:
+    if own_run.agreed is None or own_run.evaluation is None:
         return None
-    plan, said, y = own.agreed.plan, own.evaluation.said, own.evaluation.y
-    task = _task(own)
+    plan, predictions, y = own_run.agreed.plan, own_run.evaluation.said, own_run.evaluation.y
+    task = _task(own_run)
     metric = plan.metric or default_metric([y], task)
-    outputs = said if task.kind != "classes" else np.log(np.clip(said, 1e-300, None))
-    outputs = outputs_of(outputs) if task.ordered else logit(said) if task.kind == "labels" else outputs
+    outputs = predictions if task.kind != "classes" else np.log(np.clip(predictions, 1e-300, None))
+    outputs = outputs_of(outputs) if task.ordered else logit(predictions) if task.kind == "labels" else outputs
     worth = evaluate(outputs, y, task)
     row = {"method": plan.method.name, "label": plan.method.label, "seed": plan.seed, "common": worth, "sites": {}}
-    row |= {"extra": {}, "contacts": 0, "bytes_sent": 0, "stopped": False, "rounds": own.evaluation.t}
-    one = PlanRun(0, plan, row, [{"t": own.evaluation.t, "common": worth, "sites": {}, "extra": {}}], [])
+    row |= {"extra": {}, "contacts": 0, "bytes_sent": 0, "stopped": False, "rounds": own_run.evaluation.t}
+    plan_run = PlanRun(0, plan, row, [{"t": own_run.evaluation.t, "common": worth, "sites": {}, "extra": {}}], [])
     shown = {"loss": task.loss, "class_names": task.class_names, "target": task.target, "cuts": task.cuts}
     shown |= {"labels": task.labels}
     about = {"task": shown, "notes": []}
-    key = prediction_key(one)
+    key = prediction_key(plan_run)
     scenario = of_plan(plan).model_copy(update={"metric": metric})
     return Run(
         scenario,
         [plan],
         None,
-        [one],
+        [plan_run],
         about,
-        predictions={f"{key}/{name}": array for name, array in _kept(said, y, task).items()},
+        predictions={f"{key}/{name}": array for name, array in _as_arrays(predictions, y, task).items()},
     )
 
 
-def _kept(said: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
+def _as_arrays(predictions: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     if task.kind == "times":
         cuts = np.tile(np.array(task.cuts), (len(y), 1))
-        return {"survival": survival_of(said), "cuts": cuts, "labels": y[:, 2:4].astype(np.float64)}
+        return {"survival": survival_of(predictions), "cuts": cuts, "labels": y[:, 2:4].astype(np.float64)}
     if task.kind == "labels":
-        return {"label_probabilities": said, "labels": y.astype(np.int64)}
-    return {"probabilities" if task.kind == "classes" else "predictions": said, "labels": y}
+        return {"label_probabilities": predictions, "labels": y.astype(np.int64)}
+    return {"probabilities" if task.kind == "classes" else "predictions": predictions, "labels": y}
 
 
-def _task(own: OwnRun) -> Task:
+def _task(own_run: OwnRun) -> Task:
     """The task, as far as evaluation needs it."""
-    assert own.evaluation is not None
-    if own.package is not None:
-        task = own.package.learns
+    assert own_run.evaluation is not None
+    if own_run.package is not None:
+        task = own_run.package.learns
         if task.kind == "labels":
             return replace(task, metrics=OF_LABELS)
         if task.kind != "classes":  # what was said is in the unit of the truth already
@@ -189,8 +189,8 @@ def _task(own: OwnRun) -> Task:
             return Task("here", (), task.classes, loss, metrics, target=task.target, cuts=task.cuts)
         loss, classes, names = ORDINAL if task.ordered else "cross_entropy", task.classes, task.class_names
     else:  # sites with models of their own, whose package holds no class
-        loss = "cross_entropy" if own.evaluation.y.dtype.kind in "iu" else "l1"
-        classes, names = own.evaluation.said.shape[1], ()
+        loss = "cross_entropy" if own_run.evaluation.y.dtype.kind in "iu" else "l1"
+        classes, names = own_run.evaluation.said.shape[1], ()
     metrics = ("mae", "loss") if loss == "l1" else ("accuracy", "balanced_accuracy", "auc", "brier", "loss")
     return Task("here", (), classes, loss, (*GRADED, *metrics) if loss == ORDINAL else metrics, names)
 

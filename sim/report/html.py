@@ -35,7 +35,7 @@ from fedsmall.sim.report.sentences import amount, named, p_of, sentences, short,
 from fedsmall.sim.report.style import Style, style_sheet
 from fedsmall.sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
 from fedsmall.sim.report.tripod import participants, tripod
-from fedsmall.sim.runs.chosen import chosen, main_method
+from fedsmall.sim.runs.chosen import choose_packages, main_method
 from fedsmall.sim.runs.files import as_csv, write
 from fedsmall.sim.runs.folder import PACKAGES, PlanRun, Run, engine_of, stem
 from fedsmall.sim.runs.scenario import FILES
@@ -141,7 +141,7 @@ def names_of(plans: Sequence[Plan]) -> str:
 
 def further_samples(run: Run) -> list[str]:
     """The further sets of samples that all sites' models are judged on."""
-    return list(dict.fromkeys(name for one in run.done for name in one.row["extra"] if name != "held_out"))
+    return list(dict.fromkeys(name for plan_run in run.done for name in plan_run.row["extra"] if name != "held_out"))
 
 
 def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float | None]]:
@@ -152,14 +152,17 @@ def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float | None]]:
     """
     means = {}
     for label, group in by_label(run.done).items():
-        by_seed = [one.row["extra"].get("held_out") for one in group]
+        by_seed = [plan_run.row["extra"].get("held_out") for plan_run in group]
         if all(by_seed):
             names = sorted(set().union(*by_seed))
-            known = {site: [each[site][metric] for each in by_seed if metric in each.get(site, ())] for site in names}
+            known = {
+                site: [held_out[site][metric] for held_out in by_seed if metric in held_out.get(site, ())]
+                for site in names
+            }
             means[label] = {site: sum(values) / len(values) if values else None for site, values in known.items()}
     sites = {site for values in means.values() for site in values}
-    found = {label: {site: values.get(site) for site in sorted(sites)} for label, values in means.items()}
-    return found if len(sites) <= MANY_SITES else {}
+    by_label_and_site = {label: {site: values.get(site) for site in sorted(sites)} for label, values in means.items()}
+    return by_label_and_site if len(sites) <= MANY_SITES else {}
 
 
 def question_section(run: Run, shown: Clinical | None) -> Section:
@@ -246,13 +249,13 @@ def tripod_table(run: Run, shown: Clinical | None) -> Cells:
 
 def events_of(run: Run) -> list[tuple[PlanRun, dict[str, Any]]]:
     """Every event with the plan run in which it happened."""
-    return [(one, event) for one in run.done for event in one.events]
+    return [(plan_run, event) for plan_run in run.done for event in plan_run.events]
 
 
 def part_of(run: Run, extension: str, name: str) -> Markup:
     """What an extension shows of a run in the section of that name; nothing where it is not there, or not needed."""
     audited = run.folder is not None and (run.folder / "audit").is_dir()
-    needed = {"audit": audited, "travels": any(one.plan.method.moves for one in run.done)}
+    needed = {"audit": audited, "travels": any(plan_run.plan.method.moves for plan_run in run.done)}
     if extension not in extensions("fedsmall.pages") or not needed[extension]:
         return Markup()
     return load_extension("fedsmall.pages", extension).part(run, name)  # type: ignore[no-any-return]
@@ -261,15 +264,15 @@ def part_of(run: Run, extension: str, name: str) -> Markup:
 def events_table(events: Sequence[tuple[PlanRun, dict[str, Any]]]) -> Cells:
     """What happened, by round."""
     rows = [
-        [one.label, one.plan.seed, event["t"], event["site"], event.get("reason") or event["kind"]]
-        for one, event in events
+        [plan_run.label, plan_run.plan.seed, event["t"], event["site"], event.get("reason") or event["kind"]]
+        for plan_run, event in events
     ]
     return Cells(["method", "seed", "round", "site", "what happened"], rows, words=(3, 4))
 
 
 def failed_table(run: Run) -> Cells:
     """The plans that failed."""
-    rows = [[each["label"], each["seed"], each["reason"]] for each in run.failed]
+    rows = [[failure["label"], failure["seed"], failure["reason"]] for failure in run.failed]
     return Cells(["method", "seed", "why"], rows, words=(2,))
 
 
@@ -277,12 +280,12 @@ def model_card(run: Run) -> Markup:
     """The command that uses the model, and its card; nothing where no model was kept."""
     try:
         label = main_method(run)
-        one = next(one for one in run.done if one.label == label and run.has_packages(one))
-        stored = chosen(run, label, one.plan.seed)[0]
+        plan_run = next(plan_run for plan_run in run.done if plan_run.label == label and run.has_packages(plan_run))
+        stored = choose_packages(run, label, plan_run.plan.seed)[0]
     except PlanError:  # an older run, one of several runs, or sites with models of their own
         return Markup()
-    package = f"{run.place}/{PACKAGES}/{stem(one, stored.package.whose)}"
-    return CARD.format(shlex.quote(run.place), label, label, one.plan.seed, escape(words(*stored, package)))
+    package = f"{run.place}/{PACKAGES}/{stem(plan_run, stored.package.whose)}"
+    return CARD.format(shlex.quote(run.place), label, label, plan_run.plan.seed, escape(words(*stored, package)))
 
 
 def links(run: Run, shown: Clinical | None, other: Outcome | None = None) -> list[tuple[str, str]]:
@@ -305,10 +308,15 @@ def overview_data(run: Run) -> str:
     metric = primary(run)
     rows = [["method", "seed", "fold", f"common_{metric}", f"sites_{metric}_mean"]]
     for label, group in by_label(run.done).items():
-        for one in group:
-            ends = (one.row["common"] or {}).get(metric), one.row["sites"].get(f"{metric}_mean")
+        for plan_run in group:
+            ends = (plan_run.row["common"] or {}).get(metric), plan_run.row["sites"].get(f"{metric}_mean")
             rows.append(
-                [label, str(one.plan.seed), str(one.plan.fold), *("" if v is None else f"{v:.6g}" for v in ends)]
+                [
+                    label,
+                    str(plan_run.plan.seed),
+                    str(plan_run.plan.fold),
+                    *("" if v is None else f"{v:.6g}" for v in ends),
+                ]
             )
     return as_csv(rows)
 
@@ -338,7 +346,18 @@ def anchor(run: Run) -> str:
 
 USED = (  # by the templates
     *(amount, anchor, at_home, by_label, chain, clinical, clinical_sections, course_data, dashes_of, events_of),
-    *(events_table, failed_table, further_samples, grades, links, methods, metrics_of, model_card, named, names_of),
+    *(
+        events_table,
+        failed_table,
+        further_samples,
+        grades,
+        links,
+        methods,
+        metrics_of,
+        model_card,
+        named,
+        names_of,
+    ),
     *(outcome, outcome_sections, overview_data, participant_sections, question_section, readers_table, real_sections),
     *(real_sentences, repeat, sent_table, sentences, shown_scenario, site_by_site_section, table, part_of),
     *(tripod_table, unseen_tables, figures.course_looks),

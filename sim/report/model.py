@@ -55,29 +55,29 @@ class Worth(NamedTuple):
     of_seeds: Interval | None
 
 
-def _kept(run: Run, *names: str) -> tuple[str, dict[str, dict[int, Arrays]]]:
+def _kept_predictions(run: Run, *names: str) -> tuple[str, dict[str, dict[int, Arrays]]]:
     """The method shown, and the predictions of each method by seed, where one of these arrays was kept.
 
     The folds of a seed are concatenated; the method is "" where nothing was kept.
     """
-    found: dict[str, dict[int, list[Arrays]]] = {}
+    parts_of: dict[str, dict[int, list[Arrays]]] = {}
     for label, group in by_label(run.done).items():
-        for one in group:
-            said = run.predictions_of(one)
-            if set(names) & set(said) and len(said["labels"]):
-                found.setdefault(label, {}).setdefault(one.plan.seed, []).append(said)
-    kept = {label: {seed: _joined(parts) for seed, parts in seeds.items()} for label, seeds in found.items()}
+        for plan_run in group:
+            predictions = run.predictions_of(plan_run)
+            if set(names) & set(predictions) and len(predictions["labels"]):
+                parts_of.setdefault(label, {}).setdefault(plan_run.plan.seed, []).append(predictions)
+    kept = {label: {seed: _concatenate(parts) for seed, parts in seeds.items()} for label, seeds in parts_of.items()}
     main = table(run).reference if kept else None
     return main if main in kept else next(iter(kept), ""), kept
 
 
-def _joined(parts: Sequence[Arrays]) -> Arrays:
+def _concatenate(parts: Sequence[Arrays]) -> Arrays:
     names = [name for name in parts[0] if all(name in part for part in parts)]
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def _folds(run: Run, label: str) -> int:
-    return int(next(one.plan.folds or 0 for one in run.done if one.label == label))
+    return int(next(plan_run.plan.folds or 0 for plan_run in run.done if plan_run.label == label))
 
 
 def _of_sites(sites: np.ndarray | None) -> list[tuple[str, np.ndarray]]:
@@ -105,8 +105,8 @@ class Said(NamedTuple):
         return self.p[:, label], self.y == label
 
 
-def _said(arrays: Arrays) -> Said:
-    groups = {name.removeprefix(KEPT_AS): each for name, each in arrays.items() if name.startswith(KEPT_AS)}
+def _to_said(arrays: Arrays) -> Said:
+    groups = {name.removeprefix(KEPT_AS): groups_of for name, groups_of in arrays.items() if name.startswith(KEPT_AS)}
     return Said(arrays["probabilities"], arrays["labels"], arrays.get("sites", np.array([], dtype=str)), groups)
 
 
@@ -159,26 +159,26 @@ class Clinical:
 
     def worth(self, label: int) -> list[Worth]:
         """The statistics of one class against the rest."""
-        found = []
+        statistics = []
         for name, estimate in of_two.STATISTICS.items():
-            values = [of_two.VALUES[name](*said.positive(label)) for said in self.of_seeds]
+            values = [of_two.VALUES[name](*predictions.positive(label)) for predictions in self.of_seeds]
             known = [value for value in values if np.isfinite(value)]
             mean = interval(known, scale="share") if len(known) > 1 else None
-            found.append(Worth(name, estimate(*self.said.positive(label)), mean))
-        return found
+            statistics.append(Worth(name, estimate(*self.said.positive(label)), mean))
+        return statistics
 
 
 def clinical(run: Run) -> Clinical | None:
     """The model of classes that a page shows; None where no method has predictions of any, as in older folders."""
-    label, kept = _kept(run, "probabilities")
+    label, kept = _kept_predictions(run, "probabilities")
     if not kept:
         return None
-    said = {one: {seed: _said(arrays) for seed, arrays in seeds.items()} for one, seeds in kept.items()}
-    seed, first = next(iter(said[label].items()))
-    group = [one for one in by_label(run.done)[label] if one.plan.seed == seed]
+    predictions = {method: {seed: _to_said(arrays) for seed, arrays in seeds.items()} for method, seeds in kept.items()}
+    seed, first = next(iter(predictions[label].items()))
+    group = [method for method in by_label(run.done)[label] if method.plan.seed == seed]
     classes = first.p.shape[1]
     thresholds = _thresholds(group) if classes == 2 else ()
-    return Clinical(run, label, _folds(run, label), class_names(run, classes), said, thresholds)
+    return Clinical(run, label, _folds(run, label), class_names(run, classes), predictions, thresholds)
 
 
 def class_names(run: Run, classes: int) -> tuple[str, ...]:
@@ -190,13 +190,13 @@ def class_names(run: Run, classes: int) -> tuple[str, ...]:
 def _thresholds(group: Sequence[PlanRun]) -> tuple[tuple[str, float], ...]:
     """The chosen threshold and two others, with how each was found; the mean over the folds of a seed."""
     asked = group[0].plan.threshold
-    found = [one.row.get("thresholds") or {} for one in group]
+    thresholds = [plan_run.row.get("thresholds") or {} for plan_run in group]
     wanted = asked["sensitivity"] if isinstance(asked, dict) else SENSITIVITY
     ways = {
         "number": ("as the scenario says", asked if isinstance(asked, float) else None),
         "half": ("even odds", HALF),
-        "youden": ("most sensitivity + specificity on the training samples (Youden)", _mean(found, "youden")),
-        "sensitivity": (f"sensitivity of {100 * wanted:g}% on the training samples", _mean(found, "sensitivity")),
+        "youden": ("most sensitivity + specificity on the training samples (Youden)", _mean(thresholds, "youden")),
+        "sensitivity": (f"sensitivity of {100 * wanted:g}% on the training samples", _mean(thresholds, "sensitivity")),
     }
     first = "sensitivity" if isinstance(asked, dict) else "number" if isinstance(asked, float) else asked or "half"
     order = [first, *(way for way in ways if way != first)]
@@ -204,8 +204,8 @@ def _thresholds(group: Sequence[PlanRun]) -> tuple[tuple[str, float], ...]:
     return tuple(known[:3])
 
 
-def _mean(found: Sequence[dict[str, float]], name: str) -> float | None:
-    values = [each[name] for each in found if name in each]
+def _mean(thresholds: Sequence[dict[str, float]], name: str) -> float | None:
+    values = [row[name] for row in thresholds if name in row]
     return float(np.mean(values)) if values else None
 
 
@@ -251,10 +251,10 @@ def clinical_sections(shown: Clinical) -> list[Section]:
 def _at_thresholds(shown: Clinical) -> list[Section]:
     if not shown.two:
         return []
-    found = [(how, at_threshold(*shown.said.positive(1), threshold)) for how, threshold in shown.thresholds]
+    errors = [(how, at_threshold(*shown.said.positive(1), threshold)) for how, threshold in shown.thresholds]
     rows = [
         [FROM.format(at.threshold, how), *map(share, (at.sensitivity, at.specificity, at.ppv, at.npv))]
-        for how, at in found
+        for how, at in errors
     ]
     heads = [f"called {shown.classes[1]} from", "sensitivity", "specificity", "PPV", "NPV"]
     caption = (
@@ -274,13 +274,15 @@ def _ranking(shown: Clinical) -> Section:
     ]
     note = RANKED + HINGE * ((shown.run.about.get("task") or {}).get("loss") == "hinge")
     cells = Cells([*of_class, "statistic", "by test samples", "over seeds"], rows, words=words)
-    return Section("Ranking and calibration", "ranking", table=cells, notes=[note], figures=_drawn(shown))
+    return Section("Ranking and calibration", "ranking", table=cells, notes=[note], figures=_draw_curves(shown))
 
 
-def _drawn(shown: Clinical) -> list[Drawing]:
+def _draw_curves(shown: Clinical) -> list[Drawing]:
     groups = by_label(shown.run.done).values()
     pairs = {
-        label: [{name: said.positive(k) for k, name in shown.of_class} for said in shown.kept[label].values()]
+        label: [
+            {name: predictions.positive(k) for k, name in shown.of_class} for predictions in shown.kept[label].values()
+        ]
         for label in [shown.label, *(label for label in shown.kept if label != shown.label)]
     }
     return curves.of_classes(curves.Judged(pairs, looks([group[0].plan.method for group in groups]), shown.two))
@@ -315,8 +317,8 @@ class AtPart(NamedTuple):
         return [self.samples, self.positive, number(self.area), *map(share, self.errors[5:7])]
 
 
-def _at(shown: Clinical, column: str, name: str, mine: np.ndarray) -> AtPart:
-    p, y = shown.said.p[mine], shown.said.y[mine]
+def _at(shown: Clinical, column: str, name: str, mask: np.ndarray) -> AtPart:
+    p, y = shown.said.p[mask], shown.said.y[mask]
     if not shown.two:
         return AtPart(column, name, len(y), accuracy=wilson(int((p.argmax(axis=1) == y).sum()), len(y)))
     errors = at_threshold(p[:, 1], y == 1, shown.thresholds[0][1])
@@ -325,7 +327,7 @@ def _at(shown: Clinical, column: str, name: str, mine: np.ndarray) -> AtPart:
 
 def at_sites(shown: Clinical) -> list[AtPart]:
     """The model of two classes on each site's own held-out samples, by name."""
-    return [_at(shown, "site", site, mine) for site, mine in _of_sites(shown.said.sites)] if shown.two else []
+    return [_at(shown, "site", site, mask) for site, mask in _of_sites(shown.said.sites)] if shown.two else []
 
 
 def _hospitals(shown: Clinical) -> list[Section]:
@@ -340,15 +342,15 @@ def subgroups(shown: Clinical) -> list[AtPart]:
 
     Groups below ``FLOOR`` samples are hidden, and others by which they could be computed.
     """
-    found = []
+    parts = []
     for column, names in shown.said.groups.items():
-        sizes = dict(zip(*(each.tolist() for each in np.unique(names, return_counts=True)), strict=True))
+        sizes = dict(zip(*(counts.tolist() for counts in np.unique(names, return_counts=True)), strict=True))
         hidden = hidden_groups(sizes)
-        found += [
+        parts += [
             AtPart(column, name) if name in hidden else _at(shown, column, name, names == name)
             for name in sorted(sizes, key=_place)
         ]
-    return found
+    return parts
 
 
 def hidden_groups(sizes: Mapping[str, int], floor: int = FLOOR) -> set[str]:
@@ -371,19 +373,19 @@ def _place(name: str) -> tuple[bool, float, str]:
 
 
 def _subgroups(shown: Clinical) -> list[Section]:
-    found = subgroups(shown)
-    if not found:
+    parts = subgroups(shown)
+    if not parts:
         return []
-    columns = [at.column for at in found]
+    columns = [at.column for at in parts]
     named = ["" if column == before else column for column, before in zip(columns, ["", *columns], strict=False)]
     figures = [shown.classes[1], "ROC-AUC", "sensitivity", "specificity"] if shown.two else ["accuracy"]
     caption = (
         f"The model shown on parts of the test samples{', at the chosen threshold' * shown.two}. Intervals by test "
         "samples; they are for one group each, and of several groups one may differ by chance."
     )
-    rows = [[name, at.group, *at.cells] for name, at in zip(named, found, strict=True)]
+    rows = [[name, at.group, *at.cells] for name, at in zip(named, parts, strict=True)]
     note = f"Groups of fewer than {FLOOR} samples are not shown, nor is one by which they could be worked out."
-    notes = [note] * any(at.hidden for at in found)
+    notes = [note] * any(at.hidden for at in parts)
     cells = Cells(["by", "group", "samples", *figures], rows, caption, words=(0, 1))
     return [Section("Subgroup by subgroup", "subgroups", table=cells, notes=notes)]
 
@@ -415,7 +417,7 @@ def outcome_sections(shown: Outcome, part: str = "model", title: str = "The mode
     """A model of another outcome on a page: its statistics and figures, and hospitals."""
     how = " (500 bootstrap resamples)"
     words = _of_model(shown.label, shown.seed, shown.folds, shown.samples, shown.seeds, how)
-    rows = [[each.name, _number(each.of_samples), over_seeds(each.of_seeds, ".4g")] for each in shown.worth]
+    rows = [[worth.name, _number(worth.of_samples), over_seeds(worth.of_seeds, ".4g")] for worth in shown.worth]
     cells = Cells(["statistic", "by test samples", "over seeds"], rows, words=(0,))
     first = Section(title, part, [Markup("{}. {}").format(shown.asks, words)], cells, shown.notes, shown.figures)
     if not shown.sites:
@@ -443,7 +445,9 @@ def question(run: Run) -> str:
 def outcome(run: Run) -> Outcome | None:
     """The model that a page shows of no classes; None where they are classes, or where nothing was kept of it."""
     task = run.about.get("task") or {}
-    label, kept = _kept(run, "predictions", "survival", "label_probabilities") if task.get("target") else ("", {})
+    label, kept = (
+        _kept_predictions(run, "predictions", "survival", "label_probabilities") if task.get("target") else ("", {})
+    )
     if not kept:
         return None
     seeds = list(kept[label].values())
@@ -456,7 +460,10 @@ def outcome(run: Run) -> Outcome | None:
 
 
 def _of_numbers(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> tuple[Any, ...]:
-    name, arrays = task["target"], [(each["predictions"][:, 0], each["labels"][:, 0]) for each in seeds]
+    name, arrays = (
+        task["target"],
+        [(predictions["predictions"][:, 0], predictions["labels"][:, 0]) for predictions in seeds],
+    )
     shown: dict[str, Statistic] = {statistic: (of, "plain") for statistic, of in NUMBER_STATISTICS.items()}
     heads = {"mean absolute error": mean_absolute_error, "mean error": mean_error}
     return heads, f"A number is predicted: {name}", arrays, shown, curves.of_numbers(name, *arrays[0])
@@ -473,7 +480,10 @@ CALLED = "A label is called where its probability is above one half. F1 of a lab
 
 
 def _of_labels(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> tuple[Any, ...]:
-    names, arrays = task["labels"], [(each["label_probabilities"], each["labels"]) for each in seeds]
+    names, arrays = (
+        task["labels"],
+        [(predictions["label_probabilities"], predictions["labels"]) for predictions in seeds],
+    )
     counts = zip(names, seeds[0]["labels"].sum(axis=0), strict=True)
     asks = "Labels are predicted, each by itself; of the test samples they are there so often: " + ", ".join(
         f"{name} in {int(count)}" for name, count in counts
@@ -512,7 +522,10 @@ CONCORDANT = (
 
 
 def _of_times(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> tuple[Any, ...]:
-    name, arrays = task["target"], [(each["survival"], each["cuts"], each["labels"]) for each in seeds]
+    name, arrays = (
+        task["target"],
+        [(predictions["survival"], predictions["cuts"], predictions["labels"]) for predictions in seeds],
+    )
     events = int(seeds[0]["labels"][:, 1].sum())
     asks = (
         f"The time until an event is predicted, {name}; it happened in {events} of the test samples, and the others "
@@ -526,19 +539,19 @@ def _kappa(p: np.ndarray, y: np.ndarray) -> float:
     return kappa(p.argmax(axis=1), y)
 
 
-def _off(p: np.ndarray, y: np.ndarray) -> float:
+def _mean_grade_error(p: np.ndarray, y: np.ndarray) -> float:
     return float(np.abs(p.argmax(axis=1) - y).mean())
 
 
-def _within(p: np.ndarray, y: np.ndarray, reach: int) -> float:
+def _share_within(p: np.ndarray, y: np.ndarray, reach: int) -> float:
     return float((np.abs(p.argmax(axis=1) - y) <= reach).mean())
 
 
 GRADES: dict[str, Statistic] = {
     "quadratic weighted kappa": (_kappa, "gain"),
-    "mean absolute error, in grades": (_off, "positive"),
-    "share called right": (partial(_within, reach=0), "share"),
-    "share at most one grade off": (partial(_within, reach=1), "share"),
+    "mean absolute error, in grades": (_mean_grade_error, "positive"),
+    "share called right": (partial(_share_within, reach=0), "share"),
+    "share at most one grade off": (partial(_share_within, reach=1), "share"),
 }
 LIKELIEST = (
     "The grade that is called is the likeliest one. Quadratic weighted kappa (Cohen 1968): 1 where all are called "
@@ -551,16 +564,16 @@ def grades(run: Run) -> Outcome | None:
     shown = clinical(run)
     if shown is None or (run.about.get("task") or {}).get("loss") != ORDINAL:
         return None
-    said, names, arrays = shown.said, shown.classes, [(each.p, each.y) for each in shown.of_seeds]
+    predictions, names, arrays = shown.said, shown.classes, [(of_seed.p, of_seed.y) for of_seed in shown.of_seeds]
     worth = [_worth(name, of, arrays, scale) for name, (of, scale) in GRADES.items()]
     worth += [_recall(label, name, arrays) for label, name in enumerate(names)]
     return Outcome(
-        *(shown.label, shown.seed, shown.folds, len(said.y), len(arrays)),
+        *(shown.label, shown.seed, shown.folds, len(predictions.y), len(arrays)),
         "Grades are predicted, from the lowest to the highest: " + ", ".join(names),
         worth,
-        curves.of_grades(names, said.p, said.y),
+        curves.of_grades(names, predictions.p, predictions.y),
         ("kappa", "grades off"),
-        _at_each_site(said.sites if len(said.sites) else None, arrays[0], (_kappa, _off)),
+        _at_each_site(predictions.sites if len(predictions.sites) else None, arrays[0], (_kappa, _mean_grade_error)),
         [LIKELIEST],
     )
 
@@ -584,9 +597,9 @@ def _worth(
 def _at_each_site(
     sites: np.ndarray | None, arrays: tuple[np.ndarray, ...], statistics: Sequence[Callable[..., float]]
 ) -> list[tuple[str, int, list[Estimate]]]:
-    found = []
-    for site, mine in _of_sites(sites):
-        if mine.sum() >= LEAST:
-            own = tuple(array[mine] for array in arrays)
-            found.append((site, int(mine.sum()), [resampled(of, *own) for of in statistics]))
-    return found
+    of_sites = []
+    for site, mask in _of_sites(sites):
+        if mask.sum() >= LEAST:
+            at_site = tuple(array[mask] for array in arrays)
+            of_sites.append((site, int(mask.sum()), [resampled(of, *at_site) for of in statistics]))
+    return of_sites

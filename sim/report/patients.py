@@ -21,9 +21,9 @@ Values = Mapping[tuple[int, int], float]  # by seed and fold
 
 def has_one_test_set(run: Run) -> bool:
     """Whether all seeds are judged by the same patients, as far as their outcomes tell; unknown ones are redrawn."""
-    told = [run.predictions_of(one) for one in run.done if one.label == run.done[0].label]
-    labels = [each["labels"] for each in told if "labels" in each]
-    return len(labels) == len(told) > 1 and all(np.array_equal(each, labels[0]) for each in labels)
+    predictions = [run.predictions_of(plan_run) for plan_run in run.done if plan_run.label == run.done[0].label]
+    labels = [test_labels["labels"] for test_labels in predictions if "labels" in test_labels]
+    return len(labels) == len(predictions) > 1 and all(np.array_equal(test_labels, labels[0]) for test_labels in labels)
 
 
 def mean_of(run: Run, group: Sequence[PlanRun], values: Values, metric: str, scale: Scale) -> Interval:
@@ -32,12 +32,15 @@ def mean_of(run: Run, group: Sequence[PlanRun], values: Values, metric: str, sca
     The patients are those of one test set, even where each run draws its own. By seeds alone where no predictions of
     the ``group`` are kept.
     """
-    mean, mine = list(values.values()), [one for one in group if (one.plan.seed, one.plan.fold) in values]
-    told = [run.predictions_of(one) for one in mine]
-    if not told or not all("labels" in each for each in told):
+    mean, members = (
+        list(values.values()),
+        [plan_run for plan_run in group if (plan_run.plan.seed, plan_run.plan.fold) in values],
+    )
+    predictions = [run.predictions_of(plan_run) for plan_run in members]
+    if not predictions or not all("labels" in arrays for arrays in predictions):
         return interval(mean, scale=scale, shared=Shared(patients=run.about.get("test_samples") if group else None))
-    patients = patients_behind(metric, told[0]["labels"])
-    without = np.array([_without(run, one, metric, scale) for one in mine])
+    patients = patients_behind(metric, predictions[0]["labels"])
+    without = np.array([_without(run, plan_run, metric, scale) for plan_run in members])
     if has_one_test_set(run):
         without = without.mean(axis=0, keepdims=True)
     errors, freedom = zip(*map(jackknife, without), strict=True)
@@ -55,7 +58,7 @@ def behind_difference(
     that of one of them counts by the share of patients that two have in common. Where predictions were not ``kept``,
     the error by one test set is unknown, and runs on several are corrected by that share alone.
     """
-    if not kept or not all("labels" in run.predictions_of(one) for pair in pairs for one in pair):
+    if not kept or not all("labels" in run.predictions_of(plan_run) for pair in pairs for plan_run in pair):
         return _of_unkept(run, pairs[0][0])
     gaps = [_without(run, a, metric, scale) - _without(run, b, metric, scale) for a, b in pairs]
     return _of_gaps(run, gaps, pairs[0][0])
@@ -66,64 +69,67 @@ def behind_lead(run: Run, group: Sequence[PlanRun], metric: str, scale: Scale, k
 
     Nothing where :func:`p_over_constant` asks the patients besides.
     """
-    if kept and all(_over_constant(run, one, metric) is not None for one in group):
+    if kept and all(_over_constant(run, plan_run, metric) is not None for plan_run in group):
         return NOTHING
-    told = [run.predictions_of(one) for one in group]
-    if not kept or not all("labels" in each and "probabilities" not in each for each in told):
+    predictions = [run.predictions_of(plan_run) for plan_run in group]
+    if not kept or not all("labels" in arrays and "probabilities" not in arrays for arrays in predictions):
         return _of_unkept(run, group[0])
-    gaps = [_without(run, one, metric, scale) - _without(run, one, metric, scale, constant=True) for one in group]
+    gaps = [
+        _without(run, plan_run, metric, scale) - _without(run, plan_run, metric, scale, constant=True)
+        for plan_run in group
+    ]
     return _of_gaps(run, gaps, group[0])
 
 
-def _of_unkept(run: Run, one: PlanRun) -> Shared:
-    return Shared(error=np.inf) if has_one_test_set(run) else Shared(overlap=_overlap(run, one))
+def _of_unkept(run: Run, plan_run: PlanRun) -> Shared:
+    return Shared(error=np.inf) if has_one_test_set(run) else Shared(overlap=_overlap(run, plan_run))
 
 
-def _of_gaps(run: Run, gaps: Sequence[np.ndarray], one: PlanRun) -> Shared:
+def _of_gaps(run: Run, gaps: Sequence[np.ndarray], plan_run: PlanRun) -> Shared:
     """What differences share by how they change without groups of patients, (groups,) for each run."""
     if has_one_test_set(run):
         return Shared(0.0, *jackknife(np.mean(gaps, axis=0)))
     errors, freedom = zip(*map(jackknife, gaps), strict=True)
-    error = float(np.sqrt(_overlap(run, one) * np.mean(np.square(errors))))
-    return Shared(0.0, error, freedom[0]) if np.isfinite(error) else _of_unkept(run, one)
+    error = float(np.sqrt(_overlap(run, plan_run) * np.mean(np.square(errors))))
+    return Shared(0.0, error, freedom[0]) if np.isfinite(error) else _of_unkept(run, plan_run)
 
 
-def p_over_constant(run: Run, group: Sequence[PlanRun], own: Values, least: Values, metric: str) -> float | None:
+def p_over_constant(run: Run, group: Sequence[PlanRun], common: Values, least: Values, metric: str) -> float | None:
     """The p-value, by test samples, of what models of classes are ahead of the trivial predictor; None if not known."""
     gains, errors = [], []
-    for one in group:
-        key, error = (one.plan.seed, one.plan.fold), _over_constant(run, one, metric)
-        if error is not None and key in own and key in least:
-            gains.append(own[key] - least[key])
+    for plan_run in group:
+        key, error = (plan_run.plan.seed, plan_run.plan.fold), _over_constant(run, plan_run, metric)
+        if error is not None and key in common and key in least:
+            gains.append(common[key] - least[key])
             errors.append(error)
     return p_of_samples(gains, errors) if errors else None
 
 
-def _over_constant(run: Run, one: PlanRun, metric: str) -> float | None:
-    told = run.predictions_of(one)
-    if "probabilities" not in told or "labels" not in told:
+def _over_constant(run: Run, plan_run: PlanRun, metric: str) -> float | None:
+    predictions = run.predictions_of(plan_run)
+    if "probabilities" not in predictions or "labels" not in predictions:
         return None
-    constant = one.row.get("trivial", {}).get("class")
-    return error_over_constant(metric, told["probabilities"], told["labels"], constant)
+    constant = plan_run.row.get("trivial", {}).get("class")
+    return error_over_constant(metric, predictions["probabilities"], predictions["labels"], constant)
 
 
-def _overlap(run: Run, one: PlanRun) -> float:
+def _overlap(run: Run, plan_run: PlanRun) -> float:
     """The share of its patients that a test set drawn by lot has in common with another of the same plan."""
-    asked = one.plan.test
-    if one.plan.folds:
-        return 1 / one.plan.folds
+    asked = plan_run.plan.test
+    if plan_run.plan.folds:
+        return 1 / plan_run.plan.folds
     if not isinstance(asked, int):
         return asked if isinstance(asked, float) else HELD_OUT
     sites, (least, _) = run.about.get("sites", 1), run.about.get("samples_per_site", (0, 0))
     return float(min(0.9, asked / (asked + max(1, sites * least))))
 
 
-def _without(run: Run, one: PlanRun, metric: str, scale: Scale, constant: bool = False) -> np.ndarray:
+def _without(run: Run, plan_run: PlanRun, metric: str, scale: Scale, constant: bool = False) -> np.ndarray:
     """The metric without each group of patients, (groups,), as a logarithm where it is positive; cached in the run."""
-    known = run.without.setdefault((prediction_key(one), constant), {})
+    known = run.without.setdefault((prediction_key(plan_run), constant), {})
     if metric not in known:
-        told, loss = run.predictions_of(one), (run.about.get("task") or {}).get("loss", "mse")
-        asked = dict.fromkeys([metric, *(one.row["common"] or ())])
-        known |= worth_without(list(asked), constant_beside(told, loss) if constant else told, loss)
+        predictions, loss = run.predictions_of(plan_run), (run.about.get("task") or {}).get("loss", "mse")
+        asked = dict.fromkeys([metric, *(plan_run.row["common"] or ())])
+        known |= worth_without(list(asked), constant_beside(predictions, loss) if constant else predictions, loss)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.log(known[metric])) if scale == "positive" else known[metric]

@@ -51,20 +51,20 @@ class AtHome:
     @property
     def real(self) -> dict[str, Any]:
         """What only a run over real sites has."""
-        found: dict[str, Any] = self.one.row["real"]
-        return found
+        facts: dict[str, Any] = self.one.row["real"]
+        return facts
 
     @property
     def judged(self) -> dict[str, Any]:
         """What hospitals have told of the model on the patients whom they hold out; empty where none has."""
-        found: dict[str, Any] = self.real.get("judged", {})
-        return found
+        sums: dict[str, Any] = self.real.get("judged", {})
+        return sums
 
     @property
     def together(self) -> dict[str, Any]:
         """What the sums of all sites say; empty where none were told."""
-        found: dict[str, Any] = self.judged.get("together", {})
-        return found
+        sums: dict[str, Any] = self.judged.get("together", {})
+        return sums
 
     @property
     def two(self) -> bool:
@@ -90,7 +90,7 @@ class AtHome:
 def at_home(run: Run) -> list[AtHome]:
     """The runs over real sites among those of a page."""
     labels = tuple((run.about.get("task") or {}).get("labels") or ())
-    return [AtHome(one, class_names_of(run), labels) for one in run.done if "real" in one.row]
+    return [AtHome(plan_run, class_names_of(run), labels) for plan_run in run.done if "real" in plan_run.row]
 
 
 def real_sentences(run: Run) -> list[str]:
@@ -121,12 +121,12 @@ def repeat(run: Run) -> str:
     return "\n".join(f"fedsmall {word} {file} {how}" for file in files)
 
 
-def _home(site: str, told: Mapping[str, Any], judged: Mapping[str, Any]) -> Home:
+def _home(site: str, counts: Mapping[str, Any], judged: Mapping[str, Any]) -> Home:
     matrix = np.array(judged.get("called", [[0]]))
     metrics = judged["metrics"]
     return Home(
         site,
-        told.get("samples"),
+        counts.get("samples"),
         judged["count"],
         Estimate(*judged["auc"]) if "auc" in judged else NONE._replace(value=metrics.get("auc", float("nan"))),
         wilson(int(np.trace(matrix)), int(matrix.sum())),
@@ -181,13 +181,17 @@ MESSAGES = (
 def real_sections(run: Run) -> list[Section]:
     """The parts of a page on runs over real sites."""
     homes = at_home(run)
-    found: list[Section] = []
+    sections: list[Section] = []
     for place, home in enumerate(homes):
         title = "Over real hospitals" + (f": {home.one.label}" if len(homes) > 1 or not run.real else "")
-        found.append(Section(title, "real" + (str(place + 1) if place else "")))
-        found += _judged_sections(home) if home.together else [Section(sentences=[UNTOLD.format(home.real["run"])])]
-        found += [Section(figures=_drawn(home)), Section(sentences=[_when(home)]), Section(table=_messages(home))]
-    return found
+        sections.append(Section(title, "real" + (str(place + 1) if place else "")))
+        sections += _judged_sections(home) if home.together else [Section(sentences=[UNTOLD.format(home.real["run"])])]
+        sections += [
+            Section(figures=_draw_figures(home)),
+            Section(sentences=[_when(home)]),
+            Section(table=_messages(home)),
+        ]
+    return sections
 
 
 def _judged_sections(home: AtHome) -> list[Section]:
@@ -246,8 +250,12 @@ def _metrics(home: AtHome) -> list[list[object]]:
 def _labels(home: AtHome) -> Cells:
     missing = SMALL.format("not defined here")
     rows = [
-        [label, f"{each['there']:.0f}", *(missing if v is None else f"{v:.3f}" for v in (each["auc"], each["f1"]))]
-        for label, each in zip(home.labels, home.together["each"], strict=True)
+        [
+            label,
+            f"{metrics['there']:.0f}",
+            *(missing if v is None else f"{v:.3f}" for v in (metrics["auc"], metrics["f1"])),
+        ]
+        for label, metrics in zip(home.labels, home.together["each"], strict=True)
     ]
     caption = "Label by label, all hospitals together; called where its probability is above one half."
     return Cells(["label", "have it", "ROC-AUC", "F1"], rows, caption)
@@ -256,7 +264,9 @@ def _labels(home: AtHome) -> Cells:
 def _matrix(home: AtHome) -> Cells:
     errors, matrix = _errors(home.together), home.together["called"]
     ppv, npv = (
-        (f"{100 * each.value:.1f}" if each.of else "-" for each in (errors.ppv, errors.npv)) if errors else ("", "")
+        (f"{100 * proportion.value:.1f}" if proportion.of else "-" for proportion in (errors.ppv, errors.npv))
+        if errors
+        else ("", "")
     )
     frequent = f" PPV {ppv}%, NPV {npv}%, where {home.classes[1]} is as frequent as here." if errors else ""
     rows = [[name, *row, sum(row)] for name, row in zip(home.classes, matrix, strict=True)]
@@ -264,7 +274,7 @@ def _matrix(home: AtHome) -> Cells:
     return Cells(["truth", *(f"called {name}" for name in home.classes), "all"], rows, caption)
 
 
-def _drawn(home: AtHome) -> list[Drawing]:
+def _draw_figures(home: AtHome) -> list[Drawing]:
     names = home.classes[1:] if home.two else home.classes or home.labels
     look = looks([home.one.plan.method])[home.one.label]
     return curves.of_sums(home.together, home.real["contacts"], names, look, home.one.label)
@@ -272,7 +282,7 @@ def _drawn(home: AtHome) -> list[Drawing]:
 
 def _when(home: AtHome) -> str:
     """When the contacts were, how long one took, and how often the run was begun."""
-    seconds = [each[1] for each in home.real["contacts"]]
+    seconds = [contact[1] for contact in home.real["contacts"]]
     if not seconds:
         return "No contact is in the log."
     began, ended = (home.real[end][:16].replace("T", " ") for end in ("started", "ended"))
@@ -284,22 +294,24 @@ def _when(home: AtHome) -> str:
 
 def _messages(home: AtHome) -> Cells:
     rows = []
-    for site, told in sorted(home.real["sites"].items()):
-        *counts, sent, came = (int(told.get(name, 0)) for name in COUNTED)
-        rows.append([site, *counts, amount(sent), amount(came), _charged(told.get("charged", {}), home.one)])
+    for site, site_counts in sorted(home.real["sites"].items()):
+        *counts, sent, received = (int(site_counts.get(name, 0)) for name in COUNTED)
+        rows.append(
+            [site, *counts, amount(sent), amount(received), _spent_text(site_counts.get("charged", {}), home.one)]
+        )
     heads = ["hospital", "answered", "refused", "silent", "bytes to it", "bytes from it"]
     return Cells([*heads, "charged to its privacy budget"], rows, MESSAGES, words=(6,))
 
 
-def _charged(told: Mapping[str, float], one: PlanRun) -> str:
-    privacy = one.plan.method.privacy
+def _spent_text(ledger: Mapping[str, float], plan_run: PlanRun) -> str:
+    privacy = plan_run.plan.method.privacy
     if privacy is None or not privacy.counted:
         return "no ledger"
-    if not told:
+    if not ledger:
         return "not told"
-    if "steps" in told:
-        words = f"{told['steps']:g} local steps"
+    if "steps" in ledger:
+        words = f"{ledger['steps']:g} local steps"
     else:
-        spent = f"epsilon {told['epsilon']:.3g} at delta {told['delta']:g}, " if "epsilon" in told else ""
-        words = f"{spent}{told.get('releases', 0):g} releases"
-    return words + (f"; its limit is {told['most']:g}" if "most" in told else "")
+        spent = f"epsilon {ledger['epsilon']:.3g} at delta {ledger['delta']:g}, " if "epsilon" in ledger else ""
+        words = f"{spent}{ledger.get('releases', 0):g} releases"
+    return words + (f"; its limit is {ledger['most']:g}" if "most" in ledger else "")

@@ -141,7 +141,7 @@ def _headline(shown: Table, run: Run) -> str:
 
 def _constant(least: TableRow, run: Run) -> str:
     """The trivial predictor, with the class that it names where that is known and always one."""
-    named_classes = {one.row.get("trivial", {}).get("class") for one in run.done}
+    named_classes = {plan_run.row.get("trivial", {}).get("class") for plan_run in run.done}
     names = run.about.get("task", {}).get("class_names") or ()
     only = next(iter(named_classes)) if len(named_classes) == 1 else None
     of = f" ({names[only]})" if only is not None and only < len(names) else ""
@@ -151,12 +151,15 @@ def _constant(least: TableRow, run: Run) -> str:
 def _without_common_model(shown: Table) -> str:
     """The first sentence where no federated method has a common model."""
     metric, sign = named(shown.metric), -1 if shown.lower_is_better else 1
-    own = {row.label: row.sites for row in shown.of_methods if row.sites}
+    of_sites = {row.label: row.sites for row in shown.of_methods if row.sites}
     pooled = {row.label: row.common for row in shown.of_methods if row.common}
-    for found, who in ((own, "The sites' own models of {} reach {} {} on average."), (pooled, "{} reaches {} {}.")):
-        if found:
-            best = max(found, key=lambda label: sign * found[label].mean)
-            return who.format(best, metric, with_interval(shown, found[best]))
+    for means, who in (
+        (of_sites, "The sites' own models of {} reach {} {} on average."),
+        (pooled, "{} reaches {} {}."),
+    ):
+        if means:
+            best = max(means, key=lambda label: sign * means[label].mean)
+            return who.format(best, metric, with_interval(shown, means[best]))
     return "No model could be judged."
 
 
@@ -226,13 +229,13 @@ def _reference(shown: Table) -> TableRow | None:
 
 def _role(reference: TableRow, other: TableRow) -> str:
     """What plain averaging shares with the method: the period, the traffic, or neither ("")."""
-    ours, theirs = reference.method, other.method
-    if ours is None or theirs is None or theirs.name != "FedAvg":
+    reference_method, other_method = reference.method, other.method
+    if reference_method is None or other_method is None or other_method.name != "FedAvg":
         return ""
-    if ours.permute_every and theirs.aggregate_every == ours.aggregate_every:
-        return f"FedAvg with the same time between averages (b = {theirs.aggregate_every})"
+    if reference_method.permute_every and other_method.aggregate_every == reference_method.aggregate_every:
+        return f"FedAvg with the same time between averages (b = {other_method.aggregate_every})"
     if abs(other.bytes_sent - reference.bytes_sent) <= SAME_TRAFFIC * reference.bytes_sent:
-        return f"FedAvg with the same traffic (b = {theirs.aggregate_every})"
+        return f"FedAvg with the same traffic (b = {other_method.aggregate_every})"
     return ""
 
 

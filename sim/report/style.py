@@ -69,8 +69,8 @@ def looks(methods: Sequence[Method]) -> dict[str, Style]:
     chosen: dict[str, Style] = {}
     for method in in_order(methods):
         spare = (look for look in SPARE if look not in chosen.values())
-        own = _own(method)
-        chosen[method.label] = next(spare, own) if own in chosen.values() else own
+        own_look = _own(method)
+        chosen[method.label] = next(spare, own_look) if own_look in chosen.values() else own_look
     return chosen
 
 

@@ -64,8 +64,8 @@ class Table:
 
     def main(self, row: TableRow) -> Interval | None:
         """The numbers of a row by which it is compared with others."""
-        own = row.common if self.whose == "common" else row.sites
-        return own or (row.common if row.method is None else None)
+        main = row.common if self.whose == "common" else row.sites
+        return main or (row.common if row.method is None else None)
 
     @property
     def models(self) -> str:
@@ -142,16 +142,16 @@ def scale_of(metric: str) -> Scale:
 
 def trivials_of(done: Sequence[PlanRun]) -> list[PlanRun]:
     """The trivial predictor of each seed and fold as if it were a method's run; none in folders that hold none."""
-    by_seed = {(one.plan.seed, one.plan.fold): one for one in done if one.row.get("trivial")}
-    return [replace(one, row=one.row["trivial"] | NO_TRAFFIC) for one in by_seed.values()]
+    by_seed = {(plan_run.plan.seed, plan_run.plan.fold): plan_run for plan_run in done if plan_run.row.get("trivial")}
+    return [replace(plan_run, row=plan_run.row["trivial"] | NO_TRAFFIC) for plan_run in by_seed.values()]
 
 
 def by_label(done: Sequence[PlanRun]) -> dict[str, list[PlanRun]]:
     """The whole runs of each method, methods in the order of all tables and figures; a run cut short counts nowhere."""
     groups: dict[str, list[PlanRun]] = {}
-    for one in done:
-        if not one.row["stopped"] and one.evaluations:
-            groups.setdefault(one.label, []).append(one)
+    for plan_run in done:
+        if not plan_run.row["stopped"] and plan_run.evaluations:
+            groups.setdefault(plan_run.label, []).append(plan_run)
     methods = in_order([group[0].plan.method for group in groups.values()])
     return {method.label: groups[method.label] for method in methods}
 
@@ -159,9 +159,9 @@ def by_label(done: Sequence[PlanRun]) -> dict[str, list[PlanRun]]:
 def metrics_of(done: Sequence[PlanRun]) -> list[str]:
     """The metrics that the runs were judged by."""
     names: dict[str, None] = {}
-    for one in done:
-        names |= dict.fromkeys(one.row["common"] or {})
-        names |= dict.fromkeys(name.removesuffix("_mean") for name in one.row["sites"] if name.endswith("_mean"))
+    for plan_run in done:
+        names |= dict.fromkeys(plan_run.row["common"] or {})
+        names |= dict.fromkeys(name.removesuffix("_mean") for name in plan_run.row["sites"] if name.endswith("_mean"))
     return list(names)
 
 
@@ -209,7 +209,7 @@ def between(
     run: Run, ours: Sequence[PlanRun], theirs: Sequence[PlanRun], metric: str, where: str | None, whose: tuple[str, str]
 ) -> Comparison | None:
     """``ours`` minus ``theirs``, of ``whose`` models each, with what their runs share."""
-    places = [{(one.plan.seed, one.plan.fold): one for one in group} for group in (ours, theirs)]
+    places = [{(plan_run.plan.seed, plan_run.plan.fold): plan_run for plan_run in group} for group in (ours, theirs)]
     kept = where is None and whose == ("common", "common")
 
     def shared(keys: list[tuple[int, int]]) -> Shared:
@@ -234,8 +234,8 @@ def _ahead(
     kept = where is None and whose == "common"
 
     def shared(keys: list[tuple[int, int]]) -> Shared:
-        mine = [one for one in group if (one.plan.seed, one.plan.fold) in keys]
-        return behind_lead(run, mine, metric, scale_of(metric), kept)
+        members = [plan_run for plan_run in group if (plan_run.plan.seed, plan_run.plan.fold) in keys]
+        return behind_lead(run, members, metric, scale_of(metric), kept)
 
     ahead = difference(own, least, metric, shared)
     asked = p_over_constant(run, group, own, least, metric) if kept else None
@@ -255,11 +255,11 @@ def _row(
 ) -> TableRow:
     common, sites = common_values(group, metric, where), sites_values(group, metric, where)
     spread = list(_values(group, "sites", f"{metric}_sd", where).values())
-    own = common if whose == "common" or (method is None and not sites) else sites
+    main = common if whose == "common" or (method is None and not sites) else sites
     judged = group if method is not None and where is None else ()  # by the run's own test set, predictions beside
     lead = None
     if reference and reference is not group and method is not None:
-        lead = between(run, reference, group, metric, where, (whose, "common" if own is common else "sites"))
+        lead = between(run, reference, group, metric, where, (whose, "common" if main is common else "sites"))
     return TableRow(
         label=label,
         method=method,
@@ -268,17 +268,17 @@ def _row(
         sites=interval(list(sites.values()), scale=scale_of(metric)) if sites else None,
         spread=sum(spread) / len(spread) if spread else None,
         lead=lead,
-        ahead=_ahead(run, group, own, trivials, metric, where, whose) if method is not None else None,
-        contacts=sum(one.row["contacts"] for one in group) / len(group),
-        bytes_sent=sum(one.row["bytes_sent"] for one in group) / len(group),
+        ahead=_ahead(run, group, main, trivials, metric, where, whose) if method is not None else None,
+        contacts=sum(plan_run.row["contacts"] for plan_run in group) / len(group),
+        bytes_sent=sum(plan_run.row["bytes_sent"] for plan_run in group) / len(group),
     )
 
 
 def _values(group: Sequence[PlanRun], whose: str, name: str, where: str | None) -> dict[tuple[int, int], float]:
     values = {}
-    for one in group:
-        row = one.row if where is None else one.row["extra"].get(where, {})
+    for plan_run in group:
+        row = plan_run.row if where is None else plan_run.row["extra"].get(where, {})
         value = (row.get(whose) or {}).get(name)
         if value is not None and np.isfinite(value):  # one site's own model may have diverged
-            values[one.plan.seed, one.plan.fold] = float(value)
+            values[plan_run.plan.seed, plan_run.plan.fold] = float(value)
     return values

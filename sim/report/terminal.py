@@ -46,14 +46,14 @@ def print_run(console: Console, run: Run) -> None:
         for say in SAID:
             for sentence in say(run):
                 console.print(sentence, markup=False)
-    for line in (*noted(run), *failures(run)):
+    for line in (*note_lines(run), *failures(run)):
         console.print(line, markup=False)
     if run.not_run:
         whole = len(run.plans) - len(run.not_run) - len(run.failed)
         console.print(f"[bold]This run is partial[/bold]: {whole} of {len(run.plans)} plans were run to their end.")
 
 
-def noted(run: Run) -> list[str]:
+def note_lines(run: Run) -> list[str]:
     """What a reader of the results should know about the data."""
     return [f"Note: {note}" for note in run.about.get("notes", ())]
 
@@ -61,8 +61,8 @@ def noted(run: Run) -> list[str]:
 def failures(run: Run) -> list[str]:
     """A line for each reason for which plans failed, with the methods and seeds."""
     by_reason: dict[tuple[str, str], list[int]] = {}
-    for each in run.failed:
-        by_reason.setdefault((each["label"], each["reason"]), []).append(each["seed"])
+    for failure in run.failed:
+        by_reason.setdefault((failure["label"], failure["reason"]), []).append(failure["seed"])
     return [
         f"{label} failed (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, dict.fromkeys(seeds)))}): {reason}"
         for (label, reason), seeds in by_reason.items()
@@ -81,7 +81,7 @@ def grid(shown: Table, title: str) -> Grid:
         means = (row.common, row.sites)[-len(heads) :]
         made.add_row(
             row.label,
-            *(with_interval(shown, each) if each else "-" for each in means),
+            *(with_interval(shown, mean) if mean else "-" for mean in means),
             *(short(shown, row.lead) if row.lead else "" for _ in lead),
             f"{row.contacts:g}",
             amount(row.bytes_sent) if row.bytes_sent else "nothing",

@@ -30,7 +30,7 @@ class Participant(NamedTuple):
 def participants(run: Run) -> list[Participant]:
     """Who took part, with how many of each class; none where a folder does not say, or too many to read."""
     counts: dict[str, dict[str, Any]] = run.about.get("class_counts") or {}
-    found = [Participant(name, each["train"], each["held_out"]) for name, each in sorted(counts.items())]
+    found = [Participant(name, count["train"], count["held_out"]) for name, count in sorted(counts.items())]
     return found if len(found) <= MOST_SITES else []
 
 
@@ -95,8 +95,8 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
 
 
 def _models(run: Run) -> str:
-    there = [f"{name}/" for name in (PACKAGES, "models") if run.folder and (run.folder / name).is_dir()]
-    return f"The run's folder, {' and '.join(there)}" if there else ""
+    folders = [f"{name}/" for name in (PACKAGES, "models") if run.folder and (run.folder / name).is_dir()]
+    return f"The run's folder, {' and '.join(folders)}" if folders else ""
 
 
 def _with_groups(errors: str, groups: bool) -> str:
@@ -105,6 +105,6 @@ def _with_groups(errors: str, groups: bool) -> str:
 
 
 def _imbalance(run: Run) -> str:
-    weights = {getattr(one.plan.recipe, "class_weights", None) for one in run.done}
+    weights = {getattr(plan_run.plan.recipe, "class_weights", None) for plan_run in run.done}
     how = "class weights: " + ", ".join(sorted(map(str, weights))) if weights - {None} else "no class weights"
     return f"Judged by {run.scenario.metric or 'accuracy'}, beside always the commonest class; {how}"

@@ -21,24 +21,26 @@ def whose_is(site: str | None = None, visitors: str | None = None, distilled: bo
     return wanted[0] if wanted else None
 
 
-def chosen(run: Run, method: str | None = None, seed: int | None = None, whose: str | None = None) -> list[Stored]:
+def choose_packages(
+    run: Run, method: str | None = None, seed: int | None = None, whose: str | None = None
+) -> list[Stored]:
     """The chosen packages of a run: by default the common models of its main method, of every seed.
 
     Raises PlanError where there are none such, with those that there are.
     """
     label = method or main_method(run)
-    labels = list(dict.fromkeys(one.label for one in run.done))
+    labels = list(dict.fromkeys(plan_run.label for plan_run in run.done))
     if label not in labels:
         raise PlanError(f"this run has no method {label!r}. {nearest(label, labels)}")
-    of_method = [one for one in run.done if one.label == label]
-    of_seed = [one for one in of_method if seed is None or one.plan.seed == seed]
+    of_method = [plan_run for plan_run in run.done if plan_run.label == label]
+    of_seed = [plan_run for plan_run in of_method if seed is None or plan_run.plan.seed == seed]
     if not of_seed:
         raise PlanError(
-            f"{label} was run with the seeds {', '.join(str(one.plan.seed) for one in of_method)}, not {seed}"
+            f"{label} was run with the seeds {', '.join(str(plan_run.plan.seed) for plan_run in of_method)}, not {seed}"
         )
     wanted = (COMMON, CENTRAL) if whose is None else (whose,)
-    there = [stored for one in of_seed for stored in run.packages_of(one)]
-    return [stored for stored in there if stored.package.whose in wanted] or _none(label, whose, there)
+    packages = [stored for plan_run in of_seed for stored in run.packages_of(plan_run)]
+    return [stored for stored in packages if stored.package.whose in wanted] or _raise_missing(label, whose, packages)
 
 
 def main_method(run: Run) -> str:
@@ -46,22 +48,22 @@ def main_method(run: Run) -> str:
 
     Raises PlanError where there is none of any.
     """
-    usable = [one for one in run.done if run.has_packages(one)]
+    usable = [plan_run for plan_run in run.done if run.has_packages(plan_run)]
     if not usable:
         raise PlanError(
             "this run holds no model that can be used: it is of an older release, or its sites have models of their "
             "own. `fedsmall run RUN/scenario.toml` runs it again"
         )
-    return next((one.label for one in usable if one.label == run.reference), usable[0].label)
+    return next((plan_run.label for plan_run in usable if plan_run.label == run.reference), usable[0].label)
 
 
-def _none(label: str, whose: str | None, there: list[Stored]) -> list[Stored]:
+def _raise_missing(label: str, whose: str | None, packages: list[Stored]) -> list[Stored]:
     """Raise PlanError that says why there is no such model, and which there are."""
     if whose == DISTILLED:
         raise PlanError(f"{label} was not distilled into one model; distil = 100 under the method does that")
     of_visitors = whose is not None and whose.startswith(VISITORS)
-    known = [stored.package.whose for stored in there if stored.package.whose not in (COMMON, CENTRAL, DISTILLED)]
-    known = [one.removeprefix(VISITORS) for one in known if one.startswith(VISITORS) == of_visitors]
+    known = [stored.package.whose for stored in packages if stored.package.whose not in (COMMON, CENTRAL, DISTILLED)]
+    known = [name.removeprefix(VISITORS) for name in known if name.startswith(VISITORS) == of_visitors]
     if whose is not None and known:
         what, site = "are no visitors" if of_visitors else "is no model", whose.removeprefix(VISITORS)
         raise PlanError(f"there {what} of the site {site!r}. {nearest(site, known)}")

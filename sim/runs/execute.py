@@ -104,13 +104,13 @@ def execute(
     for plan in plans[: len(scenario.method)]:
         check_run(plan, first)
     processes = processes or processes_for(plans, engine, options["device"])
-    own = scenario.keep == "sites"
+    own_models = scenario.keep == "sites"
     with interruptible() as interrupted, watcher:
         run = start(folder, scenario, first, engine)
         if processes > 1:
-            records = run_side_by_side(plans, build, engine, options, processes, watcher.moved, interrupted, own)
+            records = run_side_by_side(plans, build, engine, options, processes, watcher.moved, interrupted, own_models)
         else:
-            records = _one_by_one(plans, federations, engine, options, watcher, interrupted, own)
+            records = _one_by_one(plans, federations, engine, options, watcher, interrupted, own_models)
         for index, ended in records:
             if isinstance(ended, Failed):
                 run.fail(index, ended)
@@ -150,9 +150,9 @@ def _one_by_one(
         def progress(t: int, _: int, before: int = before) -> None:
             watcher.moved(before + t)
 
-        told = {"progress": progress, "stop": interrupted, "exposed": is_first(plan, plans[0])}
-        told |= {"own_models": own_models}
-        yield index, attempted(partial(run_one, plan, federations.of, engine, options, told))
+        keywords = {"progress": progress, "stop": interrupted, "exposed": is_first(plan, plans[0])}
+        keywords |= {"own_models": own_models}
+        yield index, attempt(partial(run_one, plan, federations.of, engine, options, keywords))
         before += plan.rounds
 
 
@@ -217,7 +217,7 @@ def run_side_by_side(
     left, done = dict(enumerate(plans)), 0
     work = partial(_work, engine=engine, options=options, first=plans[0], own_models=own_models)
     try:
-        for index, ended in _shared(left, processes, build, work, moved, interrupted):
+        for index, ended in _run_shared(left, processes, build, work, moved, interrupted):
             done += left.pop(index).rounds
             yield index, ended
     except BrokenProcessPool:
@@ -232,7 +232,7 @@ def _alone(
     if interrupted():
         return
     try:
-        yield from _shared({index: plan}, 1, build, work, moved, interrupted)
+        yield from _run_shared({index: plan}, 1, build, work, moved, interrupted)
     except BrokenProcessPool:
         yield index, Failed(KILLED)
 
@@ -241,7 +241,7 @@ def _add(moved: Callable[[int], None], before: int, rounds: int) -> None:
     moved(before + rounds)
 
 
-def _shared(
+def _run_shared(
     plans: Mapping[int, Plan],
     processes: int,
     build: Build,
@@ -265,9 +265,9 @@ def _shared(
                 for future in waiting:
                     future.cancel()
             for future in ended:
-                index, came = waiting.pop(future), None if future.cancelled() else future.result()
-                if came is not None:
-                    yield index, came
+                index, result = waiting.pop(future), None if future.cancelled() else future.result()
+                if result is not None:
+                    yield index, result
     finally:
         stop.set()
         pool.shutdown(cancel_futures=True)
@@ -309,21 +309,21 @@ def _work(
 
     if _Worker.stop.is_set():
         return None
-    told = {
+    keywords = {
         "progress": progress,
         "stop": _Worker.stop.is_set,
         "exposed": is_first(plan, first),
         "own_models": own_models,
     }
-    return attempted(partial(run_one, plan, _Worker.build, engine, options, told))
+    return attempt(partial(run_one, plan, _Worker.build, engine, options, keywords))
 
 
 def run_one(
-    plan: Plan, build: Build, engine: str, options: dict[str, Any] | None, told: dict[str, Any]
+    plan: Plan, build: Build, engine: str, options: dict[str, Any] | None, keywords: dict[str, Any]
 ) -> Ended | Failed:
     """One plan on its federation: its record, and its trivial predictor's row; or that it diverged."""
     federation = build(plan)
-    record = run_plan(plan, federation, engine, options=options, **told)
+    record = run_plan(plan, federation, engine, options=options, **keywords)
     if record.evaluations and has_diverged(record.evaluations[-1]):
         return Failed(DIVERGED)
     return record, trivial(federation, has_own_models(plan))
@@ -338,7 +338,7 @@ def has_diverged(last: Evaluation) -> bool:
     return bool(worth) and not math.isfinite(worth.get(name, 0.0 if last.common is None else math.nan))
 
 
-def attempted(work: Callable[[], Made]) -> Made | Failed:
+def attempt(work: Callable[[], Made]) -> Made | Failed:
     """The result of ``work``, or why it failed.
 
     Ctrl-C and a full disk, which would stop the other plans too, are raised as they are.

@@ -99,13 +99,15 @@ class Run:
     @property
     def not_run(self) -> list[Plan]:
         """The plans that were never finished, and did not fail either."""
-        ended = {one.index for one in self.done if not one.row["stopped"]} | {each["index"] for each in self.failed}
+        ended = {plan_run.index for plan_run in self.done if not plan_run.row["stopped"]} | {
+            failure["index"] for failure in self.failed
+        }
         return [plan for index, plan in enumerate(self.plans) if index not in ended]
 
     @property
     def reference(self) -> str | None:
         """The label of its main method, against which tables measure the others."""
-        return self.scenario.reference or reference_of([one.plan.method for one in self.done])
+        return self.scenario.reference or reference_of([plan_run.plan.method for plan_run in self.done])
 
     @property
     def place(self) -> str:
@@ -115,12 +117,12 @@ class Run:
     @property
     def real(self) -> bool:
         """Whether it was over real sites, and no simulation."""
-        return bool(self.done) and all("real" in one.row for one in self.done)
+        return bool(self.done) and all("real" in plan_run.row for plan_run in self.done)
 
     @property
     def failed(self) -> list[dict[str, Any]]:
         """The plans that failed: index, label, seed, fold and reason, in the order of the plans."""
-        return sorted(self.about.get("failed", ()), key=lambda each: each["index"])
+        return sorted(self.about.get("failed", ()), key=lambda failure: failure["index"])
 
     def fail(self, index: int, failed: Failed) -> None:
         """Write down that the plan at ``index`` failed, and why."""
@@ -131,67 +133,70 @@ class Run:
         """Take in what an engine made of the plan at ``index``, and the trivial predictor beside; write it down."""
         evaluations = evaluations_of(record)
         row = summary_row(record, evaluations, trivial)
-        one = PlanRun(index, record.plan, row, evaluations, list(record.events))
-        self.done = sorted([*self.done, one], key=lambda each: each.index)
+        plan_run = PlanRun(index, record.plan, row, evaluations, list(record.events))
+        self.done = sorted([*self.done, plan_run], key=lambda ended: ended.index)
         self.about |= {"engine": record.engine, "versions": record.versions}
         self.about |= {"path": record.path, "device": record.device}
         if record.model is not None:
-            self.models[one.index] = record.model
-        self._keep(one, record)
-        self.predictions |= {f"{prediction_key(one)}/{name}": array for name, array in record.predictions.items()}
+            self.models[plan_run.index] = record.model
+        self._keep(plan_run, record)
+        self.predictions |= {f"{prediction_key(plan_run)}/{name}": array for name, array in record.predictions.items()}
         if record.predictions and self.folder is not None:
             write_arrays(self.folder / PREDICTIONS, self.predictions)
         self.save()
-        return one
+        return plan_run
 
-    def model_of(self, one: PlanRun) -> Arrays | None:
+    def model_of(self, plan_run: PlanRun) -> Arrays | None:
         """The common model at the end of a plan, or None where there was none."""
-        if one.index not in self.models and self.folder is not None:
-            path = self.weights_of(one)
-            if path is not None and one.plan.method.family == "federated":
-                self.models[one.index] = load_file(path)
-        return self.models.get(one.index)
+        if plan_run.index not in self.models and self.folder is not None:
+            path = self.weights_of(plan_run)
+            if path is not None and plan_run.plan.method.family == "federated":
+                self.models[plan_run.index] = load_file(path)
+        return self.models.get(plan_run.index)
 
-    def weights_of(self, one: PlanRun) -> Path | None:
+    def weights_of(self, plan_run: PlanRun) -> Path | None:
         """The file with the weights of a plan's model, or None where none was kept."""
         folder = self.folder or Path()
-        places = folder / PACKAGES / stem(one) / WEIGHTS, folder / "models" / model_name(one)
+        places = folder / PACKAGES / stem(plan_run) / WEIGHTS, folder / "models" / model_name(plan_run)
         return next((place for place in places if place.exists()), None) if self.folder is not None else None
 
-    def _keep(self, one: PlanRun, record: "RunRecord") -> None:
+    def _keep(self, plan_run: PlanRun, record: "RunRecord") -> None:
         """Keep a plan's models: as packages, or as arrays where they are not enough to predict with."""
         notes = tuple(self.about.get("notes", ()))
-        self.packages[one.index] = packages_of(record, one.row, notes)
+        self.packages[plan_run.index] = packages_of(record, plan_run.row, notes)
         if self.folder is None:
             return
-        for stored in self.packages[one.index]:
-            save_package(self.folder / PACKAGES / stem(one, stored.package.whose), *stored)
-        if self.packages[one.index]:
+        for stored in self.packages[plan_run.index]:
+            save_package(self.folder / PACKAGES / stem(plan_run, stored.package.whose), *stored)
+        if self.packages[plan_run.index]:
             return
         if record.model is not None:
-            write(self.folder / "models" / model_name(one), save(record.model))
+            write(self.folder / "models" / model_name(plan_run), save(record.model))
         if record.distilled is not None:
-            write(self.folder / "models" / f"distilled-{model_name(one)}", save(record.distilled.model))
+            write(self.folder / "models" / f"distilled-{model_name(plan_run)}", save(record.distilled.model))
 
-    def has_packages(self, one: PlanRun) -> bool:
+    def has_packages(self, plan_run: PlanRun) -> bool:
         """Whether there are packages of a plan."""
-        inside = (self.folder / PACKAGES).glob(f"{stem(one)}*") if self.folder is not None else iter(())
-        return bool(self.packages.get(one.index)) or any(inside)
+        inside = (self.folder / PACKAGES).glob(f"{stem(plan_run)}*") if self.folder is not None else iter(())
+        return bool(self.packages.get(plan_run.index)) or any(inside)
 
-    def packages_of(self, one: PlanRun) -> list[Stored]:
+    def packages_of(self, plan_run: PlanRun) -> list[Stored]:
         """The packages of a plan: the common model's or Central's first, then the sites' own where they were kept."""
-        if one.index not in self.packages and self.folder is not None:
-            first, own = self.folder / PACKAGES / stem(one), sorted((self.folder / PACKAGES).glob(f"{stem(one)}-of-*"))
-            self.packages[one.index] = [read_package(path) for path in (first, *own) if path.is_dir()]
-        return self.packages.get(one.index, [])
+        if plan_run.index not in self.packages and self.folder is not None:
+            first, of_sites = (
+                self.folder / PACKAGES / stem(plan_run),
+                sorted((self.folder / PACKAGES).glob(f"{stem(plan_run)}-of-*")),
+            )
+            self.packages[plan_run.index] = [read_package(path) for path in (first, *of_sites) if path.is_dir()]
+        return self.packages.get(plan_run.index, [])
 
-    def predictions_of(self, one: PlanRun) -> Arrays:
+    def predictions_of(self, plan_run: PlanRun) -> Arrays:
         """The predictions of a plan's one model on the test samples, beside the truth; empty if not kept.
 
         "probabilities" (samples, classes) for numbers "predictions", or for times "survival"
         and "cuts" (samples, intervals); "labels"; and "sites" where those are known.
         """
-        key = f"{prediction_key(one)}/"
+        key = f"{prediction_key(plan_run)}/"
         return {name.removeprefix(key): array for name, array in self.predictions.items() if name.startswith(key)}
 
     def save(self) -> None:
@@ -204,13 +209,13 @@ class Run:
             "not_run": [{"label": p.method.label, "seed": p.seed, "fold": p.fold} for p in self.not_run],
         }
         rounds = [
-            {"index": one.index, "label": one.label, "seed": one.plan.seed, "fold": one.plan.fold}
-            | {"evaluations": one.evaluations, "events": one.events}
-            for one in self.done
+            {"index": plan_run.index, "label": plan_run.label, "seed": plan_run.plan.seed, "fold": plan_run.plan.fold}
+            | {"evaluations": plan_run.evaluations, "events": plan_run.events}
+            for plan_run in self.done
         ]
-        write_json(self.folder / "summary.json", [one.row for one in self.done])
+        write_json(self.folder / "summary.json", [plan_run.row for plan_run in self.done])
         write_json(self.folder / "rounds.json", rounds)
-        rows = [row for one in self.done for row in curve_rows(one.plan, one.evaluations)]
+        rows = [row for plan_run in self.done for row in curve_rows(plan_run.plan, plan_run.evaluations)]
         write_csv(
             self.folder / "rounds.csv", list(dict.fromkeys(name for row in rows for name in row)) or ["label"], rows
         )
@@ -255,8 +260,8 @@ def read(folder: Path | str) -> Run:
         PlanRun(entry["index"], plans[entry["index"]], row, entry["evaluations"], entry["events"])
         for row, entry in zip(rows, rounds, strict=True)
     ]
-    told = read_arrays(folder / PREDICTIONS) if (folder / PREDICTIONS).is_file() else {}  # older runs kept none
-    return Run(load(folder / "scenario.toml"), plans, folder, done, about, predictions=told)
+    predictions = read_arrays(folder / PREDICTIONS) if (folder / PREDICTIONS).is_file() else {}  # older runs kept none
+    return Run(load(folder / "scenario.toml"), plans, folder, done, about, predictions=predictions)
 
 
 def read_all(folder: Path) -> list[Run]:
@@ -285,21 +290,23 @@ def engine_of(about: Mapping[str, Any]) -> str:
     return f"{about.get('engine')}" + (f" ({path})" if path else "") + (f" on {device}" if device != "cpu" else "")
 
 
-def prediction_key(one: PlanRun) -> str:
+def prediction_key(plan_run: PlanRun) -> str:
     """Under what predictions.npz keeps a plan's arrays: method/seed, and for cross-validation method/seed/fold0."""
-    return f"{one.label}/{one.plan.seed}" + (f"/fold{one.plan.fold}" if one.plan.folds else "")
+    return f"{plan_run.label}/{plan_run.plan.seed}" + (f"/fold{plan_run.plan.fold}" if plan_run.plan.folds else "")
 
 
-def stem(one: PlanRun, whose: str = COMMON) -> str:
+def stem(plan_run: PlanRun, whose: str = COMMON) -> str:
     """The name of what is kept of a plan's model, or of that of the site ``whose`` it is."""
-    words = [f"{one.index:03d}", one.label, f"seed{one.plan.seed}"] + ([f"fold{one.plan.fold}"] * bool(one.plan.folds))
+    words = [f"{plan_run.index:03d}", plan_run.label, f"seed{plan_run.plan.seed}"] + (
+        [f"fold{plan_run.plan.fold}"] * bool(plan_run.plan.folds)
+    )
     words += [] if whose in (COMMON, CENTRAL) else ["of", whose]
     return re.sub(r"[^A-Za-z0-9]+", "-", " ".join(words)).strip("-")
 
 
-def model_name(one: PlanRun) -> str:
+def model_name(plan_run: PlanRun) -> str:
     """The name of the file that keeps the arrays of a plan's common model, where they are no package."""
-    return f"{stem(one)}.safetensors"
+    return f"{stem(plan_run)}.safetensors"
 
 
 def _about(federation: Federation, engine: str) -> dict[str, Any]:
@@ -323,11 +330,11 @@ def _notes(plans: Sequence[Plan], federation: Federation) -> list[str]:
     """Notes for a reader on how methods and data go together."""
     sizes = [len(samples) for samples in federation.train]
     trees = [(plan.method.label, plan.method.tree) for plan in plans]
-    told = [f"{label}: {line}" for label, tree in trees if tree and (line := idle(tree, sizes))]
-    told += weights_told(plans, federation)
+    notes = [f"{label}: {line}" for label, tree in trees if tree and (line := idle(tree, sizes))]
+    notes += weights_told(plans, federation)
     extensions = [(plan.method, extension) for plan in plans if (extension := plan.method.extension) is not None]
-    told += [f"{method.label}: {note}" for method, extension in extensions if (note := extension.note_of(method))]
-    return list(dict.fromkeys(told))
+    notes += [f"{method.label}: {note}" for method, extension in extensions if (note := extension.note_of(method))]
+    return list(dict.fromkeys(notes))
 
 
 def cores() -> int:
@@ -342,7 +349,7 @@ def class_counts(federation: Federation) -> dict[str, dict[str, list[int]]]:
     if task.kind != "classes" or len(federation.names) > MANY_SITES:
         return {}
     return {
-        name: {"train": _counted(train, task.classes), "held_out": _counted(out, task.classes)}
+        name: {"train": _class_counts(train, task.classes), "held_out": _class_counts(out, task.classes)}
         for name, train, out in zip(federation.names, federation.train, held, strict=True)
     }
 
@@ -353,11 +360,11 @@ def weights_told(plans: Sequence[Plan], federation: Federation) -> list[str]:
         return []
     weights = agreed_weights(federation.class_sums, federation.task)
     names = federation.task.class_names or range(len(weights))
-    each = ", ".join(f"{name} {weight:.3g}" for name, weight in zip(names, weights, strict=False))
-    return [f"class weights agreed from the sites' counts (first seed): {each}"]
+    class_weights = ", ".join(f"{name} {weight:.3g}" for name, weight in zip(names, weights, strict=False))
+    return [f"class weights agreed from the sites' counts (first seed): {class_weights}"]
 
 
-def _counted(samples: Samples | None, classes: int) -> list[int]:
+def _class_counts(samples: Samples | None, classes: int) -> list[int]:
     return [] if samples is None else np.bincount(samples.y, minlength=classes).tolist()
 
 
@@ -375,7 +382,7 @@ def summary_row(
     The ``trivial`` predictor's metrics stand beside it.
     """
     last = evaluations[-1] if evaluations else {"common": None, "sites": {}, "extra": {}}
-    last = next((each for each in evaluations if record.chosen and each["t"] == record.chosen), last)
+    last = next((evaluation for evaluation in evaluations if record.chosen and evaluation["t"] == record.chosen), last)
     row = {
         "method": record.plan.method.name,
         "label": record.plan.method.label,
@@ -409,8 +416,8 @@ def _only_in_some(record: "RunRecord", last: dict[str, Any]) -> dict[str, Any]:
         if last.get(word):
             row[word] = _without_singles({word: last[word]})[word]
     if record.distilled is not None:
-        told = record.distilled
-        row["distilled"] = {"common": told.metrics, "rounds": told.rounds, "bytes_sent": told.bytes_sent}
+        distilled = record.distilled
+        row["distilled"] = {"common": distilled.metrics, "rounds": distilled.rounds, "bytes_sent": distilled.bytes_sent}
     if record.privacy:
         row["privacy"] = record.privacy
     if last.get("validation"):
@@ -430,7 +437,11 @@ def _only_in_some(record: "RunRecord", last: dict[str, Any]) -> dict[str, Any]:
     if record.thresholds:
         row["thresholds"] = record.thresholds
     if record.plan.method.moves:
-        alone = {whose: each.samples for whose, each in record.trained_on.items() if whose not in (COMMON, CENTRAL)}
+        alone = {
+            whose: trained_on.samples
+            for whose, trained_on in record.trained_on.items()
+            if whose not in (COMMON, CENTRAL)
+        }
         row |= {"samples": alone} if alone else {}
     return row
 
@@ -501,8 +512,8 @@ def _performance(row: dict[str, Any], whose: str) -> dict[str, dict[str, float]]
         site = whose.removeprefix(VISITORS)
         measured = {f"held out at {site}": row.get("kept", {}).get("held_out", {}).get(site)}
     elif whose in (COMMON, CENTRAL, DISTILLED):
-        trivial, told = row.get("trivial") or {}, row["distilled"] if whose == DISTILLED else row
-        measured = {"test samples": told.get("common"), str(trivial.get("label")): trivial.get("common")}
+        trivial, source = row.get("trivial") or {}, row["distilled"] if whose == DISTILLED else row
+        measured = {"test samples": source.get("common"), str(trivial.get("label")): trivial.get("common")}
     else:
         measured = {}
     return {
@@ -511,12 +522,12 @@ def _performance(row: dict[str, Any], whose: str) -> dict[str, dict[str, float]]
 
 
 def _notes_of_model(record: "RunRecord") -> list[str]:
-    told = []
+    notes = []
     if record.stopped:
-        told.append(f"The run was cut short after round {record.rounds} of {record.plan.rounds}.")
+        notes.append(f"The run was cut short after round {record.rounds} of {record.plan.rounds}.")
     if record.chosen:
         ended = f"The run ended after round {record.rounds} of {record.plan.rounds}; this is its model of round"
-        told.append(f"{ended} {record.chosen}, where the loss on training samples that it had not seen was lowest.")
+        notes.append(f"{ended} {record.chosen}, where the loss on training samples that it had not seen was lowest.")
     if "epsilon" in record.privacy:
-        told.append(f"Trained under differential privacy, epsilon {record.privacy['epsilon']:.3g}.")
-    return told
+        notes.append(f"Trained under differential privacy, epsilon {record.privacy['epsilon']:.3g}.")
+    return notes

@@ -25,7 +25,7 @@ def merge(runs: Sequence[Run]) -> list[Run]:
         groups.setdefault(_key(run, runs), []).append(run)
     if not any(run.done for run in runs):
         raise PlanError("none of these runs has a finished plan, so there is nothing to compare")
-    merged = [_merged(group) for group in groups.values()]
+    merged = [_merge_group(group) for group in groups.values()]
     names = [run.scenario.name for run in merged]
     return [_renamed(run, number) if names.count(names[number]) > 1 else run for number, run in enumerate(merged)]
 
@@ -43,11 +43,11 @@ def _renamed(run: Run, number: int) -> Run:
 
 def _key(run: Run, runs: Sequence[Run]) -> str:
     """The key that is the same for runs of the same patients."""
-    own = data_of(run.plans[0])
+    data = data_of(run.plans[0])
     if not run.real:
-        return own
+        return data
     played = {data_of(other.plans[0]) for other in runs if not other.real and of_same_patients(run, other)}
-    return played.pop() if len(played) == 1 else own
+    return played.pop() if len(played) == 1 else data
 
 
 def of_same_patients(real: Run, played: Run) -> bool:
@@ -56,9 +56,11 @@ def of_same_patients(real: Run, played: Run) -> bool:
         return False
     sites = real.done[0].row["real"]["sites"]
     counts = played.about.get("class_counts") or {}
-    held_out = {name: sum(each["held_out"]) for name, each in counts.items()}
-    told = {name: each["held_out"] for name, each in sites.items() if each["held_out"]}
-    return set(held_out) == set(sites) and all(held_out[name] == count for name, count in told.items())
+    held_out = {name: sum(class_counts["held_out"]) for name, class_counts in counts.items()}
+    held_out_by_site = {
+        name: class_counts["held_out"] for name, class_counts in sites.items() if class_counts["held_out"]
+    }
+    return set(held_out) == set(sites) and all(held_out[name] == count for name, count in held_out_by_site.items())
 
 
 def _without_files(plan: Plan) -> str:
@@ -68,28 +70,30 @@ def _without_files(plan: Plan) -> str:
     return data_of(plan.model_copy(update={"task": task}))
 
 
-def _merged(group: Sequence[Run]) -> Run:
+def _merge_group(group: Sequence[Run]) -> Run:
     first = group[0]
     labels = [{plan.method.label for plan in run.plans} for run in group]
-    shared = {label for own in labels for label in own if sum(label in each for each in labels) > 1}
+    shared = {label for own in labels for label in own if sum(label in failure for failure in labels) > 1}
     done: list[PlanRun] = []
     predictions: Arrays = {}
     names = _names(group)
     for run, own_name in zip(group, names, strict=True):
-        for one in run.done:
-            label = f"{one.label} ({own_name})" if one.label in shared else one.label
-            method = one.plan.method.model_copy(update={"label": label})
-            plan = one.plan.model_copy(update={"method": method})
-            done.append(PlanRun(len(done), plan, {**one.row, "label": label}, one.evaluations, one.events))
-            told = run.predictions_of(one).items()
-            predictions |= {f"{prediction_key(done[-1])}/{name}": array for name, array in told}
-            if (model := run.model_of(one)) is not None:
+        for plan_run in run.done:
+            label = f"{plan_run.label} ({own_name})" if plan_run.label in shared else plan_run.label
+            method = plan_run.plan.method.model_copy(update={"label": label})
+            plan = plan_run.plan.model_copy(update={"method": method})
+            done.append(
+                PlanRun(len(done), plan, {**plan_run.row, "label": label}, plan_run.evaluations, plan_run.events)
+            )
+            predictions_of_run = run.predictions_of(plan_run).items()
+            predictions |= {f"{prediction_key(done[-1])}/{name}": array for name, array in predictions_of_run}
+            if (model := run.model_of(plan_run)) is not None:
                 first.models[len(done) - 1] = model
     name = first.scenario.name if len(group) == 1 else " and ".join(dict.fromkeys(names))
     scenario = first.scenario.model_copy(update={"name": name})
-    failed = [each for run in group for each in run.failed]
+    failed = [failure for run in group for failure in run.failed]
     about = {**first.about, "failed": failed, "sources": names, "places": [run.place for run in group]}
-    return Run(scenario, [one.plan for one in done], None, done, about, dict(first.models), predictions)
+    return Run(scenario, [plan_run.plan for plan_run in done], None, done, about, dict(first.models), predictions)
 
 
 def _names(group: Sequence[Run]) -> list[str]:

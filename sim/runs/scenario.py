@@ -114,15 +114,15 @@ class Scenario(Frozen):
 
     def _resolved(self, index: int) -> tuple[Method, Recipe, EarlyStop | None]:
         settings = dict(self.method[index])
-        own, stop = settings.pop("recipe", {}), settings.pop("stop", self.stop)
+        recipe, stop = settings.pop("recipe", {}), settings.pop("stop", self.stop)
         if not isinstance(settings.get("name"), str):
             raise PlanError(f'method {index + 1} of the scenario has no name; say which, name = "FedDC"')
         named = method(**settings)
-        if not isinstance(own, Mapping):
-            raise PlanError(f"Method {named.label!r}: recipe is a table, as in recipe = {{lr = 0.1}}; got {own!r}")
+        if not isinstance(recipe, Mapping):
+            raise PlanError(f"Method {named.label!r}: recipe is a table, as in recipe = {{lr = 0.1}}; got {recipe!r}")
         try:
             common = overlay(self.recipe.model_dump(exclude_defaults=True), METHODS[named.name].recipe)
-            return named, Recipe(**overlay(common, own)), _stop_of(named, stop)
+            return named, Recipe(**overlay(common, recipe)), _stop_of(named, stop)
         except ValidationError as error:
             raise PlanError(f"Method {named.label!r}, recipe: {explain(error, list(Recipe.model_fields))}") from None
 
@@ -152,11 +152,11 @@ def of_plan(plan: Plan, about: str = "") -> Scenario:
     return build({**shared, "about": about, "seeds": [plan.seed], "method": [table]})
 
 
-def overlay(recipe: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def overlay(recipe: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe with some keys set anew; a round counted in epochs replaces one counted in steps, and the other way."""
-    merged = {**recipe, **own}
+    merged = {**recipe, **changes}
     for kept, dropped in (("local_epochs", "local_steps"), ("local_steps", "local_epochs")):
-        if kept in own and dropped not in own:
+        if kept in changes and dropped not in changes:
             merged.pop(dropped, None)
     return merged
 

@@ -34,9 +34,9 @@ class Grid:
         """The settings and the rate that are taken for each method, by its label."""
         choices, found = choose(tries), {}
         for method in dict.fromkeys(label for label, _ in self.of.values()):
-            mine = [label for label, (whose, _) in self.of.items() if whose == method]
-            scores = [[t.score for t in tries if (t.label, t.lr) == (label, choices[label].lr)] for label in mine]
-            best = mine[best_row(np.array(scores))]
+            labels = [label for label, (whose, _) in self.of.items() if whose == method]
+            scores = [[t.score for t in tries if (t.label, t.lr) == (label, choices[label].lr)] for label in labels]
+            best = labels[best_row(np.array(scores))]
             found[method] = (self.of[best][1], choices[best].lr)
         return found
 
@@ -70,13 +70,13 @@ def grid(scenario: Scenario, tried: Mapping[str, Sequence[Any]]) -> Grid:
 
 def settings_in(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """What ``--try`` was given, as in "aggregate_every=50,10": the values to try, by key. PlanError for other texts."""
-    found: dict[str, tuple[Any, ...]] = {}
+    settings: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         key, _, values = text.partition("=")
         if not (key.isidentifier() and values):
             raise PlanError(f"--try takes a key of a method and its values, as in aggregate_every=50,10; got {text!r}")
-        found[key] = tuple(dict.fromkeys(map(_number, values.split(","))))
-    return found
+        settings[key] = tuple(dict.fromkeys(map(_number, values.split(","))))
+    return settings
 
 
 def _number(word: str) -> float | int | str:

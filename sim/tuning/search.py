@@ -197,7 +197,7 @@ def search(
         if on_seed is not None:
             on_seed(seed, tries)
         stable = REGRET * unit_of(metric, federation)
-        if seed + 1 >= FIRST_SEED + least_seeds and all(one.regret < stable for one in choose(tries).values()):
+        if seed + 1 >= FIRST_SEED + least_seeds and all(choice.regret < stable for choice in choose(tries).values()):
             break
     return tries
 
@@ -229,7 +229,7 @@ def inner(federation: Federation, fold: int, folds: int, rng: np.random.Generato
 
 def save(path: Path, tries: Mapping[str, Sequence[Try]]) -> None:
     """Write the tries of a search, by variant, as CSV."""
-    rows = [{"variant": variant} | asdict(one) for variant, some in tries.items() for one in some]
+    rows = [{"variant": variant} | asdict(tried) for variant, some in tries.items() for tried in some]
     write_csv(
         path,
         ["variant", *(field.name for field in fields(Try))],
@@ -285,11 +285,11 @@ def _best(plan: Plan, federation: Federation, by: str, metric: str, engine: str,
         return signed(np.nan, metric, unit), 0
     if by != ROUTES or plan.method.validation is None:
         return signed(_score(evaluations[-1], metric), metric, unit), 0
-    found = {each.t: each.validation["metrics"] for each in evaluations if each.validation}
-    known = list(next(iter(found.values()), {}))
+    by_round = {evaluation.t: evaluation.validation["metrics"] for evaluation in evaluations if evaluation.validation}
+    known = list(next(iter(by_round.values()), {}))
     if metric not in known:
         raise PlanError(f"Nothing out of fold has a metric {metric!r}. {nearest(metric, known) if known else ''}")
-    scores = {t: signed(metrics[metric]["value"], metric, unit) for t, metrics in found.items() if metric in metrics}
+    scores = {t: signed(metrics[metric]["value"], metric, unit) for t, metrics in by_round.items() if metric in metrics}
     best = max(scores, key=lambda t: (scores[t], -t))
     return scores[best], best
 
@@ -312,8 +312,8 @@ def _score(last: Evaluation, metric: str) -> float:
 def _choice(label: str, tries: Sequence[Try], metric: str | None) -> RateChoice:
     rates = sorted({t.lr for t in tries})
     table = np.array([[t.score for t in tries if t.lr == rate] for rate in rates])  # (rates, runs)
-    told, scale = -table if metric in LOWER_IS_BETTER else table, scale_of(metric) if metric else "plain"
-    scores = {rate: interval(row, scale=scale) for rate, row in zip(rates, told, strict=True)}
+    signed_table, scale = -table if metric in LOWER_IS_BETTER else table, scale_of(metric) if metric else "plain"
+    scores = {rate: interval(row, scale=scale) for rate, row in zip(rates, signed_table, strict=True)}
     lr = rates[best_row(table)]
     rounds = int(np.median([t.rounds for t in tries if t.lr == lr]))
     return RateChoice(label, lr, _regret(table), scores, rounds)

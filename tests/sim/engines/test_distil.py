@@ -14,7 +14,7 @@ from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.sim.consortium import runs
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.sim.runs.chosen import chosen
+from fedsmall.sim.runs.chosen import choose_packages
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
@@ -125,7 +125,7 @@ def test_a_run_keeps_the_one_model_and_says_what_it_is_worth(tmp_path) -> None:
     execute(build(table | {"method": [{"name": "TravellingGroups", **GROUPS}]}), tmp_path / "run")
 
     run = read(tmp_path / "run")
-    several, one = (chosen(run, whose=whose)[0] for whose in (None, DISTILLED))
+    several, one = (choose_packages(run, whose=whose)[0] for whose in (None, DISTILLED))
     shapes = {name: array.shape[1:] for name, array in several.weights.items()}
     assert shapes == {name: array.shape for name, array in one.weights.items()}
     assert (several.package.architecture.members, one.package.architecture.members) == (2, None)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedsmall.sim.engines import evaluation
-from fedsmall.sim.engines.evaluation import by_lot, evaluated
+from fedsmall.sim.engines.evaluation import by_lot, evaluate_in_parts
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.tasks import build_federation
 from tests.sim.engines.test_no_server import plan_of
@@ -39,9 +39,9 @@ def test_a_few_at_a_time_give_the_same_numbers_as_all_at_once(monkeypatch: pytes
     def predict(some: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
         return np.einsum("nf,mfo->mno", x, some["w"])
 
-    once = evaluated(predict, models, federation.test, federation.task)
+    once = evaluate_in_parts(predict, models, federation.test, federation.task)
     monkeypatch.setattr(evaluation, "AT_ONCE", 1)
-    often = evaluated(predict, models, federation.test, federation.task)
+    often = evaluate_in_parts(predict, models, federation.test, federation.task)
 
     assert len(once["accuracy"]) == 150
     assert list(once) == list(often)

@@ -10,7 +10,7 @@ from fedsmall.files import DiskFullError
 from fedsmall.sim import Result
 from fedsmall.sim.report.html import page
 from fedsmall.sim.report.terminal import failures
-from fedsmall.sim.runs.execute import Failed, attempted, execute, reason_of
+from fedsmall.sim.runs.execute import Failed, attempt, execute, reason_of
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.merge import merge
 from fedsmall.sim.runs.scenario import load
@@ -171,8 +171,8 @@ def test_a_disk_without_room_is_no_failure_of_a_plan():
         raise DiskFullError(errno.ENOSPC, "the disk is full: there is no room to write summary.json")
 
     with pytest.raises(DiskFullError):
-        attempted(fill)
-    assert isinstance(attempted(lambda: 1 / 0), Failed)
+        attempt(fill)
+    assert isinstance(attempt(lambda: 1 / 0), Failed)
 
 
 @pytest.mark.parametrize(
