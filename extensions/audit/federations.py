@@ -55,7 +55,7 @@ class World:
     @property
     def sizes(self) -> np.ndarray:
         """How many candidates each site has, (sites,)."""
-        return np.array([len(some) for some in self.candidates])
+        return np.array([len(records) for records in self.candidates])
 
     @property
     def site_of(self) -> np.ndarray:
@@ -65,7 +65,7 @@ class World:
     @property
     def mean(self) -> float:
         """Samples a site trains on, on average."""
-        return float(np.mean([len(some) for some in self.fixed])) + float(self.sizes.mean()) / 2
+        return float(np.mean([len(records) for records in self.fixed])) + float(self.sizes.mean()) / 2
 
     def under(self, plan: Plan) -> "World":
         """The same world for another method over the same data. PlanError where these sites cannot run it."""
@@ -83,8 +83,8 @@ class World:
     def samples(self, members: np.ndarray) -> list[Samples]:
         """The training samples of every site where ``members`` (candidates,) are in."""
         cuts = np.split(members, np.cumsum(self.sizes)[:-1])
-        drawn = (_rows(some, taken) for some, taken in zip(self.candidates, cuts, strict=True))
-        return [_joined(fixed, some) for fixed, some in zip(self.fixed, drawn, strict=True)]
+        drawn = (_rows(records, taken) for records, taken in zip(self.candidates, cuts, strict=True))
+        return [_joined(fixed, records) for fixed, records in zip(self.fixed, drawn, strict=True)]
 
 
 def world_of(plan: Plan, data_root: Path | None = None) -> World:
@@ -95,16 +95,16 @@ def world_of(plan: Plan, data_root: Path | None = None) -> World:
     check_run(plan, federation)
     fixed, candidates = [], []
     for place, site in enumerate(federation.names):
-        own, held = federation.train[place], federation.held_out[place] if federation.held_out else None
-        everything = own if held is None or not len(held) else _joined(own, held)
-        trained = len(own) if expected is None else expected
+        samples, held = federation.train[place], federation.held_out[place] if federation.held_out else None
+        everything = samples if held is None or not len(held) else _joined(samples, held)
+        trained = len(samples) if expected is None else expected
         order = rng_for(plan.seed, "audit", "deal", site).permutation(len(everything))
         stay, toss = split(len(everything), trained)
         fixed.append(_rows(everything, order[:stay]))
         candidates.append(_rows(everything, order[stay : stay + toss]))
     if not sum(map(len, candidates)):
         raise PlanError("every site has one sample only and the source none to spare: nobody can be left out")
-    mean = float(np.mean([len(own) for own in federation.train])) if expected is None else float(expected)
+    mean = float(np.mean([len(samples) for samples in federation.train])) if expected is None else float(expected)
     return World(plan, federation.task, federation.names, tuple(fixed), tuple(candidates), mean)
 
 
@@ -161,7 +161,7 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
     The models of a step are those in training, and change at the next one.
     """
     runs, sites = len(members), len(world.names)
-    samples = [each for row in members for each in world.samples(row)]
+    samples = [site_samples for row in members for site_samples in world.samples(row)]
     names = [f"{run:05d}/{site}" for run in range(runs) for site in world.names]
     trainer = cohort_for(_for_so_many(plan, runs), world.task, names, samples, device=device)
     combiners = [combiner_for(plan) for _ in range(runs)]
@@ -196,7 +196,6 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
 
 
 def _for_so_many(plan: Plan, runs: int) -> Plan:
-    """The plan with a tree for every site of every federation, where sites have trees of their own."""
     tree = plan.method.tree
     if tree is None:
         return plan
@@ -206,14 +205,16 @@ def _for_so_many(plan: Plan, runs: int) -> Plan:
 
 
 def _departing(plan: Plan, world: World, trainer: Trainer, at: np.ndarray, runs: int) -> Stack:
-    own = plan.initial_models == "independent"
-    starts = [initial_model(plan, world.task, world.names[site] if own else None) for site in (at if own else at[:1])]
+    is_independent = plan.initial_models == "independent"
+    starts = [
+        initial_model(plan, world.task, world.names[site] if is_independent else None)
+        for site in (at if is_independent else at[:1])
+    ]
     stack = trainer.stack([Traveller(model) for model in starts])
-    return stack.rows(np.tile(np.arange(len(at)) if own else np.zeros(len(at), dtype=np.int64), runs))
+    return stack.rows(np.tile(np.arange(len(at)) if is_independent else np.zeros(len(at), dtype=np.int64), runs))
 
 
 def _rules(combiners: Sequence[Combiner], travellers: int) -> Arrays:
-    """What the local rule needs from each federation's server, a row for each model."""
     rules = [combiner.order_rule() for combiner in combiners]
     return {name: np.repeat(np.stack([rule[name] for rule in rules]), travellers, axis=0) for name in rules[0]}
 
@@ -226,8 +227,8 @@ def _means(plan: Plan, stack: Stack, commons: Tensors) -> Tensors | None:
     folded = method.tree is not None and method.tree.fold_at == "server"
     if method.aggregator != "mean" or method.server != "none" or method.weighted or folded:
         return None
-    own = {name: tensor.view(runs, -1, *tensor.shape[1:]).transpose(0, 1) for name, tensor in stack.state.items()}
-    return sound_means(own, commons)
+    models = {name: tensor.view(runs, -1, *tensor.shape[1:]).transpose(0, 1) for name, tensor in stack.state.items()}
+    return sound_means(models, commons)
 
 
 def _aggregated(

@@ -83,37 +83,37 @@ def scores(seen: np.ndarray, members: np.ndarray) -> np.ndarray:
     runs = len(members)
     if runs < LEAST_RUNS:
         raise ValueError(f"membership takes at least {LEAST_RUNS} runs to teach and to try the attack; got {runs}")
-    there = np.isfinite(seen).any(axis=0)  # (units, features)
+    is_seen = np.isfinite(seen).any(axis=0)  # (units, features)
     rows = np.where(np.isfinite(seen), seen, 0.0)
     out = np.zeros(members.shape)
     halves = np.arange(runs) < runs // 2, np.arange(runs) >= runs // 2
     for teach, tried in (halves, halves[::-1]):
-        clouds = _clouds(rows[teach], members[teach], there)
-        weights = _weights(clouds, there)
+        clouds = _clouds(rows[teach], members[teach], is_seen)
+        weights = _weights(clouds, is_seen)
         out[tried] = np.einsum("ruf,uf->ru", (rows[tried] - clouds.middle) / clouds.scale, weights)
     return out
 
 
-def _clouds(rows: np.ndarray, members: np.ndarray, there: np.ndarray) -> _Clouds:
+def _clouds(rows: np.ndarray, members: np.ndarray, is_seen: np.ndarray) -> _Clouds:
     inside = members[..., None].astype(np.float64)  # (runs, units, 1)
     with_it, without = inside.sum(0), (1 - inside).sum(0)  # (units, 1)
     mean_in = (rows * inside).sum(0) / np.maximum(with_it, 1)
     mean_out = (rows * (1 - inside)).sum(0) / np.maximum(without, 1)
-    rest = (rows - np.where(inside > 0, mean_in, mean_out)) * there
-    own = np.square(rest).sum(0)  # (units, features)
-    pooled = own.sum(0) / np.maximum(there.sum(0) * max(len(rows) - 2, 1), 1)
-    variance = (PRIOR * pooled + own) / (PRIOR + max(len(rows) - 2, 0))
+    rest = (rows - np.where(inside > 0, mean_in, mean_out)) * is_seen
+    squares = np.square(rest).sum(0)  # (units, features)
+    pooled = squares.sum(0) / np.maximum(is_seen.sum(0) * max(len(rows) - 2, 1), 1)
+    variance = (PRIOR * pooled + squares) / (PRIOR + max(len(rows) - 2, 0))
     scale = np.sqrt(np.maximum(variance, 1e-12))
-    both = (with_it > 0) & (without > 0) & there
+    both = (with_it > 0) & (without > 0) & is_seen
     noise = 1 / np.maximum(with_it, 1) + 1 / np.maximum(without, 1) + 0 * scale
     shift = _shrunk(np.where(both, (mean_in - mean_out) / scale, 0.0), noise, both)
     middle = np.where(both, (mean_in + mean_out) / 2, rows.mean(0))
-    return _Clouds(middle, scale, np.where(there, shift, 0.0), _correlation(rest / scale, there))
+    return _Clouds(middle, scale, np.where(is_seen, shift, 0.0), _correlation(rest / scale, is_seen))
 
 
-def _correlation(rest: np.ndarray, there: np.ndarray) -> np.ndarray:
+def _correlation(rest: np.ndarray, is_seen: np.ndarray) -> np.ndarray:
     flat = rest.reshape(-1, rest.shape[-1])
-    pairs = there.T.astype(np.float64) @ there * max(len(rest) - 2, 1)
+    pairs = is_seen.T.astype(np.float64) @ is_seen * max(len(rest) - 2, 1)
     return np.asarray(flat.T @ flat / np.maximum(pairs, 1.0))
 
 
@@ -131,22 +131,22 @@ def _shrunk(shift: np.ndarray, noise: np.ndarray, known: np.ndarray) -> np.ndarr
     return np.asarray(np.where(known, np.clip(drawn, shift - reach, shift + reach), mean))
 
 
-def _weights(clouds: _Clouds, there: np.ndarray) -> np.ndarray:
+def _weights(clouds: _Clouds, is_seen: np.ndarray) -> np.ndarray:
     """The discriminant of every unit over the features that are seen of it, (units, features)."""
-    weights = np.zeros(there.shape)
-    patterns, which = np.unique(there, axis=0, return_inverse=True)
+    weights = np.zeros(is_seen.shape)
+    patterns, which = np.unique(is_seen, axis=0, return_inverse=True)
     for number, pattern in enumerate(patterns):
-        units, own = np.flatnonzero(which.ravel() == number), np.flatnonzero(pattern)
-        if not len(own):
+        units, features = np.flatnonzero(which.ravel() == number), np.flatnonzero(pattern)
+        if not len(features):
             continue
-        shared = clouds.correlation[np.ix_(own, own)]
+        shared = clouds.correlation[np.ix_(features, features)]
         shared = shared + np.diag(RIDGE * np.diag(shared) + 1e-12)
-        weights[np.ix_(units, own)] = np.linalg.solve(shared, clouds.shift[np.ix_(units, own)].T).T
+        weights[np.ix_(units, features)] = np.linalg.solve(shared, clouds.shift[np.ix_(units, features)].T).T
     return weights
 
 
 def leak(
-    found: np.ndarray, members: np.ndarray, rng: np.random.Generator, candidates: np.ndarray | None = None
+    scores: np.ndarray, members: np.ndarray, rng: np.random.Generator, candidates: np.ndarray | None = None
 ) -> Leak:
     """AUC and shares of members found, with intervals by resampling runs and candidates (200 draws of both).
 
@@ -155,8 +155,8 @@ def leak(
     """
     runs, units = members.shape
     of_unit = np.arange(units) if candidates is None else np.unique(candidates, return_inverse=True)[1].ravel()
-    order = np.argsort(-found.ravel(), kind="stable")
-    ties = np.diff(found.ravel()[order], append=np.nan) != 0  # the last of each group of equal scores
+    order = np.argsort(-scores.ravel(), kind="stable")
+    ties = np.diff(scores.ravel()[order], append=np.nan) != 0  # the last of each group of equal scores
     inside = members.ravel()[order]
     row, unit = np.divmod(order, units)
     values = [_rates(np.ones(len(order)), inside, ties)]
@@ -166,7 +166,7 @@ def leak(
         by_unit = np.bincount(drawn, minlength=of_unit.max() + 1)[of_unit]
         values.append(_rates((by_run[row] * by_unit[unit]).astype(np.float64), inside, ties))
     low, high = np.nanquantile(np.array(values[1:]), (0.025, 0.975), axis=0)
-    estimates = [Estimate(*map(float, each)) for each in zip(values[0], low, high, strict=True)]
+    estimates = [Estimate(*map(float, ends)) for ends in zip(values[0], low, high, strict=True)]
     return Leak(estimates[0], tuple(estimates[1:]))
 
 
@@ -177,19 +177,18 @@ def area(inside: np.ndarray, outside: np.ndarray) -> Estimate:
     effect size measure based on the Mann-Whitney statistic", method 5.
     """
     pairs = np.sign(np.subtract.outer(inside, outside))
-    found, weight = float((pairs.mean() + 1) / 2), (len(inside) + len(outside)) / 2 - 1
+    auc, weight = float((pairs.mean() + 1) / 2), (len(inside) + len(outside)) / 2 - 1
 
     def outside_of(value: float) -> float:
         spread = 1 + weight * (1 - value) / (2 - value) + weight * value / (1 + value)
-        return (found - value) ** 2 - Z95**2 * value * (1 - value) * spread / (len(inside) * len(outside))
+        return (auc - value) ** 2 - Z95**2 * value * (1 - value) * spread / (len(inside) * len(outside))
 
-    low = brentq(outside_of, 0.0, found) if found > 0 and outside_of(0.0) * outside_of(found) < 0 else 0.0
-    high = brentq(outside_of, found, 1.0) if found < 1 and outside_of(found) * outside_of(1.0) < 0 else 1.0
-    return Estimate(found, float(low), float(high))
+    low = brentq(outside_of, 0.0, auc) if auc > 0 and outside_of(0.0) * outside_of(auc) < 0 else 0.0
+    high = brentq(outside_of, auc, 1.0) if auc < 1 and outside_of(auc) * outside_of(1.0) < 0 else 1.0
+    return Estimate(auc, float(low), float(high))
 
 
 def _rates(weight: np.ndarray, inside: np.ndarray, ties: np.ndarray) -> list[float]:
-    """AUC and the share found at :data:`RATES`, of weighted pairs in falling order of their scores."""
     hits, alarms = np.cumsum(weight * inside), np.cumsum(weight * ~inside)
     if not hits[-1] or not alarms[-1]:
         return [np.nan] * (1 + len(RATES))

@@ -157,11 +157,11 @@ def _received(case: Case, groups: Sequence[tuple[int, ...]]) -> InHand:
     features, candidates, read, present = [], [], 0, 0
     for group in groups:
         others = np.flatnonzero(~np.isin(case.world.site_of, group))
-        mine = np.concatenate([common, _by_age(case, group), _known_starts(case, group)], 1)
-        features.append(mine[:, :, others])
+        own_features = np.concatenate([common, _by_age(case, group), _known_starts(case, group)], 1)
+        features.append(own_features[:, :, others])
         candidates.append(others)
-        shown, there = _read_by(case, group)
-        read, present = read + shown, present + there
+        shown, counted = _read_by(case, group)
+        read, present = read + shown, present + counted
     return InHand(np.moveaxis(np.concatenate(features, 2), 1, 2), np.concatenate(candidates), (read, present))
 
 
@@ -175,7 +175,6 @@ def _read_by(case: Case, group: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _knows(visit: Visit, group: tuple[int, ...]) -> bool:
-    """Whether sites of the group receive what the visited site has made of a model that they know."""
     return visit.age == 1 and (visit.sender == SERVER or visit.sender in group)
 
 
@@ -184,7 +183,6 @@ def _count_read(shown: np.ndarray, present: np.ndarray) -> tuple[int, int]:
 
 
 def _by_age(case: Case, group: tuple[int, ...]) -> np.ndarray:
-    """What models that came to the group say of the sites that they had visited, by how long ago."""
     coming = [(visit, sure) for visit, sure in case.visits if visit.to in group]
     return _summed(
         case, [(int(np.searchsorted(AGES, visit.age)), visit.site, sure) for visit, sure in coming], len(AGES)
@@ -203,9 +201,9 @@ def _summed(case: Case, chosen: Sequence[tuple[int, int, np.ndarray]], kinds: in
     total = np.zeros((len(case.seen.members), kinds, len(site_of)))
     count = np.zeros((kinds, len(site_of)))
     for kind, site, sure in chosen:
-        own = site_of == site
-        total[:, kind, own] += sure
-        count[kind, own] += 1
+        at_site = site_of == site
+        total[:, kind, at_site] += sure
+        count[kind, at_site] += 1
     return np.where(count > 0, total / np.sqrt(np.maximum(count, 1)), np.nan)
 
 
@@ -213,9 +211,9 @@ def _binned(seen: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Standardised numbers (federations, moments, candidates) summed by part of the run."""
     parts = []
     for part in range(int(times.max()) + 1):
-        some = seen[:, times == part]
-        there = np.isfinite(some).all(axis=0).sum(axis=0)
-        parts.append(np.where(there > 0, np.nansum(some, 1) / np.sqrt(np.maximum(there, 1)), np.nan))
+        binned = seen[:, times == part]
+        counts = np.isfinite(binned).all(axis=0).sum(axis=0)
+        parts.append(np.where(counts > 0, np.nansum(binned, 1) / np.sqrt(np.maximum(counts, 1)), np.nan))
     return np.stack(parts, 1)
 
 

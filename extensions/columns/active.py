@@ -92,7 +92,6 @@ class ActiveParty(Party):
         return {**super().handlers(), **first, "go on": self._go_on}
 
     def _grow(self, message: Message) -> Message:
-        """Begin a forest over common patients, and say what is to be asked of others first."""
         self._check_first(message)
         self._opening, self._scores = message, None
         return self._begin(message)
@@ -119,7 +118,6 @@ class ActiveParty(Party):
         return self._step(message, None)
 
     def _go_on(self, message: Message) -> Message:
-        """Take others' replies, and say what is to be asked next."""
         if self._talk is None:
             raise ReplyError("no forest is being grown here")
         replies = [self.open(party, message.arrays[f"m{k}"]) for k, party in enumerate(self._addressees)]
@@ -161,7 +159,6 @@ class ActiveParty(Party):
         self._begin(self._opening)
 
     def _fit_and_judge(self, passives: Sequence[str], settings: Boosting, test: float) -> Talk[dict[str, float]]:
-        """Grow a forest, and judge it on the common patients that are held out."""
         train, held_out = self.hold_out(settings.seed, test)
         yield from self.fit(passives, settings, train)
         scores = yield from self.scores(held_out)
@@ -232,7 +229,6 @@ class ActiveParty(Party):
         return total
 
     def _waiting(self, at: np.ndarray) -> dict[str, list[tuple[int, int]]]:
-        """By party, the trees and nodes at which rows wait for its word."""
         waiting: dict[str, list[tuple[int, int]]] = {}
         for k, tree in enumerate(self.trees):
             for place in np.unique(at[k]).tolist():
@@ -241,7 +237,6 @@ class ActiveParty(Party):
         return waiting
 
     def _descend(self, waiting: dict[str, list[tuple[int, int]]], at: np.ndarray, rows: np.ndarray) -> Talk[None]:
-        """Move all rows that wait at a split one level down."""
         places = {key: np.flatnonzero(at[key[0]] == key[1]) for keys in waiting.values() for key in keys}
         messages = []
         for party in (name for name in waiting if name != self.name):
@@ -361,7 +356,6 @@ class Growing:
         return choices
 
     def _decrypt(self, reply: Message, nodes: int) -> list[Sums]:
-        """A party's sums, by node."""
         counts = [int(count) for count in reply.words["counts"]]
         total, key = sum(counts), self.ground.key
         with self.ground.clock.at("decrypting"):
@@ -378,7 +372,6 @@ class Growing:
         return [Sums(part[..., 0], part[..., 1]) for part in np.split(numbers, ends)]
 
     def _candidates(self, node: int) -> tuple[list[tuple[int, int]], Sums]:
-        """The candidates of the active party's columns at a node, and the sums on their left."""
         rows = np.flatnonzero((self.at == node) & self.drawn)
         listed: list[tuple[int, int]] = []
         below = [np.zeros((2, 0, self.sums.shape[2]), np.int64)]
@@ -424,7 +417,6 @@ class Growing:
         return left, right
 
     def _close(self, node: int) -> None:
-        """Make a node a leaf."""
         inside = self.at == node
         self.nodes[node] = Node(weights=boosting.leaf_weights(self._total(node), self.settings))
         self.leaf[inside], self.at[inside] = node, -1

@@ -136,7 +136,6 @@ def matching_phases(parties: Sequence[str]) -> Phases:
 
 
 def _by_owner(owners: Sequence[str], replies: Sequence[Message]) -> Arrays:
-    """What came of every owner's points, by "owner/kind"."""
     pairs = zip(owners, replies, strict=True)
     return {f"{owner}/{kind}": array for owner, reply in pairs for kind, array in reply.arrays.items()}
 

@@ -260,7 +260,6 @@ class Adder:
         return histogram
 
     def _rows_by_bin(self, rows: np.ndarray) -> list[dict[int, np.ndarray]]:
-        """By column, the rows of each bin, in the order of bins."""
         if not len(rows):
             return [{} for _ in self.numbers.T]
         groups = []

@@ -137,7 +137,6 @@ class Party:
         )
 
     def _address_points(self, message: Message, hop: int, points: np.ndarray) -> Arrays:
-        """Points for the next party of the ring."""
         ring = self._ring(message)
         after = ring[(ring.index(self.name) + 1) % len(ring)]
         if self.letters is None:
@@ -145,7 +144,6 @@ class Party:
         return {"letter": np.frombuffer(self.letters.write(POINTS, hop, after, points.tobytes()), np.uint8)}
 
     def _received_points(self, message: Message, hop: int) -> np.ndarray:
-        """The points that came from the party before in the ring."""
         if self.letters is None:
             return message.arrays["points"]
         ring = self._ring(message)
@@ -320,7 +318,6 @@ class PassiveParty(Party):
         return rng_for(self.secret, "candidates", tree, node).permutation(count)
 
     def _begin(self, message: Message) -> Message:
-        """A forest begins: bins are cut on the rows that it is grown on, and the key is known."""
         asked = Boosting.model_validate(message.words["settings"])
         if self.agreed is not None and asked != self.agreed.model_copy(update={"seed": asked.seed}):
             raise ReplyError("a forest was begun with other settings than those of the plan")
@@ -335,7 +332,6 @@ class PassiveParty(Party):
         return message.answer()
 
     def _gradients(self, message: Message) -> Message:
-        """A tree begins: the gradients of the rows that it is grown on, under encryption."""
         words, rows = message.words, check_rows(message.arrays["rows"], len(self._rows))
         last = -1 if self._tree is None else self._tree.number
         if self.agreed is not None and not last < int(words["tree"]) < self.most_trees:
@@ -352,7 +348,6 @@ class PassiveParty(Party):
         return message.answer()
 
     def _sums(self, message: Message) -> Message:
-        """The sums left of every candidate, for each node that is asked about, in an order of this party's own."""
         tree, nodes = self._open_tree(message), message.words["nodes"]
         self._check_asked(tree, [int(node) for node, _ in nodes])
         tree.nodes = message.arrays["at"].astype(np.int64)
@@ -386,7 +381,6 @@ class PassiveParty(Party):
             tree.histograms[node] = histogram
 
     def _candidates(self, tree: _OpenTree, node: int) -> tuple[list[tuple[int, int]], list[list["mpz"]]]:
-        """A node's candidates and the sums on their left, both in the order in which they are said."""
         rows = np.flatnonzero((tree.nodes == node) & tree.drawn)
         listed, below = [], []
         for column, bins in enumerate(tree.histograms[node]):
@@ -414,7 +408,6 @@ class PassiveParty(Party):
         return written
 
     def _split(self, message: Message) -> Message:
-        """Write down candidates that were chosen, and say which rows of their nodes go left."""
         tree, numbers, sides = self._open_tree(message), [], []
         for node, place in message.words["splits"]:
             listed = tree.listed.get(node, [])
@@ -428,10 +421,9 @@ class PassiveParty(Party):
         return message.answer({"records": numbers}, {"left": np.array(sides)})
 
     def _sides(self, message: Message) -> Message:
-        """Which rows go left at which of the party's splits: a prediction's question."""
         records = message.words["records"]
         rows = [check_rows(message.arrays[f"rows{k}"], len(self.values)) for k in range(len(records))]
-        left = [self.sides([record], some)[0] for record, some in zip(records, rows, strict=True)]
+        left = [self.sides([record], record_rows)[0] for record, record_rows in zip(records, rows, strict=True)]
         return message.answer(arrays={f"left{k}": side for k, side in enumerate(left)})
 
     def _open_tree(self, message: Message) -> _OpenTree:

@@ -251,7 +251,6 @@ def execute(world: World, tell: Callable[[Done], None] = lambda done: None) -> l
 
 
 def _run_apart(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.ndarray) -> Done:
-    """By messages between parties."""
     active, post = world.active, world.post
     for party in world.parties:
         party.clock.seconds.clear()
@@ -285,7 +284,6 @@ def _run_apart(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.nd
 
 
 def _run_joined(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.ndarray) -> Done:
-    """On joined columns, or on the active party's alone: what a simulation can do, and no real party."""
     active, parties = world.active, world.parties if plan.name == "Central" else world.parties[:1]
     start = time.perf_counter()
     columns = {party.name: party.values[train] for party in parties}

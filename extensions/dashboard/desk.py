@@ -62,7 +62,7 @@ class FollowedLog:
 
     def between(self) -> dict[int, float]:
         """Seconds from each contact to the next, by the round of the earlier one."""
-        return {one: self.began[after] - self.began[one] for one, after in pairwise(sorted(self.began))}
+        return {t: self.began[after] - self.began[t] for t, after in pairwise(sorted(self.began))}
 
     def _take(self, line: bytes) -> None:
         try:
@@ -180,7 +180,6 @@ class Desk:
         return log
 
     def _view(self, home: Path) -> RunView:
-        """A run, read again when one of its files has changed."""
         stamp = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (home / name for name in WATCHED))
         if self._views.get(home.name, ((),))[0] != stamp:
             self._views[home.name] = (stamp, self._read_view(home))
@@ -199,7 +198,7 @@ class Desk:
             sheet=sheet,
             log=log,
             check=None if state == "under way" else self._checked(log),
-            maps=tuple(_map(sheet.led, contact, told) for contact, told in cards),
+            maps=tuple(_map(sheet.led, contact, notes) for contact, notes in cards),
             evaluations=list(outcome.get("evaluations", [])),
             events=list(outcome.get("events", [])),
             budget=budget_of(sheet.led, cards[-1][0] if cards else 0),
@@ -254,10 +253,10 @@ def _map(plan: Plan, contact: int, meta: dict[str, Any]) -> Map:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        value = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _written(path: Path) -> float:

@@ -144,7 +144,6 @@ def _asked(plan: Plan, available: int) -> int | float:
 
 
 def _by_folds(plan: Plan, train: Part) -> tuple[Shares, Part, Extra]:
-    """Cross-validation: one fold is the test set, and what no fold holds was never trained on in any of them."""
     if plan.sites is None or plan.folds is None:
         raise PlanError("folds need a number of sites, as in sites = 3")
     n, everything, kin = plan.samples_per_site, np.arange(len(train)), kin_of(train)
@@ -209,7 +208,6 @@ def _of_number(plan: Plan, test: Part) -> tuple[str, ...]:
 
 
 def _drawn(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool) -> int:
-    """How many of the source's training samples are held out, and not samples of its own test set."""
     held = [site for site in sites if site.held_out is not None]
     if held:
         of_test = () if isinstance(plan.test, float) else pool.test

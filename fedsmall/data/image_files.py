@@ -47,16 +47,16 @@ def resampled(values: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
         return values
     factors = [before / after for before, after in zip(values.shape, size, strict=True)]
     smooth = gaussian_filter(values, [max(0.0, (factor - 1) / 2) for factor in factors], mode="nearest")
-    found = zoom(smooth, [1 / factor for factor in factors], order=1, mode="nearest", grid_mode=True)
-    return np.asarray(found, dtype=np.float32)
+    voxels = zoom(smooth, [1 / factor for factor in factors], order=1, mode="nearest", grid_mode=True)
+    return np.asarray(voxels, dtype=np.float32)
 
 
 def common_ends(pictures: Sequence[Picture]) -> tuple[float, float]:
     """The ends of what the files could hold; DataError where they differ, or one does not say."""
     ends = sorted({picture.ends for picture in pictures if picture.ends is not None})
     if len(ends) != 1 or any(picture.ends is None for picture in pictures):
-        found = " and ".join(f"{low:g} to {high:g}" for low, high in ends[:2]) or "no range that their files say"
-        raise DataError(f"the images have values from {found}; say which values count: range = [0, 4095]")
+        ranges = " and ".join(f"{low:g} to {high:g}" for low, high in ends[:2]) or "no range that their files say"
+        raise DataError(f"the images have values from {ranges}; say which values count: range = [0, 4095]")
     return ends[0]
 
 
@@ -206,22 +206,21 @@ def _frame(held: Any, place: int) -> np.ndarray:
 
 
 def _said_of(held: Any, place: int) -> Any:
-    """What is said of one frame: by the file, by the functional groups of all frames, and by those of its own."""
     from pydicom import Dataset
 
-    shared, own = (held.get(f"{whose}FunctionalGroupsSequence") or [] for whose in ("Shared", "PerFrame"))
-    if not shared and not own:
+    shared, per_frame = (held.get(f"{whose}FunctionalGroupsSequence") or [] for whose in ("Shared", "PerFrame"))
+    if not shared and not per_frame:
         return held
-    said = Dataset()
-    said.file_meta = held.file_meta
-    found = {name: held[name] for name in SAID if name in held}
-    for group in (*shared[:1], *own[place : place + 1]):  # what a frame's own says comes last, and counts
+    header = Dataset()
+    header.file_meta = held.file_meta
+    fields = {name: held[name] for name in SAID if name in held}
+    for group in (*shared[:1], *per_frame[place : place + 1]):  # what a frame's own says comes last, and counts
         for sequence, names in OF_FRAMES.items():
             for item in (group.get(sequence) or [])[:1]:
-                found |= {name: item[name] for name in names if name in item}
-    for element in found.values():
-        said.add(element)
-    return said
+                fields |= {name: item[name] for name in names if name in item}
+    for element in fields.values():
+        header.add(element)
+    return header
 
 
 def _picture(held: Any, pixels: np.ndarray, colour: bool, window: Window) -> Picture:
@@ -251,7 +250,6 @@ def _coloured(photometric: str, pixels: np.ndarray, colour: bool) -> Picture:
 
 
 def _seen(held: Any, pixels: np.ndarray, window: Window) -> tuple[np.ndarray, tuple[float, float]]:
-    """Stored values as what they stand for, in the window where there is one, and the ends of that."""
     from pydicom.pixels.processing import apply_modality_lut, apply_voi_lut
 
     measured = apply_modality_lut(pixels, held)

@@ -117,9 +117,9 @@ def dirichlet(y: np.ndarray, alpha: float, sites: int, per_site: int, rng: np.ra
         odds, counts = rng.dirichlet(alpha * len(prior) * prior), np.zeros(len(prior), dtype=int)
         while (missing := per_site - counts.sum()) > 0:
             left = np.array([len(rows) for rows in members]) - counts
-            now = np.where(left > 0, odds, 0.0)
-            now = now / now.sum() if now.sum() > 0 else left / left.sum()
-            counts += np.minimum(rng.multinomial(missing, now), left)
+            odds_left = np.where(left > 0, odds, 0.0)
+            odds_left = odds_left / odds_left.sum() if odds_left.sum() > 0 else left / left.sum()
+            counts += np.minimum(rng.multinomial(missing, odds_left), left)
         shares.append(_take(members, dict(enumerate(counts.tolist()))))
     return shares
 

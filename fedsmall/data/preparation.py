@@ -125,7 +125,7 @@ class Pixels(Frozen):
     def pictures(self, path: Path) -> list[Picture]:
         """The images in a file before they are brought to one size and range; volumes, being large, after it."""
         read = read_pictures(path, self.channels == 3, self.window, self.slice, self.frames, self.volume)
-        return [each._replace(values=self._sized(each.values)) for each in read] if self.volume else read
+        return [picture._replace(values=self._sized(picture.values)) for picture in read] if self.volume else read
 
     def fitting(self, path: Path) -> list[Picture]:
         """The images in a file for a model; DataError where they are of another depth than those of training."""
@@ -138,14 +138,14 @@ class Pixels(Frozen):
     def arrays(self, pictures: Sequence[tuple[str, Picture]]) -> np.ndarray:
         """As :meth:`numbers`, of images that have been read."""
         held = [(name, self._sized(picture.values)) for name, picture in pictures]
-        sides, what, some = (3, "volume", [16, 32, 32]) if self.volume else (2, "image", [28, 28])
+        sides, what, example = (3, "volume", [16, 32, 32]) if self.volume else (2, "image", [28, 28])
         shapes = sorted({values.shape[:sides] for _, values in held})
         if self.size is not None and shapes != [self.size]:
             name, odd = next((name, values.shape[:sides]) for name, values in held if values.shape[:sides] != self.size)
             raise DataError(f"the {what} is {_times(odd)}, and the model takes {_times(self.size)}", file=name)
         if len(shapes) > 1:
             raise DataError(
-                f"the {what}s have {len(shapes)} sizes, from {shapes[0]} to {shapes[-1]}; give one: size = {some}"
+                f"the {what}s have {len(shapes)} sizes, from {shapes[0]} to {shapes[-1]}; give one: size = {example}"
             )
         stacked = np.stack([values for _, values in held])
         grey = stacked.ndim == 1 + sides

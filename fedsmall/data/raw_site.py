@@ -79,8 +79,8 @@ class RawSite:
 
 def agreed(sites: Sequence[RawSite]) -> Scaling | None:
     """The scaling that the sites agree on, in the order of their names; ``None`` where nothing is scaled."""
-    told = [site.sums() for site in sorted(sites, key=lambda site: site.name)]
-    known = [sums for sums in told if sums is not None]
+    reported = [site.sums() for site in sorted(sites, key=lambda site: site.name)]
+    known = [sums for sums in reported if sums is not None]
     return agree(known) if known else None
 
 
@@ -109,7 +109,7 @@ def class_sums(y: np.ndarray, classes: int, floor: int, patients: np.ndarray | N
     """What a site may tell of its classes: sums of :func:`one_hot`; nothing of a class of few patients."""
     hot = one_hot(y, classes)
     sums = sums_of(hot, floor, patients)
-    counts = [patients_with(hot == each, patients) for each in (1, 0)]
+    counts = [patients_with(hot == value, patients) for value in (1, 0)]
     few = np.any([(count > 0) & (count < floor) for count in counts], axis=0)
     return Sums(*(np.where(few, 0.0, values) for values in (sums.count, sums.total, sums.squares)))
 

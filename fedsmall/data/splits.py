@@ -52,25 +52,25 @@ def apart(rows: np.ndarray, taken: np.ndarray, groups: np.ndarray | None) -> np.
     return rows if groups is None else rows[~np.isin(groups[rows], groups[taken])]
 
 
-def _joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
-    size = int(one.max()) + int(other.max()) + 2
-    edges = coo_matrix((np.ones(len(one)), (one, other + one.max() + 1)), shape=(size, size))
-    labels = connected_components(edges, directed=False)[1][one]
+    size = int(first.max()) + int(second.max()) + 2
+    edges = coo_matrix((np.ones(len(first)), (first, second + first.max() + 1)), shape=(size, size))
+    labels = connected_components(edges, directed=False)[1][first]
     return np.asarray(np.unique(labels, return_inverse=True)[1])
 
 
 def _digests(x: np.ndarray) -> np.ndarray:
     """A number for each sample, (samples,), the same for equal ones."""
     draws = np.random.default_rng(0)
-    found = np.zeros(len(x), dtype=np.uint64)
+    digests = np.zeros(len(x), dtype=np.uint64)
     factors = draws.integers(0, 2**64, -(-x[:1].nbytes // 8), dtype=np.uint64) | np.uint64(1)
     for start in range(0, len(x), ROWS_AT_ONCE):
         words = _words(x[start : start + ROWS_AT_ONCE])  # (rows, words)
-        found[start : start + len(words)] = (words * factors).sum(axis=1, dtype=np.uint64)
-    return found
+        digests[start : start + len(words)] = (words * factors).sum(axis=1, dtype=np.uint64)
+    return digests
 
 
 def _words(x: np.ndarray) -> np.ndarray:
@@ -108,7 +108,6 @@ def hold_out(
 
 
 def _whole_groups(order: np.ndarray, classes: np.ndarray, wanted: Counter[int], kin: np.ndarray) -> np.ndarray:
-    """Whole groups in the ``order`` of their first samples, each taken that brings the classes nearer to ``wanted``."""
     first = np.zeros(len(classes), dtype=bool)
     first[representatives(kin)] = True
     members = np.split(np.argsort(kin, kind="stable"), np.cumsum(np.bincount(kin))[:-1])
@@ -122,7 +121,6 @@ def _whole_groups(order: np.ndarray, classes: np.ndarray, wanted: Counter[int], 
 
 
 def _by_largest_rest(count: int, sizes: np.ndarray) -> list[int]:
-    """``count`` in whole parts as the ``sizes`` are to each other (Hamilton)."""
     exact = count * sizes / sizes.sum()
     parts = np.floor(exact).astype(int)
     parts[np.argsort(parts - exact, kind="stable")[: count - parts.sum()]] += 1
@@ -141,8 +139,8 @@ def stratified_folds(y: np.ndarray, folds: int, seed: int, kin: np.ndarray | Non
     ``kin``, that holds of the groups' first samples, and the others follow. PlanError where a class is too small.
     """
     classes = classes_of(y)
-    there = np.arange(len(classes)) if kin is None else representatives(kin)
-    for value, count in zip(*np.unique(classes[there], return_counts=True), strict=True):
+    indices = np.arange(len(classes)) if kin is None else representatives(kin)
+    for value, count in zip(*np.unique(classes[indices], return_counts=True), strict=True):
         if count < folds:
             what = "samples" if kin is None else "patients or different samples"
             raise PlanError(
@@ -150,7 +148,7 @@ def stratified_folds(y: np.ndarray, folds: int, seed: int, kin: np.ndarray | Non
                 "Take fewer folds, or more samples."
             )
     rng = rng_for(seed, "folds")
-    shuffled = there[rng.permutation(len(there))]
+    shuffled = indices[rng.permutation(len(indices))]
     dealt = shuffled[np.argsort(classes[shuffled], kind="stable")]  # class by class, shuffled within
     return tuple(with_kin(dealt[fold::folds], kin) for fold in range(folds))
 

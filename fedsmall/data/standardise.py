@@ -39,9 +39,9 @@ def sums(x: np.ndarray, floor: int = COUNT_FLOOR, patients: np.ndarray | None = 
     """
     present = ~np.isnan(x)
     count = present.sum(axis=0).astype(np.float64)
-    told = patients_with(present, patients) >= max(floor, 1)
-    values = np.where(present & told, x, 0.0).astype(np.float64)
-    return Sums(np.where(told, count, 0.0), values.sum(axis=0), (values * values).sum(axis=0))
+    reported = patients_with(present, patients) >= max(floor, 1)
+    values = np.where(present & reported, x, 0.0).astype(np.float64)
+    return Sums(np.where(reported, count, 0.0), values.sum(axis=0), (values * values).sum(axis=0))
 
 
 def patients_with(present: np.ndarray, patients: np.ndarray | None) -> np.ndarray:

@@ -93,13 +93,13 @@ def check_no_text(frame: "DataFrame", columns: Sequence[str], text: np.ndarray) 
     counts = {columns[place]: int(count) for place, count in enumerate(text.sum(axis=0)) if count}
     if not counts:
         return
-    found = ", ".join(f"{column!r} ({count} of {len(frame)} rows)" for column, count in list(counts.items())[:8])
+    named = ", ".join(f"{column!r} ({count} of {len(frame)} rows)" for column, count in list(counts.items())[:8])
     more = f" and {len(counts) - 8} more columns" if len(counts) > 8 else ""
-    raise DataError(f"text where numbers are expected, in column {found}{more}. {_cure(frame, columns, text)}")
+    raise DataError(f"text where numbers are expected, in column {named}{more}. {_cure(frame, columns, text)}")
 
 
 def _cure(frame: "DataFrame", columns: Sequence[str], text: np.ndarray) -> str:
-    row, place = (int(found[0]) for found in np.nonzero(text))
+    row, place = (int(index[0]) for index in np.nonzero(text))
     cell = str(frame[columns[place]].iloc[row]).strip()
     if DATE.fullmatch(cell):
         return "It looks like dates: make them numbers (an age, days since), or leave them out with drop = [...]"
@@ -181,7 +181,11 @@ def read_excel(path: Path, sheet: str | None) -> list[Row]:
     unreadable = (InvalidFileException, BadZipFile, ParseError, OSError, ValueError, LookupError, TypeError)
     try:
         book = load_workbook(path, read_only=True, data_only=True)
-        visible = {each.title: _sheet_rows(each) for each in book.worksheets if each.sheet_state == "visible"}
+        visible = {
+            worksheet.title: _sheet_rows(worksheet)
+            for worksheet in book.worksheets
+            if worksheet.sheet_state == "visible"
+        }
         book.close()
     except unreadable as wrong:
         raise DataError("the file is no Excel workbook, is damaged, or is protected by a password") from wrong
@@ -215,8 +219,8 @@ def _sheet_rows(sheet: Any) -> list[Row]:
 
 
 def _filled_width(row: Sequence[str]) -> int:
-    there = np.flatnonzero([bool(cell) for cell in row])
-    return int(there[-1]) + 1 if len(there) else 0
+    filled = np.flatnonzero([bool(cell) for cell in row])
+    return int(filled[-1]) + 1 if len(filled) else 0
 
 
 SEPARATORS = ",;\t|"
@@ -340,7 +344,6 @@ def _check_lengths(width: int, rows: Sequence[tuple[int, list[str]]]) -> None:
 
 
 def _text(path: Path) -> str:
-    """The file as text: UTF-8, UTF-16 with its mark, or else what spreadsheets on Windows still write."""
     raw = path.read_bytes()
     if path.suffix.lower() == ".gz":
         try:

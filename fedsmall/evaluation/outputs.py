@@ -113,8 +113,8 @@ def spread(outputs: np.ndarray, loss: str) -> tuple[np.ndarray, np.ndarray]:
     """
     outputs = np.asarray(outputs, dtype=np.float64)
     if loss in LABELS:
-        each = np.stack([spread(outputs[..., [label]], "logistic") for label in range(outputs.shape[-1])])
-        return each[:, 0].mean(axis=0), each[:, 1].mean(axis=0)
+        by_label = np.stack([spread(outputs[..., [label]], "logistic") for label in range(outputs.shape[-1])])
+        return by_label[:, 0].mean(axis=0), by_label[:, 1].mean(axis=0)
     if loss == "logistic":
         shares = np.concatenate([expit(-outputs), expit(outputs)], axis=-1)  # (members, samples, 2)
     elif loss in ("cross_entropy", ORDINAL):

@@ -145,7 +145,6 @@ def error_of(sample: np.ndarray, shared: Shared = NOTHING) -> tuple[float, float
 
 
 def _at_an_end(mean: float, level: float, scale: Scale, shared: Shared) -> tuple[float, float]:
-    """The ends of an interval whose runs all have the least or the most that there is."""
     if scale != "share" or not shared.patients:
         return mean, mean
     right = stats.binomtest(round(mean * shared.patients), shared.patients).proportion_ci(level, "wilson")
@@ -276,5 +275,4 @@ def _sign_flips(differences: np.ndarray, rng: np.random.Generator | None) -> flo
 
 
 def _rounded_mean(values: np.ndarray, axis: int) -> np.ndarray:
-    """The mean without its last bits, in which equal ones differ: scipy forgives only a share of the one seen."""
     return np.asarray(np.round(np.mean(values, axis=axis), 12))

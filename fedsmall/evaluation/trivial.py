@@ -58,8 +58,8 @@ def constant(y: np.ndarray, task: Task) -> np.ndarray:
     if task.kind == "times":
         return interval_log_odds(y, task.outputs)
     if task.kind == "labels":
-        there = y.sum(axis=0)
-        return np.asarray(np.log((there + 1) / (len(y) - there + 1)))  # one more of each: no loss is infinite
+        positives = y.sum(axis=0)
+        return np.asarray(np.log((positives + 1) / (len(y) - positives + 1)))  # one more of each: no loss is infinite
     if task.kind == "numbers":
         flat = y.reshape(len(y), -1)
         return np.asarray(np.median(flat, axis=0) if task.loss == "l1" else flat.mean(axis=0, dtype=np.float64))
@@ -76,8 +76,8 @@ def _judged(y: np.ndarray, samples: Samples, task: Task) -> dict[str, float]:
     return evaluate(np.tile(constant(y, task), (len(samples), 1)), samples.y, task)
 
 
-def _means(each: list[dict[str, float]]) -> dict[str, float]:
-    shared = [name for name in (each[0] if each else {}) if all(name in metrics for metrics in each)]
-    values = {name: [metrics[name] for metrics in each] for name in shared}
+def _means(rows: list[dict[str, float]]) -> dict[str, float]:
+    shared = [name for name in (rows[0] if rows else {}) if all(name in metrics for metrics in rows)]
+    values = {name: [metrics[name] for metrics in rows] for name in shared}
     spread = {f"{name}_sd": float(np.std(of, ddof=1)) if len(of) > 1 else 0.0 for name, of in values.items()}
     return {f"{name}_mean": float(np.mean(of)) for name, of in values.items()} | spread

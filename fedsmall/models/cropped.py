@@ -58,8 +58,8 @@ def cropped(model: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
     maps = _maps(model, layers, input_shape)
     for name, layer in layers.items():
         if name in maps:
-            parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, _smaller(layer, maps[name]))
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, _smaller(layer, maps[name]))
     return model
 
 
@@ -83,7 +83,6 @@ def _smaller(layer: nn.Conv2d, size: int) -> nn.Conv2d:
 
 
 def _maps(model: nn.Module, layers: dict[str, nn.Conv2d], input_shape: tuple[int, ...]) -> dict[str, int]:
-    """The side of the square maps that each layer sees, found by passing one empty sample."""
     sides: dict[str, int] = {}
 
     def note(name: str, shape: torch.Size) -> None:

@@ -45,9 +45,9 @@ def torchvision_network(
     network = _network(name, weights)
     head = _head(name, network)
     before = network.get_submodule(head)
-    parent, _, own = head.rpartition(".")
+    parent, _, attribute = head.rpartition(".")
     assert isinstance(before, nn.Linear)
-    setattr(network.get_submodule(parent), own, nn.Linear(before.in_features, task.outputs))
+    setattr(network.get_submodule(parent), attribute, nn.Linear(before.in_features, task.outputs))
     _freeze(network, head, train)
     return nn.Sequential(OrderedDict(rescale=_rescale(task.input_shape[0]), network=network))
 

@@ -160,7 +160,7 @@ def _own_pool(source: Source, root: Path | None, seed: int, options: dict[str, A
 
 
 def _check_part(whose: str, part: Any, pool: Pool) -> None:
-    if not isinstance(part, Part) or not all(isinstance(each, np.ndarray) for each in (part.x, part.y)):
+    if not isinstance(part, Part) or not all(isinstance(array, np.ndarray) for array in (part.x, part.y)):
         raise PlanError(f"{whose} gives samples that are no Part of two arrays, x and y")
     if len(part.x) != len(part.y):
         raise PlanError(f"{whose} gives {len(part.x)} samples and {len(part.y)} labels; there must be one for each")
