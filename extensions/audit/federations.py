@@ -84,19 +84,19 @@ class World:
         """The training samples of every site where ``members`` (candidates,) are in."""
         cuts = np.split(members, np.cumsum(self.sizes)[:-1])
         drawn = (_rows(records, taken) for records, taken in zip(self.candidates, cuts, strict=True))
-        return [_joined(fixed, records) for fixed, records in zip(self.fixed, drawn, strict=True)]
+        return [_join_samples(fixed, records) for fixed, records in zip(self.fixed, drawn, strict=True)]
 
 
 def world_of(plan: Plan, data_root: Path | None = None) -> World:
     """The world of a plan's data. PlanError where they cannot be dealt so, or its sites have models of their own."""
     if has_own_models(plan):
         raise PlanError("the audit attacks models that all sites share; these sites have models of their own")
-    federation, expected = _dealt(plan, data_root)
+    federation, expected = _deal_with_spares(plan, data_root)
     check_run(plan, federation)
     fixed, candidates = [], []
     for place, site in enumerate(federation.names):
         samples, held = federation.train[place], federation.held_out[place] if federation.held_out else None
-        everything = samples if held is None or not len(held) else _joined(samples, held)
+        everything = samples if held is None or not len(held) else _join_samples(samples, held)
         trained = len(samples) if expected is None else expected
         order = rng_for(plan.seed, "audit", "deal", site).permutation(len(everything))
         stay, toss = split(len(everything), trained)
@@ -122,7 +122,7 @@ def split(available: int, trained: int) -> tuple[int, int]:
     return stay, min(2 * spare, available - stay)
 
 
-def _dealt(plan: Plan, data_root: Path | None) -> tuple[Federation, int | None]:
+def _deal_with_spares(plan: Plan, data_root: Path | None) -> tuple[Federation, int | None]:
     """Sites with samples to spare where the source has them, and how many each is to train on (None: as it has)."""
     wanted = plan.samples_per_site
     if wanted is not None:
@@ -133,7 +133,7 @@ def _dealt(plan: Plan, data_root: Path | None) -> tuple[Federation, int | None]:
     return build_federation(plan, data_root), wanted
 
 
-def _joined(first: Samples, second: Samples) -> Samples:
+def _join_samples(first: Samples, second: Samples) -> Samples:
     return Samples(np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]))
 
 
@@ -172,7 +172,7 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
     for contact, at in journey(plan, sites):
         places = (np.arange(runs)[:, None] * sites + at).ravel()
         if stack is None:
-            stack = _departing(plan, world, trainer, at, runs)
+            stack = _initial_stack(plan, world, trainer, at, runs)
         fresh = before is None or before.action is Action.AGGREGATE
         leg = Leg(
             places, contact.t, contact.rounds, before is None or before.travels, contact.action is Action.AGGREGATE
@@ -204,7 +204,7 @@ def _for_so_many(plan: Plan, runs: int) -> Plan:
     return plan.model_copy(update={"method": plan.method.model_copy(update={"tree": trees})})
 
 
-def _departing(plan: Plan, world: World, trainer: Trainer, at: np.ndarray, runs: int) -> Stack:
+def _initial_stack(plan: Plan, world: World, trainer: Trainer, at: np.ndarray, runs: int) -> Stack:
     is_independent = plan.initial_models == "independent"
     starts = [
         initial_model(plan, world.task, world.names[site] if is_independent else None)

@@ -106,7 +106,7 @@ def _clouds(rows: np.ndarray, members: np.ndarray, is_seen: np.ndarray) -> _Clou
     scale = np.sqrt(np.maximum(variance, 1e-12))
     both = (with_it > 0) & (without > 0) & is_seen
     noise = 1 / np.maximum(with_it, 1) + 1 / np.maximum(without, 1) + 0 * scale
-    shift = _shrunk(np.where(both, (mean_in - mean_out) / scale, 0.0), noise, both)
+    shift = _shrink(np.where(both, (mean_in - mean_out) / scale, 0.0), noise, both)
     middle = np.where(both, (mean_in + mean_out) / 2, rows.mean(0))
     return _Clouds(middle, scale, np.where(is_seen, shift, 0.0), _correlation(rest / scale, is_seen))
 
@@ -117,7 +117,7 @@ def _correlation(rest: np.ndarray, is_seen: np.ndarray) -> np.ndarray:
     return np.asarray(flat.T @ flat / np.maximum(pairs, 1.0))
 
 
-def _shrunk(shift: np.ndarray, noise: np.ndarray, known: np.ndarray) -> np.ndarray:
+def _shrink(shift: np.ndarray, noise: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Each unit's shift drawn towards that of all units, the more the less is known of it (empirical Bayes).
 
     No further than two deviations of what was measured, so that one patient who is like no other stays himself.

@@ -215,9 +215,9 @@ class Notes:
         """Write down the contact number ``place``."""
         at = step.at
         if place == 0:
-            self._put(self.before, 0, at, self._judged(step.received, self._own[at]))
+            self._put(self.before, 0, at, self._sureness_of(step.received, self._own[at]))
         records, after = self._own[at], self.route.next_sites(place)
-        judged = self._judged(
+        judged = self._sureness_of(
             step.sent, records if after is None else np.concatenate([records, self._own[after]], axis=1)
         )
         self._put(self.after, place, at, judged[..., : records.shape[1]])
@@ -253,7 +253,7 @@ class Notes:
             readable=self._reading.possible,
         )
 
-    def _judged(self, models: Tensors, records: np.ndarray) -> np.ndarray:
+    def _sureness_of(self, models: Tensors, records: np.ndarray) -> np.ndarray:
         """What all federations' models say of ``records`` (travellers, few): (federations, travellers, few)."""
         runs = len(self.members)
         return self._sure(models, np.tile(records, (runs, 1))).reshape(runs, *records.shape)
@@ -277,7 +277,9 @@ class Notes:
             if older:
                 sites = np.array([visit.site for visit in older])
                 models = {name: tensor[traveller :: len(step.at)] for name, tensor in step.sent.items()}
-                seen = self._judged(models, self._own[sites].reshape(1, -1)).reshape(len(self.members), len(sites), -1)
+                seen = self._sureness_of(models, self._own[sites].reshape(1, -1)).reshape(
+                    len(self.members), len(sites), -1
+                )
                 self.sure += [seen[:, k, self._real[site]] for k, site in enumerate(sites)]
             self.visits += visits
 
@@ -304,10 +306,10 @@ class Reader:
         runs, travellers = len(self.present), len(step.at)
         shown = np.zeros_like(self.present)
         if runs and self.possible:
-            shown[:, step.at] = self._shown(step).reshape(runs, travellers, -1)
+            shown[:, step.at] = self._read_patients(step).reshape(runs, travellers, -1)
         self.read.append(shown)
 
-    def _shown(self, step: Step) -> np.ndarray:
+    def _read_patients(self, step: Step) -> np.ndarray:
         rows = slice(0, len(self.present) * len(step.at))
         patients = np.where(self.present[..., None], self._records, np.nan)[:, step.at]
         return read_from_stack(

@@ -44,7 +44,7 @@ class Case:
         times = _times(pushed.shape[1], TIMES)
         last = _standard(seen.common[:, -1:])
         return np.concatenate(
-            [_binned(_standard(seen.common[:, 1:]), times), _binned(_standard(pushed), times), last], 1
+            [_sum_by_time(_standard(seen.common[:, 1:]), times), _sum_by_time(_standard(pushed), times), last], 1
         )
 
     @cached_property
@@ -120,7 +120,7 @@ def server(case: Case) -> InHand | None:
     if not case.route.averaged.any():
         return None
     times = _times(case.seen.after.shape[1], SERVER_TIMES)
-    features = [_binned(case.pushed, times), _binned(_standard(case.seen.after), times), case.common]
+    features = [_sum_by_time(case.pushed, times), _sum_by_time(_standard(case.seen.after), times), case.common]
     read = _count_read(np.any(case.seen.read, axis=1), case.seen.present)
     return _of_everyone(case, np.concatenate(features, 1), read)
 
@@ -184,7 +184,7 @@ def _count_read(shown: np.ndarray, present: np.ndarray) -> tuple[int, int]:
 
 def _by_age(case: Case, group: tuple[int, ...]) -> np.ndarray:
     coming = [(visit, sure) for visit, sure in case.visits if visit.to in group]
-    return _summed(
+    return _sum_by_kind(
         case, [(int(np.searchsorted(AGES, visit.age)), visit.site, sure) for visit, sure in coming], len(AGES)
     )
 
@@ -192,10 +192,10 @@ def _by_age(case: Case, group: tuple[int, ...]) -> np.ndarray:
 def _known_starts(case: Case, group: tuple[int, ...]) -> np.ndarray:
     pushed, site_of = case.pushed, case.world.site_of
     coming = [visit for visit, _ in case.visits if visit.to in group and _knows(visit, group)]
-    return _summed(case, [(0, v.site, pushed[:, v.place, site_of == v.site]) for v in coming], 1)
+    return _sum_by_kind(case, [(0, v.site, pushed[:, v.place, site_of == v.site]) for v in coming], 1)
 
 
-def _summed(case: Case, chosen: Sequence[tuple[int, int, np.ndarray]], kinds: int) -> np.ndarray:
+def _sum_by_kind(case: Case, chosen: Sequence[tuple[int, int, np.ndarray]], kinds: int) -> np.ndarray:
     """Sums of standardised numbers by kind, over the root of their count; NaN where there are none."""
     site_of = case.world.site_of
     total = np.zeros((len(case.seen.members), kinds, len(site_of)))
@@ -207,7 +207,7 @@ def _summed(case: Case, chosen: Sequence[tuple[int, int, np.ndarray]], kinds: in
     return np.where(count > 0, total / np.sqrt(np.maximum(count, 1)), np.nan)
 
 
-def _binned(seen: np.ndarray, times: np.ndarray) -> np.ndarray:
+def _sum_by_time(seen: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Standardised numbers (federations, moments, candidates) summed by part of the run."""
     parts = []
     for part in range(int(times.max()) + 1):

@@ -81,6 +81,7 @@ class Post:
     heard: dict[str, list[Message]] = field(default_factory=dict)
 
     def __call__(self, messages: Sequence[Message]) -> list[Message]:
+        """Every party's reply, in the order of the messages."""
         replies = [self.parties[message.to].answer(self._deliver(message)) for message in messages]
         return [self._deliver(reply) for reply in replies]
 

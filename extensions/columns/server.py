@@ -180,6 +180,7 @@ class Mail:
         self.plan = sheet.columns.model_dump_json()
 
     def __call__(self, messages: Sequence[Message]) -> list[Message]:
+        """Every site's reply, in the order of the messages."""
         nodes = {node.name: node.node_id for node in self.grid.get_nodes()}
         if missing := sorted({message.to for message in messages} - set(nodes)):
             raise PlanError(

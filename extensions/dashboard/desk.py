@@ -164,7 +164,7 @@ class Desk:
     def runs(self) -> list[RunView]:
         """All runs, the one whose log was written last first."""
         homes = [sheet.parent for sheet in (self.folder / "runs").glob("*/sheet.json")]
-        homes.sort(key=lambda home: (-_written(home / "log.jsonl"), home.name))
+        homes.sort(key=lambda home: (-_modified_at(home / "log.jsonl"), home.name))
         views, self.unread = [], []
         for home in homes:
             try:
@@ -197,14 +197,14 @@ class Desk:
             line=line,
             sheet=sheet,
             log=log,
-            check=None if state == "under way" else self._checked(log),
+            check=None if state == "under way" else self._check_log(log),
             maps=tuple(_map(sheet.led, contact, notes) for contact, notes in cards),
             evaluations=list(outcome.get("evaluations", [])),
             events=list(outcome.get("events", [])),
             budget=budget_of(sheet.led, cards[-1][0] if cards else 0),
         )
 
-    def _checked(self, log: FollowedLog) -> LogCheck | None:
+    def _check_log(self, log: FollowedLog) -> LogCheck | None:
         """Whether the chain of a log holds that nobody writes; looked at again when its size has changed."""
         if not log.path.exists():
             return None
@@ -259,5 +259,5 @@ def _read_object(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _written(path: Path) -> float:
+def _modified_at(path: Path) -> float:
     return path.stat().st_mtime if path.exists() else 0.0

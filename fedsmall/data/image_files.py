@@ -27,16 +27,16 @@ def in_channels(values: np.ndarray, ends: tuple[float, float] | None, colour: bo
     return Picture(np.repeat(values[..., None], 3, axis=2) if colour else values, ends)
 
 
-def resized(values: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+def resize_image(values: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """``values`` brought to (height, width), bilinear, with their dtype."""
     from PIL import Image
 
     if values.dtype == np.float32 and values.ndim == 3:
-        return np.stack([resized(values[..., channel], size) for channel in range(values.shape[2])], axis=-1)
+        return np.stack([resize_image(values[..., channel], size) for channel in range(values.shape[2])], axis=-1)
     return np.asarray(Image.fromarray(values).resize((size[1], size[0]), Image.Resampling.BILINEAR))
 
 
-def resampled(values: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+def resample_volume(values: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """A volume, (depth, height, width) in float32, brought to ``size`` by linear interpolation between voxels.
 
     A side that shrinks by a factor f is first smoothed by a Gaussian of (f - 1) / 2 voxels, so that none is missed.
@@ -185,7 +185,9 @@ def read_dicom(path: Path, colour: bool, window: Window, frames: Frames = None) 
         raise DataError(UNREADABLE) from wrong
     if burnt:
         raise DataError("writing is burnt into its pixels (BurnedInAnnotation = YES); blank it, or leave it out")
-    return [_picture(_said_of(held, place), seen, colour, window) for place, seen in zip(places, pixels, strict=True)]
+    return [
+        _picture(_frame_header(held, place), seen, colour, window) for place, seen in zip(places, pixels, strict=True)
+    ]
 
 
 def _frame_places(count: int, frames: Frames) -> list[int]:
@@ -200,12 +202,11 @@ def _frame_places(count: int, frames: Frames) -> list[int]:
 
 
 def _frame(held: Any, place: int) -> np.ndarray:
-    """The stored values of one frame, (height, width) or (height, width, 3); the others are not decoded."""
     held.pixel_array_options(index=place)
     return np.asarray(held.pixel_array)
 
 
-def _said_of(held: Any, place: int) -> Any:
+def _frame_header(held: Any, place: int) -> Any:
     from pydicom import Dataset
 
     shared, per_frame = (held.get(f"{whose}FunctionalGroupsSequence") or [] for whose in ("Shared", "PerFrame"))
@@ -228,7 +229,7 @@ def _picture(held: Any, pixels: np.ndarray, colour: bool, window: Window) -> Pic
     if pixels.ndim == 3 or photometric not in GREY:
         return _coloured(photometric, pixels, colour)
     try:
-        values, ends = _seen(held, pixels, window)
+        values, ends = _apply_window(held, pixels, window)
     except DataError:
         raise
     except (AttributeError, ValueError, TypeError, LookupError, NotImplementedError) as wrong:
@@ -249,7 +250,7 @@ def _coloured(photometric: str, pixels: np.ndarray, colour: bool) -> Picture:
     return Picture(np.asarray(image if colour else image.convert("L")), EIGHT_BITS)
 
 
-def _seen(held: Any, pixels: np.ndarray, window: Window) -> tuple[np.ndarray, tuple[float, float]]:
+def _apply_window(held: Any, pixels: np.ndarray, window: Window) -> tuple[np.ndarray, tuple[float, float]]:
     from pydicom.pixels.processing import apply_modality_lut, apply_voi_lut
 
     measured = apply_modality_lut(pixels, held)

@@ -190,10 +190,10 @@ def _possible_alpha(alpha: Any) -> None:
 def partition_of_patients(
     y: np.ndarray, patients: np.ndarray, spec: Spec, sites: int | None, per_site: int | None, rng: np.random.Generator
 ) -> Shares:
-    """As :func:`partition`, where ``patients`` (samples,) says whose each sample is: all of a patient's go to one site.
+    """As :func:`partition`, but all samples of a patient, ``patients`` (samples,), go to one site.
 
-    Patients count by the class that most of their samples have. Where a site gets so many samples, patients are drawn
-    until it has them, and what the last one has beyond that is used nowhere. Raises PlanError where that cannot be had.
+    Patients count by the class of most of their samples. Where sites have sizes, patients are drawn until a site has
+    its samples; the rest of the last patient's is unused. Raises PlanError where that cannot be had.
     """
     of = np.unique(patients, return_inverse=True)[1]
     kind, value = read_spec(spec)

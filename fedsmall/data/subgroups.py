@@ -1,8 +1,7 @@
-"""Subgroups: which patients a report also looks at by themselves, by columns of a table that need not be features.
+"""Subgroups: groups of patients, by columns of a table, that a report also looks at by themselves.
 
-``subgroups = ["sex", "age>=60", "bmi>=25, 30"]`` in a task: the values of a column, or the parts between stated cuts.
-A column of many numbers without cuts is cut at its thirds, over all rows of the table. A row keeps the names of its
-groups and no value. Models never see them.
+``subgroups = ["sex", "age>=60", "bmi>=25, 30"]`` in a task: the values of a column, or the parts between stated cuts;
+many numbers without cuts are cut at their thirds over all rows. Models never see them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,7 +69,7 @@ def of_table(
         numbers = {name: as_numbers(cells, markers) for name, cells in columns.items()}
         words = {name: np.array([plain(cell) for cell in cells], dtype=str) for name, cells in columns.items()}
         text = any((np.isnan(numbers[name]) & ~missing[name]).any() for name in frames)
-        for name, groups in _divided(subgroup, words, missing, None if text else numbers).items():
+        for name, groups in _group_rows(subgroup, words, missing, None if text else numbers).items():
             named[name][subgroup.column] = groups
     return {name: replace(part, groups=named[name]) for name, part in parts.items()}
 
@@ -89,7 +88,7 @@ def of_features(pool: Pool, asked: Sequence[Subgroups]) -> Pool:
         numbers = {key: x[:, known.index(subgroup.column)].astype(np.float64) for key, x in values.items()}
         missing = {key: np.isnan(column) for key, column in numbers.items()}
         words = {key: np.array([plain(value) for value in column], dtype=str) for key, column in numbers.items()}
-        for key, groups in _divided(subgroup, words, missing, numbers).items():
+        for key, groups in _group_rows(subgroup, words, missing, numbers).items():
             named[key][subgroup.column] = groups
     marked = {
         half: {site: replace(part, groups=named[half, site]) for site, part in parts.items()}
@@ -98,7 +97,7 @@ def of_features(pool: Pool, asked: Sequence[Subgroups]) -> Pool:
     return replace(pool, train=marked["train"], test=marked["test"])
 
 
-def _divided(
+def _group_rows(
     asked: Subgroups, words: Mapping[Any, np.ndarray], missing: Mapping[Any, np.ndarray], numbers: Any
 ) -> dict[Any, np.ndarray]:
     """The name of each row's group, by table; ``numbers`` is None for a column of words."""

@@ -1,7 +1,4 @@
-"""Tables in files as cells: text, Parquet and Excel; and which cells are numbers, text or missing.
-
-What is no table, or would be read wrongly in silence, is an error with its line.
-"""
+"""Tables in files as cells: text, Parquet and Excel; and which cells are numbers, text or missing."""
 
 import codecs
 import csv
@@ -239,7 +236,7 @@ def read_table(
 ) -> "DataFrame":
     """The cells of a table as text, with its header's names, or ``names`` where it has no header.
 
-    Parquet holds numbers, and names of its own. Raises DataError, with the file's name, where it is no table.
+    Raises DataError, with the file's name, where it is no table.
     """
     check_is_regular(path)
     try:
@@ -250,7 +247,9 @@ def read_table(
         if ending in PARQUET:
             return read_parquet(path)
         if ending in EXCEL:
-            return _framed([(line + 1, row) for line, row in enumerate(read_excel(path, sheet)) if any(row)], names, "")
+            return _frame_of(
+                [(line + 1, row) for line, row in enumerate(read_excel(path, sheet)) if any(row)], names, ""
+            )
         return _read_text(path, separator, decimal, names)
     except DataError as wrong:
         raise DataError(wrong.words, file=path.name) from wrong
@@ -303,10 +302,10 @@ def _line(shared: Sequence[str], known: Sequence[str]) -> str:
 def _read_text(path: Path, separator: str | None, decimal: str, names: Sequence[str]) -> "DataFrame":
     text = _text(path)
     text = text if text.isascii() else text.translate(FIXED_BLANKS)
-    return _framed(list(_lines(text, separator or _separator(text))), names, decimal)
+    return _frame_of(list(_lines(text, separator or _separator(text))), names, decimal)
 
 
-def _framed(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decimal: str) -> "DataFrame":
+def _frame_of(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decimal: str) -> "DataFrame":
     import pandas
 
     if not rows:
@@ -353,16 +352,16 @@ def _text(path: Path) -> str:
     if raw.startswith(SPREADSHEETS):
         raise DataError("the file is not a table of text but a spreadsheet; name it .xlsx, or save it as CSV")
     if raw.startswith(UTF_16) and not raw.startswith(UTF_32):
-        return _decoded(raw, "utf-16")
+        return _decode(raw, "utf-16")
     if b"\x00" in raw[:10_000]:
         raise DataError("the file is not a table of text: it holds zero bytes; save it as CSV in UTF-8")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return _decoded(raw, "cp1252")
+        return _decode(raw, "cp1252")
 
 
-def _decoded(raw: bytes, encoding: str) -> str:
+def _decode(raw: bytes, encoding: str) -> str:
     try:
         return raw.decode(encoding)
     except UnicodeDecodeError as wrong:

@@ -140,9 +140,9 @@ def calibration_error(p: np.ndarray, positive: np.ndarray, bins: int = BINS) -> 
 
 STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray], Estimate]] = {
     "ROC-AUC": auc,
-    "average precision": lambda p, positive: resampled(average_precision, p, positive, within=positive),
-    "Brier score": lambda p, positive: resampled(brier, p, positive, within=positive),
-    "calibration error (ECE)": lambda p, positive: resampled(calibration_error, p, positive, within=positive),
+    "average precision": lambda p, positive: bootstrap_interval(average_precision, p, positive, within=positive),
+    "Brier score": lambda p, positive: bootstrap_interval(brier, p, positive, within=positive),
+    "calibration error (ECE)": lambda p, positive: bootstrap_interval(calibration_error, p, positive, within=positive),
 }
 VALUES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "ROC-AUC": lambda p, positive: auc(p, positive).value,
@@ -188,7 +188,7 @@ NUMBER_STATISTICS = {  # what a report shows of one model
 }
 
 
-def resampled(
+def bootstrap_interval(
     statistic: Callable[..., float], *arrays: np.ndarray, within: np.ndarray | None = None, draws: int = DRAWS
 ) -> Estimate:
     """A statistic of ``arrays``, which share their first axis, with its percentile interval over resamples of that.

@@ -46,10 +46,10 @@ def metrics_of(loss: str) -> tuple[str, ...]:
 
 
 def default_metric(y: Sequence[np.ndarray], task: Task) -> str:
-    """What methods are judged by where nobody says: accuracy, or the AUC where accuracy would be fooled.
+    """The metric by which methods are judged by default.
 
-    That is where the commonest training class holds ten points more than an equal share. Grades are judged by kappa,
-    numbers by mean absolute error, times by concordance, labels by AUC.
+    Accuracy, or the AUC where the commonest class holds ten points more than an equal share; kappa for grades, mean
+    absolute error for numbers, concordance for times, AUC for labels.
     """
     if task.kind != "classes" or task.ordered:
         return metrics_of(task.loss)[0]
@@ -88,13 +88,13 @@ def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, n
     return {name: metrics[name] for name in task.metrics if name in metrics and not np.isnan(metrics[name]).all()}
 
 
-def predicted(outputs: np.ndarray) -> np.ndarray:
+def predicted_classes(outputs: np.ndarray) -> np.ndarray:
     """The class that every row of outputs names: (..., outputs) -> (...). A tie goes to the lower class."""
     return (outputs[..., 0] > 0).astype(np.int64) if outputs.shape[-1] == 1 else outputs.argmax(axis=-1)
 
 
 def _of_classes(outputs: np.ndarray, y: np.ndarray, classes: int, with_auc: bool) -> dict[str, np.ndarray]:
-    guess = predicted(outputs)  # (models, samples)
+    guess = predicted_classes(outputs)  # (models, samples)
     cell = (np.arange(len(guess))[:, None] * classes + y) * classes + guess
     table = np.bincount(cell.ravel(), minlength=len(guess) * classes**2).reshape(-1, classes, classes)
     return of_matrices(table) | ({"auc": _auc(outputs, y, classes)} if with_auc else {})

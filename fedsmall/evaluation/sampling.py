@@ -1,8 +1,7 @@
-"""What the finite number of test samples leaves open, beside what other seeds would change.
+"""The uncertainty that a finite number of test samples leaves, beside that over seeds.
 
-An interval over seeds speaks of further runs on these same data. All of them may have met the same lucky test samples,
-so that a method is called better than another, or than a prediction that looks at no sample, the test samples must bear
-that out too.
+An interval over seeds speaks of further runs on the same data, which may all have met the same lucky test samples: a
+method is called better only where the test samples bear that out too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ Error = Callable[[np.ndarray, np.ndarray, int | None], float]
 def p_of_samples(gains: list[float], errors: list[float]) -> float:
     """How probable a mean gain as large is where there is none, by the test samples of one run; two-sided.
 
-    The error of the mean over seeds is that of one of them: seeds share patients, so more seeds are not more patients.
+    Seeds share patients, so the error of the mean over seeds is that of one of them.
     """
     error = float(np.sqrt(np.mean(np.square(errors))))
     return 1.0 if error == 0 else float(2 * stats.norm.sf(abs(np.mean(gains)) / error))
@@ -36,9 +35,9 @@ def p_of_samples(gains: list[float], errors: list[float]) -> float:
 def worth_without(
     metrics: Sequence[str], predictions: Mapping[str, np.ndarray], loss: str = "mse"
 ) -> dict[str, np.ndarray]:
-    """Each metric of kept predictions without each of up to ``GROUPS`` random groups of the test samples: (groups,).
+    """Each metric without each of up to ``GROUPS`` random groups of the test samples: (groups,).
 
-    ``told`` are predictions that a run keeps; the ``loss`` of numbers is in standard deviations. NaN where undefined.
+    ``predictions`` are those that a run keeps; the ``loss`` of numbers is in standard deviations. NaN where undefined.
     """
     rows = len(predictions["labels"])
     order = np.random.default_rng(0).permutation(rows)  # its own: given predictions have one error, whoever asks
@@ -97,7 +96,7 @@ def constant_beside(predictions: Mapping[str, np.ndarray], loss: str = "mse") ->
     return {**predictions, **middle}
 
 
-def _found(metric: str, outputs: np.ndarray, y: np.ndarray, task: Task, known: tuple[str, ...]) -> float:
+def _metric_value(metric: str, outputs: np.ndarray, y: np.ndarray, task: Task, known: tuple[str, ...]) -> float:
     return evaluate(outputs, y, task).get(metric, float("nan")) if metric in known else float("nan")
 
 

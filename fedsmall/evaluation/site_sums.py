@@ -1,8 +1,7 @@
-"""What a site tells of models judged on its own samples: sums and binned counts, and no sample.
+"""Metrics from what a site reports of models judged on its own samples: sums and binned counts.
 
-Of models that never saw the site (out of fold), and of the common model at a run's end, on held-out patients. Sums of
-several sites add up to those of all their samples: loss, accuracy, Brier score and calibration exactly, the area under
-the ROC curve but for pairs that share a bin, the average precision not at all.
+Sums of several sites add up to those of all their samples: loss, accuracy, Brier score and calibration exactly, the
+area under the ROC curve but for pairs that share a bin, the average precision not at all.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from scipy import stats
 from scipy.special import log_softmax, logsumexp
 
 from fedsmall.evaluation.clinical import Estimate, auc
-from fedsmall.evaluation.metrics import GRADED, evaluate, f1_of, known_mean, of_matrices, predicted, tally
+from fedsmall.evaluation.metrics import GRADED, evaluate, f1_of, known_mean, of_matrices, predicted_classes, tally
 from fedsmall.evaluation.outputs import by_class, squared_distances
 from fedsmall.exact import exact_sum
 from fedsmall.federation import Task
@@ -27,12 +26,11 @@ CONFIDENCES = 10  # bins of the probability of the class that is named
 
 
 def sum_shapes(task: Task) -> dict[str, tuple[int, ...]]:
-    """What a site tells under this task, by name, and its shape.
+    """What a site reports under this task: the shape of each array by its name.
 
     "count" and the sums "loss", "correct", "brier", "absolute" and "squared" (errors of numbers); "scores" counts
-    (classes, outside or of the class, bins of score), of class 1 alone of two; "confidence" has by bin how many
-    samples, the sum of their confidences, and how many are right; of labels "whole" and "tally"
-    (:func:`fedsmall.evaluation.metrics.tally`).
+    (classes, outside or of the class, bins of score), of class 1 alone of two; "confidence" has by bin the count, the
+    sum of confidences and the right ones; of labels "whole" and "tally" (:func:`fedsmall.evaluation.metrics.tally`).
     """
     shapes: dict[str, tuple[int, ...]] = {"count": (), "loss": ()}
     if task.kind == "numbers":
@@ -60,7 +58,7 @@ def metric_sums(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
         sums |= {"scores": _bin_scores(outputs, y, task), "tally": tally(outputs[None], y)[0]}
     if task.kind == "classes":
         outputs = by_class(outputs, task.loss)
-        right = predicted(outputs) == y
+        right = predicted_classes(outputs) == y
         sums |= {"correct": right.sum(), "scores": _bin_scores(outputs, y, task)}
         if task.loss != "hinge":
             shares = np.exp(_logs(outputs))  # (samples, classes)
@@ -91,10 +89,9 @@ def add_sums(site_sums: Iterable[Mapping[str, np.ndarray]]) -> Arrays:
 
 
 def metrics_of_sums(sums: Mapping[str, np.ndarray], task: Task) -> dict[str, float]:
-    """The metrics that sums show, by name; those that they cannot show (the AUC of one class) are left out.
+    """The metrics that sums show, by name; without those that they cannot show (the AUC of one class).
 
-    "brier" of two classes is that of class 1, "auc" the mean of one against the rest, "ece" over ten bins of
-    confidence.
+    "brier" of two classes is that of class 1, "auc" the mean of one against the rest, "ece" over ten bins.
     """
     count = float(sums["count"])
     if not count:
@@ -191,7 +188,7 @@ def held_out_sums(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     sums = metric_sums(outputs, y, task)
     if task.kind != "classes":
         return sums
-    named = predicted(by_class(bounded(outputs, task), task.loss))
+    named = predicted_classes(by_class(bounded(outputs, task), task.loss))
     cells = np.bincount(y * task.classes + named, minlength=task.classes**2)
     return sums | {CALLED: cells.reshape(task.classes, -1).astype(np.float64)}
 
@@ -200,13 +197,13 @@ def judged_at_home(site_sums: Mapping[str, Arrays], task: Task) -> dict[str, Any
     """What a page needs of the sums that sites ``told``, as JSON holds it: of each site, and of all "together"."""
     whole = add_sums(site_sums[site] for site in sorted(site_sums))
     curves = [[points.tolist() for points in roc_points(whole, row)] for row in range(len(whole.get("scores", ())))]
-    of_all = _shown(whole, task) | {"sites": len(site_sums), "roc": curves}
+    of_all = _site_metrics(whole, task) | {"sites": len(site_sums), "roc": curves}
     of_all |= {"confidence": whole["confidence"].tolist()} if "confidence" in whole else {}
     of_all["over_sites"] = over_hospitals(site_sums, lambda sums: metrics_of_sums(sums, task))
-    return {"sites": {site: _shown(site_sums[site], task) for site in sorted(site_sums)}, "together": of_all}
+    return {"sites": {site: _site_metrics(site_sums[site], task) for site in sorted(site_sums)}, "together": of_all}
 
 
-def _shown(sums: Arrays, task: Task) -> dict[str, Any]:
+def _site_metrics(sums: Arrays, task: Task) -> dict[str, Any]:
     called = {CALLED: sums[CALLED].astype(int).tolist()} if CALLED in sums else {}
     metrics = {
         "count": int(sums["count"]),
@@ -260,7 +257,7 @@ UNBOUNDED = ("loss", "mae", "brier")  # metrics that may be above one
 
 
 def expected_at_unseen(site_sums: Mapping[str, Arrays], task: Task, of_patients: bool = False) -> dict[str, Any]:
-    """The expected metrics at an unseen hospital, from the sums that each site ``told``; empty where none did.
+    """The expected metrics at an unseen hospital, from each site's sums; empty without any.
 
     "metrics" has each metric's "value" and 95% interval for the average over such hospitals (a single one varies more),
     "hospitals" the metrics of each that is large enough, "auc_error" what bins hide. The interval is the

@@ -1,8 +1,8 @@
-"""What models of times until an event are worth, many models at once: ranking, and error over time.
+"""Metrics of models of times until an event, many models at once: ranking, and error over time.
 
-``survival`` (..., samples, intervals) are probabilities of having come through each interval, ``cuts`` their ends,
-``time`` (samples,) says until when somebody was seen and ``event`` (samples,) whether the event ended that. The metrics
-are scikit-survival's, which takes models one by one (tests hold them to it).
+``survival`` (..., samples, intervals) are probabilities of surviving each interval, ``cuts`` their ends, ``time``
+(samples,) the last observation and ``event`` (samples,) whether the event ended it. Tests hold the metrics to
+scikit-survival's.
 """
 
 import numpy as np
@@ -61,8 +61,7 @@ def brier_scores(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The cuts at which it can be judged, (some,), and the squared error of the curves there, (models, some).
 
-    Who was lost is made up for by weights of the chance of still being seen, before the last time alone (Graf et al.
-    1999).
+    Censoring is made up for by inverse probability weights, before the last time alone (Graf et al. 1999).
     """
     seen = seen_longer(time, event)
     judged = (cuts < time.max()) & (at(seen, cuts) > 0)

@@ -59,6 +59,7 @@ class EdgeConvolution(nn.Module):
         return convolved
 
     def _first_beyond(self, entries: Tensor, slope: Tensor, offset: Tensor) -> Tensor:
+        """For every weight e a + c, the number of the first neighbour whose entry e lies beyond -c / a."""
         edge = torch.where(slope == 0, torch.where(offset > 0, -torch.inf, torch.inf), -offset / slope)
         edge = torch.where(slope > 0, edge.nextafter(edge.new_full((), torch.inf)), edge)  # on the edge a ReLU is off
         rows = edge.flatten().expand(*entries.shape[:2], -1).contiguous()

@@ -45,7 +45,8 @@ def agreed_part(plan: Plan, tasks: Sequence[Task]) -> Arrays:
             shape, other_shape = (p[name].shape if name in p else "nothing" for p in (first, part))
             if shape != other_shape:
                 raise PlanError(
-                    f"Shared array {name!r} is {shape} in {first_kind.model!r} and {other_shape} in {kind.model!r}; share less."
+                    f"Shared array {name!r} is {shape} in {first_kind.model!r} "
+                    f"and {other_shape} in {kind.model!r}; share less."
                 )
     return first
 

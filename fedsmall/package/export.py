@@ -1,9 +1,8 @@
 """A package as one file for programs that know nothing of fedsmall: ONNX or TorchScript, with the scaling inside.
 
-Its input "x" are rows as numbers, (rows, *shape): for a table one number for each of its feature names, in float64, NaN
-where a value is missing, categories as 0 and 1; for images 8-bit pixels, channels first. Its output is "probabilities",
-(rows, classes or labels) in float64, or "numbers" in their unit, or "survival", (rows, intervals).
-What the names of both are is written in the file.
+Its input "x" is (rows, *shape): for a table float64 by feature name, NaN where a value is missing, categories as 0 and
+1; for images 8-bit pixels, channels first. Its output is "probabilities", (rows, classes or labels) in float64, or
+"numbers" in their unit, or "survival", (rows, intervals). The file holds the names of both.
 """
 
 import json
@@ -197,7 +196,7 @@ def _make_rows(prepared: Preparation) -> np.ndarray:
 def _check(stored: Stored, rows: np.ndarray, exported: np.ndarray) -> None:
     package = stored.package
     outputs = outputs_of(network(*stored), package.preparation.inputs(rows))
-    expected = package.said(outputs) if package.numbers else probabilities(outputs, package.loss)
+    expected = package.interpret(outputs) if package.numbers else probabilities(outputs, package.loss)
     off = float(np.abs(exported - expected).max()) if exported.shape == expected.shape else np.inf
     if not off <= CLOSE * max(1.0, float(np.abs(expected).max())):
         raise PlanError(f"the exported file is off by {off:.2g} from the package, so it was not written")

@@ -243,9 +243,9 @@ class _Trained(BaseEstimator):
 
 
 class Classifier(ClassifierMixin, _Trained):
-    """Saved models of classes. ``classes_`` are their names, or whole numbers where all names are such.
+    """Saved models of classes. ``classes_`` are their names, or whole numbers where all names are such, in order.
 
-    They stand in order, as scikit-learn takes for granted; the positive one is ``package.positive``.
+    The positive one is ``package.positive``.
     """
 
     @property
@@ -293,10 +293,13 @@ class Regressor(RegressorMixin, _Trained):
         return together if self.package.target is None else together[:, 0]
 
     def _answers(self, of_packages: list[np.ndarray], of_members: list[np.ndarray], rows: Rows) -> Answers:
-        units = [stored.package.said for stored in self.stored for _ in range(stored.package.architecture.members or 1)]
+        units = [
+            stored.package.interpret for stored in self.stored for _ in range(stored.package.architecture.members or 1)
+        ]
         apart = np.stack([unit(outputs) for unit, outputs in zip(units, of_members, strict=True)])
         mean = np.mean(
-            [stored.package.said(outputs) for stored, outputs in zip(self.stored, of_packages, strict=True)], axis=0
+            [stored.package.interpret(outputs) for stored, outputs in zip(self.stored, of_packages, strict=True)],
+            axis=0,
         )
         return Answers(apart, mean, np.zeros(0, dtype=int), rows)
 
@@ -318,8 +321,8 @@ class Labeller(_Trained):
         return np.asarray((self.predict_proba(x) > 0.5).astype(np.int64))
 
     def _answers(self, of_packages: list[np.ndarray], of_members: list[np.ndarray], rows: Rows) -> Answers:
-        mean = np.mean([self.package.said(outputs) for outputs in of_packages], axis=0)
-        return Answers(self.package.said(np.stack(of_members)), mean, np.zeros(0, dtype=int), rows)
+        mean = np.mean([self.package.interpret(outputs) for outputs in of_packages], axis=0)
+        return Answers(self.package.interpret(np.stack(of_members)), mean, np.zeros(0, dtype=int), rows)
 
 
 class SurvivalModel(_Trained):
@@ -345,7 +348,7 @@ class SurvivalModel(_Trained):
         return Answers(apart, np.mean(mean, axis=0), np.zeros(0, dtype=int), rows)
 
     def _curves(self, package: Package, outputs: np.ndarray) -> np.ndarray:
-        ends, curves = np.array([0.0, *package.cuts]), package.said(outputs)
+        ends, curves = np.array([0.0, *package.cuts]), package.interpret(outputs)
         return np.stack([np.interp(self.times_, ends, [1.0, *curve]) for curve in curves])
 
 
@@ -359,10 +362,10 @@ MODELS: dict[str, type[Classifier | Regressor | SurvivalModel | Labeller]] = {
 
 def load(path: Path | str) -> Classifier | Regressor | SurvivalModel | Labeller:
     """The model in a package, a folder or a .zip, ready to predict; PlanError where there is no whole one."""
-    return together([read(path)])
+    return predictor_of([read(path)])
 
 
-def together(stored: Sequence[Stored]) -> Classifier | Regressor | SurvivalModel | Labeller:
+def predictor_of(stored: Sequence[Stored]) -> Classifier | Regressor | SurvivalModel | Labeller:
     """Several packages of one task as one model, which answers with their mean."""
     first = stored[0].package
     for package, _ in stored[1:]:

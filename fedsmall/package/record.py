@@ -39,8 +39,8 @@ class TrainedOn(Frozen):
 class Package(Frozen):
     """One model: ``whose`` is "common", "central", "distilled", a site that trained it last, or "visitors of SITE".
 
-    ``positive`` is the class of which probabilities are thresholded, None where there are more than two, or numbers.
-    ``performance`` has metrics under the name of the samples that they were measured on, ``limits`` are sentences.
+    ``positive`` is the class whose probability is thresholded, None unless there are two. ``performance`` has metrics
+    by the name of the samples that they were measured on, ``limits`` are sentences.
     """
 
     format: int = FORMAT
@@ -100,10 +100,10 @@ class Package(Frozen):
             return tuple(f"survival_{cut:g}" for cut in self.cuts)
         return (self.target,) if self.target else tuple(f"y{place}" for place in range(self.outputs))
 
-    def said(self, outputs: np.ndarray) -> np.ndarray:
+    def interpret(self, outputs: np.ndarray) -> np.ndarray:
         """What outputs say of an outcome that is no class, in its own unit, (..., outputs) in float64."""
         outcome = self.preparation.outcome
-        return np.asarray(outputs, dtype=np.float64) if outcome is None else outcome.said(outputs)
+        return np.asarray(outputs, dtype=np.float64) if outcome is None else outcome.interpret(outputs)
 
     @property
     def kind(self) -> Kind:

@@ -96,6 +96,7 @@ def read(path: Path | str) -> Stored:
 
 
 def _same_bytes(content: bytes) -> bytes:
+    """Safetensors whose metadata stand in order: the library writes them in another one each time."""
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))

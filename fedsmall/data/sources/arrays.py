@@ -42,11 +42,10 @@ def npz(
     """The arrays at ``path``, or one .npz for each site where that is a folder.
 
     An .npz holds x and y, and may hold x_test and y_test (or MedMNIST's names). Images are uint8 of shape (samples,
-    height, width) or with channels last, or ready floats with channels first; two dimensions are a table. ``patient``
-    names an array that says whose each sample is ("patient" where there is one), with "_test" behind it for the test
-    samples.
+    height, width) or with channels last, or floats with channels first; two dimensions are a table. ``patient`` names
+    the array with the patient of each sample (by default "patient"), with "_test" behind it for test samples.
 
-    Raises DataError for arrays that are not there, do not fit each other, or hold NaN or pickled objects.
+    Raises DataError for arrays that are missing, do not fit each other, or hold NaN or pickled objects.
     """
     if patient is not None and (not isinstance(patient, str) or patient in chain(*LAYOUTS)):
         raise PlanError(f'patient names the array that says whose each sample is, as in "patient"; got {patient!r}')
@@ -71,7 +70,7 @@ def from_arrays(sites: Mapping[str, Sequence[np.ndarray]], classes: Sequence[obj
             train[name] = make_part(arrays[0], arrays[1], names)
             if len(arrays) > 2:
                 test[name] = make_part(arrays[2], arrays[3], names)
-    return replace(_tabled(train), class_names=names, test=test)
+    return replace(_pool_of_tables(train), class_names=names, test=test)
 
 
 def given_samples(sites: Any, test: Any = None) -> Given:
@@ -105,10 +104,9 @@ def is_table(x: Any) -> bool:
 
 
 def with_outcome(options: Mapping[str, Any], given: Given) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What a task says with label, target, targets, or time and event in it, and notes.
+    """A task's options with label, target, targets, or time and event filled in, and notes.
 
-    Where it is not said, y of more than 20 different numbers that are not whole is a target, and any other a label; it
-    is called as its pandas column, or "y".
+    By default y is a target if it has over 20 values that are not all whole, else a label, called as its column or "y".
     """
     outcomes = [samples[1:] for samples in given.values()]
     kind = kind_of(options.get("loss", ""))
@@ -199,7 +197,7 @@ def pool_of_numbers(sites: Mapping[str, Sequence[np.ndarray]], target: str, loss
             if numbers.shape[1] != 1 or not np.isfinite(numbers).all() or len(numbers) != len(x):
                 raise DataError(f"targets are one number for each of {len(x)} samples, none missing; got {np.shape(y)}")
             train[str(name)] = Part(as_inputs(np.asarray(x)), numbers)
-    return replace(_tabled(train), loss=loss, outcome=Amount(name=target))
+    return replace(_pool_of_tables(train), loss=loss, outcome=Amount(name=target))
 
 
 def pool_of_labels(sites: Mapping[str, Sequence[np.ndarray]], names: Sequence[str], loss: str) -> Pool:
@@ -213,10 +211,10 @@ def pool_of_labels(sites: Mapping[str, Sequence[np.ndarray]], names: Sequence[st
                     f"labels are 0 or 1, none missing, {len(names)} for each of {len(x)} samples; got {y.shape}"
                 )
             train[str(name)] = Part(as_inputs(np.asarray(x)), y)
-    return replace(_tabled(train), loss=loss, outcome=Findings(names=tuple(names)))
+    return replace(_pool_of_tables(train), loss=loss, outcome=Findings(names=tuple(names)))
 
 
-def _tabled(train: dict[str, Part]) -> Pool:
+def _pool_of_tables(train: dict[str, Part]) -> Pool:
     first = next(iter(train.values())).x
     features = tuple(f"x{index}" for index in range(first.shape[1])) if first.ndim == 2 else ()
     form = Columns(columns=features, missing=False) if features else None

@@ -67,12 +67,12 @@ def images(
     """The images at ``path``, and the official test images at ``test`` where there are such.
 
     ``range`` says which values become -1 and 1, where files hold more than 8 bits, ``window`` says it for DICOM, as
-    [centre, width] or "file"; ``slice``, ``frames`` and ``volume`` say what of NIfTI and DICOM files is a sample, and
-    where each frame is one a file's stay together as a patient's do. ``patient`` is a regular expression whose first
-    group finds in a file's name whose it is, as "person([0-9]+)_".
+    [centre, width] or "file"; ``slice``, ``frames`` and ``volume`` say what of NIfTI and DICOM files is a sample; the
+    frames of a file stay together. ``patient`` is a regular expression whose first group finds the patient in a file's
+    name, as "person([0-9]+)_".
 
-    Raises PlanError for what no image has, and DataError where one cannot be read, or they differ in size and none is
-    given.
+    Raises PlanError for what no image has, and DataError for files that cannot be read or differ in size without
+    ``size``.
     """
     form = _form(size, channels, colour, range, window, slice, frames, volume)
     stated = _value_range(range)
@@ -84,8 +84,8 @@ def images(
     if given is None:
         check_spelling(held)
     names = class_names(set().union(*held.values()), given)
-    read = [{name: _read_site(name, each, form, means) for name, each in side.items()} for side in (folders, tests)]
-    pictures = [each.picture for side in read for held in side.values() for each in held]
+    read = [{name: _read_site(name, folder, form, means) for name, folder in side.items()} for side in (folders, tests)]
+    pictures = [image.picture for side in read for held in side.values() for image in held]
     form = form.model_copy(update={"range": stated or common_ends(pictures), "stated": stated is not None})
     numbers = numbered(*(_whose(side, patient, form) for side in read))
     train, official = (

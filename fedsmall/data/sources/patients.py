@@ -59,7 +59,7 @@ def patients_in(files: Mapping[str, Sequence[str]], pattern: str | None) -> dict
 def patients_listed(pool: Pool, held: Mapping[str, Sequence[np.ndarray]]) -> Pool:
     """The pool with the patients that ``held`` lists at each site, of its training samples and of its test samples.
 
-    Raises DataError where some sites list none, where a list does not fit the samples, and where a patient is missing.
+    Raises DataError where a list is missing or does not fit the samples, and where a patient is missing.
     """
     if not any(map(len, held.values())):
         return pool

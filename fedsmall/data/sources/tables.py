@@ -89,13 +89,12 @@ def csv(
 
     What is predicted: ``label`` (classes), ``target`` (a number; with ``order`` a grade), ``targets`` (several of 0 and
     1), or ``time`` and ``event`` (:class:`fedsmall.data.outcomes.Survival`). Every other column is a feature unless
-    ``features`` or ``drop`` say otherwise. ``classes`` fixes the classes and their order, and may say which spellings
-    mean one, {"ill": ["Ill", "krank"]}. ``categorical`` lists columns of text, or gives their values. ``missing`` are
-    further words for no value. ``site_column`` and ``patient`` name the site and the patient of each row, ``subgroups``
-    columns that divide a report (:mod:`fedsmall.data.subgroups`).
+    ``features`` or ``drop`` say otherwise. ``classes`` fixes the classes, their order and, as {"ill": ["Ill",
+    "krank"]}, their spellings. ``categorical`` lists columns of text, or gives their values. ``missing`` are further
+    words for no value. ``site_column`` and ``patient`` name the site and the patient of each row; for ``subgroups`` see
+    :mod:`fedsmall.data.subgroups`.
 
-    Raises DataError for a column that is not there or holds text, for sites whose columns differ, and for rows
-    unlabelled.
+    Raises DataError for a column that is missing or holds text, sites whose columns differ, and unlabelled rows.
     """
     words = {"label": label, "patient": patient, "sheet": sheet}
     check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
@@ -107,7 +106,11 @@ def csv(
     frames = _split_by_site(tables[NOWHERE], str(site_column)) if split else tables
     whose = patients_of(frames, patient, one_table=split)
     check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
-    options: dict[str, Any] = {"features": features, "classes": classes, "categorical": _declared(path, categorical)}
+    options: dict[str, Any] = {
+        "features": features,
+        "classes": classes,
+        "categorical": _read_categorical(path, categorical),
+    }
     options |= {"drop": [*drop, *(column for column in (site_column, patient) if column)]}
     options |= {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
     schema = Schema.of(frames, outcome or str(label), **options)
@@ -146,7 +149,7 @@ def _tables(
     return tables
 
 
-def _declared(path: str | Tables, categorical: Categorical) -> Categorical:
+def _read_categorical(path: str | Tables, categorical: Categorical) -> Categorical:
     if not isinstance(path, Mapping) or isinstance(categorical, Mapping):
         return categorical
     kinds = [{str(name) for name, kind in zip(t, t.dtypes, strict=True) if kind == "category"} for t in path.values()]
