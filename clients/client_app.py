@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from fedsmall import __version__
-from fedsmall.clients.hospital import HospitalClient, fit_or_stay, memory_for, packed, stayed_model, unpacked
+from fedsmall.clients.hospital import HospitalClient, fit_or_stay, memory_for, pack_reply, stayed_model, unpack_order
 from fedsmall.clients.memory import TRAVEL, ContextMemory
 from fedsmall.clients.site_data import SiteData, simulated_site
 from fedsmall.federation import Samples
@@ -43,10 +43,10 @@ def train(message: Message, context: Context) -> Message:
     """Train the traveller that came, and send it back."""
     client = _client(message, context)
     config: dict[str, Any] = dict(message.content.config_records[CONFIG])
-    arrays = unpacked(client.plan, client.home.task, arrays_of(message.content), config, client.kept)
+    arrays = unpack_order(client.plan, client.home.task, arrays_of(message.content), config, client.kept)
     leaving, examples, metrics = fit_or_stay(client, arrays, config)
     sent = dict(zip(client.sent_names, leaving, strict=True))
-    records = records_of(packed(client.plan, client.home.site, sent, config, arrays))
+    records = records_of(pack_reply(client.plan, client.home.site, sent, config, arrays))
     return Message(RecordDict({METRICS: _metrics(examples, metrics), **records}), reply_to=message)
 
 
@@ -81,11 +81,11 @@ def validate(message: Message, context: Context) -> Message:
 def app_on(device: str) -> ClientApp:
     """The same app for the nodes of a simulation, whose sites are to train on ``device``."""
 
-    def there(message: Message, context: Context, proceed: Callable[[Message, Context], Message]) -> Message:
+    def train_on_device(message: Message, context: Context, proceed: Callable[[Message, Context], Message]) -> Message:
         context.node_config[DEVICE] = device
         return proceed(message, context)
 
-    placed = ClientApp(mods=[there])
+    placed = ClientApp(mods=[train_on_device])
     placed.query()(query)
     placed.query(BALANCE)(balance)
     placed.train()(train)

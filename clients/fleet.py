@@ -87,7 +87,7 @@ class Fleet:
     def connect(self) -> bool:
         """Activate the site's node, or go on as it: False. NotAdmittedError where the server lets it not in."""
         try:
-            anew = _insisting(self.activate)
+            anew = _call_until_answered(self.activate)
         except httpx.HTTPStatusError as error:
             raise NotAdmittedError(f"HTTP {error.response.status_code}") from None
         if not self._beating.is_alive():
@@ -185,7 +185,7 @@ class Fleet:
 
     def _call(self, call: Callable[[], T]) -> T:
         try:
-            return _insisting(call)
+            return _call_until_answered(call)
         except httpx.HTTPStatusError as error:
             if error.response.status_code == httpx.codes.UNAUTHORIZED:
                 raise NotAdmittedError(f"HTTP {error.response.status_code}") from None
@@ -203,7 +203,7 @@ class Fleet:
             self._alive(self.node)
 
 
-def _insisting(call: Callable[[], T]) -> T:
+def _call_until_answered(call: Callable[[], T]) -> T:
     """Make a call again and again until the network and the server's gate let it through."""
     wait = FIRST_WAIT_S
     while True:

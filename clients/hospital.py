@@ -139,7 +139,7 @@ class HospitalClient(NumPyClient):
     def _private(self, privacy: Privacy, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
         entropy = None if self.home.simulated else secrets.randbits(128)
         if self.noise_key is not None:
-            entropy = keyed(self.noise_key, model)
+            entropy = keyed_entropy(self.noise_key, model)
         rng = noise_rng(self.plan.seed, self.home.site, int(config[ROUND]), entropy)
         return privatise_one(model, received, privacy, rng)
 
@@ -185,7 +185,7 @@ class HospitalClient(NumPyClient):
         received = dict(zip(_names(config), parameters, strict=True))
         return members_of(split(received, MODEL), self.plan.method.is_ensemble)
 
-    def judged(self, members: Sequence[Arrays], samples: Samples) -> dict[str, float]:
+    def evaluate_members(self, members: Sequence[Arrays], samples: Samples) -> dict[str, float]:
         """The metrics of models that answer together, on samples of the site."""
         metrics = evaluate(self._together(members, samples.x), samples.y, self.home.task)
         return {name: float(value) for name, value in metrics.items()}
@@ -196,7 +196,7 @@ class HospitalClient(NumPyClient):
         return answer(np.stack(outputs), self.home.task.loss, self.plan.method.together)
 
 
-def unpacked(plan: Plan, task: Task, arrays: Arrays, config: Mapping[str, Any], kept: Memory) -> Arrays:
+def unpack_order(plan: Plan, task: Task, arrays: Arrays, config: Mapping[str, Any], kept: Memory) -> Arrays:
     """What came in an order, in full where it was not so on its way. Raises PlanError where it is broken.
 
     ``kept`` is what the site remembers of models that came before.
@@ -210,13 +210,13 @@ def unpacked(plan: Plan, task: Task, arrays: Arrays, config: Mapping[str, Any], 
         raise PlanError(f"the order brings no model of this run: {error}") from None
 
 
-def packed(plan: Plan, site: str, sent: Arrays, config: Mapping[str, Any], received: Arrays) -> Arrays:
+def pack_reply(plan: Plan, site: str, sent: Arrays, config: Mapping[str, Any], received: Arrays) -> Arrays:
     """What goes back, as it travels, to who sent what was ``received``; in full where it only looks as if it left."""
     leaves = config.get(LEAVES, True)
     return pack(plan, sent, site, int(config[ROUND]), split(received, MODEL)) if leaves else sent
 
 
-def keyed(key: bytes, arrays: Arrays) -> int:
+def keyed_entropy(key: bytes, arrays: Arrays) -> int:
     """128 bits that stand for these arrays, to those who know the ``key`` alone."""
     return int.from_bytes(blake2b(digest_of(arrays).encode(), digest_size=16, key=key).digest())
 
@@ -277,7 +277,7 @@ def _with_names(config: dict[str, Any], arrays: Arrays) -> dict[str, Any]:
 
 def stayed_model(client: HospitalClient, config: Mapping[str, Any]) -> Arrays:
     """The model that has stayed here, as it was trained in this very round. Raises PlanError where there is none."""
-    kept = client.memory.kept() if isinstance(client.memory, StayingMemory) else None
+    kept = client.memory.read_kept() if isinstance(client.memory, StayingMemory) else None
     if kept is None or kept.of != config.get(REFERENCE):
         raise PlanError("this site has no model of this run that stays here")
     return _sent(client, kept)
@@ -285,7 +285,7 @@ def stayed_model(client: HospitalClient, config: Mapping[str, Any]) -> Arrays:
 
 def _set_out(memory: StayingMemory, model: Arrays, config: Mapping[str, Any]) -> Kept | None:
     """Where the training sets out from; None where the site does not know it any more."""
-    of, kept = int(config[REFERENCE]), memory.kept()
+    of, kept = int(config[REFERENCE]), memory.read_kept()
     if model and config[COMMON]:
         return Kept(model, model, model, of, 0)
     if kept is None or kept.of != of:

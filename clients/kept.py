@@ -75,7 +75,7 @@ def worth_of_visitors(run: Path, config: Mapping[str, Any], client: HospitalClie
     if not plan.method.keep_last or int(config.get(ROUND, 0)) < plan.rounds or held_out is None:
         return {}
     kept = KeptVisitors(run / VISITORS_FOLDER, plan.method.keep_last).members()
-    judged = client.judged(members_of(kept, True), held_out) if kept else {}
+    judged = client.evaluate_members(members_of(kept, True), held_out) if kept else {}
     return {f"{KEPT}{name}": value for name, value in judged.items()}
 
 
@@ -130,7 +130,7 @@ def keep(at: Place, plan: Plan, what: str, model: Arrays, said: Mapping[str, Any
     shelf.put(what, model, {"kept": now, "t": at.t, "said": dict(said or {})})
 
 
-def kept(folder: Path, what: str) -> Stored | None:
+def load_kept(folder: Path, what: str) -> Stored | None:
     """A package of what a site has kept of the run in ``folder``, "common", "own" or "visitors"; None for nothing.
 
     Of its data a package says how many sites there were: this site knows the counts of no other.

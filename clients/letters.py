@@ -68,12 +68,12 @@ class Desk:
         self._write("announced", kept)
         return str(self._own()["nonce"])
 
-    def opened(self, plan: Plan, order: Order) -> "OpenDesk":
+    def open(self, plan: Plan, order: Order) -> "OpenDesk":
         """The desk at work under a run's plan, whose seed was fixed before anything that all sites drew was revealed.
 
         Raises LetterError where its routes are not what all sites have drawn.
         """
-        announced, roll = self.announced()
+        announced, roll = self.read_announced()
         if sorted(order.nonces) != sorted(announced):  # one more would be drawn by whoever sends the order
             raise LetterError("what was drawn for the routes is not of the sites of this run")
         for site, each in announced.items():
@@ -85,7 +85,7 @@ class Desk:
         ways = Waybills(plan, tuple(sorted(announced)))
         return OpenDesk(self, plan, order.nonces, self.post(plan, announced), ways, thread)
 
-    def announced(self) -> tuple[dict[str, Announcement], str]:
+    def read_announced(self) -> tuple[dict[str, Announcement], str]:
         """What all sites of the run announced, and the digest of the roll. LetterError where they were never told."""
         kept = self._read("announced")
         if kept is None:
@@ -137,14 +137,14 @@ class Desk:
         self._write("seeds", every)
         return fresh
 
-    def helps(self, t: int, group: int, sites: Sequence[str], of: str = "") -> None:
+    def note_help(self, t: int, group: int, sites: Sequence[str], of: str = "") -> None:
         """Write down for whose sum this site helps; LetterError where it has helped for another set of sites before."""
         every, key = self._read("helped") or {}, f"{_sum(of, t)}.{group}"
         if every.setdefault(key, list(sites)) != list(sites):
             raise LetterError(f"this site has helped to open the sum of round {t} before, of other sites")
         self._write("helped", every)
 
-    def readdresses(self, t: int, to: str, most: int) -> None:
+    def count_readdressed(self, t: int, to: str, most: int) -> None:
         """Count a traveller that goes to another site than it was sealed for; LetterError where they are too many."""
         every, mark = self._read("readdressed") or [], [t, to]
         if mark not in every:
@@ -152,7 +152,7 @@ class Desk:
                 raise LetterError(f"{most} travellers of this run were readdressed here, and no more will be")
             self._write("readdressed", [*every, mark])
 
-    def announced_before(self) -> bool:
+    def has_announced(self) -> bool:
         """Whether the keys of all are here."""
         return (self.folder / "announced.json").exists()
 
@@ -166,7 +166,7 @@ class Desk:
         if own is None:
             if self.folder.exists() and any(self.folder.iterdir()):
                 raise LetterError("this site's keys of this run are gone: it had ended; start a new run")
-            own = {"key": drawn(SEED), "nonce": drawn(32)}
+            own = {"key": random_hex(SEED), "nonce": random_hex(32)}
             self._write("own", own)
         return dict(own)
 
@@ -196,14 +196,14 @@ class OpenDesk:
     def is_for(self, desk: Desk, plan: Plan, order: Order) -> bool:
         """Whether it is the desk of this order."""
         same = (self.desk.folder, self.desk.run) == (desk.folder, desk.run)
-        return same and self.nonces == order.nonces and self.plan == plan and desk.announced_before()
+        return same and self.nonces == order.nonces and self.plan == plan and desk.has_announced()
 
 
 def _sum(of: str, t: int) -> str:
     return f"{of}.{t}" if of else str(t)
 
 
-def drawn(count: int) -> str:
+def random_hex(count: int) -> str:
     """So many random bytes, in hexadecimal digits."""
     return secrets.token_hex(count)
 

@@ -100,7 +100,7 @@ class StayingMemory:
         """What training remembers; it is written down with the model (:meth:`keep`)."""
         self._trained = dict(arrays)
 
-    def kept(self) -> Kept | None:
+    def read_kept(self) -> Kept | None:
         """The model that stays; None where there is none."""
         found = self._memory.read().items()
         held = {name.removeprefix(STAYS): array for name, array in found if name.startswith(STAYS)}

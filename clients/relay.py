@@ -38,14 +38,14 @@ KINDS = {
 app = ClientApp()
 
 
-def relayed(message: Message, context: Context) -> Message:
+def relay_any(message: Message, context: Context) -> Message:
     """What the app does with every kind of message: the station knows what each is."""
     return relay(message)
 
 
 for kind in KINDS:
     method, _, action = kind.partition(".")
-    getattr(app, method)(*[action] if action else ())(relayed)
+    getattr(app, method)(*[action] if action else ())(relay_any)
 
 
 def relay(message: Message) -> Message:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from fedsmall.aggregation.sums import LEAST, length, summand
 from fedsmall.audit_log import digest_of
-from fedsmall.clients.hospital import packed, unpacked
+from fedsmall.clients.hospital import pack_reply, unpack_order
 from fedsmall.clients.letters import (
     Desk,
     OpenDesk,
@@ -122,7 +122,7 @@ class Errand:
 
     # -- what came --------------------------------------------------------------------------------------------------
 
-    def opened(self, arrays: Arrays) -> tuple[Arrays, bool, str]:
+    def open_order(self, arrays: Arrays) -> tuple[Arrays, bool, str]:
         """The arrays of an order as its trainer takes them, whether the model is the common one, and why a letter
         was not used, which is then in its place.
 
@@ -215,7 +215,7 @@ class Errand:
 
     # -- what leaves ------------------------------------------------------------------------------------------------
 
-    def closed(self, received: Arrays, header: dict[str, Any], sent: Arrays) -> Answer:
+    def seal_reply(self, received: Arrays, header: dict[str, Any], sent: Arrays) -> Answer:
         """The answer of a site that was to train what it ``received`` and wants to send ``sent``, as it may leave.
 
         An update that no site should train on stays here: the traveller goes on as it came, and a sum is without it.
@@ -242,14 +242,14 @@ class Errand:
         assert to is not None  # only an average ends a run
         content = bytes_of(join(**{MODEL: mine[MODEL], CARRIED: mine.get(CARRIED, {})}))
         self.desk.keep_sent(self.t, content)
-        return join(**{MODEL: {LETTER: self._written(TRAVELLER, to, content)}})
+        return join(**{MODEL: {LETTER: self._write_letter(TRAVELLER, to, content)}})
 
     def _to_average(self, mine: dict[str, Arrays], metrics: Mapping[str, Any]) -> Arrays:
         """A summand under masks, and letters with their seeds to the helpers; moments go on in a letter."""
         carried, to = mine.get(CARRIED, {}), self.ways.next_site(self.t, self.desk.site)
         beside: Arrays = {}
         if carried and to is not None:
-            beside = {LETTER: self._written(MOMENTS, to, bytes_of(carried))}
+            beside = {LETTER: self._write_letter(MOMENTS, to, bytes_of(carried))}
         if not is_secure(self.plan):
             return join(**{MODEL: mine[MODEL], CARRIED: beside, RULE: mine.get(RULE, {})})
         group = self.ways.group(self.t, self.desk.site)
@@ -260,17 +260,17 @@ class Errand:
         except ReplyError as error:
             raise LetterError(str(error)) from None
         seeds = self.desk.seeds(self.t, self.ways.helpers(self.t), numbers)
-        letters = {helper: self._written(KEY, helper, seed) for helper, seed in seeds.items()}
+        letters = {helper: self._write_letter(KEY, helper, seed) for helper, seed in seeds.items()}
         return join(**{MODEL: {MASKED: masked(numbers, seeds)}, SEEDS: letters, CARRIED: beside})
 
-    def tallied(self, values: np.ndarray) -> Arrays:
+    def mask_sums(self, values: np.ndarray) -> Arrays:
         """What this site adds to a sum of something else than models, (numbers,): under masks, beside its letters."""
         try:
             numbers = to_words(values)
         except ReplyError as error:
             raise LetterError(str(error)) from None
         seeds = self.desk.seeds(self.t, self.ways.helpers(self.t, self.of), numbers, self.of)
-        letters = {helper: self._written(self._key, helper, seed) for helper, seed in seeds.items()}
+        letters = {helper: self._write_letter(self._key, helper, seed) for helper, seed in seeds.items()}
         return join(**{TALLY: {MASKED: masked(numbers, seeds, wide=True)}, SEEDS: letters})
 
     def check_judged(self, model: Arrays) -> None:
@@ -291,7 +291,7 @@ class Errand:
         """What this site has seen of the run when it tells what it is asked for."""
         return self.thread.at[self.ways.last_average(self.t, through=True)] if self.of else self.thread.before(self.t)
 
-    def _written(self, kind: str, to: str, content: bytes) -> np.ndarray:
+    def _write_letter(self, kind: str, to: str, content: bytes) -> np.ndarray:
         return np.frombuffer(self.post.write(kind, self.t, to, self._since, content), np.uint8)
 
     def _wrong(self, model: Arrays, came: Arrays, carried: Arrays) -> str | None:
@@ -301,7 +301,7 @@ class Errand:
 
     # -- what else a site is asked ----------------------------------------------------------------------------------
 
-    def helped(self, group: int, letters: Mapping[str, np.ndarray], policy: Policy) -> Answer:
+    def sum_streams(self, group: int, letters: Mapping[str, np.ndarray], policy: Policy) -> Answer:
         """The sum of the streams of these sites' seeds, with which a server opens one sum, of one set of sites.
 
         Raises LetterError for a set that is too small, has a site that is not in the sum, or is not the first.
@@ -317,7 +317,7 @@ class Errand:
             raise LetterError(f"a site was given that is not in the sum of round {self.t}")
         count = self._words() if self.of else length(self.plan, self._initial(group))
         seeds = [self.post.open(self._key, self.t, site, self._since, letters[site].tobytes()) for site in sites]
-        self.desk.helps(self.t, group, sites, self.of)
+        self.desk.note_help(self.t, group, sites, self.of)
         return {"config": {}}, join(**{SUM: {SUM: total(seeds, count, wide=bool(self.of))}})
 
     def _words(self) -> int:
@@ -327,7 +327,7 @@ class Errand:
             raise LetterError("the question does not say how many numbers are to be opened")
         return count
 
-    def readdressed(self, written: int, policy: Policy, log: SiteLog) -> Answer:
+    def reseal_traveller(self, written: int, policy: Policy, log: SiteLog) -> Answer:
         """The traveller that this site sealed after round ``written``, sealed to who trains it for this order's round.
 
         Its addressee was silent. Raises LetterError where the plan has it nowhere then, or an average lies between.
@@ -336,7 +336,7 @@ class Errand:
             raise LetterError(f"the traveller of round {written} does not go on to round {self.t}")
         to = self.ways.site_of(self.t, self.ways.traveller(written, self.desk.site))
         content = self.desk.sent(written)
-        self.desk.readdresses(written, to, policy.most_readdressed)
+        self.desk.count_readdressed(written, to, policy.most_readdressed)
         log.write(
             "readdressed", run=str(self.config[RUN]), kind="letter", t=written, reason=f"for {to}, round {self.t}"
         )
@@ -396,22 +396,22 @@ class Letters:
 
     def _train(self, handle: Handler, sealed: SiteRequest) -> Answer:
         errand = self._errand(sealed) if needs_letters(sealed.plan) else None
-        order = self._opened(sealed, errand)
+        order = self._open_order(sealed, errand)
         header, sent = handle(order)
         if errand is None:
-            leaving = packed(order.plan, self.name, sent, {ROUND: order.config[ROUND]}, order.arrays)
+            leaving = pack_reply(order.plan, self.name, sent, {ROUND: order.config[ROUND]}, order.arrays)
             return {**header, "order": list(leaving)}, leaving
         if NOT_TAKEN in order.config:
             header = {**header, "metrics": {**header["metrics"], NOT_TAKEN: 1}}
-        return errand.closed(order.arrays, header, sent)
+        return errand.seal_reply(order.arrays, header, sent)
 
-    def _opened(self, order: SiteRequest, errand: Errand | None) -> SiteRequest:
+    def _open_order(self, order: SiteRequest, errand: Errand | None) -> SiteRequest:
         """The order as its trainer takes it; a letter that may not be used is named in the site's log."""
         _, kept = memories_of(self.folder_of(order.config), int(order.config[ROUND]))
-        came = unpacked(order.plan, order.raw.task, order.arrays, order.config, kept)
+        came = unpack_order(order.plan, order.raw.task, order.arrays, order.config, kept)
         if errand is None:
             return order._replace(arrays=came)
-        arrays, common, why = errand.opened(came)
+        arrays, common, why = errand.open_order(came)
         if why:
             self.log.write("not used", run=str(order.config[RUN]), kind="train", t=order.config[ROUND], reason=why)
         config = {**order.config, COMMON: common, **({NOT_TAKEN: 1} if why else {})}
@@ -419,7 +419,7 @@ class Letters:
 
     def _hide_sums(self, handle: Handler, order: SiteRequest) -> Answer:
         header, told = handle(order)
-        return header, self._tallied(order, SUMS_BEFORE, told, shapes_in(told))
+        return header, self._mask_sums(order, SUMS_BEFORE, told, shapes_in(told))
 
     def _evaluate(self, handle: Handler, order: SiteRequest) -> Answer:
         """What a global model is worth here, in a sum; what the budget was charged stays beside it. The run's keys go
@@ -430,7 +430,7 @@ class Letters:
             said, task = header["metrics"], order.raw.task
             header = {"metrics": {name: value for name, value in said.items() if name.startswith(CHARGED)}}
             tally = judged(task, said, split(told, HELD_OUT))
-            told = {} if order.config.get(KEEP) else self._tallied(order, JUDGED, tally, judged_shapes(task))
+            told = {} if order.config.get(KEEP) else self._mask_sums(order, JUDGED, tally, judged_shapes(task))
         if needs_letters(order.plan) and may_be_last(order.plan, int(order.config.get(ROUND, 0))):
             self.desk(order.config).end()
         return header, told
@@ -441,7 +441,7 @@ class Letters:
             return header, told
         sums = split(told, OUT_OF_FOLD)
         tally = {TELLING: np.array(float(bool(sums))), **sums}
-        return header, self._tallied(order, UNSEEN, tally, unseen_shapes(order.plan, order.raw.task))
+        return header, self._mask_sums(order, UNSEEN, tally, unseen_shapes(order.plan, order.raw.task))
 
     def known_roll(self, config: Mapping[str, Any], policy: Policy) -> dict[str, str]:
         """The consortium's identities, as a message says them and this site knows them.
@@ -462,9 +462,9 @@ class Letters:
     def help(self, order: SiteRequest) -> Answer:
         """The answer to a server that asks for the streams of one sum."""
         letters, of = split(order.arrays, SEEDS), one_line(order.config.get(OF, ""), 20)
-        return self._errand(order, of).helped(int(order.config.get(GROUP, 0)), letters, order.policy)
+        return self._errand(order, of).sum_streams(int(order.config.get(GROUP, 0)), letters, order.policy)
 
-    def _tallied(self, order: SiteRequest, of: str, told: Arrays, shapes: Shapes) -> Arrays:
+    def _mask_sums(self, order: SiteRequest, of: str, told: Arrays, shapes: Shapes) -> Arrays:
         """Sums of this site as they may leave, where the plan lets the server see those of all sites alone.
 
         LetterError where a server asks what another model is worth than the common one of this round.
@@ -472,18 +472,18 @@ class Letters:
         errand = self._errand(order, of)
         if of == JUDGED:
             errand.check_judged(split(order.arrays, MODEL))
-        return errand.tallied(flat(told, shapes))
+        return errand.mask_sums(flat(told, shapes))
 
     def readdress(self, order: SiteRequest) -> Answer:
         """The answer to a server that cannot deliver a letter, for its addressee is silent."""
-        return self._errand(order).readdressed(int(order.config[WRITTEN]), order.policy, self.log)
+        return self._errand(order).reseal_traveller(int(order.config[WRITTEN]), order.policy, self.log)
 
     def _errand(self, order: SiteRequest, of: str | None = None) -> Errand:
         if not needs_letters(order.plan):
             raise PlanError("the plan has no letters to open")
         desk, told = self.desk(order.config), order_in(order.config)
         if self._at_work is None or not self._at_work.is_for(desk, order.plan, told):
-            self._at_work = desk.opened(order.plan, told)
+            self._at_work = desk.open(order.plan, told)
         return Errand(self._at_work, told, order.raw.task, order.config, of)
 
     def desk(self, config: Mapping[str, Any]) -> Desk:

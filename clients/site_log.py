@@ -238,7 +238,7 @@ class LogEnds:
     def __init__(self, log: SiteLog, public: Path) -> None:
         self.log, self.public = log, public
 
-    def taken(self, config: Config) -> tuple[OrderEnds | None, Config]:
+    def take_order(self, config: Config) -> tuple[OrderEnds | None, Config]:
         """What an order says of the logs, None where it says nothing; and the rest of its config.
 
         Raises BrokenLogError where the log here does not go on from what was written or signed, and PolicyError for
@@ -261,7 +261,7 @@ class LogEnds:
         """What the line of an answer holds of the order: its run's id, and its line in the coordinator's log."""
         return {"id": order.id, "seen": order.line, "seen_head": order.head} if order else {}
 
-    def said(self, order: OrderEnds | None, entry: Mapping[str, Any]) -> dict[str, Any]:
+    def statement_fields(self, order: OrderEnds | None, entry: Mapping[str, Any]) -> dict[str, Any]:
         """What an answer says of the log, which ``entry`` tells of it; to be signed by who has the key."""
         if order is None:
             return {}

@@ -17,7 +17,7 @@ from fedsmall.clients.policy import Policy
 from fedsmall.clients.shelf import Shelf
 from fedsmall.clients.site_data import SiteData
 from fedsmall.clients.site_log import SiteLog
-from fedsmall.clients.site_request import Answer, SiteRequest, named
+from fedsmall.clients.site_request import Answer, SiteRequest, with_names
 from fedsmall.data.raw_site import BALANCED, RawSite, class_sums, one_hot
 from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
@@ -52,7 +52,7 @@ def verdict(before: Entry | None, now: Counter[str], floor: int) -> Verdict:
     return Verdict.NEW if fresh >= max(floor, 1) else Verdict.LAST
 
 
-def remembered(before: Entry | None, now: Counter[str], last: Any) -> Entry:
+def updated_entry(before: Entry | None, now: Counter[str], last: Any) -> Entry:
     """The entry once sums over the values ``now`` are told, of which ``last`` is to be told again."""
     seen = Counter(before["seen"] if before else {}) | now
     return {"seen": seen, "last": last, "told": [*(before["told"] if before else []), _of(now)]}
@@ -110,7 +110,7 @@ class ToldSums:
             now = _digests(columns[:, index], known)
             allowed = verdict(before, now, floor)
             if allowed is Verdict.NEW:
-                known["features"][name] = remembered(before, now, flat[:, index].tolist())
+                known["features"][name] = updated_entry(before, now, flat[:, index].tolist())
             elif allowed is Verdict.LAST:
                 flat[:, index] = before["last"] if before else 0.0
                 again += 1
@@ -154,7 +154,7 @@ class ToldPatients:
         now, before = Counter(here), known["patients"]
         allowed = verdict(before, now, floor)
         if allowed is Verdict.NEW:
-            known["patients"] = remembered(before, now, now)
+            known["patients"] = updated_entry(before, now, now)
             write(self.path, known)
         if allowed is not Verdict.LAST:
             return np.arange(len(here))
@@ -209,7 +209,7 @@ def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarr
     return ToldPatients(memory).rows(held.x, held.y, policy.count_floor)
 
 
-def charged(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:
+def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:
     """What a run has been charged here, as the site may tell it: counts, and what follows from counts and the plan.
 
     The epsilon of patient-level privacy follows from how many patients there are, and stays here.
@@ -309,21 +309,21 @@ class Telling:
             raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
         rows = ToldPatients(self.home / TOLD_PATIENTS).rows(part.x, part.y, floor)
         self._note_untold(order, VALIDATE, len(rows), len(part))
-        told = client.validate(list(order.arrays.values()), {**order.config, **named(order)}, rows, floor)
+        told = client.validate(list(order.arrays.values()), {**order.config, **with_names(order)}, rows, floor)
         return {"config": {}}, join(**{OUT_OF_FOLD: told})
 
     def at_the_end(self, order: SiteRequest, client: HospitalClient, said: dict[str, Any], folder: Path) -> Answer:
         """The answer of a run's end: with sums, and with what the run was charged; what was answered is kept here."""
         told: Arrays = {}
         if not said[EXAMPLES]:  # for the site's own eyes
-            client.evaluate(list(order.arrays.values()), named(order))
+            client.evaluate(list(order.arrays.values()), with_names(order))
         elif (held := client.home.held_out) is not None:
             rows = tellable(order.raw, order.plan, order.policy, self.home / TOLD_HELD_OUT)
             if rows is not None:
                 self._note_untold(order, "evaluate", len(rows), len(held))
                 told = held_out_sums(client.answered[rows], held.y[rows], client.home.task) if len(rows) else {}
         keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw, client.home)
-        spent = charged(self.log, str(order.config[RUN]), order.plan, order.policy)
+        spent = charged_metrics(self.log, str(order.config[RUN]), order.plan, order.policy)
         return {"metrics": said | spent}, join(**{HELD_OUT: told})
 
     def _note_untold(self, order: SiteRequest, kind: str, told: int, there: int) -> None:

@@ -18,7 +18,7 @@ from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees
 from fedsmall.aggregation.server_optimizers import CORRECTIONS, parameters_of
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
-from fedsmall.strategies.records import array_records, described
+from fedsmall.strategies.records import array_records, shape_and_dtype
 from fedsmall.training.batches import batch_sizes
 from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, SQUARES, STEPS
 
@@ -138,7 +138,7 @@ def companions(reply: Message) -> dict[str, Signature]:
 def check_headers(record: ArrayRecord) -> None:
     """Raise ReplyError where an array names no shape and dtype that numpy knows."""
     for name, array in record.items():
-        if described(array) is None:
+        if shape_and_dtype(array) is None:
             raise ReplyError(f"array {_cut(name)}: names no shape and dtype that numpy knows")
 
 
@@ -178,7 +178,7 @@ def _check_numbers(record: ArrayRecord) -> None:
 
 def read_array(name: str, array: Array) -> np.ndarray:
     """The array's numbers, if its bytes say what its header says; raises ReplyError otherwise."""
-    named = described(array)
+    named = shape_and_dtype(array)
     if named is None:
         raise ReplyError(f"array {_cut(name)}: names no shape and dtype that numpy knows")
     expected_bytes = math.prod(named[0]) * named[1].itemsize
@@ -273,7 +273,7 @@ def _first_line(text: str | None) -> str:
 Note = Callable[[str, str, str], None]
 
 
-def accepted(
+def accept_replies(
     orders: Sequence[tuple[Message, str]],
     replies: Iterable[Message],
     note: Note,

@@ -76,13 +76,13 @@ def train_metrics_of(strategy: Strategy, contents: list[RecordDict]) -> MetricRe
     """
     inner = _innermost(strategy)
     together = (inner if isinstance(inner, FedAvg) else FedAvg(**FEW)).train_metrics_aggr_fn
-    told = [_told(content) for content in contents]
+    told = [_metric_names(content) for content in contents]
     usual = max(told, key=told.count, default={})
     alike = [content for content, names in zip(contents, told, strict=True) if names == usual]
     return together(alike, count_key(strategy)) if alike else None
 
 
-def _told(content: RecordDict) -> dict[tuple[str, str], int]:
+def _metric_names(content: RecordDict) -> dict[tuple[str, str], int]:
     """What a reply tells, by record and name, with the length of what is a list."""
     return {
         (record, name): len(value) if isinstance(value, list) else -1

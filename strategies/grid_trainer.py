@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from fedsmall.codec.parcels import Parcel
 from fedsmall.plan import Plan
-from fedsmall.strategies.checks import Note, accepted, limits_of, plan_in, samples_told
+from fedsmall.strategies.checks import Note, accept_replies, limits_of, plan_in, samples_told
 from fedsmall.strategies.foreign import with_our_count
 from fedsmall.strategies.forms import Exchange, Form, KeptModels, OpenModels
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
@@ -107,14 +107,14 @@ class GridTrainer(Trainer):
         orders, noted = self._orders(exchange), list[tuple[str, str, str]]()
         replies = self.grid.send_and_receive([order for order, _ in orders], timeout=self.timeout_s)
         replies = [with_our_count(reply, self._count) for reply in replies]
-        contents = self._accepted(exchange, orders, replies, lambda *words: noted.append(words), lost)
+        contents = self._accept_replies(exchange, orders, replies, lambda *words: noted.append(words), lost)
         notes = []
         for site, kind, reason in noted:
             if site in there and there[site] not in contents and there[site] not in lost:
                 lost[there[site]] = Fault(kind, reason)
             else:
                 notes.append((site, kind, reason))
-        return self._trained(exchange, orders, contents, lost, notes)
+        return self._train_result(exchange, orders, contents, lost, notes)
 
     def accept(self, rows: np.ndarray) -> None:
         """Learn that what came of these rows in the last walk is used."""
@@ -173,13 +173,13 @@ class GridTrainer(Trainer):
             orders.append((Message(contents[key], self.roster.nodes[site], MessageType.TRAIN), site))
         return orders
 
-    def _accepted(
+    def _accept_replies(
         self, exchange: Exchange, orders: Orders, replies: Any, note: Note, lost: dict[int, Fault]
     ) -> dict[int, RecordDict]:
         """The replies that may be used, by row, which are then what came; why the others may not goes into ``lost``."""
         leg = exchange.leg
         limits = partial(limits_of, self._told, leg.rounds, self.roster.answers)
-        good, spoilt = accepted(
+        good, spoilt = accept_replies(
             orders, replies, note, lambda site, reply: self.form.check(exchange, site, reply, limits(site))
         )
         self.form.compare(good, note)
@@ -198,7 +198,7 @@ class GridTrainer(Trainer):
                 del content.metric_records[METRICS][EXAMPLES]  # it was ours
         return contents
 
-    def _trained(
+    def _train_result(
         self,
         exchange: Exchange,
         orders: Orders,

@@ -38,7 +38,7 @@ from fedsmall.strategies.checks import Limits, Note, check_metrics, read_array
 from fedsmall.strategies.forms import Exchange, Form, OpenModels, Records, Sent, arrays_of, records_from, write_row
 from fedsmall.strategies.records import array_records, to_arrays, to_record
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.secure_sums import HelpError, Letter, Pending, Summand, ask_helpers, readdressed
+from fedsmall.strategies.secure_sums import HelpError, Letter, Pending, Summand, ask_helpers, fetch_readdressed
 from fedsmall.training.trainer import Fault, Summed
 from fedsmall.wire import CARRIED, EXAMPLES, METRICS, MODEL, PLAN, ROUND, STEPS, Arrays, join, parts, split
 
@@ -103,7 +103,7 @@ class SealedModels(Form):
         wrong = {
             s: self._letters[r] for s, r in exchange.row_of.items() if r in self._letters and self._letters[r].to != s
         }
-        came = readdressed(
+        came = fetch_readdressed(
             self, grid, exchange.leg.t, {s: letter for s, letter in wrong.items() if letter.model is not None}
         )
         for site, letter in wrong.items():
@@ -208,7 +208,7 @@ class SealedModels(Form):
                 f"{len(came)} sites have sent models for the average of round {t}, and a sum of fewer than {LEAST} is "
                 "opened by nobody. `fedsmall resume` asks again when more are there"
             )
-        summed = self.pending.settled(t, group, came) if came else {}
+        summed = self.pending.settle_summands(t, group, came) if came else {}
         for site in sorted(set(came) - set(summed)):
             self.note(t, site, "set aside", "the sum of this round was asked for without it before")
         streams = ask_helpers(self, self.grid, t, group, summed) if summed else []

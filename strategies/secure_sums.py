@@ -47,7 +47,7 @@ class Pending:
     def __init__(self, folder: Path | None = None) -> None:
         self.path = None if folder is None else folder / FILE
 
-    def settled(self, t: int, group: int | str, came: dict[str, Summand]) -> dict[str, Summand]:
+    def settle_summands(self, t: int, group: int | str, came: dict[str, Summand]) -> dict[str, Summand]:
         """Of what sum helpers are asked: what was written down for this round and group before, else what ``came``.
 
         A sum of something else than models goes by its name in place of a group's number. Raises PlanError where the
@@ -150,7 +150,7 @@ def ask_helpers(
     return told
 
 
-def readdressed(chain: Chain, grid: Grid, t: int, letters: Mapping[str, Letter]) -> dict[str, ArrayRecord]:
+def fetch_readdressed(chain: Chain, grid: Grid, t: int, letters: Mapping[str, Letter]) -> dict[str, ArrayRecord]:
     """These ``letters``, by the site where each lies, written anew to it to train for round ``t``; those that came.
 
     All who wrote them are asked at once; who wrote several, one after the other.
@@ -203,18 +203,18 @@ class Tally(NamedTuple):
     said: dict[str, dict[str, Any]]
 
 
-def told_or_none(
+def open_sum_or_note(
     chain: Chain, grid: Grid, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]
 ) -> Tally | None:
     """What :func:`opened` gives; None, with an event that says why, where the sum stays closed."""
     try:
-        return opened(chain, grid, t, of, kind, contents)
+        return open_sum(chain, grid, t, of, kind, contents)
     except HelpError as error:
         chain.note(t, "all sites", "not told", f"what sites tell ({of}) stays closed: {error}")
         return None
 
 
-def opened(chain: Chain, grid: Grid, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]) -> Tally:
+def open_sum(chain: Chain, grid: Grid, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]) -> Tally:
     """The sum ``of`` what all sites tell of round ``t``, asked by messages of this ``kind`` with these ``contents``.
 
     A site that is silent, or tells what is no summand, is noted and left out. Raises HelpError where fewer than three
@@ -230,7 +230,7 @@ def opened(chain: Chain, grid: Grid, t: int, of: str, kind: str, contents: Mappi
     came = _of_one_length(chain, t, of, came)
     if len(came) < LEAST:
         raise HelpError(f"{len(came)} sites tell, and a sum of fewer than {LEAST} is opened by nobody")
-    summed = chain.pending.settled(t, of, came)
+    summed = chain.pending.settle_summands(t, of, came)
     streams = ask_helpers(chain, grid, t, 0, summed, of)
     values = from_words(unmasked([each.masked for each in summed.values()], streams, wide=True))
     said = {

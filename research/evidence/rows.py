@@ -10,7 +10,7 @@ from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.statistics import interval
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.research.evidence.items import Item
-from fedsmall.research.evidence.judge import judged
+from fedsmall.research.evidence.judge import judge_rows
 from fedsmall.research.evidence.result import EvidenceRow
 from fedsmall.sim.report.style import in_order
 from fedsmall.sim.report.tables import trivials_of
@@ -22,7 +22,7 @@ from fedsmall.wire import Traveller
 
 def rows_of(item: Item, runs: dict[str, Run]) -> list[EvidenceRow]:
     """The rows of all variants, with what follows from their values (:mod:`fedsmall.research.evidence.judge`)."""
-    return judged(item, [row for variant, run in runs.items() for row in _of_variant(item, variant, run)])
+    return judge_rows(item, [row for variant, run in runs.items() for row in _of_variant(item, variant, run)])
 
 
 def curves_of(item: Item, run: Run) -> dict[str, dict[str, list[list[float]]]]:

@@ -34,7 +34,7 @@ from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
 from fedsmall.frames import PIECE, FrameError, block_of, cuts_of, from_frame, joined, leaves, pieces_with
 from fedsmall.run_sheet import RUN, RUN_ID, SITES, Sheet
-from fedsmall.strategies.records import array_records, described, size_in_bytes, to_arrays, to_record
+from fedsmall.strategies.records import array_records, shape_and_dtype, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.server.heads import Heads
 from fedsmall.wire import ANSWER_BYTES, BROKEN, CONFIG, METRICS, REFUSED, ROUND, WAITS, join, parts
 
@@ -135,7 +135,7 @@ class RetryingGrid(Grid):
                 if reply is None:
                     continue
                 del waiting[key]
-                reply, statement = self._held_to(order, reply)
+                reply, statement = self._check_statement(order, reply)
                 due = self._due_again(order, reply, sendings[id(order)])
                 if due is None:
                     self._note_answer(order, reply, statement)
@@ -155,7 +155,7 @@ class RetryingGrid(Grid):
         self.heads.keep()
         self.mail.forget(waiting)
         missed = [*waiting.values(), *(order for order, _ in again.values())]
-        return [*replies, *self._missed(missed, said)]
+        return [*replies, *self._note_silent(missed, said)]
 
     def _due_again(self, order: Message, reply: Message, sendings: int) -> float | None:
         """When an order is to be sent again; None where this is its answer."""
@@ -170,7 +170,7 @@ class RetryingGrid(Grid):
         self.waits.over(site)
         return None
 
-    def _missed(self, orders: list[Message], said: Mapping[int, Message]) -> list[Message]:
+    def _note_silent(self, orders: list[Message], said: Mapping[int, Message]) -> list[Message]:
         """Note who was silent; who said that its hospital is waited for has that as its answer."""
         answers = []
         for order in orders:
@@ -222,13 +222,13 @@ class RetryingGrid(Grid):
     def _is_here(self, order: Message) -> bool:
         return order.metadata.dst_node_id in {node.node_id for node in self.get_nodes()}
 
-    def _held_to(self, order: Message, reply: Message) -> tuple[Message, Statement | None]:
+    def _check_statement(self, order: Message, reply: Message) -> tuple[Message, Statement | None]:
         """An answer without what it says of its site's log, and that; an error where it does not go on from before."""
         if reply.has_error():
             return reply, None
         try:
             told = reply.content.pop(ENDS, None)
-            return reply, self.heads.took(self.name_of(order.metadata.dst_node_id), told)
+            return reply, self.heads.check_statement(self.name_of(order.metadata.dst_node_id), told)
         except ReplyError as error:
             return Message(Error(BROKEN, str(error)), reply_to=order), None
 
@@ -295,7 +295,7 @@ def _digest(reply: Message) -> tuple[int, str]:
     """
     total, size = hashlib.sha256(), 0
     for name, array in sorted(join(**reply.content.array_records).items()):
-        named = described(array)
+        named = shape_and_dtype(array)
         if named is None:
             return size, "unreadable"
         shape, dtype = named
@@ -460,7 +460,7 @@ class FrameMail:
                     self._waiting[key].arriving, came = _Arriving(message, left), True
         for key, waiting in list(self._waiting.items()):
             if waiting.arriving is not None and self._gather(waiting, waiting.arriving):
-                self._came[key], came = self._finished(waiting, waiting.arriving), True
+                self._came[key], came = self._read_answer(waiting, waiting.arriving), True
                 del self._waiting[key]
         return came
 
@@ -487,7 +487,7 @@ class FrameMail:
                 arriving.message = unreadable(waiting.order, type(error).__name__)
         return True
 
-    def _finished(self, waiting: _Waiting, arriving: _Arriving) -> Message:
+    def _read_answer(self, waiting: _Waiting, arriving: _Arriving) -> Message:
         about = arriving.message.metadata
         request = ConfirmMessageReceivedRequest(
             node=self.grid.node, run_id=about.run_id, message_object_id=about.message_id

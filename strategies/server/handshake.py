@@ -37,7 +37,7 @@ from fedsmall.strategies.checks import read_array
 from fedsmall.strategies.records import to_record
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import SealedModels
-from fedsmall.strategies.secure_sums import opened
+from fedsmall.strategies.secure_sums import open_sum
 from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.journal import put
 from fedsmall.strategies.server.regions import Line
@@ -63,33 +63,33 @@ def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line
     """
     wait_for_sites(sheet, grid)
     hidden = is_secure(sheet.plan)
-    told = greet(roster, sheet, grid, [] if hidden else to_tell(sheet.plan, folder))
+    told = greet(roster, sheet, grid, [] if hidden else sums_to_ask(sheet.plan, folder))
     task = task_from_roll(roster, grid, sheet.plan)
     if line is not None:
-        sums = {kind: [_sums(site, kind, told[site])[0] for site in sorted(told)] for kind in _told_kinds(told)}
+        sums = {kind: [_sums(site, kind, told[site])[0] for site in sorted(told)] for kind in _kinds_of_sums(told)}
         agree_above(line, folder, roster.answers, sums)
     if hidden:  # sums need keys, so these come first
         if (folder / WEIGHTS_FILE).exists():
             sheet = agree_on_weights(sheet, folder, task, told)
-        sheet, sealed = let_all_know(roster, sheet, grid, folder, None)
-        told = told_together(sealed, sheet, grid, folder, task)
+        sheet, sealed = send_agreement(roster, sheet, grid, folder, None)
+        told = fetch_secure_sums(sealed, sheet, grid, folder, task)
         if not told and not (folder / SCALING_FILE).exists():
             return Met(sheet, task, sealed)
     sheet = agree_on_weights(sheet, folder, task, told)
     scaling = agreed_scaling(roster, folder, told, of_regions=sheet.is_above)
-    sheet, sealed = let_all_know(roster, sheet, grid, folder, scaling)
+    sheet, sealed = send_agreement(roster, sheet, grid, folder, scaling)
     return Met(sheet, task, sealed)
 
 
-def told_together(sealed: SealedModels | None, sheet: RunSheet, grid: RetryingGrid, folder: Path, task: Task) -> Told:
+def fetch_secure_sums(sealed: SealedModels | None, sheet: RunSheet, grid: RetryingGrid, folder: Path, task: Task) -> Told:
     """The sums of all sites as one site's answer, under secure sums; nothing where none are wanted any more."""
     assert sealed is not None
     scaled = all(answer.get("scaled") for answer in sealed.roster.answers.values())
-    tell = [name for name in to_tell(sheet.plan, folder) if name == CLASSES or scaled]
+    tell = [name for name in sums_to_ask(sheet.plan, folder) if name == CLASSES or scaled]
     return sums_before(sealed, grid, tell, task.classes) if tell else {}
 
 
-def to_tell(plan: Plan, folder: Path) -> list[str]:
+def sums_to_ask(plan: Plan, folder: Path) -> list[str]:
     """Of what the roll call asks for sums: of all that is not agreed on yet. A task that is not scaled has none."""
     features = [] if (folder / SCALING_FILE).exists() else [SUMS]
     balanced = plan.recipe.class_weights == BALANCED and not (folder / WEIGHTS_FILE).exists()
@@ -144,7 +144,7 @@ def agreed_scaling(roster: Roster, folder: Path, answers: Told, *, of_regions: b
     return scaling
 
 
-def let_all_know(
+def send_agreement(
     roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, scaling: Scaling | None
 ) -> tuple[RunSheet, SealedModels | None]:
     """The second question: it brings every site the scaling, and the keys of all; not asked where there is neither.
@@ -155,7 +155,7 @@ def let_all_know(
     if scaling is not None:
         content[SCALING] = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
     if letters:
-        announced = {site: _announced(site, answer) for site, answer in sorted(roster.answers.items())}
+        announced = {site: _read_announcement(site, answer) for site, answer in sorted(roster.answers.items())}
         content[CONFIG] = ConfigRecord({**_words(sheet), ANNOUNCED: Opened(announced=announced).model_dump_json()})
     if scaling is None and not letters:
         return sheet, None
@@ -172,7 +172,7 @@ def let_all_know(
     return sheet.model_copy(update={"plan": plan}), sealed
 
 
-def _announced(site: str, answer: Mapping[str, Any]) -> Announcement:
+def _read_announcement(site: str, answer: Mapping[str, Any]) -> Announcement:
     try:
         return Announcement.model_validate_json(str(answer.get(ANNOUNCED, "")))
     except ValidationError:
@@ -210,7 +210,7 @@ def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) ->
         if reply is None:
             faults.append(f"{site}: no answer within {sheet.round_deadline_s:g} s")
         elif reply.has_error():
-            faults.append(_named(site, reply.error.reason))
+            faults.append(_with_site(site, reply.error.reason))
         else:
             answers[site] = (nodes[site], reply.content)
     if faults:
@@ -218,12 +218,12 @@ def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) ->
     return answers
 
 
-def _named(site: str, reason: str | None) -> str:
+def _with_site(site: str, reason: str | None) -> str:
     line = " ".join((reason or "no reason given").split())[:300]
     return line if line.startswith(f"{site}:") else f"{site}: {line}"
 
 
-def _told_kinds(told: Told) -> list[str]:
+def _kinds_of_sums(told: Told) -> list[str]:
     return [kind for kind in (SUMS, CLASSES) if told and all(kind in content for content in told.values())]
 
 
@@ -307,7 +307,7 @@ def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, S
     scaled = all(answer.get("scaled") for answer in answers.values())
     words = {word: answers[min(answers)].get(word) for word in WORDS}
     words |= {"scaled": scaled, ROWS: json.dumps(told_at_roll(answers)["rows"])}
-    agreed = line.meet(words, join(**{kind: together(each) for kind, each in sums.items()}))
+    agreed = line.meet(words, join(**{kind: combine_sums(each) for kind, each in sums.items()}))
     if scaled and set(agreed.arrays) != {"mean", "scale"}:
         raise PlanError("the features of this region are scaled, and those of another are not: all must hold the same")
     if scaled:
@@ -316,7 +316,7 @@ def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, S
         keep_weights(folder, weights)
 
 
-def together(sums: Sequence[Sums]) -> Arrays:
+def combine_sums(sums: Sequence[Sums]) -> Arrays:
     """The sums of several sites as one, exactly: {"count": (parts, features), ...}, padded with zeros."""
     parts = {name: in_parts([getattr(each, name) for each in sums]) for name in ("count", "total", "squares")}
     most = max(map(len, parts.values()))
@@ -327,7 +327,7 @@ def sums_before(sealed: SealedModels, grid: Grid, tell: list[str], classes: int)
     """The sums of all sites together, as one site's answer to the roll holds them; PlanError where one tells none."""
     config = ConfigRecord({**sealed.words(0), TELL: tell})
     contents = {site: RecordDict({CONFIG: config}) for site in sealed.ways.names}
-    tally = opened(sealed, grid, 0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
+    tally = open_sum(sealed, grid, 0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
     if missing := sorted(set(contents) - set(tally.sites)):
         reasons = "; ".join(f"{event['site']}: {event['reason']}" for event in sealed.roster.events)
         raise PlanError(f"Not every site takes part. {', '.join(missing)} told no sums. {reasons[:1000]}")
@@ -377,14 +377,14 @@ def _check_alike(key: str, said: Mapping[str, str]) -> None:
     most = next(site for site, value in said.items() if value == usual)
     for site, value in said.items():
         if value != usual:
-            of_most, own = _apart(usual, value) if key == "task" else (usual, value)
+            of_most, own = _differences(usual, value) if key == "task" else (usual, value)
             raise PlanError(
                 f"Sites differ in their {key}: {most!r} has {of_most[:200]}, {site!r} has {own[:200]}. "
                 "All must run the same."
             )
 
 
-def _apart(one: str, other: str) -> list[str]:
+def _differences(one: str, other: str) -> list[str]:
     """What differs in two tasks, the names of features first; of lists what the other lacks, or all for their order."""
     tasks = [json.loads(one), json.loads(other)]
     fields = [name for name in tasks[0] if tasks[0][name] != tasks[1].get(name)]

@@ -40,7 +40,7 @@ class Heads:
         self._asked[site] = ends
         return ends.model_dump_json(exclude_defaults=True)
 
-    def took(self, site: str, told: Any) -> Statement | None:
+    def check_statement(self, site: str, told: Any) -> Statement | None:
         """The statement of a site's answer. Raises ReplyError where it does not go on from the last one."""
         statement, asked = statement_of(told), self._asked.get(site)
         if site not in self.keys and statement is None:

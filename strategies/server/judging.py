@@ -27,7 +27,7 @@ from fedsmall.strategies.checks import check_metrics, checked_sums
 from fedsmall.strategies.records import array_records, to_record
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import SealedModels
-from fedsmall.strategies.secure_sums import Tally, told_or_none
+from fedsmall.strategies.secure_sums import Tally, open_sum_or_note
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
 from fedsmall.travel.journey import folds_of
 from fedsmall.travel.moments import Moment
@@ -294,7 +294,7 @@ class HiddenJudges:
         shapes = unseen_shapes(self.sealed.plan, task) if question.unseen else judged_shapes(task)
         contents = {site: self._with_words(t, content) for site, content in self.sites.contents(question).items()}
         of = UNSEEN if question.unseen else JUDGED
-        tally = told_or_none(self.sealed, self.sites.grid, t, of, kind_of(question), contents)
+        tally = open_sum_or_note(self.sealed, self.sites.grid, t, of, kind_of(question), contents)
         if tally is None:
             return {}
         answers = {} if question.unseen else self._charged(tally, t)
