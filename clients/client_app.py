@@ -74,8 +74,8 @@ def validate(message: Message, context: Context) -> Message:
     client = _client(message, context)
     arrays = arrays_of(message.content)
     config: dict[str, Any] = {**message.content.config_records[CONFIG], NAMES: list(arrays)}
-    told: dict[str, Any] = dict(records_of(join(**{OUT_OF_FOLD: client.validate(list(arrays.values()), config)})))
-    return Message(RecordDict(told), reply_to=message)
+    sums: dict[str, Any] = dict(records_of(join(**{OUT_OF_FOLD: client.validate(list(arrays.values()), config)})))
+    return Message(RecordDict(sums), reply_to=message)
 
 
 def app_on(device: str) -> ClientApp:
@@ -122,9 +122,9 @@ def _cohort(text: str, plan: Plan, site: SiteData, device: str) -> Trainer:
     if cohort is None or samples is not site.train:
         if len(_cohorts) >= MOST_COHORTS:
             _cohorts.clear()
-        own = plan_at(plan, site.place, site.sites)
+        site_plan = plan_at(plan, site.place, site.sites)
         seat = Seat((site.place,), site.sites)
-        cohort = cohort_for(own, site.task, [site.site], [site.train], path="loop", device=device, seat=seat)
+        cohort = cohort_for(site_plan, site.task, [site.site], [site.train], path="loop", device=device, seat=seat)
         _cohorts[text, site.site, device] = (site.train, cohort)
     return cohort
 
@@ -137,6 +137,6 @@ def arrays_of(content: RecordDict) -> Arrays:
 def records_of(arrays: Mapping[str, np.ndarray]) -> dict[str, ArrayRecord]:
     """The records that hold these arrays, each in the order given; a record without arrays is left out."""
     return {
-        part: ArrayRecord({name: Array(np.asarray(array)) for name, array in own.items()})
-        for part, own in parts(arrays).items()
+        part: ArrayRecord({name: Array(np.asarray(array)) for name, array in named_arrays.items()})
+        for part, named_arrays in parts(arrays).items()
     }

@@ -95,17 +95,17 @@ def send_stayed_model(site: Session, order: SiteRequest) -> Answer:
 def evaluate(site: Session, order: SiteRequest) -> Answer:
     """Judge a global model on the patients held out here; at a run's end keep it, and tell of it in sums."""
     samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
-    said: dict[str, Any] = {EXAMPLES: 0}
+    reported: dict[str, Any] = {EXAMPLES: 0}
     client, folder = site.client(order, after=True), site.folder_of(order.config)
     t = int(order.config.get(ROUND, 0))
     if samples >= order.policy.count_floor:  # a share of three patients is as good as their labels
         _, examples, metrics = client.evaluate(list(order.arrays.values()), with_names(order))
-        said = {EXAMPLES: examples, **metrics, **worth_of_visitors(folder, order.config, client)}
+        reported = {EXAMPLES: examples, **metrics, **worth_of_visitors(folder, order.config, client)}
     if order.config.get(KEEP) or t == order.plan.rounds:
-        keep(site.place_of_models(order), order.plan, COMMON, split(order.arrays, MODEL), said)
+        keep(site.place_of_models(order), order.plan, COMMON, split(order.arrays, MODEL), reported)
     if may_be_last(order.plan, t):
-        return site.telling.at_the_end(order, client, said, folder)
-    return {"metrics": said}, {}
+        return site.telling.at_the_end(order, client, reported, folder)
+    return {"metrics": reported}, {}
 
 
 @answers(VALIDATE)

@@ -170,8 +170,8 @@ class HospitalClient(NumPyClient):
             return {}
         x, y = samples.x[rows], samples.y[rows]
         if validation is None or not self.plan.method.by_samples:
-            told = metric_sums(self._outputs(parameters, config, x), y, self.home.task)
-            return {name: told[name] for name in shapes}
+            sums = metric_sums(self._outputs(parameters, config, x), y, self.home.task)
+            return {name: sums[name] for name in shapes}
         of_routes = _of_routes(self._members(parameters, config), config, validation.routes)
         folds = folds_of_samples(self.plan, self.home.site, samples)[rows]
         outputs = by_folds(folds, x, lambda route, some: self._together(of_routes[route], some))
@@ -225,8 +225,8 @@ def signature_of(model: Arrays, frozen: Arrays | None = None) -> str:
     """A model's names, shapes and dtypes in a few words that differ where those differ, or the ``frozen`` numbers."""
     description = json.dumps([[name, array.shape, str(array.dtype)] for name, array in model.items()])
     numbers = sum(array.size for array in model.values())
-    told = f"{len(model)} arrays, {numbers} numbers, {blake2b(description.encode(), digest_size=8).hexdigest()}"
-    return f"{told}, frozen {digest_of(frozen)[:16]}" if frozen else told
+    signature = f"{len(model)} arrays, {numbers} numbers, {blake2b(description.encode(), digest_size=8).hexdigest()}"
+    return f"{signature}, frozen {digest_of(frozen)[:16]}" if frozen else signature
 
 
 def _names(config: dict[str, Scalar]) -> list[str]:
@@ -258,8 +258,8 @@ def fit_or_stay(client: HospitalClient, arrays: Arrays, config: dict[str, Any]) 
     if before is None:
         client.sent_names = []
         return [], told_samples(client.plan, len(client.home.train)), {STEPS: 1, FORGOT: 1}
-    came = join(**{MODEL: before.model})
-    _, examples, metrics = client.fit(list(came.values()), _with_names(config, came))
+    received = join(**{MODEL: before.model})
+    _, examples, metrics = client.fit(list(received.values()), _with_names(config, received))
     now, word = _trained(client, before, int(metrics[STEPS]))
     client.memory.keep(now)
     if word is not None:

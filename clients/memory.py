@@ -102,8 +102,8 @@ class StayingMemory:
 
     def read_kept(self) -> Kept | None:
         """The model that stays; None where there is none."""
-        found = self._memory.read().items()
-        held = {name.removeprefix(STAYS): array for name, array in found if name.startswith(STAYS)}
+        stored = self._memory.read().items()
+        held = {name.removeprefix(STAYS): array for name, array in stored if name.startswith(STAYS)}
         if not held:
             return None
         model, sent, reference = (split(held, part) for part in ("model", "sent", "reference"))

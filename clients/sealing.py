@@ -112,10 +112,10 @@ class Errand:
     """
 
     def __init__(
-        self, at_work: OpenDesk, told: Order, task: Task, config: Mapping[str, Any], of: str | None = None
+        self, at_work: OpenDesk, order: Order, task: Task, config: Mapping[str, Any], of: str | None = None
     ) -> None:
         self.desk, self.plan, self.task, self.config = at_work.desk, at_work.plan, task, config
-        self.t, self.told, self.of = int(config[ROUND]), told, of or ""
+        self.t, self.order, self.of = int(config[ROUND]), order, of or ""
         self.post, self.ways, self.thread = at_work.post, at_work.ways, at_work.thread
         self._starts = at_work.starts
         self._see_average()
@@ -128,51 +128,56 @@ class Errand:
 
         Raises LetterError where the order is not of this site's traveller, or brings another common model than all.
         """
-        here, group = parts(arrays), self.ways.group(self.t, self.desk.site)
-        self._check_rule(here.get(RULE, {}))
+        received, group = parts(arrays), self.ways.group(self.t, self.desk.site)
+        self._check_rule(received.get(RULE, {}))
         if self.config[COMMON] or self.ways.number(self.t) == 0:
-            self._check_common(here.get(MODEL, {}), group)
-            self.desk.keep_common(group, here[MODEL])
-            carried, is_common = self._moments(here.get(CARRIED, {})), bool(self.config[COMMON])
-            return join(**{MODEL: here[MODEL], CARRIED: carried, RULE: here.get(RULE, {})}), is_common, ""
+            self._check_common(received.get(MODEL, {}), group)
+            self.desk.keep_common(group, received[MODEL])
+            carried, is_common = self._moments(received.get(CARRIED, {})), bool(self.config[COMMON])
+            return join(**{MODEL: received[MODEL], CARRIED: carried, RULE: received.get(RULE, {})}), is_common, ""
         if not is_sealed(self.plan):
             return arrays, False, ""
         try:
-            came = parts(self._letter(here.get(MODEL, {}), self.told.by, TRAVELLER))
-            self._check_model(came.get(MODEL, {}), came.get(CARRIED, {}), group)
+            opened = parts(self._letter(received.get(MODEL, {}), self.order.by, TRAVELLER))
+            self._check_model(opened.get(MODEL, {}), opened.get(CARRIED, {}), group)
         except LetterError as error:
             common = self.desk.common(group)
             if common is None:
                 raise
-            return join(**{MODEL: common, RULE: here.get(RULE, {})}), True, str(error)
-        return join(**{MODEL: came[MODEL], CARRIED: came.get(CARRIED, {}), RULE: here.get(RULE, {})}), False, ""
+            return join(**{MODEL: common, RULE: received.get(RULE, {})}), True, str(error)
+        return join(**{MODEL: opened[MODEL], CARRIED: opened.get(CARRIED, {}), RULE: received.get(RULE, {})}), False, ""
 
     def _see_average(self) -> None:
         """Go on with the thread by what the order says of the last average; LetterError where it was told otherwise."""
-        last, told = self.ways.last_average(self.t, through=bool(self.of)), self.told.average
-        if (told.t if told else 0) != last:
-            raise LetterError(f"the order speaks of an average of round {told.t if told else 0}, the plan of {last}")
-        if told is None:
+        last, average = self.ways.last_average(self.t, through=bool(self.of)), self.order.average
+        if (average.t if average else 0) != last:
+            raise LetterError(
+                f"the order speaks of an average of round {average.t if average else 0}, the plan of {last}"
+            )
+        if average is None:
             return
-        now = {self.ways.last_average(told.t): told.before, told.t: after(told.before, told.t, told.commons)}
-        if any(self.thread.at.get(t, said) != said for t, said in now.items()):
+        now = {
+            self.ways.last_average(average.t): average.before,
+            average.t: after(average.before, average.t, average.commons),
+        }
+        if any(self.thread.at.get(t, digest) != digest for t, digest in now.items()):
             raise LetterError("the order speaks of other common models than this site was told of before")
-        if told.t not in self.thread.at:  # who was silent at an average takes the server's word for what was before
+        if average.t not in self.thread.at:  # who was silent at an average takes the server's word for what was before
             self.thread.at |= now
             self.desk.keep_thread(self.thread)
 
     def _check_common(self, model: Arrays, group: int) -> None:
-        if self.told.average is None:
+        if self.order.average is None:
             expected = digest_of(self._initial(group))
         else:
-            commons = self.told.average.commons
+            commons = self.order.average.commons
             expected = commons[group] if group < len(commons) else ""
         if digest_of(model) != expected:
             raise LetterError("the common model that came is not the one that all sites were told of")
 
     def _check_rule(self, rule: Arrays) -> None:
-        said = self.told.average.commons[-1] if self.told.average else ""
-        if rule and digest_of(rule) != said:
+        expected = self.order.average.commons[-1] if self.order.average else ""
+        if rule and digest_of(rule) != expected:
             raise LetterError("what came for the local rule is not what all sites were told of")
 
     def _initial(self, group: int) -> Arrays:
@@ -201,17 +206,17 @@ class Errand:
     def _moments(self, record: Arrays) -> Arrays:
         if not record or not is_sealed(self.plan):
             return record
-        carried = split(self._letter(record, self.told.beside, MOMENTS), CARRIED)
-        assert self.told.beside is not None
-        check_beside(self._initial(0), carried, self.told.beside.site)
+        carried = split(self._letter(record, self.order.beside, MOMENTS), CARRIED)
+        assert self.order.beside is not None
+        check_beside(self._initial(0), carried, self.order.beside.site)
         return carried
 
     def _check_model(self, model: Arrays, carried: Arrays, group: int) -> None:
         """The receiver's gate: LetterError, with the sender's name, for a model that no site should train on."""
-        assert self.told.by is not None
+        assert self.order.by is not None
         expected, common = self._initial(group), self.desk.common(group)
         last = expected if common is None else common
-        check_model(model, carried, expected, last if self.plan.method.gate else None, self.told.by.site)
+        check_model(model, carried, expected, last if self.plan.method.gate else None, self.order.by.site)
 
     # -- what leaves ------------------------------------------------------------------------------------------------
 
@@ -220,43 +225,43 @@ class Errand:
 
         An update that no site should train on stays here: the traveller goes on as it came, and a sum is without it.
         """
-        mine, came = parts(sent), parts(received)
-        wrong = self._wrong(mine[MODEL], came[MODEL], mine.get(CARRIED, {}))
+        records, start = parts(sent), parts(received)
+        wrong = self._wrong(records[MODEL], start[MODEL], records.get(CARRIED, {}))
         aggregates = self.ways.contact(self.t).action is Action.AGGREGATE
         metrics = dict(header["metrics"])
         if wrong and aggregates:
             raise LetterError(f"what was trained here may not be used: {wrong}")
         if wrong:
-            mine, metrics[REFUSED] = {MODEL: came[MODEL], CARRIED: came.get(CARRIED, {})}, 1
+            records, metrics[REFUSED] = {MODEL: start[MODEL], CARRIED: start.get(CARRIED, {})}, 1
         else:  # what goes on as it came was rounded before, and would change if it were again
-            mine = parts(pack(self.plan, sent, self.desk.site, self.t))
+            records = parts(pack(self.plan, sent, self.desk.site, self.t))
         if is_secure(self.plan):
             metrics = {name: value for name, value in metrics.items() if name in (EXAMPLES, STEPS, REFUSED, NOT_TAKEN)}
-        leaving = self._to_average(mine, metrics) if aggregates else self._on_its_way(mine)
+        leaving = self._to_average(records, metrics) if aggregates else self._on_its_way(records)
         return {**header, "metrics": metrics, "order": list(leaving)}, leaving
 
-    def _on_its_way(self, mine: dict[str, Arrays]) -> Arrays:
+    def _on_its_way(self, records: dict[str, Arrays]) -> Arrays:
         if not is_sealed(self.plan):
-            return join(**mine)
+            return join(**records)
         to = self.ways.next_site(self.t, self.desk.site)
         assert to is not None  # only an average ends a run
-        content = bytes_of(join(**{MODEL: mine[MODEL], CARRIED: mine.get(CARRIED, {})}))
+        content = bytes_of(join(**{MODEL: records[MODEL], CARRIED: records.get(CARRIED, {})}))
         self.desk.keep_sent(self.t, content)
         return join(**{MODEL: {LETTER: self._write_letter(TRAVELLER, to, content)}})
 
-    def _to_average(self, mine: dict[str, Arrays], metrics: Mapping[str, Any]) -> Arrays:
+    def _to_average(self, records: dict[str, Arrays], metrics: Mapping[str, Any]) -> Arrays:
         """A summand under masks, and letters with their seeds to the helpers; moments go on in a letter."""
-        carried, to = mine.get(CARRIED, {}), self.ways.next_site(self.t, self.desk.site)
+        carried, to = records.get(CARRIED, {}), self.ways.next_site(self.t, self.desk.site)
         beside: Arrays = {}
         if carried and to is not None:
             beside = {LETTER: self._write_letter(MOMENTS, to, bytes_of(carried))}
         if not is_secure(self.plan):
-            return join(**{MODEL: mine[MODEL], CARRIED: beside, RULE: mine.get(RULE, {})})
+            return join(**{MODEL: records[MODEL], CARRIED: beside, RULE: records.get(RULE, {})})
         group = self.ways.group(self.t, self.desk.site)
-        common, rule = self.desk.common(group) or self._initial(group), mine.get(RULE, {})
+        common, rule = self.desk.common(group) or self._initial(group), records.get(RULE, {})
         try:
-            told = float(metrics[EXAMPLES]), float(metrics[STEPS]), len(self.ways.names)
-            numbers = summand(self.plan, mine[MODEL], common, rule, *told)
+            counts = float(metrics[EXAMPLES]), float(metrics[STEPS]), len(self.ways.names)
+            numbers = summand(self.plan, records[MODEL], common, rule, *counts)
         except ReplyError as error:
             raise LetterError(str(error)) from None
         seeds = self.desk.seeds(self.t, self.ways.helpers(self.t), numbers)
@@ -294,10 +299,10 @@ class Errand:
     def _write_letter(self, kind: str, to: str, content: bytes) -> np.ndarray:
         return np.frombuffer(self.post.write(kind, self.t, to, self._since, content), np.uint8)
 
-    def _wrong(self, model: Arrays, came: Arrays, carried: Arrays) -> str | None:
+    def _wrong(self, model: Arrays, received: Arrays, carried: Arrays) -> str | None:
         """Why a model that was trained here may not leave; the gate of a run whose server sees no model."""
         common = self.desk.common(self.ways.group(self.t, self.desk.site))
-        return fault_of(model, carried, came, came if common is None else common, self.plan.method.gate)
+        return fault_of(model, carried, received, received if common is None else common, self.plan.method.gate)
 
     # -- what else a site is asked ----------------------------------------------------------------------------------
 
@@ -378,8 +383,8 @@ class Letters:
             self.known_roll(order.config, order.policy)
         destroy_ended(self.home / RUNS, self.folder_of(order.config))
         words = {ANNOUNCED: desk.announce().model_dump_json()} if desk else {}
-        header, told = handle(order)
-        return {**header, "config": header["config"] | words}, told
+        header, sums = handle(order)
+        return {**header, "config": header["config"] | words}, sums
 
     def _take(self, handle: Handler, order: SiteRequest) -> Answer:
         """Take what all sites have announced, and reveal what this one had drawn."""
@@ -387,11 +392,11 @@ class Letters:
         if not needs_letters(order.plan):
             return header, leaving
         try:
-            told = Opened.model_validate_json(str(order.config.get(ANNOUNCED, "")))
+            opened = Opened.model_validate_json(str(order.config.get(ANNOUNCED, "")))
         except ValidationError:
             raise LetterError("the keys of this run were not told in a form that this version knows") from None
         sites = [str(site) for site in order.config[SITES]]
-        nonce = self.desk(order.config).take(told.announced, self.known_roll(order.config, order.policy), sites)
+        nonce = self.desk(order.config).take(opened.announced, self.known_roll(order.config, order.policy), sites)
         return {**header, "config": header["config"] | {NONCE: nonce}}, leaving
 
     def _train(self, handle: Handler, sealed: SiteRequest) -> Answer:
@@ -408,38 +413,38 @@ class Letters:
     def _open_order(self, order: SiteRequest, errand: Errand | None) -> SiteRequest:
         """The order as its trainer takes it; a letter that may not be used is named in the site's log."""
         _, kept = memories_of(self.folder_of(order.config), int(order.config[ROUND]))
-        came = unpack_order(order.plan, order.raw.task, order.arrays, order.config, kept)
+        received = unpack_order(order.plan, order.raw.task, order.arrays, order.config, kept)
         if errand is None:
-            return order._replace(arrays=came)
-        arrays, common, why = errand.open_order(came)
+            return order._replace(arrays=received)
+        arrays, common, why = errand.open_order(received)
         if why:
             self.log.write("not used", run=str(order.config[RUN]), kind="train", t=order.config[ROUND], reason=why)
         config = {**order.config, COMMON: common, **({NOT_TAKEN: 1} if why else {})}
         return order._replace(arrays=arrays, config=config)
 
     def _hide_sums(self, handle: Handler, order: SiteRequest) -> Answer:
-        header, told = handle(order)
-        return header, self._mask_sums(order, SUMS_BEFORE, told, shapes_in(told))
+        header, sums = handle(order)
+        return header, self._mask_sums(order, SUMS_BEFORE, sums, shapes_in(sums))
 
     def _evaluate(self, handle: Handler, order: SiteRequest) -> Answer:
         """What a global model is worth here, in a sum; what the budget was charged stays beside it. The run's keys go
         when another begins.
         """
-        header, told = handle(order)
+        header, sums = handle(order)
         if is_secure(order.plan):
-            said, task = header["metrics"], order.raw.task
-            header = {"metrics": {name: value for name, value in said.items() if name.startswith(CHARGED)}}
-            tally = judged(task, said, split(told, HELD_OUT))
-            told = {} if order.config.get(KEEP) else self._mask_sums(order, JUDGED, tally, judged_shapes(task))
+            metrics, task = header["metrics"], order.raw.task
+            header = {"metrics": {name: value for name, value in metrics.items() if name.startswith(CHARGED)}}
+            tally = judged(task, metrics, split(sums, HELD_OUT))
+            sums = {} if order.config.get(KEEP) else self._mask_sums(order, JUDGED, tally, judged_shapes(task))
         if needs_letters(order.plan) and may_be_last(order.plan, int(order.config.get(ROUND, 0))):
             self.desk(order.config).end()
-        return header, told
+        return header, sums
 
     def _validate(self, handle: Handler, order: SiteRequest) -> Answer:
-        header, told = handle(order)
+        header, reply = handle(order)
         if not is_secure(order.plan):
-            return header, told
-        sums = split(told, OUT_OF_FOLD)
+            return header, reply
+        sums = split(reply, OUT_OF_FOLD)
         tally = {TELLING: np.array(float(bool(sums))), **sums}
         return header, self._mask_sums(order, UNSEEN, tally, unseen_shapes(order.plan, order.raw.task))
 
@@ -449,8 +454,8 @@ class Letters:
         Raises LetterError where they are others than it knows.
         """
         roll = self._roll(config)
-        mine = name_of(identity_of(self.identity))
-        if roll.get(self.name) != mine:
+        identity = name_of(identity_of(self.identity))
+        if roll.get(self.name) != identity:
             raise LetterError(
                 "the consortium's roll has another identity for this site; send the coordinator site.key.pub"
             )
@@ -464,7 +469,7 @@ class Letters:
         letters, of = split(order.arrays, SEEDS), one_line(order.config.get(OF, ""), 20)
         return self._errand(order, of).sum_streams(int(order.config.get(GROUP, 0)), letters, order.policy)
 
-    def _mask_sums(self, order: SiteRequest, of: str, told: Arrays, shapes: Shapes) -> Arrays:
+    def _mask_sums(self, order: SiteRequest, of: str, sums: Arrays, shapes: Shapes) -> Arrays:
         """Sums of this site as they may leave, where the plan lets the server see those of all sites alone.
 
         LetterError where a server asks what another model is worth than the common one of this round.
@@ -472,7 +477,7 @@ class Letters:
         errand = self._errand(order, of)
         if of == JUDGED:
             errand.check_judged(split(order.arrays, MODEL))
-        return errand.mask_sums(flat(told, shapes))
+        return errand.mask_sums(flat(sums, shapes))
 
     def readdress(self, order: SiteRequest) -> Answer:
         """The answer to a server that cannot deliver a letter, for its addressee is silent."""
@@ -481,10 +486,10 @@ class Letters:
     def _errand(self, order: SiteRequest, of: str | None = None) -> Errand:
         if not needs_letters(order.plan):
             raise PlanError("the plan has no letters to open")
-        desk, told = self.desk(order.config), order_in(order.config)
-        if self._at_work is None or not self._at_work.is_for(desk, order.plan, told):
-            self._at_work = desk.open(order.plan, told)
-        return Errand(self._at_work, told, order.raw.task, order.config, of)
+        desk, words = self.desk(order.config), order_in(order.config)
+        if self._at_work is None or not self._at_work.is_for(desk, order.plan, words):
+            self._at_work = desk.open(order.plan, words)
+        return Errand(self._at_work, words, order.raw.task, order.config, of)
 
     def desk(self, config: Mapping[str, Any]) -> Desk:
         """This site's letters of the run that a message is of."""
@@ -496,7 +501,7 @@ class Letters:
     @staticmethod
     def _roll(config: Mapping[str, Any]) -> dict[str, str]:
         try:
-            told = json.loads(str(config[ROLL]))
-            return {str(site)[:100]: str(identity)[:64] for site, identity in told.items()}
+            roll = json.loads(str(config[ROLL]))
+            return {str(site)[:100]: str(identity)[:64] for site, identity in roll.items()}
         except (KeyError, ValueError, AttributeError):
             raise LetterError("the message does not say who belongs to the consortium") from None

@@ -64,17 +64,17 @@ def patients_read(
     """
     if not plan.method.trains_networks:
         return 0
-    came, start = parts(received), parts(received).get(MODEL, {})
+    received_parts, start = parts(received), parts(received).get(MODEL, {})
     model, sizes = parts(sent).get(MODEL, {}), apart(patients)
-    found = np.zeros(len(patients), dtype=bool)
+    is_read = np.zeros(len(patients), dtype=bool)
     for kept in {1.0, _kept(plan, steps)}:  # what weight decay has left of the model that came
-        found |= records_read({name: kept * array for name, array in start.items()}, model, patients, within, sizes)
+        is_read |= records_read({name: kept * array for name, array in start.items()}, model, patients, within, sizes)
     for key, arrays in parts(sent).items():
         for prefix, group in _groups(arrays).items() if key != MODEL else ():
-            before = _groups(came.get(key, {})).get(prefix, {})
+            before = _groups(received_parts.get(key, {})).get(prefix, {})
             for origin in _origins(group, before, start, plan):
-                found |= records_read(origin, group, patients, within, sizes)
-    return int(found.sum())
+                is_read |= records_read(origin, group, patients, within, sizes)
+    return int(is_read.sum())
 
 
 def check_leaving(log: SiteLog, order: SiteRequest, sent: Arrays, client: HospitalClient) -> tuple[Arrays, float]:

@@ -85,8 +85,8 @@ class SiteLog:
     def digest_at(self, line: int) -> str:
         """The digest of a line, counted from 1; :data:`FIRST` where there is none."""
         self._known()
-        found = self._digests[(line - 1) * DIGEST_BYTES : line * DIGEST_BYTES] if line > 0 else b""
-        return found.hex() or FIRST
+        digest = self._digests[(line - 1) * DIGEST_BYTES : line * DIGEST_BYTES] if line > 0 else b""
+        return digest.hex() or FIRST
 
     def check_stands(self) -> None:
         """Raise BrokenLogError unless the file goes on from what was written here last; looks at its end alone."""
@@ -217,10 +217,10 @@ def _summed(charges: Iterable[tuple[str, Charge]]) -> tuple[tuple[str, Charge], 
     return tuple((run, Charge(rate, noise, count)) for (run, rate, noise), count in steps.items())
 
 
-def _most(one: Iterable[tuple[str, Charge]], other: Iterable[tuple[str, Charge]]) -> tuple[tuple[str, Charge], ...]:
+def _most(account: Iterable[tuple[str, Charge]], other: Iterable[tuple[str, Charge]]) -> tuple[tuple[str, Charge], ...]:
     """Of two accounts the one that has charged more, run by run: neither a cut log nor a lost state gives any back."""
     steps: dict[tuple[str, float, float], int] = {}
-    for run, charge in [*one, *other]:
+    for run, charge in [*account, *other]:
         key = (run, charge.rate, charge.noise)
         steps[key] = max(steps.get(key, 0), charge.steps)
     return tuple((run, Charge(rate, noise, count)) for (run, rate, noise), count in steps.items())
@@ -273,9 +273,9 @@ class LogEnds:
             raise PolicyError("the order holds a line of this site's log that this site never signed")
         if held.site != self.log.name:
             raise PolicyError("the order holds what another site has signed")
-        if (found := self.log.digest_at(held.line)) != held.head:
+        if (digest := self.log.digest_at(held.line)) != held.head:
             lines = self.log.lines
-            what = f"the log here has {lines}" if lines < held.line else f"that line is another here ({found[:16]})"
+            what = f"the log here has {lines}" if lines < held.line else f"that line is another here ({digest[:16]})"
             raise BrokenLogError(
                 f"this site's log was cut off, replaced or put back to an older state: this site has signed line "
                 f"{held.line} of it, and {what}. {PUT_BACK}"

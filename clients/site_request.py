@@ -140,8 +140,10 @@ def read_agreed(folder: Path) -> Agreed | None:
     """What the run in ``folder`` was at the first; None where nothing was kept of it, as by earlier releases."""
     if not (folder / AGREED).exists():
         return None
-    told = json.loads((folder / AGREED).read_text())
-    return Agreed(told["run"], told["id"], Plan.model_validate_json(json.dumps(told["plan"])), tuple(told["sites"]))
+    record = json.loads((folder / AGREED).read_text())
+    return Agreed(
+        record["run"], record["id"], Plan.model_validate_json(json.dumps(record["plan"])), tuple(record["sites"])
+    )
 
 
 def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
@@ -154,9 +156,9 @@ def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
         return
     if before is not None and not _begins(before.plan, plan):
         raise PlanError("the plan is another than that of which this run's sites were told")
-    told: dict[str, Any] = {"run": str(config[RUN]), "id": str(config.get(RUN_ID, "")), "sites": sites}
+    record: dict[str, Any] = {"run": str(config[RUN]), "id": str(config.get(RUN_ID, "")), "sites": sites}
     write_private(
-        folder / AGREED, json.dumps(told | {"plan": plan.model_dump(mode="json", exclude_defaults=True)}).encode()
+        folder / AGREED, json.dumps(record | {"plan": plan.model_dump(mode="json", exclude_defaults=True)}).encode()
     )
 
 

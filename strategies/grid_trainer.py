@@ -100,9 +100,11 @@ class GridTrainer(Trainer):
         self._meet()  # a program that was started again has another node id
         online = set(self.grid.get_node_ids())
         row_of = {self.names[site]: row for row, site in enumerate(leg.sites)}
-        there = {site: row_of[site] for site in sorted(row_of) if self.roster.nodes[site] in online}
-        lost = {row: Fault(ABSENT, "its program is not connected") for site, row in row_of.items() if site not in there}
-        exchange = Exchange(stack, leg, signals, there)
+        connected = {site: row_of[site] for site in sorted(row_of) if self.roster.nodes[site] in online}
+        lost = {
+            row: Fault(ABSENT, "its program is not connected") for site, row in row_of.items() if site not in connected
+        }
+        exchange = Exchange(stack, leg, signals, connected)
         self.form.prepare(exchange, self.grid, self.roster)
         orders, noted = self._orders(exchange), list[tuple[str, str, str]]()
         replies = self.grid.send_and_receive([order for order, _ in orders], timeout=self.timeout_s)
@@ -110,8 +112,8 @@ class GridTrainer(Trainer):
         contents = self._accept_replies(exchange, orders, replies, lambda *words: noted.append(words), lost)
         notes = []
         for site, kind, reason in noted:
-            if site in there and there[site] not in contents and there[site] not in lost:
-                lost[there[site]] = Fault(kind, reason)
+            if site in connected and connected[site] not in contents and connected[site] not in lost:
+                lost[connected[site]] = Fault(kind, reason)
             else:
                 notes.append((site, kind, reason))
         return self._train_result(exchange, orders, contents, lost, notes)
@@ -130,8 +132,8 @@ class GridTrainer(Trainer):
 
     def fetch(self, stack: Stack, rows: np.ndarray) -> tuple[np.ndarray, int]:
         """Have the models of these rows here which have stayed at their sites in the last walk."""
-        here, sent = self.form.fetch(stack, rows.tolist())
-        return np.array(here, dtype=np.int64), sent
+        fetched, sent = self.form.fetch(stack, rows.tolist())
+        return np.array(fetched, dtype=np.int64), sent
 
     def take_events(self) -> list[Event]:
         """What was noted of sites since the last call."""
@@ -209,7 +211,7 @@ class GridTrainer(Trainer):
         """What sites have said beside the models."""
         rows, leg = len(exchange.stack), exchange.leg
         records = {row: array_records(content) for row, content in contents.items()}
-        rules = {row: to_arrays(own[RULE]) for row, own in records.items() if RULE in own}
+        rules = {row: to_arrays(record_of[RULE]) for row, record_of in records.items() if RULE in record_of}
         some = next(iter(rules.values()), {})
         rule = {
             name: np.stack([rules[row][name] if row in rules else np.zeros_like(array) for row in range(rows)])

@@ -95,10 +95,10 @@ Stop = Callable[[], bool]
 
 def due_in(plan: Plan) -> Callable[[Contact], bool]:
     """Whether a contact is the first at or after a round in which an evaluation is asked for, or one that may stop."""
-    every, rounds = plan.evaluate_every, looks(plan) | {plan.rounds}
+    period, rounds = plan.evaluate_every, looks(plan) | {plan.rounds}
 
     def due(contact: Contact) -> bool:
-        reached = every is not None and contact.t // every > (contact.t - contact.rounds) // every
+        reached = period is not None and contact.t // period > (contact.t - contact.rounds) // period
         return reached or contact.t in rounds
 
     return due
