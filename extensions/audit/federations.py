@@ -1,11 +1,9 @@
 """The federations of an audit: the world of its records, and many runs of one plan in it at once.
 
-In the world each candidate is in a run's training data by a coin of its own. Coins are independent, so that the one-run
-bound (Steinke et al. 2023) holds. Routes, initial model and the candidates' records are known to every attacker; who
-was in is not. All federations' models are one stack, and train in one batched computation; contacts are walked one by
-one, for the attacker looks at each. A test holds this walk to :func:`fedsmall.algorithm.daisy_chain.daisy_chain`,
-federation by federation. What it leaves out is the gate's look at single updates, which sets aside what no honest run
-holds.
+Each candidate is in a run's training data by a coin of its own, so that the one-run bound (Steinke et al. 2023) holds.
+Routes, initial model and the candidates' records are known to every attacker. All federations' models are one stack and
+train in one batched computation, contact by contact, for the attacker looks at each. Tests hold it to
+:func:`fedsmall.algorithm.daisy_chain.daisy_chain`; the norm check of single updates is left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,8 +39,7 @@ MOST_CANDIDATES = 64  # at a site; more tell nothing more and cost memory
 class World:
     """The sites' records: ``fixed`` ones are in every run, ``candidates`` in half of them.
 
-    ``expected`` is how many samples a site has on average in the scenario, ``mean`` in the world: alike where the
-    source has records to spare.
+    ``expected`` is how many samples a site has on average in the scenario, ``mean`` in the world.
     """
 
     plan: Plan
@@ -111,8 +108,7 @@ def world_of(plan: Plan, data_root: Path | None = None) -> World:
 def split(available: int, trained: int) -> tuple[int, int]:
     """How many of a site's samples are fixed, and how many candidates, so that it trains on ``trained`` on average.
 
-    At least one is fixed, for a site cannot train on nothing. Where there are none to spare, half are candidates, and
-    the site trains on fewer than it would.
+    At least one is fixed. Where there are none to spare, half are candidates, and the site trains on fewer.
     """
     spare = min(available - trained, MOST_CANDIDATES // 2, max(trained - 1, 1))
     if spare <= 0:
@@ -145,7 +141,7 @@ class Step(NamedTuple):
     """A contact of all federations: row r * travellers + k is traveller k of federation r, at site ``at[k]``.
 
     ``received`` are the models that came to the sites and ``sent`` those that left them; ``commons`` the common models
-    that an aggregation made of them, {name: (federations, ...)}, and empty where there was none.
+    that an aggregation made of them, {name: (federations, ...)}, else empty.
     """
 
     contact: Contact

@@ -1,6 +1,4 @@
-"""What an audit found: its record (a folder with ``audit.json`` and the scenario that was attacked), in sentences, on a
-terminal, and as a page.
-"""
+"""What an audit found: its record (``audit.json`` and the scenario), in sentences, on a terminal, and as a page."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -29,7 +27,7 @@ class Finding:
     """What one party can tell under one method.
 
     ``bound`` is the median over federations of the one-run lower bound on epsilon, ``highest`` the largest. ``read``
-    records of ``readable`` could be read whole; None where this party cannot try, or the model has no layer to read.
+    records of ``readable`` could be read whole; None where there is nothing to read.
     """
 
     method: str

@@ -1,21 +1,18 @@
 """Membership inference: from what an attacker sees of a patient in many runs, whether the patient was in the data.
 
-The attacker knows the recipe and can play runs of his own (shadow runs) in which he knows who was in. What he sees of a
-patient in a run is a row of numbers. Over the runs with the patient and those without, the rows are two clouds; the
-score of a new row is the logarithm of how much better the first cloud explains it (the likelihood ratio, LiRA). A
-patient's two clouds have one spread, his own as far as it is known, and the correlations are those of all patients, so
-that a handful of runs is enough: a linear discriminant.
+The attacker knows the recipe and plays shadow runs in which he knows who was in. What he sees of a patient in a run is
+a row of numbers; the score of a new row is its log likelihood ratio (LiRA) between the rows with the patient and those
+without. Both clouds have the patient's spread, as far as it is known, and the correlations of all patients, so that a
+handful of runs is enough: a linear discriminant. Half of the runs teach the scores of the other half, and the other way
+round.
 
-Half of the runs teach the scores of the other half, and the other way round: no score has seen its own run's coins.
+The lower bound on epsilon is from one run in which every candidate was in by the toss of a coin. Under (epsilon,
+delta)-differential privacy no guesser is right more often than a coin of bias e^epsilon / (e^epsilon + 1), but for
+delta; more right guesses refute the epsilon. The bound never proves a claim: a weak attacker finds nothing.
 
-From one run in which every candidate was in by the toss of a coin comes a lower bound on epsilon: an attacker guesses,
-for some of the candidates, whether they were in. Under (epsilon, delta)-differential privacy no guesser is right more
-often than a coin of bias e^epsilon / (e^epsilon + 1), but for delta; more right guesses than that refute the epsilon.
-The bound can refute a claim and never prove one: a weak attacker finds nothing.
-
-Sources: Carlini et al. 2022, "Membership inference attacks from first principles" (LiRA);
-the combination of many views by a linear discriminant is ours. Steinke, Nasr & Jagielski 2023, "Privacy auditing with
-one (1) training run", Theorem 5.2 and Appendix D.
+Sources: Carlini et al. 2022, "Membership inference attacks from first principles" (LiRA); the combination of many views
+by a linear discriminant is ours. Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training run", Theorem
+5.2 and Appendix D.
 """
 
 from dataclasses import dataclass
@@ -150,8 +147,8 @@ def leak(
 ) -> Leak:
     """AUC and shares of members found, with intervals by resampling runs and candidates (200 draws of both).
 
-    ``found`` and ``members`` are (runs, units); ``candidates`` (units,) numbers the candidate of each unit, where
-    several units are one candidate as different parties see it: they are drawn together.
+    ``scores`` and ``members`` are (runs, units); ``candidates`` (units,) numbers the candidate of each unit: units of
+    one candidate, as different parties see it, are drawn together.
     """
     runs, units = members.shape
     of_unit = np.arange(units) if candidates is None else np.unique(candidates, return_inverse=True)[1].ravel()
@@ -206,9 +203,8 @@ HIGHEST = 32.0  # an epsilon beyond all that is looked for
 def lower_bound(scores: np.ndarray, members: np.ndarray, guesses: int = GUESSES, delta: float = 0.0) -> float:
     """The epsilon that the guesses of one run refute at the 5% level; 0 where they refute none.
 
-    ``scores`` (candidates,) are above zero for "was in"; the ``guesses`` candidates with the largest magnitude are
-    guessed, the others left. They may depend on all that the attacker sees of the run, and not on ``members``
-    (candidates,) of bool, its coins.
+    ``scores`` (candidates,) are above zero for "was in"; the ``guesses`` of largest magnitude are guessed. They may
+    depend on all that the attacker sees, and not on ``members`` (candidates,) of bool, its coins.
     """
     taken = min(guesses, len(scores))
     sure = np.argsort(-np.abs(scores), kind="stable")[:taken]

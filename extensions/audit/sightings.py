@@ -1,7 +1,6 @@
-"""What there is to be seen of each candidate in many federations: raw numbers, before anybody's view of them.
+"""What is seen of each candidate in many federations: raw numbers, of which each party's view picks its own.
 
-An attacker judges the models that he holds on a candidate's record. Who holds which model follows from the routes,
-which are public: everything is written down once, and a view picks from it.
+An attacker judges the models that he holds on a candidate's record; who holds which follows from public routes.
 """
 
 from collections.abc import Callable, Iterator
@@ -100,8 +99,8 @@ SERVER = -1
 class Visit(NamedTuple):
     """A model that was sent at contact number ``place``, ``age`` - 1 contacts after ``site`` had sent it.
 
-    ``to`` is the site to which it went, or :data:`SERVER` for an average. ``sender`` is who had sent it to ``site``
-    and so knows from what it set out there, or :data:`SERVER` where it set out from the common model, known to all.
+    ``to`` is the site to which it went, or :data:`SERVER` for an average. ``sender`` is who had sent it to ``site`` and
+    so knows its state before, or :data:`SERVER` for the common model, known to all.
     """
 
     place: int
@@ -123,7 +122,7 @@ class Sightings:
 
     ``read`` (federations read, s, sites, patients): whose record stands in the update that his site sent;
     ``read_average`` (federations read, sites, patients): in the change of a common model; ``present`` alike: who was
-    there to be read. ``readable``: whether the model has a layer that sees whole records; else nothing was tried.
+    there to be read. ``readable``: whether the model has a layer that sees whole records.
     """
 
     members: np.ndarray

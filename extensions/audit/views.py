@@ -1,7 +1,7 @@
 """The parties of a federation, and what each of them has in hand of a candidate: features for the membership attack.
 
-Every feature is brought to mean 0 and spread 1 over the federations, candidate by candidate, which needs no knowledge
-of who was in. Those of one kind are summed, so that a few numbers stand for a run of hundreds of contacts.
+Every feature has mean 0 and spread 1 over the federations, candidate by candidate, without knowing who was in. Those of
+one kind are summed, so that a few numbers stand for a run of hundreds of contacts.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,8 +58,9 @@ class Case:
 
 
 class InHand(NamedTuple):
-    """What a party has: ``features`` (federations, units, features), the candidate of each unit, (units,), and of the
-    records that were there to be read how many were; None where this party cannot try.
+    """What a party has: ``features`` (federations, units, features) and the candidate of each unit, (units,).
+
+    ``read``: how many of the records that were there to be read were; None where this party cannot try.
     """
 
     features: np.ndarray

@@ -1,7 +1,4 @@
-"""Sites that grow trees, by xgboost or by counting for a common one, and a server that joins them.
-
-:mod:`fedsmall.entry_points` has what is asked of this module.
-"""
+"""Sites that grow trees, by xgboost or by counting for a common one, and a server that joins them."""
 
 import json
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The party that has the labels: encrypts gradients, reads sums, chooses splits, and keeps trees and leaves.
 
-What it is told: sums left of candidates whose columns it does not know, and which rows go left at those it chose.
-Source: Cheng et al. 2021, algorithms 1 and 2; for what differs in SecureBoost+, Chen et al. 2021.
+It learns sums left of candidates whose columns it does not know, and which rows go left at those it chose. Source:
+Cheng et al. 2021, algorithms 1 and 2; for what differs in SecureBoost+, Chen et al. 2021.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,9 @@ Choice = tuple[str, int, int]  # the party, and the place among its candidates; 
 
 @dataclass
 class Ground:
-    """What all trees of a forest are grown with: the active party's ``bins``, its key, and who else there is.
+    """What all trees of a forest are grown with: the active party's ``bins``, its key, and the other parties.
 
-    ``names`` are all parties', the active one's first; ``sums_read`` counts what it has decrypted of others' columns.
+    ``names`` are all parties', the active one's first; ``sums_read`` counts decrypted sums of others' columns.
     """
 
     names: tuple[str, ...]
@@ -45,7 +45,7 @@ class Ground:
 class ActiveParty(Party):
     """The party with labels: ``target`` (rows,) of its table, class numbers, or numbers where ``classes`` is 0.
 
-    Where it ``grows`` none, it has the trees of a forest that was grown before; what they say is :attr:`predicted`.
+    Where it ``grows`` none, it predicts with the trees of an earlier forest (:attr:`predicted`).
     """
 
     target: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -212,7 +212,7 @@ class ActiveParty(Party):
         return scores
 
     def scores(self, rows: np.ndarray) -> Talk[np.ndarray]:
-        """What the forest says of ``rows`` of those matched, (rows, outputs); parties say where their splits send them.
+        """What the forest says of ``rows`` of those matched, (rows, outputs).
 
         Level by level: a party is asked of a split for the rows alone that come to it.
         """
@@ -337,7 +337,7 @@ class Growing:
         return boosting.sum_bits(len(self.rows), bound * self.most)
 
     def _choose(self, open_nodes: list[int], level: int) -> Talk[dict[int, Choice]]:
-        """The best split of each node, where one gains enough; the first party in order where several are equal."""
+        """The best split of each node, where it gains enough; of equals the first party in order."""
         active, competitors = self.ground.names[0], self._competing(level)
         passives = [party for party in competitors if party != active]
         words = {"tree": self.tree, "nodes": [[node, self.parents[node]] for node in open_nodes]}
@@ -387,7 +387,6 @@ class Growing:
         return listed, Sums(g, h)
 
     def _split(self, choices: dict[int, Choice]) -> Talk[list[int]]:
-        """Have the chosen splits written down by their owners; returns the nodes below."""
         active, by_party = self.ground.names[0], dict[str, list[list[int]]]()
         for node, (party, place, _) in choices.items():
             if party != active:

@@ -1,7 +1,7 @@
-"""The parties of split columns: what each does, and the one that holds columns and no labels.
+"""The parties of split columns: what both do, and the passive one, without labels.
 
-A party keeps its table, finds the patients that all have, and answers messages. One that is killed goes on from its
-last :meth:`Party.state` once it is asked again what it was asked since, with what it had drawn by chance (``draw``).
+A party that is killed goes on from its last :meth:`Party.state` once it is asked again what it was asked since, with
+what it had drawn by chance (``draw``).
 """
 
 import secrets
@@ -63,11 +63,10 @@ class Clock:
 
 @dataclass
 class Party:
-    """A party with a table: matches identifiers, and says of the rows that all have which go left at its own splits.
+    """A party with a table: matches identifiers, and says which of the common rows go left at its own splits.
 
-    Knows of the others what messages hold, and nothing else. ``records`` are its splits, which never leave. ``parties``
-    are the names of all where others carry messages, that of the active party first: then it takes what parties say to
-    each other from them alone, in ``letters`` where there are any.
+    ``records`` are its splits, which never leave. ``parties`` are the names of all where others carry messages, the
+    active one first: then it takes parties' words from them alone, in ``letters`` where there are any.
     """
 
     name: str
@@ -192,7 +191,7 @@ class Party:
     def state(self) -> Message | None:
         """All that this party needs to go on from here, for its own disk; None where that is not at hand.
 
-        Then it is asked again what it was asked since the last state: the answers differ by chance, and are of no use.
+        What was asked since is asked again: the answers differ by chance, and are of no use.
         """
         if self.matched is None:
             return None
@@ -246,14 +245,13 @@ class _OpenTree:
 class PassiveParty(Party):
     """A party without labels: it adds gradients that it cannot read, and keeps where its splits lie.
 
-    What it is told: ciphertexts of gradients, anew for each tree; which rows are together at which node; which of its
-    own candidates were chosen. What it tells: sums under encryption, in an order of its own for each node, and which
-    rows go left at a split that was chosen. A tree is begun once, and a node of it asked about once: each further
-    answer would tell more of the order in its columns. Source: Cheng et al. 2021, algorithms 1 and 2.
+    It learns ciphertexts of gradients, anew for each tree; which rows are together at which node; which of its
+    candidates were chosen. It tells sums under encryption, in a new order for each node, and which rows go left at a
+    chosen split. A tree is begun once, and a node asked about once, or the order in its columns would leak. Source:
+    Cheng et al. 2021, algorithms 1 and 2.
 
     ``secret`` decides the order of its candidates; it is drawn unless given. With ``agreed`` one forest is grown, with
-    these settings, of at most ``most_trees``; else any. Where it ``grows`` none, it has the splits of one that was
-    grown before.
+    these settings, of at most ``most_trees``; else any. Where it ``grows`` none, it has an earlier forest's splits.
     """
 
     secret: int = field(default_factory=lambda: secrets.randbits(128))
@@ -369,7 +367,7 @@ class PassiveParty(Party):
         tree.asked |= set(nodes)
 
     def _add_level(self, tree: _OpenTree, nodes: Sequence[Sequence[int]]) -> None:
-        """Add up all nodes of a level; of two siblings the larger as a difference, where that is asked for."""
+        """Sums of all nodes of a level; of two siblings the larger as a difference, where that is asked for."""
         rows = {node: np.flatnonzero((tree.nodes == node) & tree.drawn) for node, _ in nodes}
         before, tree.histograms = tree.histograms, {}
         for node, parent in sorted(nodes, key=lambda pair: len(rows[pair[0]])):
@@ -396,7 +394,7 @@ class PassiveParty(Party):
         return [listed[k] for k in order], [below[k] for k in order]
 
     def _write_sums(self, sums: list[list["mpz"]]) -> Arrays:
-        """Sums as ciphertexts that nobody can tell from any others, several in one where that is asked for."""
+        """Sums rerandomised, so that nobody can tell them from others; several in one where that is asked for."""
         written, splits = {}, self._layout.splits
         for k in range(self._layout.chunks):
             with self.clock.at("packing"):

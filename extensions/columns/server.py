@@ -1,7 +1,7 @@
 """A run over split columns at real sites: prepared at the coordinator's desk, led by the server, written down.
 
 After every exchange the journal holds all that the next one is made of, so that a run which is started again asks the
-very same questions, under the same numbers, and sites give the answers that they have written down.
+same questions under the same numbers.
 """
 
 import itertools
@@ -131,9 +131,8 @@ class Traffic:
 def conduct(sheet: ColumnSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[str, Any], dict[str, int]]:
     """Wait for all sites, and lead the run from where its journal has it.
 
-    Returns what ``outcome.json`` is to hold, and what the log says at the end.
-    Raises PlanError, with every site's reason, where one refuses or is silent: no party of such a run can be done
-    without.
+    Returns what ``outcome.json`` is to hold, and what the log says at the end. Raises PlanError, with every site's
+    reason, where one refuses or is silent: such a run can do without none.
     """
     wait_for_sites(sheet, grid)
     journal, phases = FileJournal(folder / JOURNAL), _phases_of(sheet.columns)
@@ -231,7 +230,7 @@ def _note_progress(folder: Path, stage: Stage, sheet: ColumnSheet, traffic: Traf
 
 
 def write_run(folder: Path, outcome: Told) -> None:
-    """Write scenario, summary and page of a run into ``folder``, which holds its sheet and log; ``told`` came of it.
+    """Write scenario, summary and page of a run into ``folder``, which holds its sheet and log; ``outcome`` came of it.
 
     No party's part of the forest is here: each lies with its site.
     """

@@ -1,7 +1,6 @@
 """A site in a run over split columns: its party, kept between messages, whose every answer is written down.
 
-What is kept of a finished forest is a file in the run's folder; until then a notebook of what was asked, from which a
-station that was killed goes on.
+A finished forest is a file in the run's folder; until then a notebook, from which a killed station goes on.
 """
 
 import csv
@@ -46,9 +45,8 @@ DIGEST = 32
 class Notebook:
     """What a site was asked in one run, each question once, in the run's ``folder`` at the site.
 
-    A question has a number, and its answer is written down before it leaves. Asked again, the site says the same bytes;
-    asked otherwise under a number that is past, it refuses: who resumes a run again and again learns nothing twice. A
-    station that was killed takes up the last state of its party and asks it again what was asked since.
+    A numbered answer is written down before it leaves. Asked again, the site sends the same bytes; asked otherwise
+    under a past number, it refuses: who resumes a run again and again learns nothing twice.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,7 +86,7 @@ class Notebook:
         return answer[DIGEST:]
 
     def note(self, number: int, question: bytes, answer: bytes, state: bytes | None) -> None:
-        """Write down a question and its answer, and what was before it as far as ``state`` makes that needless.
+        """Write down a question and its answer, without what ``state`` makes needless.
 
         The answer comes last: until it is there, nothing was asked.
         """
@@ -132,7 +130,7 @@ class Correspondence:
     """The letters of one site in one run: bound to the run, its plan, the roll and the keys of all parties."""
 
     def __init__(self, desk: Desk, plan: ColumnPlan) -> None:
-        announced, roll = desk.announced()
+        announced, roll = desk.read_announced()
         keys = [
             [site, announcement.sealing, announcement.commitment] for site, announcement in sorted(announced.items())
         ]
@@ -283,6 +281,7 @@ class ColumnDesk:
 
 
 def _without_small_counts(reply: Message, policy: Policy) -> Message:
+    """A share of few patients is as good as their labels: the reply without it."""
     worth = reply.words.get("worth")
     if not worth or (policy.judge and worth["held_out"] >= policy.count_floor):
         return reply

@@ -217,7 +217,7 @@ class Desk:
 def state_of(home: Path, log: FollowedLog) -> tuple[str, str]:
     """A run's state in a word, and how far it is or why it ended.
 
-    It goes by the log: to try the lock of a run again and again would be in the way of the program that wants it.
+    By the log, for trying the run's lock would be in the way of the program that wants it.
     """
     at = _read_object(home / "progress.json")
     line = f"round {at['t']} of {at['rounds']}" if at else "nothing has been trained yet"

@@ -1,6 +1,6 @@
-"""What the coordinator's page is made of: three drawings as SVG, the page, and figures in Prometheus' text format.
+"""The coordinator's page, as one file: three drawings as SVG, tables, and figures in Prometheus' text format.
 
-The page is one file, rendered on the server, in which every word that came from a site is escaped.
+Every word that came from a site is escaped.
 """
 
 import math

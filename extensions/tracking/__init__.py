@@ -1,7 +1,6 @@
-"""Runs in the tools that people follow experiments with: each plan's settings, its metrics by round, and its model.
+"""Runs in TensorBoard or MLflow: each plan's settings, its metrics by round, and its model.
 
-``track = "tensorboard"`` or ``"mlflow"`` in a scenario. Both are optional, and are imported where they are asked for.
-What goes there is what the run's folder holds, without the names of anybody's files.
+``track = "tensorboard"`` or ``"mlflow"`` in a scenario; both packages are optional. No file names go there.
 """
 
 import json

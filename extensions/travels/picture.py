@@ -27,8 +27,7 @@ Point = tuple[float, float]
 class Beat(NamedTuple):
     """The times of one stop, in seconds: models ``train`` at their sites, ``leave``, and it is ``over``.
 
-    Those that become one are ``gathered`` and ``part`` again; of others the two are ``over``. What is skipped before
-    it begins at ``gap``.
+    Models that are averaged are ``gathered`` and ``part`` again. What is skipped before it begins at ``gap``.
     """
 
     gap: float

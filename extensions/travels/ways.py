@@ -22,8 +22,7 @@ BAD = (*MISSED, REPLACED)
 class Learnt:
     """``seen`` (models, sites) grows with every contact, as what counts in averages does in a run.
 
-    It decides as :class:`fedsmall.algorithm.travellers.Travellers`, but knows no numbers: that a model came to nothing
-    at a site it is told as an event.
+    As :class:`fedsmall.algorithm.travellers.Travellers`, from events in place of numbers.
     """
 
     def __init__(self, method: Method, models: int, sites: int) -> None:
@@ -70,10 +69,10 @@ Way = tuple[Contact, np.ndarray]  # a contact, and where each model trains for i
 class Stop(NamedTuple):
     """A contact: where each model trained for it, and what models have learnt from when it is over.
 
-    ``at`` (models,) are numbers of sites in the order of names. ``before``, ``trained`` and ``averaged`` (models,) are
-    the shares of all samples, or of all sites where samples were not counted, that each model has learnt from as it
-    comes, as it leaves, and after the average if there is one. ``sites`` and ``samples`` are means over the models as
-    they leave. ``skipped`` contacts before this one are not shown.
+    ``at`` (models,) are indices of sites in the order of names. ``before``, ``trained`` and ``averaged`` (models,) are
+    the shares of all samples (of all sites where samples were not counted) that each model has learnt from as it comes,
+    as it leaves, and after the average. ``sites`` and ``samples`` are means over models as they leave. ``skipped``
+    contacts before this one are not shown.
     """
 
     t: int
@@ -104,10 +103,9 @@ class Travels(NamedTuple):
 
 
 def travels(run: Run) -> Travels | None:
-    """The way of the models of the run's main method, or of another; None where no model went anywhere.
+    """The ways of the models of the run's main method, or of another; None where no model went anywhere.
 
-    The ways are those of the plan (:func:`fedsmall.travel.journey.journey`), by which engines and real sites go. An
-    update that a site did not give, or that was set aside, is an event of the run, and taught its model nothing.
+    They follow :func:`fedsmall.travel.journey.journey`; a missing or refused update taught its model nothing.
     """
     done = [plan_run for plan_run in run.done if plan_run.plan.method.moves]
     main = run.scenario.reference or reference_of([plan_run.plan.method for plan_run in run.done])
@@ -156,7 +154,7 @@ def travels_of(plan_run: PlanRun, names: tuple[str, ...], samples: tuple[int, ..
 def contacts_shown(actions: Sequence[Action]) -> list[int]:
     """The contacts that are shown, by number: the first ones up to a little beyond the first average.
 
-    Where that is late, those between the first and the last before it are left out.
+    Where that is late, those between are left out.
     """
     every = list(range(len(actions)))
     first = next((index for index, action in enumerate(actions) if action is Action.AGGREGATE), None)
