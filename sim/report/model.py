@@ -23,9 +23,9 @@ from fedsmall.evaluation.clinical import (
     Estimate,
     at_threshold,
     auc,
+    bootstrap_interval,
     mean_absolute_error,
     mean_error,
-    resampled,
     wilson,
 )
 from fedsmall.evaluation.metrics import kappa, label_metrics
@@ -591,7 +591,9 @@ def _worth(
 ) -> Worth:
     """A statistic of the first seed's predictions, and over the seeds; ``scale`` bounds it."""
     known = [value for value in (statistic(*arrays) for arrays in of_seeds) if np.isfinite(value)]
-    return Worth(name, resampled(statistic, *of_seeds[0]), interval(known, scale=scale) if len(known) > 1 else None)
+    return Worth(
+        name, bootstrap_interval(statistic, *of_seeds[0]), interval(known, scale=scale) if len(known) > 1 else None
+    )
 
 
 def _at_each_site(
@@ -601,5 +603,5 @@ def _at_each_site(
     for site, mask in _of_sites(sites):
         if mask.sum() >= LEAST:
             at_site = tuple(array[mask] for array in arrays)
-            of_sites.append((site, int(mask.sum()), [resampled(of, *at_site) for of in statistics]))
+            of_sites.append((site, int(mask.sum()), [bootstrap_interval(of, *at_site) for of in statistics]))
     return of_sites
