@@ -215,7 +215,7 @@ def test_a_folder_that_cannot_be_written_costs_no_model(tmp_path, capsys):
 
     log = AuditLog(tmp_path / "log.jsonl")
 
-    deployment._finished(broken, log, tmp_path, {})
+    deployment._finish_noting_faults(broken, log, tmp_path, {})
 
     assert [(e["event"], e["reason"]) for e in log.entries()] == [("unwritten", "no room for a page")]
     assert "RuntimeError" in capsys.readouterr().err
