@@ -116,6 +116,16 @@ class Method(Frozen):
         return self.permute_every is not None
 
     @property
+    def is_federated(self) -> bool:
+        """Whether models travel: no site trains alone, and no samples are pooled."""
+        return self.family == "federated"
+
+    @property
+    def is_central(self) -> bool:
+        """Whether one model is trained on the samples of all sites."""
+        return self.family == "central"
+
+    @property
     def moves(self) -> bool:
         """Whether models go to other sites than those that trained them, be it after an average."""
         return self.permutes or self.grouped or self.route == "cyclic"
@@ -123,12 +133,12 @@ class Method(Frozen):
     @property
     def hidden(self) -> bool:
         """Whether single models are kept from the server (:class:`~fedsmall.parts.Privacy`)."""
-        return self.family == "federated" and self.privacy is not None and self.privacy.hidden
+        return self.is_federated and self.privacy is not None and self.privacy.hidden
 
     @property
     def is_compressed(self) -> bool:
         """Whether what travels is not in full."""
-        return self.wire != "full" and self.family == "federated"
+        return self.wire != "full" and self.is_federated
 
     @property
     def top_share(self) -> float | None:
@@ -177,7 +187,7 @@ class Method(Frozen):
     def travelling(self, sites: int) -> int:
         """How many models travel among so many sites."""
         drawn = max(1, round(self.fraction * sites)) if self.models is None else min(self.models, sites)
-        return sites if self.family != "federated" else drawn
+        return sites if not self.is_federated else drawn
 
     def averaged(self, sites: int) -> int:
         """How many models become one at an average among so many sites; of regions, in the smallest."""

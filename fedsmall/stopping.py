@@ -58,7 +58,7 @@ def looks(plan: Plan) -> frozenset[int]:
     every, rounds = plan.evaluate_every, plan.rounds
     if plan.stop is None or every is None:
         return frozenset()
-    if plan.method.family != "federated":
+    if not plan.method.is_federated:
         return frozenset([*range(every, rounds, every), rounds])
     averages = [contact.t for contact in contacts_of(plan) if contact.action is Action.AGGREGATE]
     before = zip([0, *averages], averages, strict=False)

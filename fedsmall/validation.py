@@ -43,7 +43,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     check_distil(plan, task.loss)
     if is_patient_level(plan):
         check_patient_level(plan, _buffers(plan, task))
-    if method.family != "federated":
+    if not method.is_federated:
         return
     _check_parts(plan)
     check_hidden(plan, sites)

@@ -100,7 +100,7 @@ def conduct(grid: Grid, config: Mapping[str, Any], console: Console) -> Run:
 
 def run_one(grid: Grid, plan: Plan, federation: Federation, say: Tell) -> RunRecord:
     """Run one plan over all nodes; PlanError where the task has another number of sites."""
-    if plan.method.family == "central":
+    if plan.method.is_central:
         return run_plan(plan, federation, "cohort")  # no node holds all data
     sites, nodes = len(federation.names), len(list(grid.get_node_ids()))
     if sites != nodes:

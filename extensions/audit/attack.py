@@ -99,7 +99,7 @@ def why_left_out(plan: Plan) -> str:
     """Why a plan is not attacked; "" where it is."""
     method = plan.method
     reasons = {
-        POOLED: method.family == "central",
+        POOLED: method.is_central,
         SEVERAL: method.is_ensemble or bool(method.ema),
         OF_TREES: not method.trains_networks,
         CHANGED: plan.recipe.augment is not None,

@@ -59,7 +59,7 @@ def combiner_for(plan: Plan) -> Combiner:
 
 def note_of(method: Method) -> str:
     """That trees which one site has grown on its own patients leave it, where they do."""
-    shows_cuts = method.family == "federated" and method.boosting is not None and not method.boosting.histogram
+    shows_cuts = method.is_federated and method.boosting is not None and not method.boosting.histogram
     return OPEN if shows_cuts else ""
 
 
@@ -74,7 +74,7 @@ def check(plan: Plan, task: Task) -> None:
         raise PlanError(f"{label}, which take tables; a sample of {task.name!r} has shape {task.input_shape}.")
     if boosting.histogram and (method.aggregate_every != 1 or method.fraction < 1 or method.models is not None):
         raise PlanError(f"{label} by sums over all sites in every round: take aggregate_every = 1 and all sites.")
-    if not (boosting.histogram or method.aggregate_every == 1 or method.models == 1 or method.family != "federated"):
+    if not (boosting.histogram or method.aggregate_every == 1 or method.models == 1 or not method.is_federated):
         raise PlanError(
             f"{label}: either sites' trees are joined every round, aggregate_every = 1, or one forest travels."
         )
@@ -163,7 +163,7 @@ class Boosters(OneModelTrainer):
 
     def _grow(self, stack: Stack, row: int, site: int, t: int) -> None:
         own = self._samples[site]
-        if boosting_of(self.plan).histogram and self.plan.method.family == "federated":
+        if boosting_of(self.plan).histogram and self.plan.method.is_federated:
             model: Arrays = {name: tensor[row].numpy() for name, tensor in stack.state.items()}
             weight = np.ones(len(own)) if (weights := self._weights(own)) is None else weights
             counts = histograms.count(self.plan, self.task, model, own.x, own.y, weight, t)

@@ -183,7 +183,7 @@ def _layers(plan: Plan, train: tuple[Samples, ...], model: Arrays) -> list[str]:
     None where images are changed as they are trained on: what could be read is then no record that is known here.
     """
     widths = {samples.x[0].size for samples in train if len(samples)}
-    if plan.recipe.augment is not None or plan.method.family != "federated" or len(widths) != 1:
+    if plan.recipe.augment is not None or not plan.method.is_federated or len(widths) != 1:
         return []
     return layers_read(model, widths.pop())
 

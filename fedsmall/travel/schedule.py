@@ -160,7 +160,7 @@ def contacts_of(plan: Plan, in_pieces: bool = False) -> list[Contact]:
     ``in_pieces`` where models are evaluated between them, too.
     """
     contacts = cut_at_evaluations(schedule_for(plan).contacts(plan.rounds), piece_length(plan) if in_pieces else None)
-    alone = plan.method.family != "federated"
+    alone = not plan.method.is_federated
     return [contact._replace(action=Action.TRAIN) if alone else contact for contact in contacts]
 
 

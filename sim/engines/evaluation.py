@@ -88,10 +88,10 @@ class CentralEvaluator:
         """The evaluation after a moment: of the common model if there is one, and of what the sites have trained."""
         t, common, models = moment.contact.t, moment.common, moment.models()
         may_be_last = t == self.plan.rounds or self.plan.stop is not None
-        if may_be_last and (self.last.wanted or self.plan.method.family == "central"):
+        if may_be_last and (self.last.wanted or self.plan.method.is_central):
             rows = [{name: np.array(array[row]) for name, array in models.items()} for row in range(len(moment.sites))]
             self.last.own[t] = dict(zip(moment.sites, rows, strict=True))
-        if self.plan.method.family == "central":
+        if self.plan.method.is_central:
             return self._of_one(t, models)
         task = self.federation.task
         # on the way the sites' own models are judged by what a curve shows, at the end by all

@@ -65,7 +65,7 @@ def run_plan(
     check_engine(engine, options or ())
     plan = plan.with_model_of(len(federation.names))
     check_run(plan, federation)
-    trained_on = federation.pooled() if plan.method.family == "central" else federation
+    trained_on = federation.pooled() if plan.method.is_central else federation
     own = {"device": "cpu"} | (options or {})
     agreed = _agreed(plan, federation)
     last, visitors = LastRound(own_models), _visitors(agreed, trained_on)
@@ -126,7 +126,7 @@ class _Work:
     def exposed(self) -> "_Work":
         """The same, with somebody who counts the patients that can be read, where models leave sites at all."""
         method = self.plan.method
-        if method.family != "federated" or method.topology is not None or method.region_count > 1:
+        if not method.is_federated or method.topology is not None or method.region_count > 1:
             return self  # who sees what is counted for one server
         if not method.trains_networks:
             return self  # and for networks

@@ -188,7 +188,7 @@ class Judging:
             return Question(t, {}, True)
         if moment.common is not None:
             return Question(t, dict.fromkeys(sites, moment.common), True)
-        return Question(t, {} if self.plan.method.family == "federated" else _rows(moment), True)
+        return Question(t, {} if self.plan.method.is_federated else _rows(moment), True)
 
 
 def evaluator_for(
