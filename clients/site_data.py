@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from flwr.app import Context
 
+from fedsmall.data.federation import Federation, Samples, Task, task_at
 from fedsmall.errors import DataError
-from fedsmall.federation import Federation, Samples, Task, task_at
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.tasks import build_federation
+from fedsmall.planning.tasks import build_federation
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ class Validation(Frozen):
 
 
 class EarlyStop(Frozen):
-    """When a run ends before its last round, and which model it keeps (:mod:`fedsmall.stopping`).
+    """When a run ends before its last round, and which model it keeps (:mod:`fedsmall.evaluation.stopping`).
 
     It ends after ``patience`` evaluations without a lower loss on training samples that no model was trained on, and
     what comes out is what there was at the lowest. Those samples are the share ``hold_out`` of each site's own, which

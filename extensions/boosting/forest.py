@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsmall.federation import Task
+from fedsmall.data.federation import Task
 from fedsmall.parts import Boosting
 from fedsmall.plan import Method, Plan
 

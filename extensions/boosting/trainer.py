@@ -13,6 +13,7 @@ import torch
 
 from fedsmall.aggregation.combiners import Combiner, Updates, check_enough
 from fedsmall.aggregation.sums import whole_sum
+from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.extensions.boosting import histograms
@@ -28,7 +29,6 @@ from fedsmall.extensions.boosting.forest import (
     plan_among,
     tree_rounds,
 )
-from fedsmall.federation import Samples, Task
 from fedsmall.parts import Boosting
 from fedsmall.plan import Method, Plan
 from fedsmall.training.stack import Stack, Tensors

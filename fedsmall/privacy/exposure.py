@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.federation import Samples
+from fedsmall.data.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import WITHIN, distances, layers_read, padded
 from fedsmall.travel.journey import journey

@@ -11,7 +11,7 @@ import torch
 
 from fedsmall.codec.known import Known
 from fedsmall.codec.parcels import Parcel
-from fedsmall.federation import Task
+from fedsmall.data.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.training.device import check_room
 from fedsmall.training.optimizers import OPTIMIZERS

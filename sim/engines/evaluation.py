@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import expit
 
 from fedsmall.clients.site_data import site_in
+from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.data.outcomes import survival_of
 from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.clinical import thresholds_of
@@ -16,10 +17,9 @@ from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
 from fedsmall.evaluation.outputs import answer, probabilities
 from fedsmall.evaluation.outputs import spread as members_spread
 from fedsmall.evaluation.site_sums import by_folds, metric_sums
-from fedsmall.federation import Federation, Samples, Task
+from fedsmall.evaluation.stopping import shapes_told
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.stopping import shapes_told
 from fedsmall.strategies.server.judging import Answer, Answers, Question, spread
 from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.training.in_folds import folds_of_samples

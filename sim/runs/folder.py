@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from safetensors.numpy import load_file, save
 
+from fedsmall.data.federation import Federation, Samples
 from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import chosen_threshold
-from fedsmall.federation import Federation, Samples
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, visitors_of
 from fedsmall.package.store import WEIGHTS, Stored

@@ -4,7 +4,7 @@ import pytest
 
 from fedsmall.audit_log import digest_of
 from fedsmall.parts import Recipe
-from fedsmall.run_sheet import SITES
+from fedsmall.planning.run_sheet import SITES
 from fedsmall.sealing.waybills import seed_of
 from fedsmall.wire import LEAVES, ROUNDS
 from tests.attacks.world import World

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from fedsmall.clients.telling import told_classes
+from fedsmall.data.federation import Task
 from fedsmall.data.raw_site import RawSite, agreed_weights, class_sums, with_weights
 from fedsmall.data.sources.pool import Part
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Samples, Task
 from fedsmall.methods import method
 from fedsmall.models.own_models import SHARED_PART, is_shared, kind_of
 from fedsmall.models.registry import initial_model

@@ -9,10 +9,10 @@ import pytest
 from fedsmall.audit_log import AuditLog
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.errors import PlanError
-from fedsmall.run_sheet import CLASSES, RUN, SITES, SUMS, TELL
+from fedsmall.planning.run_sheet import CLASSES, RUN, SITES, SUMS, TELL
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.consortium import log_check
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.tasks import build_federation
 from fedsmall.wire import PLAN
 from tests.sim.consortium.desk import NAMES, Desk, plan_of
 

@@ -6,10 +6,10 @@ from fedsmall.models.own_models import SHARED_PART, has_own_models
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.evaluation import CentralEvaluator, LocalJudges
 from fedsmall.strategies.server.judging import Judging
 from fedsmall.strategies.server.run_loop import Outcome, run_rounds
-from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from tests.fedsmall.training.test_augmentation import image_plan
 from tests.sim.engines import test_groups, test_outcomes

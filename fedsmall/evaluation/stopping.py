@@ -10,9 +10,9 @@ Source: Prechelt 1998, "Early stopping - but when?", the class UP_s, with a mode
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from fedsmall.data.federation import Federation, Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.site_sums import add_sums, sum_shapes
-from fedsmall.federation import Federation, Task
 from fedsmall.plan import Plan
 from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.wire import Arrays
