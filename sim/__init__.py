@@ -7,7 +7,6 @@ __all__ = ["Result", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """``run`` and ``Result``, imported when they are first asked for: the command line starts without torch."""
     if name in __all__:
         return getattr(import_module(f"{__name__}.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

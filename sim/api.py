@@ -109,10 +109,10 @@ class Result:
 
     @property
     def model(self) -> "Module":
-        """The common model of the run's main method (see :meth:`table`) with its first seed, in eval mode.
+        """The common model of the main method (see :meth:`table`) with its first seed, in eval mode.
 
-        It takes samples as the sites saw them: features at mean 0 and spread 1 over the federation. :meth:`predict`
-        takes rows as they are.
+        It takes samples as the sites saw them, at mean 0 and spread 1 over the federation; :meth:`predict` takes rows
+        as they are.
         """
         for one in sorted(self.run.done, key=lambda one: one.label != self.run.reference):
             if self.run.model_of(one) is not None:
@@ -191,7 +191,6 @@ class Result:
         return table_of(table(self.run)) + drawn + words if self.run.done else words
 
     def _repr_png_(self) -> bytes | None:
-        """The figure for what shows no HTML, as a notebook that is printed."""
         return _png(self.figure("overview")) if self.run.done else None
 
 
@@ -211,11 +210,11 @@ def run(
 
     ``sites`` gives every site's samples and labels by its name, (x, y): x is a pandas table, of shape (samples,
     features), or images. Columns of tables are found by their names, and prepared as those of a CSV are; an array's
-    have none, and stand in one order at all sites. (x, time, event) is survival, and y of more than 20 different
-    numbers that are not whole is a number to predict; any other y, and what ``task`` says to be a ``label``, are
-    classes (:func:`fedsmall.planning.tasks.federation_from_arrays`). ``test`` is a common test set, without which each
-    site holds a quarter back. ``settings`` are the keys of a scenario (``rounds``, ``seeds``, ``recipe``, ...); with a
-    ``task`` among them neither scenario nor ``sites`` are needed, ``sites`` may be a number, and ``csv`` in it may be a
+    stand in one order at all sites. (x, time, event) is survival, y of more than 20 different numbers that are not
+    whole is regression; any other y, and what ``task`` says to be a ``label``, are classes
+    (:func:`fedsmall.planning.tasks.federation_from_arrays`). ``test`` is a common test set, without which each site holds a
+    quarter back. ``settings`` are the keys of a scenario (``rounds``, ``seeds``, ``recipe``, ...); with a ``task``
+    among them neither scenario nor ``sites`` are needed, ``sites`` may be a number, and ``csv`` in it may be a
     pandas table, or one for each site by its name. With ``out`` a folder is written as on the command line.
 
     Raises PlanError or DataError, before anything trains, for what cannot be run.
@@ -264,7 +263,7 @@ def module(run: Run, one: PlanRun) -> "Module":
 def _asked(
     scenario: Any, sites: Any, test: Any, methods: Sequence[str | Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> tuple[Scenario, Build | None]:
-    """The scenario that is meant, and what builds its data where that is given in Python."""
+    """The scenario, and what builds its data where that is given in Python."""
     named = [{"name": each} if isinstance(each, str) else dict(each) for each in methods]
     if isinstance(sites, int):
         sites, settings = None, {**settings, "sites": sites}
@@ -280,7 +279,7 @@ def _asked(
 
 
 def _with_tables(settings: Mapping[str, Any]) -> tuple[Scenario, Build | None]:
-    """The scenario of these keys, whose task may hold pandas tables in place of the name of a file."""
+    """The scenario of these keys, whose task may hold pandas tables in place of a file's name."""
     task = settings.get("task")
     given = task.get("csv") if isinstance(task, Mapping) else None
     if given is None or isinstance(given, str | Path):

@@ -1,8 +1,7 @@
 """The ServerApp of ``flwr run .``: a scenario over the SuperNodes that are there, with a run's folder at its end.
 
-Flower's clients make the sites' data themselves, by the plan and their partition number; so the common test set is here
-too, as in any simulation, and models are judged on it. Real hospitals have
-:mod:`fedsmall.strategies.server.deployment`.
+Flower's clients make the sites' data themselves, by the plan and their partition number; so the common test set is
+here too, and models are evaluated on it. Real hospitals have :mod:`fedsmall.strategies.server.deployment`.
 """
 
 import logging
@@ -134,7 +133,7 @@ def _worth(metrics: Mapping[str, float]) -> str:
 def scenario_of(config: Mapping[str, Any], sites: int) -> Scenario:
     """The scenario that the config names, or that its flat keys describe, for so many sites.
 
-    Raises PlanError where it makes no sense.
+    Raises PlanError for a scenario that cannot be run.
     """
     if config["scenario"]:
         asked = load(find(Path(str(config["scenario"]))))

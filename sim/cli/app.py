@@ -141,7 +141,7 @@ def stop(message: str, code: int) -> int:
 
 
 def _of_the_system(error: OSError) -> str:
-    """One line for a path that is not there or not ours, or a full disk; whatever else it is, is raised again."""
+    """One line for a missing or forbidden path or a full disk; any other error is raised again."""
     if error.errno in FULL:
         return str(error) if error.filename is None else f"the disk is full: {error.filename}"
     if error.errno == errno.EROFS:

@@ -8,9 +8,9 @@ from fedsmall.entry_points import extensions, load_extension
 
 
 class Entry(NamedTuple):
-    """A command: ``place`` is ".module:name" of a function in this folder, or of a Typer app for a group.
+    """A command: ``place`` is ".module:name" of a function or a Typer app in this folder.
 
-    What is in :data:`REPOSITORY` has its place in full, and an extension's is "fedsmall.commands:name".
+    In :data:`REPOSITORY` it is the full name, and an extension's is "fedsmall.commands:name".
     """
 
     place: str

@@ -70,7 +70,7 @@ def start(
 
 
 class _Place(NamedTuple):
-    """Where a run is started: at the one server that there is, at that of a region, or above the regions."""
+    """The server at which a run is started: the only one, a region's, or the one above the regions."""
 
     folder: Path
     chosen: list[str]
@@ -230,7 +230,6 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
 
 
 def _page(home: Path) -> Path:
-    """The report of a finished run, made anew."""
     from fedsmall.sim.cli.options import complete_folder
     from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.folder import read

@@ -47,9 +47,9 @@ def say_roll(roll: Mapping[str, str]) -> None:
 
 
 def complete_folder(folder: Path) -> Path:
-    """The folder of a run that a command is given; one over real sites is first made what a simulation's is.
+    """The folder of a run; one over real sites gets the files of a simulation's first.
 
-    PlanError where it is of a run over real sites that is not finished.
+    PlanError where a run over real sites is not finished.
     """
     if (folder / "sheet.json").is_file() and not (folder / "run.json").is_file():
         from fedsmall.sim.consortium.finished import complete  # brings torch, which the others do without

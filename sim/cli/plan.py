@@ -22,7 +22,7 @@ PLAIN, NUMBER = 4, 8  # bytes of a number as it is, and in the fixed point of a 
 
 
 def _say_together(asked: bool) -> None:
-    """Print what each feature of a plan does not go with, and end."""
+    """Print what each feature of a plan does not go with, and exit."""
     if asked:
         for name, others in refused_partners().items():
             console.print(f"{name}: not with {', '.join(others)}" if others else f"{name}: with all", markup=False)
@@ -104,11 +104,11 @@ def _table(advice: Advice) -> Table:
 
 
 def _privacy(advice: Advice, epsilon: float) -> str:
-    """Whether privacy for each patient at ``epsilon`` is worth it, and why, in one line.
+    """One line on whether privacy for each patient at ``epsilon`` is worth it.
 
-    The noise in a step's gradient is noise * clip / lot in every number. For given steps and delta the noise grows with
-    lot / (samples * epsilon), so what counts is samples * epsilon, whatever the lot. Not a theorem: where the limit
-    lies was measured (docs/methods.md), on models of a few hundred to some thousand numbers.
+    A step's gradient gets noise * clip / lot in every number. For given steps and delta the noise grows with
+    lot / (samples * epsilon), so samples * epsilon decides, whatever the lot. The limit was measured
+    (docs/methods.md), on models of a few hundred to some thousand numbers.
     """
     enough, samples, sites = ceil(PATIENTS_EPSILON / epsilon), advice.samples_per_site, advice.sites
     asked = f"Privacy for each patient at epsilon {epsilon:g} takes about {enough} patients a site"
@@ -122,7 +122,6 @@ def _privacy(advice: Advice, epsilon: float) -> str:
 
 
 def _hidden(advice: Advice, parameters: int | None) -> str:
-    """What sealed hops and secure sums cost, a line each."""
     sites, sealed = (
         advice.sites,
         f"Sealed hops (privacy = {{sealed = true}}) cost about {SEAL} bytes each and no exchange.",

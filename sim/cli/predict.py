@@ -112,7 +112,7 @@ def packages(
 
 
 def _who(stored: list[Any]) -> str:
-    """In one line whose answers these are."""
+    """One line that names the models that answer."""
     package = stored[0].package
     seeds = ", ".join(dict.fromkeys(str(one.package.seed) for one in stored))
     whose = f", the model of {package.whose}"
@@ -125,7 +125,6 @@ def _who(stored: list[Any]) -> str:
 
 
 def _table(stored: list[Any], answers: Any, column: str | None) -> tuple[list[str], list[dict[str, Any]]]:
-    """The columns and rows of what is written."""
     package, rows = stored[0].package, answers.rows
     first = column or ("image" if package.preparation.form.kind == "images" and rows.names[0] != "1" else "row")
     names = rows.names if column is None else _named(rows.table, column)
@@ -148,7 +147,7 @@ def _table(stored: list[Any], answers: Any, column: str | None) -> tuple[list[st
 
 
 def _curves(package: Any, survival: Any) -> list[dict[str, str]]:
-    """The mean time without the event up to the last cut, and the probability of coming through each."""
+    """The mean time without the event up to the last cut, and the survival probability at each cut."""
     import numpy as np
 
     from fedsmall.evaluation.survival import mean_time

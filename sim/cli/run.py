@@ -207,6 +207,5 @@ def scenarios() -> None:
 
 
 def _first_line(place: str) -> str:
-    """The first line of the documentation of "module:function"."""
     module, _, name = place.partition(":")
     return str(getattr(import_module(module), name).__doc__).partition("\n")[0]

@@ -337,7 +337,7 @@ def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
 
 
 def _opened(kit: Path) -> AbstractContextManager[None]:
-    """Within it, what the site keeps is read by the key that its policy names, where it names one."""
+    """Within it, the site's files are decrypted by the key that its policy names, if any."""
     from fedsmall.clients.shelf import sealed_by
 
     return sealed_by(policy_of(kit).rest_key)

@@ -111,7 +111,7 @@ def _searched(variant: str, scenario: "Scenario", tried: Sequence[float], metric
 
 
 def _finish(path: Path, write_to: Path | None, scenario: "Scenario", tries: "list[Try]", whole: "Grid | None") -> None:
-    """Print what is taken and where the search lies; write the scenario with it, where that is asked for."""
+    """Print the choice and where the search lies; write the scenario with it to ``write_to``."""
     from fedsmall.sim.runs.files import write
     from fedsmall.sim.runs.scenario import as_toml
     from fedsmall.sim.tuning.search import choose, with_rates
@@ -133,7 +133,6 @@ def _draw(
     folder: Path,
     searched: str,
 ) -> None:
-    """A figure in ``folder`` for every variant of what is ``searched``."""
     from fedsmall.sim.report.figures import save
     from fedsmall.sim.tuning.figure import sensitivity
     from fedsmall.sim.tuning.search import choose

@@ -1,12 +1,11 @@
 """How a site dials the server before it starts anything, and whether the server would let it in.
 
-Flower's programs would say no more than that they failed, and only in their own log. So the site dials once as they
-will, activates its node, and lets go of it again: its clock, its key and its admission are asked first.
+Flower's programs only log that they failed. So the site activates its node once and lets go of it again: clock, key
+and admission are checked first.
 
-It dials through the proxy that the environment names, or directly. ``HTTPS_PROXY`` (or ``https_proxy``, ``ALL_PROXY``)
-is a proxy that is asked to CONNECT, ``NO_PROXY`` what is dialled without it; on macOS and Windows the system's settings
-count too. So do they for the site's programs, whose client is the same. TLS is between the site and the gate: a proxy
-sees the server's name, and how much and when.
+It dials through the proxy that the environment names (``HTTPS_PROXY``, ``https_proxy`` or ``ALL_PROXY``, asked to
+CONNECT; ``NO_PROXY`` is dialled directly; on macOS and Windows also the system's settings), as the site's programs do.
+TLS is between the site and the gate: a proxy sees the server's name, and how much and when.
 """
 
 import ssl
@@ -27,9 +26,9 @@ UNSEEN_S = 0.5  # the server tells whole seconds
 
 
 class Dialled(NamedTuple):
-    """What a first answer tells: days that are left of the server's certificate, and its clock (None: not told).
+    """The first answer: days left of the server's certificate, and the server's clock (None: not told).
 
-    ``ahead_s`` are the seconds by which this machine's clock is ahead of the server's; negative: behind.
+    ``ahead_s``: seconds by which this machine's clock is ahead of the server's.
     """
 
     days: int
@@ -47,7 +46,7 @@ def proxy_of(address: str) -> str:
 
 
 def check_server(address: str, authority: Path) -> int:
-    """Dial the server once, as the site's programs will, and return the days that are left of its certificate.
+    """Dial the server once and return the days that are left of its certificate.
 
     Raises ValueError that says what is wrong.
     """
@@ -88,7 +87,7 @@ def _explained(error: httpx.HTTPError, address: str) -> str:
 
 
 def _system_error(error: BaseException | None) -> OSError | None:
-    """What the system or TLS said, under what httpx made of it."""
+    """The system's or TLS's error under httpx's."""
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error
@@ -117,8 +116,8 @@ def check_clock(ahead: float) -> None:
 def check_admission(address: str, authority: Path, key: Path, note: Path, expires: str) -> str:
     """Activate the site's node once and let go of it; one line that says that the site is let in.
 
-    ``note`` keeps Flower's number of the node: a SuperNode that was killed counts as connected for a minute, and only
-    by its number can it be told from one that is not admitted. Raises ValueError where the site is not let in.
+    ``note`` keeps Flower's number of the node: a SuperNode that was killed counts as connected for a minute, which only
+    the number tells from one that is not admitted. Raises ValueError where the site is not let in.
     """
     ahead = clock_ahead(address, authority)
     check_clock(ahead)

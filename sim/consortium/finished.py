@@ -1,8 +1,8 @@
-"""The folder of a run over real sites, once it is finished, made what a simulation's is.
+"""The folder of a finished run over real sites, completed with the files of a simulation's.
 
-Beside its own files (:mod:`fedsmall.strategies.server.deployment`) it gets those of :mod:`fedsmall.sim.runs.folder`:
-scenario, plans, summary, rounds, packages. What a simulation knows and a coordinator does not is left out: what models
-say of single samples, how many of each class a site trains on, the sites' own models.
+To its own files (:mod:`fedsmall.strategies.server.deployment`) it adds those of :mod:`fedsmall.sim.runs.folder`:
+scenario, plans, summary, rounds, packages; but no predictions of single samples, class counts or sites' own models,
+which a coordinator does not know.
 """
 
 import json
@@ -76,21 +76,20 @@ def write_run(folder: Path, told: Told) -> Run:
 
 
 def _judged(shown: dict[str, Any], last: Told) -> dict[str, Any]:
-    """What a page needs of sums; where nobody knows single sites', of how many these are, and of none alone."""
+    """The sums that a page needs; where single sites' are hidden, the totals and the number of sites."""
     if TOGETHER not in last:
         return shown
     return {"sites": {}, "together": {**shown["together"], "sites": last[TOGETHER][TELLING]}, "hidden": True}
 
 
 def _write_whole(folder: Path, record: RunRecord) -> None:
-    """The run's model with what is frozen of it, which no site has sent: the file then fits the network as it is."""
+    """Write the run's model with its frozen part, which no site has sent."""
     path = folder / MODEL_FILE
     if record.model is not None and record.model.keys() != load(path.read_bytes()).keys():
         write(path, save(record.model))
 
 
 def _judged_last(told: Told) -> Told:
-    """The evaluation of the model that the run ends with."""
     every = told["evaluations"] or [{}]
     return next((each for each in every if told.get("chosen") and each["t"] == told["chosen"]), every[-1])
 
@@ -107,9 +106,9 @@ def complete(folder: Path) -> None:
 
 
 def _pooled(evaluation: Evaluation, task: Task | None) -> Evaluation:
-    """The evaluation by the sums of all sites together, where all that judged have told them.
+    """The evaluation by the sums of all sites, once all that evaluated have told them.
 
-    Until then the common model's metrics are means of the sites' own, which an AUC of all patients is not.
+    Until then the common model's metrics are means of the sites' own, which is not the AUC of all patients.
     """
     said = {site: told["sums"] for site, told in evaluation.told.items() if "sums" in told}
     judged = {TOGETHER} if TOGETHER in said else set(evaluation.extra.get("held_out", {}))
@@ -121,7 +120,7 @@ def _pooled(evaluation: Evaluation, task: Task | None) -> Evaluation:
 
 
 def _held_out(sums: Arrays) -> np.ndarray:
-    """The classes of the patients of whom sums were told, (samples,), in no order; none where numbers are predicted."""
+    """The classes of the patients in the sums, (samples,), in no order; empty for regression."""
     if CALLED not in sums:
         return np.zeros(0, dtype=np.int64)
     counts = sums[CALLED].sum(axis=1).astype(np.int64)
@@ -129,7 +128,7 @@ def _held_out(sums: Arrays) -> np.ndarray:
 
 
 def _metric(plan: Plan, task: Task, y: np.ndarray) -> str:
-    """What the run is judged by: as a simulation chooses it, by the held-out patients in place of those trained on."""
+    """The run's metric, chosen as in a simulation, but by the held-out patients' classes."""
     if plan.metric is not None:
         return known_metric(plan.metric, task.loss)
     return default_metric([y], task)
@@ -165,7 +164,7 @@ def _record(
 
 
 def _promise(plan: Plan, told: Told) -> dict[str, float]:
-    """What the run's ledger says; for patients the epsilon that every site keeps to, where the plan names it."""
+    """What the run's ledger says; for patients the epsilon of the plan, which every site keeps to."""
     privacy = plan.method.privacy
     if privacy is not None and is_patient_level(plan) and privacy.epsilon is not None:
         return {"epsilon_least": privacy.epsilon, "epsilon": privacy.epsilon, "delta": privacy.delta}
@@ -173,7 +172,7 @@ def _promise(plan: Plan, told: Told) -> dict[str, float]:
 
 
 def _preparation(folder: Path, told: Told) -> Preparation | None:
-    """What rows go through, as the sites said; None where they did not say one thing, or were never scaled alike."""
+    """The preparation that the sites told; None where they differ, or were never scaled alike."""
     try:
         prepared = Preparation.model_validate(told.get("rows"))
     except ValidationError:
@@ -209,7 +208,7 @@ def _about(sheet: RunSheet, told: Told, log: RunLog, last: Told) -> dict[str, An
 
 
 def _real(sheet: RunSheet, told: Told, log: RunLog, last: Told) -> dict[str, Any]:
-    """What only a run over real sites has: of each site, and of each contact."""
+    """What only a run over real sites has: facts of each site and of each contact."""
     samples = told.get("samples", {})
     sites = {
         name: {

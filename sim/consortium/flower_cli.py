@@ -73,7 +73,7 @@ def write_connection(home: Path, address: str, certificate: Path) -> None:
 def call(
     home: Path, *arguments: str, say: Callable[[str], None] | None = None, timeout_s: float = SAY_S
 ) -> dict[str, Any]:
-    """Run a ``flwr`` command with ``--format json`` and return its answer; ``say`` is told the command first.
+    """Run a ``flwr`` command with ``--format json`` and return its answer; ``say`` gets the command first.
 
     Raises RuntimeError with Flower's own words where it failed.
     """
@@ -134,7 +134,7 @@ def port_is_free(host: str, port: int) -> bool:
 
 
 def _superlink(home: Path) -> list[str]:
-    """The host that Flower's ``config.toml`` names, where there is one."""
+    """The host in Flower's ``config.toml``, if there is one."""
     try:
         told = tomllib.loads((home / "config.toml").read_text())["superlink"][CONNECTION]["address"]
     except (OSError, LookupError):

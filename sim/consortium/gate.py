@@ -4,9 +4,9 @@ Open-source Flower has no user accounts, and one port serves the sites (``/v1/fl
 (``/v1/control/``) and the ServerApp (``/v1/runtime/``): whoever reaches it can run code at every hospital. So the
 SuperLink listens on the loopback alone, and the public port passes the ten calls that a registered site makes.
 
-A call costs the SuperLink milliseconds, whether it is refused there or not, so the gate counts calls first: by the key
-that a call names where that is an admitted site's, else by its address and over all addresses together. Sites behind
-one address do not share what a site may ask.
+A call costs the SuperLink milliseconds even where it is refused, so the gate limits the rate first: by the key in the
+call where that is an admitted site's, else by address and over all addresses. Sites behind one address do not share
+a limit.
 """
 
 import base64
@@ -116,7 +116,7 @@ def configuration(record: Consortium, folder: Path, *, upstream: str | None = No
 
 
 def _worker(folder: Path) -> str:
-    """As whom nginx works that root has started: as nobody it could not write here what is larger than its buffers."""
+    """The user of nginx's workers under root: as nobody they could not write here what exceeds the buffers."""
     if os.geteuid() != 0:
         return ""
     owner = folder.stat()
@@ -127,7 +127,7 @@ def _worker(folder: Path) -> str:
 
 
 def _zones() -> list[str]:
-    """Where calls and lines are counted: by the variable of that name, which is empty where it does not count."""
+    """The zones of nginx's limits; an empty variable is not counted."""
     rates = [f"limit_req_zone ${who} zone={who}:10m rate={rate}r/s;" for who, (rate, _) in LIMITS.items()]
     return rates + [f"limit_conn_zone ${who} zone={who}_lines:10m;" for who in LIMITS]
 
@@ -141,7 +141,7 @@ def _limits() -> list[str]:
 def _admitted(record: Consortium, folder: Path) -> Mapping[str, str]:
     """The public keys of admitted sites, by name, as Flower's programs send them in a header.
 
-    A site whose key is not in ``folder`` counts as a stranger, which makes it slow.
+    A site whose key is not in ``folder`` counts as a stranger and is slowed down.
     """
     paths = {
         name: folder / "sites" / f"{name}.pub"

@@ -1,9 +1,8 @@
-"""The server's keeper: lets go of sites whose admission expires, and puts back what a killed SuperLink forgot.
+"""The server's keeper: lets go of sites whose admission expires, and restores what a killed SuperLink forgot.
 
-A SuperLink keeps its state in memory unless the server is ``durable``. Nothing is lost with it: the run's truth is its
-own journal, and the sites' keys are in the consortium's folder. So when the SuperLink has started again, the sites are
-registered anew, and every run that it conducted is resumed, to the same bits. So it is when the whole server was
-stopped, or its machine, and is started again, be it durable: no ServerApp outlives that.
+A SuperLink keeps its state in memory unless the server is ``durable``; the run's journal and the sites' keys are on
+disk. After a restart the sites are registered anew, and every run is resumed, to the same bits. Runs are resumed on a
+durable server too: no ServerApp outlives a restart.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Keys and certificates of a consortium: a private authority, the server's certificate, and a key pair per site.
 
-Node keys are NIST P-384 in the OpenSSH form, which Flower's SuperNode authentication takes. A private key is written
-once, readable by its owner alone, and never overwritten.
+Node keys are NIST P-384 in the OpenSSH form, for Flower's SuperNode authentication. A private key is written once,
+readable by its owner alone, and never overwritten.
 """
 
 import base64
@@ -54,7 +54,7 @@ def new_authority(folder: Path, name: str, days: int) -> None:
 def new_server_certificate(authority: Path, folder: Path, hosts: Sequence[str], days: int) -> None:
     """Make ``folder/server.key`` (0600) and ``folder/server.crt``, signed by the authority, for all ``hosts``.
 
-    The loopback names are always among them: the gate speaks to the SuperLink there. An existing pair is replaced.
+    The loopback, where the gate speaks to the SuperLink, is added. An existing pair is replaced.
     """
     ca_key = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
     ca = load_certificate(authority / "ca.crt")
@@ -78,9 +78,9 @@ def new_server_certificate(authority: Path, folder: Path, hosts: Sequence[str], 
 
 
 def new_identity(path: Path) -> None:
-    """Make the identity with which a site's letters are signed, in a file (0600) that its station alone reads.
+    """Make the identity (a file, 0600) with which a site's letters are signed.
 
-    Raises FileExistsError where there is one already: what other sites know it by would change.
+    Raises FileExistsError where there is one already: other sites know the site by it.
     """
     write_private(path, secrets.token_bytes(32))
 
@@ -101,7 +101,7 @@ def read_identity(public: Path) -> str | None:
 def new_site_key(path: Path) -> str:
     """Make a site's key pair, ``path`` (0600) and ``path.pub``, and return the public half's fingerprint.
 
-    Raises FileExistsError where there is a key already: a site that changes its key must be registered anew.
+    Raises FileExistsError where there is one already: a new key must be registered anew.
     """
     key = ec.generate_private_key(ec.SECP384R1())
     form = serialization.PrivateFormat.OpenSSH

@@ -1,7 +1,7 @@
-"""Whether the logs of a run's two ends are those that were written: each by itself, and each held against the others.
+"""Whether the logs of a run's two ends are as they were written: each by itself, and each against the others.
 
-Whoever wants to hide a line must cut or rewrite every end that tells of it: the site's log, the coordinator's log of
-the run, and the statements that the site has signed, of which the coordinator keeps the last one of every site apart.
+To hide a line one must rewrite three records: the site's log, the coordinator's log of the run, and the statements
+that the site has signed, of which the coordinator keeps every site's last one apart.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,9 +48,9 @@ def lost(site: str, own: Sequence[Entry], of_run: Sequence[Entry]) -> int:
 
 
 def against_coordinator(site: str, own: Sequence[Entry], path: Path, key: Path) -> tuple[list[str], int]:
-    """What :func:`between` and :func:`lost` find, for a site with a copy of the coordinator's log at hand.
+    """What :func:`between` and :func:`lost` find, for a site with a copy of the coordinator's log.
 
-    ``key`` is the site's, of which the public half beside it is read. Raises ValueError for a file that is no such log.
+    ``key`` is the site's; the public half beside it is read. Raises ValueError for a file that is no such log.
     """
     of_run, public = read_whole(path, path.name), key.with_name(f"{key.name}.pub")
     if not any(entry["event"] == "order" and entry.get("site") == site for entry in of_run):
@@ -119,7 +119,7 @@ def _told_faults(site: str, entries: Sequence[Entry], public: bytes | None) -> I
 
 
 def _held_faults(site: str, entries: Sequence[Entry], held: Statement | None) -> Iterator[str]:
-    """The last statement of a site is kept apart: a run's log whose end was cut lacks it."""
+    """A log whose end was cut lacks the site's last statement, which is kept apart."""
     if held is None or (held.run, held.id) != _run_of(entries):
         return
     if held.line not in {signed.line for signed in _signed(site, entries)}:
@@ -128,7 +128,7 @@ def _held_faults(site: str, entries: Sequence[Entry], held: Statement | None) ->
 
 
 def _other_runs(site: str, entries: Sequence[Entry], folder: Path) -> Iterator[str]:
-    """A site's log is of all runs: a line that it signed twice, differently, was written anew."""
+    """A site's log is of all runs: a line that it signed twice, differently, was rewritten."""
     here = {signed.line: signed.head for signed in _signed(site, entries)}
     for path in sorted(folder.glob("*/log.jsonl")):
         for signed in _signed(site, list(AuditLog(path).entries())):

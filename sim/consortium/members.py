@@ -29,9 +29,9 @@ RECORD = "consortium.json"
 
 
 class Member(Frozen):
-    """One site of the consortium. ``fingerprint`` is None until the site has sent its public key.
+    """A site of the consortium; ``fingerprint`` is None until the site has sent its public key.
 
-    ``identity`` is that of its letters to other sites, where the site has sent one with its key.
+    ``identity`` signs its letters to other sites, where the site has sent one with its key.
     """
 
     name: str
@@ -51,10 +51,9 @@ class Member(Frozen):
 
 
 class Consortium(Frozen):
-    """What the coordinator knows. ``address`` is what sites dial, and ``listen`` where the gate listens.
+    """What the coordinator knows. Sites dial ``address``; the gate listens at ``listen``.
 
-    ``inner_host`` and ``inner_port`` are where the SuperLink itself listens: the loopback, or a name on a network that
-    is the coordinator's alone.
+    The SuperLink listens at ``inner_host`` and ``inner_port``: the loopback, or a network of the coordinator's alone.
     """
 
     name: str
@@ -100,7 +99,7 @@ def create(
     days: int,
     inner_host: str = "127.0.0.1",
 ) -> Consortium:
-    """Make a new consortium's folder; ``days`` is how long authority and server certificate are good for.
+    """Make a new consortium's folder; authority and server certificate are valid for ``days``.
 
     Raises ValueError where the folder holds one already.
     """
@@ -137,7 +136,7 @@ def save(folder: Path, record: Consortium) -> None:
 
 
 def add_site(folder: Path, name: str, public_key: Path | None, days: int) -> Member:
-    """Admit a site for ``days`` and write its kit; with its public key, or without until the site has made one.
+    """Admit a site for ``days`` and write its kit; the public key may follow later.
 
     Raises ValueError for a revoked name, another key under a known name, or a key that another site uses.
     """

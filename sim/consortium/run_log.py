@@ -17,7 +17,7 @@ class RunLog:
     """The log, read: ``sites`` holds counts by name, ``contacts`` [t, seconds, answers] of every contact.
 
     A site has "orders", "answers", "refused" and "silent" messages of all kinds, and bytes "sent" to it and that
-    "came" from it. ``events`` are those that the strategy does not see, as it writes them. Times are ISO 8601, UTC.
+    "came" from it. ``events`` are those written by others than the strategy. Times are ISO 8601, UTC.
     """
 
     sites: dict[str, dict[str, int]] = field(default_factory=dict)

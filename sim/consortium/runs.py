@@ -71,9 +71,9 @@ def sites_apart(folder: Path, plan: Plan, region: str = "") -> tuple[str, ...]:
 
 
 def check_new(folder: Path, run: str, plan: Plan, *, apart: bool = False) -> None:
-    """PlanError where there is a run of that name, and for a plan that sites refuse: it hands models on as they are.
+    """PlanError where a run of that name exists, or the plan hands models on as they are, which sites refuse.
 
-    ``apart``: each of its several servers is started by itself.
+    ``apart``: its several servers are started one by one.
     """
     check_real_sites(plan, apart=apart)
     if (folder / "runs" / run).exists():
@@ -81,9 +81,9 @@ def check_new(folder: Path, run: str, plan: Plan, *, apart: bool = False) -> Non
 
 
 def sealed_where_possible(folder: Path, plan: Plan, sites: tuple[str, ...]) -> Plan:
-    """The plan with travellers in letters, where it hands models on, says nothing of letters, and all sites know them.
+    """The plan with sealed travellers, where it hands models on, leaves ``sealed`` open, and all sites have identities.
 
-    That is what runs over real sites are by default; ``sealed = false`` in the scenario keeps them open.
+    That is the default over real sites; ``sealed = false`` in the scenario keeps them open.
     """
     method, privacy = plan.method, plan.method.privacy
     if privacy is None or not method.permutes or method.region_count > 1 or "sealed" in privacy.model_fields_set:
@@ -131,9 +131,9 @@ def launch(folder: Path, run: str, say: Say) -> int:
 
 
 def resume(folder: Path, run: str, say: Say, contact: int | None = None) -> int:
-    """Take up a run that ended early, from its last state or from that of an earlier ``contact``.
+    """Resume a run that ended early, from its last state or from that of an earlier ``contact``.
 
-    PlanError where there is none, it still runs, or it is finished; and where what was released since would be again.
+    PlanError where there is none, it still runs, or it is finished; and where something would be released twice.
     """
     home = run_home(folder, run)
     if (home / "outcome.json").exists():
@@ -191,7 +191,7 @@ def watch(
 ) -> dict[str, Any]:
     """Wait for the end of a run and return its outcome. Raises RuntimeError with the one line that ended it early.
 
-    ``waiting`` is told, again and again, which hospitals the run waits for; an empty line where it waits for none.
+    ``waiting`` is called repeatedly with the hospitals that the run waits for; an empty line for none.
     """
     home, asked = run_home(folder, run), time.monotonic()
     known = asked  # when Flower knew the run last, as this number or as that of its resumption
@@ -223,9 +223,9 @@ def wait_for(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until all of these sites are connected; ``say`` is told whenever that changes.
+    """Wait until all of these sites are connected; ``say`` is called whenever that changes.
 
-    ``online`` gives the names of those that are. Raises PlanError that names who is missing when the time is over.
+    ``online`` gives the names of those that are. Raises PlanError that names who is missing after the timeout.
     """
     wanted, deadline, told = set(names), clock() + within_s, None
     while missing := sorted(wanted - online()):
@@ -318,7 +318,7 @@ def numbers(home: Path) -> list[int]:
 
 
 def _without_paths(plan: Plan) -> Plan:
-    """The plan as sites may see it: where the coordinator keeps files is nobody's business, and no use to a site."""
+    """The plan as sites may see it, without the coordinator's paths."""
     if isinstance(plan.task, str):
         return plan
     task = {k: Path(v).name if k in FILES and isinstance(v, str) else v for k, v in plan.task.items()}

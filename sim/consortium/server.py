@@ -63,11 +63,11 @@ def programs(folder: Path, record: Consortium, *, durable: bool = False) -> list
 
 
 def up(folder: Path, say: Say, only: str = "", *, durable: bool = False) -> None:
-    """Start the server's programs and wait until sites can dial in; ``say`` is told every command.
+    """Start the server's programs and wait until sites can dial in; ``say`` gets every command.
 
-    ``only`` starts one of them, for a container each, and the state is then on the disk, as it is of a ``durable``
-    server; the SuperExec's container has the keeper too, and brings the register of sites up to date.
-    Raises ValueError for what a coordinator can mend: an expired certificate, a name it does not hold, a busy port.
+    ``only`` starts one of them, for a container each; the state is then on disk, as for a ``durable`` server, and the
+    SuperExec's container runs the keeper and updates the register of sites.
+    Raises ValueError for an expired certificate, a name that it does not hold, or a busy port.
     """
     record = members.load(folder)
     if supervisor.running(process_folder(folder, only)):
@@ -182,7 +182,7 @@ def check_up(folder: Path) -> None:
 
 
 def _bind(host: str) -> str:
-    """Where the SuperLink listens: the loopback as it is, a name on a private network as all addresses there."""
+    """Where the SuperLink listens: the loopback itself, or all addresses for a name on a private network."""
     return host if host == "127.0.0.1" else "0.0.0.0"
 
 

@@ -60,9 +60,7 @@ class Site(NamedTuple):
 
     @property
     def identity(self) -> Path:
-        """The secret half of the identity with which its letters are signed; where its halves have a kit each, it
-        belongs into the station's.
-        """
+        """The secret identity that signs its letters; with two kits it belongs into the station's."""
         return self.kit / IDENTITY
 
     @property
@@ -74,7 +72,7 @@ class Site(NamedTuple):
 def programs(site: Site, data: Path | None, device: str = "cpu", region: Path | None = None) -> list[Program]:
     """The two programs of a site: no port is open, and nothing secret is on a command line.
 
-    Where it speaks for a ``region``, the folder of that region's own consortium, the first holds no data.
+    With ``region``, the folder of the region's own consortium, the first program holds no data.
     """
     return [_desk(site, region) if region else _station(site, data, device), _resident(site)]
 
@@ -147,18 +145,15 @@ def up(
     classic: bool = False,
     region: Path | None = None,
 ) -> None:
-    """Start a site's programs; ``say`` is told every command, that the site is let in, and what expires soon.
+    """Start a site's programs; ``say`` gets every command, the admission, and what expires soon.
 
-    The ``classic`` ones need a ``port`` of the loopback; in plain text (``insecure``) there are no others.
+    ``classic`` programs need a ``port`` of the loopback, and ``insecure`` (plain text) goes with them alone. ``only``
+    starts the "station", which needs the data and no network, or the "network" half, which needs no data. The station
+    trains on ``device``. With ``region``, the folder of a region's consortium, the site holds no data and speaks for
+    it.
 
-    ``only`` starts the "station", which needs the data and no network, or the "network" half, which needs no data. The
-    station trains on ``device``.
-
-    With ``region`` it holds no data and speaks for a region, whose consortium's folder that is.
-
-    Connections only go out. Raises ValueError, in one line, for what would else fail as a riddle: no key, a server that
-    is not there, a certificate of another authority or another name, plain text where TLS is expected, a clock that is
-    wrong, a key that the server does not know, an admission that has expired.
+    Connections only go out. Raises ValueError, in one line, for: no key, no server, a certificate of another authority
+    or name, plain text where TLS is expected, a wrong clock, an unknown key, an expired admission.
     """
     card, left = site.card, None
     load_policy(site.kit / "policy.toml").check_device(device)
@@ -194,7 +189,6 @@ def up(
 
 
 def _check_region(region: Path | None, data: Path | None, *, classic: bool) -> None:
-    """Raise ValueError where a region is spoken for by a site with data, or by Flower's own programs."""
     if region is None:
         return
     if data is not None:

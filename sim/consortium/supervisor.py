@@ -1,7 +1,7 @@
 """Keeps one side's programs running: starts them, restarts what ends, stops them all; nothing outlives it.
 
-A process folder holds ``programs.json`` (what to run), ``supervisor.pid``, and a log per program. Every program
-is the leader of its own process group, so that what it started goes with it.
+A process folder holds ``programs.json``, ``supervisor.pid``, and a log per program. Every program leads its own
+process group, so that its children end with it.
 """
 
 import contextlib

@@ -38,13 +38,12 @@ Predict = Callable[[Arrays, np.ndarray], np.ndarray]  # (models, samples, output
 
 @dataclass
 class LastRound:
-    """What is kept of a run's last round.
+    """What is kept of a run's last or best round.
 
-    All of it is by round, for where a run may end early the best round is the one that counts: that alone is kept as
-    soon as there is one. ``outputs`` (samples, outputs) are those of the one model on the common test set, if there is
-    one. ``thresholds`` are those that it has by the training samples of all sites
-    (:func:`fedsmall.evaluation.clinical.thresholds_of`). Where they are ``wanted``, ``own`` are the models that the
-    sites trained last, by site; that of all pooled data is "central".
+    All of it is by round: a run may end early with its best round, which alone is then kept. ``outputs`` (samples,
+    outputs) are the one model's on the common test set; ``thresholds`` are its own by all training samples
+    (:func:`fedsmall.evaluation.clinical.thresholds_of`). Where ``wanted``, ``own`` are the models that sites trained
+    last, by site; that of all pooled data is "central".
     """
 
     wanted: bool = False
@@ -65,9 +64,9 @@ class LastRound:
 
 
 class CentralEvaluator:
-    """Judges models where all test samples are at hand, as only a simulation can; K models go through at once.
+    """Evaluates models where all test samples are at hand; K models go through at once.
 
-    What it sees in the last round is written into ``last``.
+    The last round's results are written into ``last``.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class CentralEvaluator:
         self.trainer = trainer
 
     def __call__(self, moment: Moment) -> Evaluation:
-        """The evaluation after a moment: of the common model if there is one, and of what the sites have trained."""
+        """Evaluate the common model, if there is one, and what the sites have trained."""
         t, common, models = moment.contact.t, moment.common, moment.models()
         may_be_last = t == self.plan.rounds or self.plan.stop is not None
         if may_be_last and (self.last.wanted or self.plan.method.is_central):
@@ -120,7 +119,7 @@ class CentralEvaluator:
         return {name: value for name, value in means.items() if not np.isnan(value)}
 
     def _kept(self) -> dict[str, Any]:
-        """What each site's visitors are worth together: on the common test set, and on its own held-out samples."""
+        """Each site's visitors as an ensemble: on the common test set, and on its own held-out samples."""
         members = self.visitors.members() if self.visitors is not None else {}
         if not members:
             return {}
@@ -145,14 +144,13 @@ class CentralEvaluator:
         return Evaluation(t, self._judge_common(t, model), {}, extra)
 
     def _judge_common(self, t: int, model: Arrays) -> dict[str, float]:
-        """The metrics of the one model on the common test set; at the end what it says there is kept."""
         outputs = self._answer(model, self.federation.test.x)
         if t == self.plan.rounds or self.plan.stop is not None:
             self.last.outputs[t], self.last.thresholds[t] = outputs, self._thresholds(model)
         return self._worth(outputs, self.federation.test)
 
     def _thresholds(self, model: Arrays) -> dict[str, float]:
-        """Where the model's thresholds lie by the training samples; none where classes are not two, or samples many."""
+        """The model's thresholds by the training samples; none unless there are two classes and few enough samples."""
         train, task = self.federation.train, self.federation.task
         if task.classes != 2 or task.kind != "classes" or sum(map(len, train)) > MOST_SAMPLES:
             return {}
@@ -178,7 +176,7 @@ class CentralEvaluator:
         return {name: value for name, value in metrics.items() if not np.isnan(value)}
 
     def _answer(self, model: Arrays, x: np.ndarray) -> np.ndarray:
-        """Outputs, (samples, outputs), of one model, or of several that answer together."""
+        """Outputs, (samples, outputs), of one model or of an ensemble."""
         method = self.plan.method
         members = model if method.is_ensemble else stack_of_one(model)
         return answer(self._predict(members, x), self.federation.task.loss, method.together)
@@ -189,7 +187,6 @@ class CentralEvaluator:
         return self.trainer.predict(self.trainer.stack_of(state), x)
 
     def _held_out(self, common: Arrays | None) -> dict[str, Any]:
-        """The common model on each site's own held-out samples, where sites have such."""
         if common is None or not any(self.federation.held_out):
             return {}
         return {
@@ -200,11 +197,11 @@ class CentralEvaluator:
 
 
 def said_of(outputs: np.ndarray, federation: Federation) -> Arrays:
-    """What a model's ``outputs`` (samples, outputs) say of the common test set, beside the truth, as a run keeps it.
+    """The predictions of ``outputs`` (samples, outputs) on the common test set, beside the truth, as a run keeps them.
 
     "probabilities" (samples, classes) and "labels" (samples,), or for regression "predictions" and "labels", in the
-    unit of what is predicted; "sites" names the site that held each sample out, where the test set is what the sites
-    held out, and "groups/sex" each sample's subgroup by that column.
+    target's unit; "sites" is each sample's site, where the sites held the test set out, and "groups/sex" its subgroup
+    by that column.
     """
     said = _said(outputs, federation.test.y, federation.task)
     homes = [
@@ -218,7 +215,7 @@ def said_of(outputs: np.ndarray, federation: Federation) -> Arrays:
 
 
 def _said(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
-    """What outputs say, and what was so: numbers in their own unit, and the times and events of survival curves."""
+    """Predictions and labels: numbers in their own unit, and times and events of survival curves."""
     if task.kind == "times":
         cuts = np.tile(np.array(task.cuts), (len(y), 1))
         return {"survival": survival_of(outputs), "cuts": cuts, "labels": y[:, 2:4].astype(np.float64)}
@@ -276,7 +273,7 @@ class LocalJudges:
         return answers
 
     def _stacks(self, trainer: OneModelTrainer, model: Arrays, counts: Sequence[int]) -> list[Stack]:
-        """The members that answer together as a stack; those of each route, where they are of several."""
+        """The members of an ensemble as a stack; one stack per route, where there are several."""
         members = model if self.plan.method.is_ensemble else stack_of_one(model)
         ends = np.cumsum(counts).tolist() if counts else [None]
         starts = [0, *ends[:-1]]

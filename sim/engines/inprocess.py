@@ -1,8 +1,7 @@
 """The engine ``inprocess``: Flower's ClientApp called for one site after the other in this process.
 
-Here are the parts of Flower that its public interface does not offer and a grid of one's own needs; nowhere else are
-they used. Tested with Flower 1.41. A message can only be made where a task identity is set; Flower's runtimes set it,
-and here the same is done for a process that has no runtime.
+It holds all uses of Flower's private interface, tested with Flower 1.41. A message can only be made where a task
+identity is set, which Flower's runtimes do; here it is set for a process that has no runtime.
 """
 
 import copy
@@ -88,8 +87,8 @@ class LocalGrid(Grid):
 class InProcessGrid(LocalGrid):
     """A Flower grid without processes or a network: it calls the ClientApp for every message, in their order.
 
-    A client sees a copy of each message, as it would across a network, so that what one changes no other sees. An
-    exception in a client becomes an error reply with its first line; ``tracebacks`` keeps the whole for the caller.
+    A client gets a copy of each message, as across a network. An exception in a client becomes an error reply with its
+    first line; ``tracebacks`` keeps the whole.
     """
 
     def __init__(self, app: ClientApp, sites: int, run_id: int = 1) -> None:

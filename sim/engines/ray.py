@@ -22,7 +22,7 @@ QUIET = {
 
 
 def connect(address: str | None) -> bool:
-    """Connect to the Ray cluster at ``address``, or start a local one; whether that was still to be done.
+    """Connect to the Ray cluster at ``address``, or start a local one; False if already connected.
 
     Raises PlanError where no cluster answers.
     """
@@ -46,7 +46,7 @@ def connect(address: str | None) -> bool:
 def gpu_share(device: torch.device) -> float:
     """The part of a GPU that an actor asks Ray for; 0 where it trains elsewhere.
 
-    Raises PlanError for a GPU by number, and where the Ray that is connected has none.
+    Raises PlanError for a GPU by number, and where the connected Ray has none.
     """
     if device.type != "cuda":
         return 0.0
@@ -74,8 +74,8 @@ def with_ray_grid(
 ) -> Any:
     """Call ``work`` with the grid of Flower's simulation runtime and return what it returns.
 
-    ``cpus`` bounds what Ray starts on this machine (all of it by default); with ``address`` a running Ray cluster is
-    used instead. The sites train on ``device``. An error in ``work`` is raised here; Flower would only log it.
+    ``cpus`` bounds what Ray starts here (all by default); with ``address`` a running Ray cluster is used. The sites
+    train on ``device``. An error in ``work`` is raised here; Flower would only log it.
     """
     _hush()
     if address is not None:

@@ -35,12 +35,12 @@ class Distilled(NamedTuple):
 class RunRecord(Outcome):
     """The outcome of one plan on an engine, and with what it can be repeated.
 
-    ``device`` is where its models trained; ``read`` is who could be read by whom, where that was counted; ``distilled``
-    is the one model that sites made of several. ``predictions`` are what the model says of the test samples
-    (:func:`fedsmall.sim.engines.evaluation.said_of`), empty where there is none or it was cut short, and ``thresholds``
-    those that it has by the training samples. ``own`` are the models that sites trained last, where they were asked
-    for, and Central's; ``kept`` are then the last visitors of each site, {name: (members, ...)}, where sites keep any.
-    ``task``, ``preparation`` and ``trained_on`` are what packages of these models need to know of the data.
+    ``device`` is where its models trained; ``read`` is who could read whose data, where counted; ``distilled`` is the
+    one model that sites made of several. ``predictions`` are the model's on the test samples
+    (:func:`fedsmall.sim.engines.evaluation.predictions_of`), empty where there is none or it was cut short;
+    ``thresholds`` are its own by the training samples. ``own`` are the models that sites trained last, where asked for,
+    and Central's; ``kept`` are then each site's last visitors, {name: (members, ...)}. ``task``, ``preparation`` and
+    ``trained_on`` go into packages of these models.
     """
 
     plan: Plan

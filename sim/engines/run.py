@@ -57,10 +57,9 @@ def run_plan(
 ) -> RunRecord:
     """Run one plan over the sites of ``federation``; with ``own_models`` those that sites trained last are kept.
 
-    Where it is ``exposed``, the patients are counted that each party could read (:mod:`fedsmall.privacy.exposure`).
-
+    If ``exposed``, the patients that each party could read are counted (:mod:`fedsmall.privacy.exposure`).
     ``progress(round, rounds)`` is called after each contact; ``stop()`` is asked after each and ends the run early.
-    ``options`` are the engine's own; every engine has "device". Raises PlanError for an engine that does not exist.
+    ``options`` are the engine's own; every engine has "device". Raises PlanError for an unknown engine.
     """
     check_engine(engine, options or ())
     plan = plan.with_model_of(len(federation.names))
@@ -80,7 +79,7 @@ def run_plan(
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
     """Run one plan over a Flower grid whose clients hold the sites of ``federation``, as `flwr run` gives one.
 
-    ``tell`` is called with each contact at which models are judged and what they are worth.
+    ``tell`` is called with each contact at which models are evaluated, and their metrics.
     """
     plan = plan.with_model_of(len(federation.names))
     check_run(plan, federation)
@@ -93,7 +92,7 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
 
 
 def _agreed(plan: Plan, federation: Federation) -> Plan:
-    """The plan among so many sites, with the class weights on which they agree, where it asks for such."""
+    """The plan for so many sites, with the class weights on which they agree, if any."""
     plan = among(plan, len(federation.names))
     if plan.recipe.class_weights != BALANCED:
         return plan
@@ -107,8 +106,6 @@ def _visitors(plan: Plan, federation: Federation) -> Visitors | None:
 
 @dataclass(frozen=True)
 class _Work:
-    """A run that only needs a grid."""
-
     plan: Plan
     federation: Federation
     progress: Progress | None
@@ -198,10 +195,10 @@ class _Work:
         )
 
     def evaluator(self, trainer: Trainer, judge: Judge, sites: Callable[[], Mapping[str, int]]) -> Evaluator:
-        """Who judges models: on the common test set this process, all else the sites.
+        """Who evaluates models: this process on the common test set, the sites on all else.
 
-        Where part of a site's model is at the site alone, it is the sites for all. What is kept of rounds that are not
-        the best is forgotten.
+        Where part of a site's model stays at the site, the sites evaluate all. Rounds that are not the best are
+        forgotten.
         """
         on_test = None
         if isinstance(trainer, OneModelTrainer):
@@ -223,7 +220,7 @@ class _Work:
 
 
 def distilled(plan: Plan, federation: Federation, members: Arrays | None, kept: Mapping[str, Arrays]) -> Distilled:
-    """The model that sites distil of an ensemble's ``members``; where there are none, each site of what it ``kept``.
+    """The model that sites distil of an ensemble's ``members``, or else each site of what it ``kept``.
 
     Trained by the batched engine whatever the run was on: it is the same federated averaging everywhere.
     """
@@ -249,10 +246,10 @@ def _outputs(trainer: OneModelTrainer, models: Arrays, x: np.ndarray) -> np.ndar
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep up to half a GiB that it has freed, for the arrays of the next step.
+    """Let this process keep up to half a GiB of freed memory for the arrays of the next step.
 
-    By default glibc gives every large array back to the system and takes it anew a moment later, and the system clears
-    every page of it: a tenth of the time of a residual network's step. Does nothing where the C library is another.
+    By default glibc returns every large array to the system, which clears the pages anew: a tenth of the time of a
+    residual network's step. Does nothing with another C library.
     """
     if not sys.platform.startswith("linux"):
         return

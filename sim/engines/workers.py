@@ -1,7 +1,7 @@
 """A cohort whose models train in several processes, here or across a Ray cluster.
 
-Between two aggregations models are independent of each other, so a walk is cut into parts of its rows; each worker
-holds the whole federation's samples, for a model may be sent to any site, and walks one part at a time with one thread.
+Between two aggregations models are independent, so a walk is cut into parts of its rows; each worker holds the whole
+federation's samples, for a model may be sent to any site, and walks one part at a time with one thread.
 """
 
 import os
@@ -55,11 +55,11 @@ class Workers(Protocol):
 
 
 class ParallelCohort(OneModelTrainer):
-    """A cohort used like any other, that gives the walking of many models to ``workers``.
+    """A cohort that gives the walking of many models to ``workers``.
 
     Plans whose sites remember something (a local rule, moments that stay) are trained in this process: their memory is
-    one for all rows. Numbers are the same as without workers up to the arithmetic of the batched path, and the same to
-    the bit for the same number of workers.
+    one for all rows. Numbers are those without workers up to the arithmetic of the batched path, and the same to the
+    bit for the same number of workers.
     """
 
     def __init__(self, cohort: Cohort, workers: Workers) -> None:
@@ -185,8 +185,6 @@ class RayWorkers:
 
 
 class _Actor:
-    """A worker as a Ray actor."""
-
     def __init__(self, given: Given) -> None:
         _begin(given)
 
@@ -207,7 +205,7 @@ def shared_out(
 ) -> Iterator[Trainer]:
     """The cohort with ``workers`` processes here, or the actors of the Ray cluster at ``address``.
 
-    Replica trees, sites with models of their own, and sites in folds train in one process whatever is asked for.
+    Replica trees, sites with models of their own, and sites in folds always train in one process.
     """
     if not isinstance(cohort, Cohort):
         yield cohort

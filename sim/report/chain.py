@@ -55,7 +55,7 @@ def site_names(run: Run) -> list[str]:
 def journeys(plan: Plan, sites: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Where each model is after each contact: rounds (contacts,), sites (contacts, models), and rounds of averaging.
 
-    Sites stand for their names in order. Replays the run's own routes; a silent site's wait is not in it.
+    Sites are indices in the order of names. Replays the run's routes, without the waits for silent sites.
     """
     contacts, places = zip(*journey(plan, sites), strict=True)
     averages = [contact.t for contact in contacts if contact.action is Action.AGGREGATE]
@@ -78,7 +78,7 @@ def _paths(axes: Axes, rounds: np.ndarray, places: np.ndarray, sites: int, follo
 
 
 def _seen(axes: Axes, rounds: np.ndarray, places: np.ndarray, sites: int) -> None:
-    """Sites that a model has trained at, over the models, or some of very many: fewest, mean, most."""
+    """Sites that a model has trained at: fewest, mean and most over the models, or a sample of very many."""
     places = places[:, np.unique(np.linspace(0, places.shape[1] - 1, MOST_COUNTED).astype(int))]
     models = np.arange(places.shape[1])
     been, counts = np.zeros((len(models), sites), bool), [np.zeros(len(models), dtype=int)]

@@ -85,10 +85,10 @@ def _cells(values: Iterable[float]) -> list[str]:
 
 
 class Judged(NamedTuple):
-    """What is drawn of models of classes: by method, and by seed, the (probabilities, truth) of each class by name.
+    """What is drawn of classifiers: by method, and by seed, the (probabilities, truth) of each class by name.
 
-    The method that is shown comes first, with its first seed; ``looks`` are those of methods, ``two`` is whether there
-    are two classes, of which the positive one is drawn.
+    The method shown comes first, with its first seed; ``looks`` are those of methods; ``two``: only the positive of two
+    classes is drawn.
     """
 
     pairs: Mapping[str, Sequence[Mapping[str, Pair]]]
@@ -192,7 +192,7 @@ def _roc_at(curve: Curve) -> np.ndarray:
 
 
 def _pr_at(curve: Curve) -> np.ndarray:
-    """The best precision that is had at every recall of the grid or above."""
+    """The best precision at every recall of the grid or above."""
     best = np.maximum.accumulate(curve.y[::-1])[::-1]
     return np.array([best[min(np.searchsorted(curve.x, recall - 1e-12), len(best) - 1)] for recall in GRID])
 
@@ -265,7 +265,7 @@ def of_labels(names: Sequence[str], p: np.ndarray, y: np.ndarray) -> list[Drawin
 
 
 def _reliability(pairs: Mapping[str, Pair], title: str, caption: str, named: tuple[str, str]) -> Drawing:
-    """What was so over what was said, in fifths of the samples by what was said; a line for each of the ``pairs``."""
+    """Observed over predicted, in fifths of the samples by prediction; a line for each of the ``pairs``."""
     fifths = {name: grouped(*pair, FIFTHS) for name, pair in pairs.items()}
     lines = [
         Line(points[:, 1], points[:, 2], _plain(look, name, 1.4, marked=True))
@@ -354,7 +354,7 @@ def of_times(name: str, survival: np.ndarray, cuts: np.ndarray, labels: np.ndarr
 
 
 def _thirds(survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> dict[str, tuple[Pair, Pair]]:
-    """Of each third by risk the steps that were observed and the mean predicted curve."""
+    """Of each third by risk the observed steps and the mean predicted curve."""
     order = np.argsort(mean_time(survival, cuts), kind="stable")
     found = {}
     for group, mine in zip(("high risk", "middle", "low risk"), np.array_split(order, 3), strict=True):
@@ -379,7 +379,7 @@ def _steps(groups: Mapping[str, tuple[Pair, Pair]]) -> list[Line]:
 def of_sums(
     together: Mapping[str, Any], contacts: Sequence[Any], names: Sequence[str], look: Style, label: str
 ) -> list[Drawing]:
-    """The ROC curve at the edges of bins, calibration, and seconds of contacts: those that there are numbers for.
+    """The ROC curve at the edges of bins, calibration, and seconds of contacts, as far as there are numbers.
 
     ``names`` are those of classes or labels; the first of two classes has no curve.
     """

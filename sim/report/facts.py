@@ -1,6 +1,6 @@
 """What a report says of a run beside its table: when it ended, what it promises, what leaves a site, who could read it.
 
-A fact is said where it holds, in the words of its template, filled with numbers of the run's own rows.
+A fact is stated where it holds, as its template filled with numbers of the run's rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ def _with(done: Sequence[PlanRun], key: str) -> list[PlanRun]:
 
 
 def _rows(run: Run, key: str) -> dict[str, list[dict[str, Any]]]:
-    """What the rows of each method have under ``key``; methods that have nothing are left out."""
+    """The rows of each method under ``key``, without methods that have none."""
     found = {label: _with(done, key) for label, done in by_label(run.done).items()}
     return {label: [one.row[key] for one in done] for label, done in found.items() if done}
 
@@ -236,7 +236,7 @@ def _of_patients(found: Sequence[Row]) -> bool:
 
 
 def _over_seeds(name: str, metrics: Sequence[Row | None]) -> str:
-    """Value and interval, the means of those of the seeds: the interval speaks of hospitals, not of seeds."""
+    """Value and interval, each the mean over the seeds: the interval is over hospitals."""
     known = [metric for metric in metrics if metric is not None]
     if not known:
         return "-"
@@ -252,7 +252,7 @@ def _share(name: str, value: float) -> str:
 
 
 def _worst_and_best(found: Sequence[Row]) -> str:
-    """The accuracy of the worst and of the best hospital of those that are shown, each a mean over the seeds."""
+    """The accuracy of the worst and of the best hospital shown, each a mean over the seeds."""
     shown = [[at["accuracy"] for at in fold["hospitals"].values() if "accuracy" in at] for fold in found]
     if not all(shown):
         return "-"
@@ -452,7 +452,6 @@ def _kind(privacy: Privacy | None) -> str:
 
 
 def _unsent(run: Run) -> str:
-    """What is not sent, and that models can show it all the same."""
     counted = "what can be reconstructed from models stands below"
     if not readers(run) and not blind(run):
         counted = "what could be reconstructed from models was not counted (docs/security.md)"
@@ -475,7 +474,6 @@ def _seen_by_servers(run: Run, plans: Sequence[Plan]) -> str:
 
 
 def _between_servers(run: Run) -> str:
-    """What the servers of regions sent each other, by method."""
     sent: dict[str, list[float]] = {}
     for one in run.done:
         if one.plan.method.region_count > 1:

@@ -241,7 +241,6 @@ def _legend(figure: Figure, axes: Sequence[Axes], order: Sequence[str]) -> None:
 
 
 def _as_amounts(axes: Axes) -> None:
-    """A logarithmic axis of bytes, told as a reader wants them."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(10, numticks=6))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: amount(size)))
@@ -252,7 +251,6 @@ def _as_amounts(axes: Axes) -> None:
 
 
 def _within(axes: Axes, metric: str) -> None:
-    """No axis goes beyond what its numbers can be."""
     low, high = axes.get_xlim()
     axes.set_xlim(max(low, -0.01), high if metric in LOWER_IS_BETTER else min(high, 1.01))
 

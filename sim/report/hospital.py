@@ -1,7 +1,7 @@
 """A hospital's own page on a run: what left it, what the model is worth on its own patients, its budget and its log.
 
-Made at the hospital from what lies on its disk, and nothing is sent for it. The page holds no record of a patient, but
-its curves have a point for each of those held out: it is for the hospital.
+Made at the hospital from its disk. The page holds no record of a patient, but its curves have a point for each patient
+held out: it is for the hospital.
 """
 
 from collections.abc import Sequence
@@ -107,7 +107,7 @@ class OwnRun(NamedTuple):
 def own_run(home: Path, policy: Policy, site: str, run: str) -> OwnRun:
     """The run ``run`` as the disk of ``site`` has it. PlanError where the site was in none of that name.
 
-    What is sealed there is opened by the key that the policy names; PolicyError where that is not the key.
+    Sealed files are opened by the key that the policy names; PolicyError for a wrong key.
     """
     log, folder = SiteLog(home, site), run_folder(home / RUNS, run)
     entries = log.of_run(run)
@@ -167,7 +167,6 @@ def as_run(own: OwnRun) -> Run | None:
 
 
 def _kept(said: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
-    """What the model said here and the truth, as a run keeps them."""
     if task.kind == "times":
         cuts = np.tile(np.array(task.cuts), (len(y), 1))
         return {"survival": survival_of(said), "cuts": cuts, "labels": y[:, 2:4].astype(np.float64)}
@@ -177,7 +176,7 @@ def _kept(said: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
 
 
 def _task(own: OwnRun) -> Task:
-    """The task, as far as judging goes."""
+    """The task, as far as evaluation needs it."""
     assert own.evaluation is not None
     if own.package is not None:
         task = own.package.learns
@@ -197,7 +196,7 @@ def _task(own: OwnRun) -> Task:
 
 
 def _budget(log: SiteLog, policy: Policy) -> list[str]:
-    """What has been spent of the privacy of patients and of the site, over all runs, and what the policy allows."""
+    """What was spent of the privacy of patients and of the site over all runs, and what the policy allows."""
     lines = [
         f"{run}: epsilon {spent:.3g} at delta {policy.delta:g} to each patient"
         for run, spent in spent_here(log, policy.delta)

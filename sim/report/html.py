@@ -147,8 +147,8 @@ def further_samples(run: Run) -> list[str]:
 def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float | None]]:
     """The common model of each method on each site's own held-out samples, where sites have such and are few.
 
-    Where sites have models of their own, it is their common layers, completed at each site with its own. The mean is
-    over the runs whose held-out samples show the metric; None at a site where none do, as the AUC of a single class.
+    Where sites have models of their own, it is the common layers, completed at each site with its own. The mean is over
+    the runs that have the metric; None at a site where none do, as the AUC of a single class.
     """
     means = {}
     for label, group in by_label(run.done).items():

@@ -1,7 +1,7 @@
-"""The model that a page shows: what it says of the test samples, from the predictions that a run has kept.
+"""The model that a page shows, by the predictions that a run has kept.
 
 It is that of the run's main method with its first seed; under cross-validation the folds' models together, each on the
-samples that it has not seen. What other seeds change stands beside it, and is named as that.
+samples that it has not seen. Other seeds stand beside it.
 """
 
 import re
@@ -56,9 +56,9 @@ class Worth(NamedTuple):
 
 
 def _kept(run: Run, *names: str) -> tuple[str, dict[str, dict[int, Arrays]]]:
-    """The method that is shown, and what the models of each say, by seed: of those that kept one of these arrays.
+    """The method shown, and the predictions of each method by seed, where one of these arrays was kept.
 
-    The folds of a seed stand one after the other; no method is named where nothing was kept.
+    The folds of a seed are concatenated; the method is "" where nothing was kept.
     """
     found: dict[str, dict[int, list[Arrays]]] = {}
     for label, group in by_label(run.done).items():
@@ -90,7 +90,7 @@ def _of_sites(sites: np.ndarray | None) -> list[tuple[str, np.ndarray]]:
 
 
 class Said(NamedTuple):
-    """What a model says of samples: ``p`` (samples, classes), ``y`` (samples,) and ``sites`` (samples,) or none.
+    """Predictions: ``p`` (samples, classes), ``y`` (samples,) and ``sites`` (samples,) or none.
 
     ``groups`` names each sample's subgroup, (samples,), by column.
     """
@@ -112,7 +112,7 @@ def _said(arrays: Arrays) -> Said:
 
 @dataclass(frozen=True)
 class Clinical:
-    """A model of classes: its method's ``label`` and ``seed``, and what the models of all methods say, by seed.
+    """A classifier: its method's ``label`` and ``seed``, and the predictions of all methods, by seed.
 
     ``thresholds`` are three of two classes with how each was found, the chosen one first.
     """
@@ -336,10 +336,9 @@ def _hospitals(shown: Clinical) -> list[Section]:
 
 
 def subgroups(shown: Clinical) -> list[AtPart]:
-    """Every group of every column that the scenario names, in order; none where it names none.
+    """Every group of every column that the scenario names, in order.
 
-    Of a group below ``FLOOR`` samples nothing is shown, nor of another where all samples less those shown would give it
-    away.
+    Groups below ``FLOOR`` samples are hidden, and others by which they could be computed.
     """
     found = []
     for column, names in shown.said.groups.items():
@@ -353,9 +352,9 @@ def subgroups(shown: Clinical) -> list[AtPart]:
 
 
 def hidden_groups(sizes: Mapping[str, int], floor: int = FLOOR) -> set[str]:
-    """Which of a column's groups are not shown: those below the floor, and more until together they reach it.
+    """Which of a column's groups are hidden: those below the floor, and more until together they reach it.
 
-    Else the figures of all samples less those of the groups shown would be those of a few.
+    Else the difference of all samples and the groups shown would tell of a few.
     """
     by_size = sorted(sizes, key=lambda name: (sizes[name], name))
     hidden = [name for name in by_size if sizes[name] < floor]
@@ -365,7 +364,7 @@ def hidden_groups(sizes: Mapping[str, int], floor: int = FLOOR) -> set[str]:
 
 
 def _place(name: str) -> tuple[bool, float, str]:
-    """Where a group stands: parts of numbers from low to high, words by the alphabet, the unknown last."""
+    """The sort key of a group: parts of numbers from low to high, words by the alphabet, the unknown last."""
     cut = CUT.match(name)
     low = np.inf if cut is None else -np.inf if cut["below"] else float(cut["low"])
     return name == UNKNOWN, low, name
@@ -577,7 +576,7 @@ def _recall(label: int, name: str, arrays: Sequence[tuple[np.ndarray, np.ndarray
 def _worth(
     name: str, statistic: Callable[..., float], of_seeds: Sequence[tuple[np.ndarray, ...]], scale: Scale
 ) -> Worth:
-    """A statistic of the first seed's predictions, and over the seeds; ``scale`` says what it cannot leave."""
+    """A statistic of the first seed's predictions, and over the seeds; ``scale`` bounds it."""
     known = [value for value in (statistic(*arrays) for arrays in of_seeds) if np.isfinite(value)]
     return Worth(name, resampled(statistic, *of_seeds[0]), interval(known, scale=scale) if len(known) > 1 else None)
 

@@ -27,9 +27,9 @@ def has_one_test_set(run: Run) -> bool:
 
 
 def mean_of(run: Run, group: Sequence[PlanRun], values: Values, metric: str, scale: Scale) -> Interval:
-    """The common models' mean over runs with its interval, by the patients who judge them and by seeds.
+    """The common models' mean over runs with its interval, by the test patients and by seeds.
 
-    The patients are those of a test set: of one, where each run draws its own. By seeds alone where no predictions of
+    The patients are those of one test set, even where each run draws its own. By seeds alone where no predictions of
     the ``group`` are kept.
     """
     mean, mine = list(values.values()), [one for one in group if (one.plan.seed, one.plan.fold) in values]
@@ -51,10 +51,9 @@ def behind_difference(
 ) -> Shared:
     """What the differences between two methods share, for each seed the two runs of ``pairs``.
 
-    The error by their patients, who are left out by groups: of one test set in all runs at once. Where each seed draws
-    its own, that of one of them counts by the share of patients that two have in common. Where predictions were not
-    ``kept`` of the models that are compared, the error by one test set is unknown, and runs on several are corrected by
-    that share alone.
+    The error by patients, by leaving out groups: of one test set in all runs at once. Where each seed draws its own,
+    that of one of them counts by the share of patients that two have in common. Where predictions were not ``kept``,
+    the error by one test set is unknown, and runs on several are corrected by that share alone.
     """
     if not kept or not all("labels" in run.predictions_of(one) for pair in pairs for one in pair):
         return _of_unkept(run, pairs[0][0])
@@ -120,7 +119,7 @@ def _overlap(run: Run, one: PlanRun) -> float:
 
 
 def _without(run: Run, one: PlanRun, metric: str, scale: Scale, constant: bool = False) -> np.ndarray:
-    """The metric without each group of patients, (groups,), as a logarithm where it is positive; worked out once."""
+    """The metric without each group of patients, (groups,), as a logarithm where it is positive; cached in the run."""
     known = run.without.setdefault((prediction_key(one), constant), {})
     if metric not in known:
         told, loss = run.predictions_of(one), (run.about.get("task") or {}).get("loss", "mse")

@@ -26,9 +26,9 @@ WORDS = {"loss": "loss", "ece": "calibration error (ECE)"}
 
 
 class Home(NamedTuple):
-    """One hospital: how many it ``trained`` on, as it said, and on how many it judged the model; what that came to.
+    """A hospital: how many it ``trained`` on, as it said, and on how many it evaluated the model; the results.
 
-    ``brier`` is NaN where there is none; ``errors`` are at even odds, None where classes are not two.
+    ``brier`` is NaN where there is none; ``errors`` are at even odds, None unless there are two classes.
     """
 
     site: str
@@ -81,7 +81,7 @@ class AtHome:
     def silent(self) -> list[str]:
         """The hospitals that have told no sums: they were away, hold too few out, or their policy lets none be told.
 
-        Nobody knows where what each told is hidden.
+        Empty where each site's sums are hidden.
         """
         hidden = self.judged.get("hidden")
         return [] if hidden else sorted(set(self.real["sites"]) - set(self.judged.get("sites", {})))

@@ -21,7 +21,7 @@ DATA = Markup('<a download="{}" href="data:text/csv;base64,{}">data (CSV)</a>')
 class Cells(NamedTuple):
     """A table; columns of ``words`` stand to the left, and a row that is too short ends in a broad cell.
 
-    ``reference`` is the number of the row that stands out.
+    ``reference`` is the number of the highlighted row.
     """
 
     heads: Sequence[object]

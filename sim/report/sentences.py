@@ -116,7 +116,7 @@ def p_of(shown: Table, lead: Comparison) -> str:
 
 
 def _headline(shown: Table, run: Run) -> str:
-    """What comes first: whether anything was learnt that a prediction which looks at no sample does not know."""
+    """Whether anything was learnt that a prediction which looks at no sample does not know."""
     least, rows = shown.trivial, [row for row in shown.of_methods if row.ahead]
     mean = shown.main(least) if least else None
     if least is None or mean is None or not rows:
@@ -149,7 +149,7 @@ def _constant(least: TableRow, run: Run) -> str:
 
 
 def _without_common_model(shown: Table) -> str:
-    """The first sentence where no federated method has a common model: the best of what there is."""
+    """The first sentence where no federated method has a common model."""
     metric, sign = named(shown.metric), -1 if shown.lower_is_better else 1
     own = {row.label: row.sites for row in shown.of_methods if row.sites}
     pooled = {row.label: row.common for row in shown.of_methods if row.common}
@@ -184,13 +184,13 @@ def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str
 
 
 def _same(run: Run) -> str:
-    """Whom the sites have to train on; runs of earlier releases do not say how many."""
+    """The sizes of the sites; runs of earlier releases do not hold them."""
     number = run.about.get("training_samples")
     return f"the same {number:,} patients" if number else "the same patients"
 
 
 def _trivial(shown: Table) -> str:
-    """What a prediction gives that looks at no sample, and whether the reference method beats it."""
+    """What the trivial predictor gets, and whether the reference method beats it."""
     least, reference = shown.trivial, _reference(shown)
     mean = shown.main(least) if least else None
     if least is None or mean is None:
@@ -225,7 +225,7 @@ def _reference(shown: Table) -> TableRow | None:
 
 
 def _role(reference: TableRow, other: TableRow) -> str:
-    """What plain averaging is to the method: of the same period, of the same traffic, or nothing of interest."""
+    """What plain averaging shares with the method: the period, the traffic, or neither ("")."""
     ours, theirs = reference.method, other.method
     if ours is None or theirs is None or theirs.name != "FedAvg":
         return ""

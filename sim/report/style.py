@@ -1,6 +1,6 @@
-"""One look for all tables and figures: every method has its place, its colour, its marker and its line, everywhere.
+"""One look for all tables and figures: a method's place, colour, marker and line.
 
-Colours are those of Okabe and Ito, told apart by colour-blind readers; markers and dashes tell methods apart in grey.
+Colours are those of Okabe and Ito, for colour-blind readers; markers and dashes tell methods apart in grey.
 """
 
 from collections.abc import Sequence

@@ -22,8 +22,8 @@ YOURS = "#d9541e"
 def sweep(advice: Advice) -> Figure:
     """Proposition 4's bound over delta for sites of several sizes, and over n for several numbers of sites.
 
-    The federation of ``advice`` is a thicker line among them, with a ring at its bound and a star where the simulation
-    has every model through. What takes more sites than there are is left out.
+    The federation of ``advice`` is a thicker line, with a ring at its bound and a star where the simulation has every
+    model through. What takes more sites than there are is left out.
     Source: Kamp et al. 2023, Appendix A.5.1; the grids are those of the authors' notebook.
     """
     m, n, d = advice.sites, advice.samples_per_site, advice.permute_every

@@ -1,6 +1,6 @@
 """What a run shows, in numbers: for every method mean and interval, and paired differences between methods.
 
-The common model and the sites' own models are different things; they have a column each and never share one.
+The common model and the sites' own models have a column each.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,10 +26,10 @@ AREAS = ("auc", "average_precision", "r2", "c_index", "ibs", "kappa")  # shown a
 class TableRow:
     """A method in a table, or the trivial predictor, whose ``method`` is None.
 
-    ``common`` and ``sites`` are over its runs, ``spread`` is the mean spread over sites.
-    ``lead`` is the table's reference minus this method, run by run, :attr:`Table.whose` models both; None where one
-    has none. ``ahead`` is this method minus the trivial predictor; seeds and test samples must both bear it out.
-    ``contacts`` and ``bytes_sent`` are those of one run.
+    ``common`` and ``sites`` are over its runs, ``spread`` is the mean spread over sites. ``lead`` is the table's
+    reference minus this method, run by run, :attr:`Table.whose` models both; None where one has none. ``ahead`` is this
+    method minus the trivial predictor; seeds and test samples must both bear it out. ``contacts`` and ``bytes_sent``
+    are of one run.
     """
 
     label: str
@@ -53,8 +53,7 @@ class TableRow:
 class Table:
     """The trivial predictor and all methods by one ``metric``, on the test samples or on a further set ``where``.
 
-    ``whose`` models are compared between methods: the "common" ones, or those of the "sites" where no method has a
-    common one (sites with models of their own).
+    ``whose`` models are compared: the "common" ones, or the "sites'" where no method has a common one.
     """
 
     metric: str
@@ -126,7 +125,7 @@ def table(run: Run, metric: str | None = None, where: str | None = None) -> Tabl
 
 
 def _known(run: Run, metric: str) -> str:
-    """A metric that the runs were judged by; PlanError names the nearest to another."""
+    """The metric, checked; PlanError names the nearest to an unknown one."""
     known = metrics_of(run.done)
     if known and metric not in known:
         raise PlanError(f"this run was not judged by {metric!r}. {nearest(metric, known)}")
@@ -194,7 +193,7 @@ def values_of(
 def difference(
     a: Values, b: Values, metric: str, shared: Callable[[list[tuple[int, int]]], Shared]
 ) -> Comparison | None:
-    """``a`` minus ``b`` over the seeds (and folds) that both have, of which ``shared`` says what their runs share.
+    """``a`` minus ``b`` over the seeds (and folds) that both have; ``shared`` tells what their runs share.
 
     Of a positive metric it is by what share ``a`` is larger. None where they have no seed in common.
     """
@@ -230,7 +229,7 @@ def _ahead(
     where: str | None,
     whose: str,
 ) -> Comparison | None:
-    """A method minus the trivial predictor, with what the test samples say of it where its predictions are kept."""
+    """A method minus the trivial predictor, by the test samples too where its predictions are kept."""
     least = values_of(whose, trivials, metric, where) or common_values(trivials, metric, where)
     kept = where is None and whose == "common"
 

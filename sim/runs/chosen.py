@@ -1,7 +1,6 @@
-"""Which of a run's models are meant: those of one method, of all its seeds or of one, of all sites or of one alone.
+"""Which of a run's models are meant: of one method, of all its seeds or of one.
 
-Beside the common model of all sites there may be a site's own, the last visitors that it keeps, and the one model that
-was distilled of several.
+Beside the common model there may be a site's own, its last visitors, and the one distilled of several.
 """
 
 from fedsmall.errors import PlanError
@@ -23,7 +22,7 @@ def whose_is(site: str | None = None, visitors: str | None = None, distilled: bo
 
 
 def chosen(run: Run, method: str | None = None, seed: int | None = None, whose: str | None = None) -> list[Stored]:
-    """The packages of a run that are meant: by default the common models of its main method, of every seed.
+    """The chosen packages of a run: by default the common models of its main method, of every seed.
 
     Raises PlanError where there are none such, with those that there are.
     """
@@ -43,7 +42,7 @@ def chosen(run: Run, method: str | None = None, seed: int | None = None, whose: 
 
 
 def main_method(run: Run) -> str:
-    """The method that tables measure the others against, or the first of which there is a package.
+    """The reference method of tables, or else the first of which there is a package.
 
     Raises PlanError where there is none of any.
     """
@@ -57,7 +56,7 @@ def main_method(run: Run) -> str:
 
 
 def _none(label: str, whose: str | None, there: list[Stored]) -> list[Stored]:
-    """Say why there is no such model, and which there are."""
+    """Raise PlanError that says why there is no such model, and which there are."""
     if whose == DISTILLED:
         raise PlanError(f"{label} was not distilled into one model; distil = 100 under the method does that")
     of_visitors = whose is not None and whose.startswith(VISITORS)

@@ -1,8 +1,7 @@
 """Runs a scenario: builds the data, runs its plans, and writes down what comes of each.
 
-Plans do not depend on each other, and small models gain nothing from threads: with one process for each core, one plan
-at a time in each, and one thread, a run has the whole speed of a machine. Results do not depend on it: every draw has
-its own stream. A plan that fails is a row with its reason, and all others run.
+Plans do not depend on each other, and small models gain nothing from threads: one process for each core, with one
+plan at a time and one thread, uses the whole machine. Results do not depend on it: every draw has its own stream.
 """
 
 import math
@@ -80,12 +79,11 @@ def execute(
 ) -> Run:
     """Run all plans of ``scenario``; the run is in ``folder``, where one is given, after each of them.
 
-    Interrupted once (Ctrl-C), the plan that is running ends after its next contact and the rest is not run; the run
-    says so. A plan that fails is a row with its reason (:attr:`Run.failed`), and the others run. ``data`` builds a
-    plan's federation; without it, its task does. ``options`` are the engine's; the device is the scenario's where they
-    name none.
-    ``processes`` share the plans; None is as many as pay. With more than one, a program's own lines must stand behind
-    ``if __name__ == "__main__":``, for the processes import it anew.
+    Interrupted once (Ctrl-C), the plan that is running ends after its next contact and the rest is not run. A plan that
+    fails is a row with its reason (:attr:`Run.failed`), and the others run. ``data`` builds a plan's federation;
+    without it, its task does. ``options`` are the engine's; the device is by default the scenario's. ``processes``
+    share the plans; None is as many as pay. With more than one, a program's own lines must stand behind ``if __name__
+    == "__main__":``, for the processes import it anew.
 
     Raises PlanError or DataError before anything trains or is written.
     """
@@ -162,7 +160,7 @@ def _one_by_one(
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Within it the first Ctrl-C is only remembered (the value given tells), and the second one interrupts as usual.
 
-    Outside the main thread, where signals cannot be caught, it tells that nothing was interrupted.
+    Outside the main thread, where signals cannot be caught, nothing is remembered.
     """
     pressed = False
 
@@ -186,9 +184,9 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def processes_for(plans: Sequence[Plan], engine: str, device: str = "cpu") -> int:
-    """How many processes serve a run: one for each core, but one for a short run, and where Ray has its own.
+    """How many processes serve a run: one per core, but one for a short run, and where Ray has its own.
 
-    Where they may all train on one GPU, no more than can share it.
+    On one GPU no more than can share it.
     """
     if engine == "ray" or len(plans) < ENOUGH:
         return 1
@@ -210,12 +208,11 @@ def run_side_by_side(
     interrupted: Callable[[], bool],
     own_models: bool = False,
 ) -> Iterator[tuple[int, Ended | Failed]]:
-    """The place of each plan and what came of it, as they are done.
+    """The index of each plan and its result, as they are done.
 
-    Plans that are not begun are left out once interrupted. ``moved`` is told how many rounds all plans have done so
-    far. ``build`` must be picklable. Where a process is killed from outside, as when memory runs out, the plans that
-    were not done are tried again one after the other, each in a process of its own: so the one that cannot be run is
-    found, and the others are run.
+    Once interrupted, no further plan begins. ``moved`` gets the number of rounds that all plans have done. ``build``
+    must be picklable. Where a process is killed, as when memory runs out, the unfinished plans are tried again one
+    after the other, each in a process of its own: so the one that cannot be run is found, and the others are run.
     """
     left, done = dict(enumerate(plans)), 0
     work = partial(_work, engine=engine, options=options, first=plans[0], own_models=own_models)
@@ -342,9 +339,9 @@ def has_diverged(last: Evaluation) -> bool:
 
 
 def attempted(work: Callable[[], Made]) -> Made | Failed:
-    """What ``work`` makes, or why it made nothing.
+    """The result of ``work``, or why it failed.
 
-    A disk without room is nothing that another plan would survive, and is raised as it is; so is Ctrl-C.
+    Ctrl-C and a full disk, which would stop the other plans too, are raised as they are.
     """
     try:
         return work()

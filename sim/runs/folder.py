@@ -81,9 +81,9 @@ class PlanRun:
 
 @dataclass
 class Run:
-    """A run, read from its folder or just made: what was asked, what came of it, with what.
+    """A run, read from its folder or just made.
 
-    ``without`` remembers what models are worth without some of the test patients (:mod:`fedsmall.sim.report.patients`).
+    ``without`` caches metrics without some of the test patients (:mod:`fedsmall.sim.report.patients`).
     """
 
     scenario: Scenario
@@ -159,7 +159,7 @@ class Run:
         return next((place for place in places if place.exists()), None) if self.folder is not None else None
 
     def _keep(self, one: PlanRun, record: "RunRecord") -> None:
-        """Keep the models of a plan: as packages, or as arrays where they are not enough to predict with."""
+        """Keep a plan's models: as packages, or as arrays where they are not enough to predict with."""
         notes = tuple(self.about.get("notes", ()))
         self.packages[one.index] = packages_of(record, one.row, notes)
         if self.folder is None:
@@ -186,7 +186,7 @@ class Run:
         return self.packages.get(one.index, [])
 
     def predictions_of(self, one: PlanRun) -> Arrays:
-        """What the one model at the end of a plan says of the test samples, beside the truth; empty if it is not kept.
+        """The predictions of a plan's one model on the test samples, beside the truth; empty if not kept.
 
         "probabilities" (samples, classes) for numbers "predictions", or for times "survival"
         and "cuts" (samples, intervals); "labels"; and "sites" where those are known.
@@ -218,9 +218,9 @@ class Run:
 
 
 def start(folder: Path | None, scenario: Scenario, federation: Federation, engine: str) -> Run:
-    """A new run: its folder, where it has one, holds what is asked and nothing else yet.
+    """A new run, its folder holding the scenario alone.
 
-    Raises PlanError where the folder holds something already: no run is ever written over another.
+    Raises PlanError where the folder is not empty: no run is ever written over another.
     """
     plans = scenario.plans()
     run = Run(scenario, plans, folder, about=_about(federation, engine))
@@ -320,7 +320,7 @@ def _about(federation: Federation, engine: str) -> dict[str, Any]:
 
 
 def _notes(plans: Sequence[Plan], federation: Federation) -> list[str]:
-    """What a reader should know of how methods and data go together."""
+    """Notes for a reader on how methods and data go together."""
     sizes = [len(samples) for samples in federation.train]
     trees = [(plan.method.label, plan.method.tree) for plan in plans]
     told = [f"{label}: {line}" for label, tree in trees if tree and (line := idle(tree, sizes))]
@@ -372,7 +372,7 @@ def summary_row(
 ) -> dict[str, Any]:
     """The plan's row of summary.json, by the last of its ``evaluations`` or that of the round whose model it keeps.
 
-    What the ``trivial`` predictor gets stands beside it.
+    The ``trivial`` predictor's metrics stand beside it.
     """
     last = evaluations[-1] if evaluations else {"common": None, "sites": {}, "extra": {}}
     last = next((each for each in evaluations if record.chosen and each["t"] == record.chosen), last)
@@ -400,7 +400,7 @@ def summary_row(
 
 
 def _only_in_some(record: "RunRecord", last: dict[str, Any]) -> dict[str, Any]:
-    """What only some plans have: worth of visitors, a distilled model, privacy, routes, a stop, readers, thresholds.
+    """What only some plans have: visitors' metrics, a distilled model, privacy, routes, a stop, readers, thresholds.
 
     And the sites' training samples, where models travel: a report tells how many a model has met.
     """
@@ -459,10 +459,10 @@ def curve_rows(plan: Plan, evaluations: Sequence[dict[str, Any]]) -> list[dict[s
 
 
 def packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str] = ()) -> list[Stored]:
-    """The common model or Central's, then the one that was made of several, then what sites kept: their own, and
-    their visitors. ``row`` is the plan's in the summary.
+    """The common model or Central's, then the distilled one, then the sites' own and their visitors.
 
-    Empty where sites have models of their own that nobody else has whole, or nothing is known of the data.
+    ``row`` is the plan's in the summary. Empty where sites have models of their own that nobody else has whole, or
+    nothing is known of the data.
     """
     if record.preparation is None or record.task is None or has_own_models(record.plan):
         return []
@@ -496,7 +496,7 @@ def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays,
 
 
 def _performance(row: dict[str, Any], whose: str) -> dict[str, dict[str, float]]:
-    """The metrics at the end, and what a prediction without looking gets on the same samples."""
+    """The metrics at the end, and the trivial predictor's on the same samples."""
     if whose.startswith(VISITORS):
         site = whose.removeprefix(VISITORS)
         measured = {f"held out at {site}": row.get("kept", {}).get("held_out", {}).get(site)}
@@ -511,7 +511,6 @@ def _performance(row: dict[str, Any], whose: str) -> dict[str, dict[str, float]]
 
 
 def _notes_of_model(record: "RunRecord") -> list[str]:
-    """What happened in this run that a user of its model should know."""
     told = []
     if record.stopped:
         told.append(f"The run was cut short after round {record.rounds} of {record.plan.rounds}.")

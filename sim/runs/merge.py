@@ -1,8 +1,7 @@
 """Finished runs made one for each data set, so that their methods can be compared seed by seed.
 
-A run over real sites goes with the simulation of its scenario. Their plans differ in the names of files, which are the
-coordinator's in one and nobody's in the other; so they are known to be of the same patients by the names of the sites
-and by how many each holds out.
+A run over real sites goes with the simulation of its scenario. Their plans differ in the names of files; so the same
+patients are known by the names of the sites and how many each holds out.
 """
 
 from collections import Counter
@@ -17,7 +16,7 @@ from fedsmall.wire import Arrays
 
 
 def merge(runs: Sequence[Run]) -> list[Run]:
-    """One run for each data set, holding all that was run on it; a label that occurs twice gets its run's name.
+    """A run for each data set, holding all that was run on it; a label that occurs twice gets its run's name.
 
     Two runs rest on the same data where task, partition and sizes agree. Raises PlanError where nothing was finished.
     """
@@ -43,7 +42,7 @@ def _renamed(run: Run, number: int) -> Run:
 
 
 def _key(run: Run, runs: Sequence[Run]) -> str:
-    """What is the same for runs of the same patients."""
+    """The key that is the same for runs of the same patients."""
     own = data_of(run.plans[0])
     if not run.real:
         return own

@@ -67,9 +67,9 @@ class Bars(Watcher):
 
 @final
 class Lines(Watcher):
-    """A line for every plan that is done, with the time that is left: for logs and pipes.
+    """A line for every finished plan, with the time that is left: for logs and pipes.
 
-    Where none is done for ``EVERY_S`` seconds, a line says how many rounds are.
+    After ``EVERY_S`` seconds without one, a line says how many rounds are done.
     """
 
     def __init__(self, console: Console, plans: Sequence[Plan], title: str) -> None:

@@ -1,7 +1,6 @@
 """A scenario: a TOML file that says what is run, as a frozen record; it is several plans, one per method and seed.
 
-Everything is checked when the record is built, so a scenario that exists can be planned. The same record is built from
-a file, from a file with some keys set anew on the command line, and from Python.
+Everything is checked when the record is built: from a file, with some keys set on the command line, or from Python.
 """
 
 import tomllib
@@ -27,14 +26,14 @@ class Scenario(Frozen):
     """What is run: task, partition, methods, recipe, seeds. The fields are the keys of the file.
 
     A method's table holds its name, its settings, and a ``recipe`` of its own where it departs from the common one
-    (every method has its own best learning rate), or a ``stop`` of its own, ``false`` where it is to go to its end.
-    ``metric`` is what methods are judged by, such as "auc"; without it accuracy, or the AUC where classes are unequal.
-    ``threshold`` is from which probability on a sample is called positive. ``stop`` ends runs early. ``folds`` asks for
-    cross-validation; ``about`` is one sentence; ``reference`` is the label of the method that tables measure the others
-    against. From ``route_seed`` it is drawn who is where, if not from the seed. ``engine`` and ``device`` say on what a
-    simulation runs, and are no part of a plan: at real sites a device is the site's own matter. ``keep`` says which
-    models are saved at the end: the common ones and Central's, or beside them the sites' own. ``track`` names a tool
-    that is told of every plan (:mod:`fedsmall.extensions.tracking`).
+    (every method has its own best learning rate), or a ``stop`` of its own, ``false`` for none. ``metric`` is what
+    methods are judged by, such as "auc"; by default accuracy, or the AUC where classes are unequal. From probability
+    ``threshold`` on a sample is called positive. ``stop`` ends runs early. ``folds`` asks for cross-validation;
+    ``about`` is one sentence; ``reference`` is the label of the method that tables measure the others against.
+    ``route_seed`` draws who is where, by default the seed. ``engine`` and ``device`` say on what a simulation runs, and
+    are no part of a plan: at real sites a device is the site's own matter. ``keep`` says which models are saved at the
+    end: the common ones and Central's, or beside them the sites' own. ``track`` names a tool that is told of every plan
+    (:mod:`fedsmall.extensions.tracking`).
     """
 
     name: str
@@ -177,7 +176,7 @@ def build(table: Mapping[str, Any]) -> Scenario:
 
 
 def _keys_beside(error: ValidationError) -> list[str]:
-    """The keys that are known where the first fault is."""
+    """The known keys where the first fault is."""
     in_recipe = error.errors()[0]["loc"][:1] == ("recipe",)
     return list(Recipe.model_fields if in_recipe else Scenario.model_fields)
 

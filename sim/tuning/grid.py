@@ -1,9 +1,8 @@
 """`fedsmall tune --try`: other settings of methods than the learning rate, each searched with all rates.
 
 A method whose table has the key stands in the search once for each of its values (of several keys, for each of their
-combinations), under a label of its own; the rest of the search knows nothing of it. What is taken is the setting that
-scores best with its own best rate, and of those that are not shown to be worse the one that was named first: so name
-the cheap ones first, long periods before short ones.
+combinations), under a label of its own. Of the settings that are not shown to be worse than the best, each with its
+own best rate, the first named is taken: so name the cheap ones first, long periods before short ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +21,9 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Grid:
-    """A ``scenario`` in which every setting is a method of its own; ``of`` says whose and which, by its label.
+    """A ``scenario`` in which every setting is a method; ``of`` gives its method and setting, by label.
 
-    ``plain`` is the scenario that was asked about.
+    ``plain`` is the original scenario.
     """
 
     plain: Scenario
@@ -53,7 +52,7 @@ class Grid:
 def grid(scenario: Scenario, tried: Mapping[str, Sequence[Any]]) -> Grid:
     """Every method of a scenario with every value of the keys that its own table has.
 
-    Raises PlanError for a key that no method's table has, and where a value is none of its key's.
+    Raises PlanError for a key that no method's table has, and for an invalid value.
     """
     table, of = _table(scenario), {}
     entries: list[Settings] = []

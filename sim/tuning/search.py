@@ -1,12 +1,11 @@
 """`fedsmall tune`: one learning rate for every method, chosen on training sites only, with the search written down.
 
 The sites are cut into folds; the models of some sites are judged on the samples of the others (with few sites: on a
-share of every site's own samples). Or models travel by routes (:mod:`fedsmall.travel.journey`): then no site is left
-out, every method is judged on all sites by models that never saw them, and how long to train is chosen as well. Test
-samples are never looked at. Every method gets the same rates, seeds and folds.
-Seeds are added until no method's choice is in doubt: until a choice made on resampled runs would lose less than
-``REGRET`` on average. A noisy choice of the learning rate makes false differences between methods, larger than any true
-one, so this is where the seeds are spent.
+share of every site's own samples). Or models travel by routes (:mod:`fedsmall.travel.journey`): then every method is
+judged on all sites by models that never saw them, and how long to train is chosen as well. Test samples are never
+looked at. Every method gets the same rates, seeds and folds.
+Seeds are added until a choice made on resampled runs would lose less than ``REGRET`` on average, for every method: a
+noisy choice of the learning rate makes false differences between methods, larger than any true one.
 """
 
 import csv
@@ -45,7 +44,7 @@ LOOKS = 20  # evaluations of a run that is judged by routes, about
 def judged_by(scenario: Scenario, by: str | None = None) -> str:
     """How a search judges methods: by "folds" of sites that are left out, or by "routes".
 
-    Where nobody says, by routes if a method of the scenario is validated so. Raises PlanError for another word.
+    The default is routes if a method of the scenario is validated so. Raises PlanError for another word.
     """
     if by not in (None, FOLDS_OF_SITES, ROUTES):
         raise PlanError(f"a search judges by folds or by routes, not by {by!r}")
@@ -54,7 +53,7 @@ def judged_by(scenario: Scenario, by: str | None = None) -> str:
 
 
 def measure_of(scenario: Scenario, by: str | None, metric: str | None = None, data_root: Path | None = None) -> str:
-    """What a search judges models by: ``metric``, or what the scenario names, or by routes the loss, or the task's own.
+    """The search's metric: ``metric``, or the scenario's, or by routes the loss, or the task's own.
 
     Raises PlanError for a metric that the task does not have.
     """
@@ -86,8 +85,8 @@ def to_its_end(plan: Plan) -> Plan:
 def by_routes(plan: Plan, federation: Federation) -> Plan | None:
     """The plan with its models on routes, judged on the way; None where they cannot travel so.
 
-    There are five routes where nobody says, or as many as there are groups, and no more than models: routes that take
-    turns at fewer sites train less in so many rounds than the method does without them.
+    By default five routes, or as many as there are groups, and no more than models: routes that take turns at fewer
+    sites train less in so many rounds than the method does without them.
     """
     method, sites = plan.method, len(federation.names)
     if method.validation is None and method.travelling(sites) < 2:
@@ -129,7 +128,7 @@ class Try:
 class RateChoice:
     """The rate chosen for a method; ``regret`` is what a choice on resampled runs would lose on average.
 
-    ``rounds`` is the median of the rounds after which its runs were best, 0 where they were judged at their end.
+    ``rounds`` is the median of its runs' best rounds, 0 where they were judged at their end.
     """
 
     label: str
@@ -170,10 +169,9 @@ def search(
 ) -> list[Try]:
     """All tries of a search over ``rates`` for every method of the scenario, seed by seed until the choices are stable.
 
-    There are ``least_seeds`` of them at least. ``by`` is how methods are judged, as :func:`judged_by` has it, and
-    ``metric`` by what; else as :func:`measure_of` has it. It is the common model's, or the mean over the sites; scores
-    of a loss or an error have a minus before them.
-    ``on_seed(seed, tries)`` is called after each seed.
+    There are at least ``least_seeds``. ``by`` is as in :func:`judged_by`, ``metric`` as in :func:`measure_of`; the
+    score is the common model's, or the mean over the sites, negated for a loss or an error. ``on_seed(seed, tries)`` is
+    called after each seed.
     """
     by = judged_by(scenario, by)
     if not rates:
@@ -207,8 +205,8 @@ def search(
 def choose(tries: Sequence[Try], metric: str | None = None) -> dict[str, RateChoice]:
     """The rate of each method: the best mean score, ties to the smaller rate.
 
-    A smaller rate ties with the best one when its paired shortfall is within one standard error of zero. Where the
-    ``metric`` is known, scores are told as it is, without a minus, in intervals that do not leave what it can be.
+    A smaller rate ties with the best one when its paired shortfall is within one standard error of zero. With
+    ``metric``, scores are in its own sign, in intervals within its range.
     """
     labels = dict.fromkeys(t.label for t in tries)
     return {label: _choice(label, [t for t in tries if t.label == label], metric) for label in labels}
@@ -262,7 +260,7 @@ def with_rates(scenario: Scenario, rates: Mapping[str, float]) -> Scenario:
 
 
 def _plans(scenario: Scenario, seed: int, data_root: Path | None, by: str) -> Iterator[tuple[int, Plan, Federation]]:
-    """Every method's plan with every fold of one seed's federation; by routes, where it can travel so, with all."""
+    """Every method's plan with every fold of one seed's federation, or with all of it by routes."""
     plans = [to_its_end(scenario.plan(index, seed)) for index in range(len(scenario.method))]
     federation = build_federation(plans[0], data_root)
     routed = [by_routes(plan, federation) if by == ROUTES else None for plan in plans]
@@ -331,7 +329,7 @@ def best_row(table: np.ndarray) -> int:
 
 
 def _regret(table: np.ndarray, draws: int = 200) -> float:
-    """What choices on resampled runs lose against the best mean of all runs, on average."""
+    """The mean loss of choices on resampled runs against the best mean of all runs."""
     rng = np.random.default_rng(0)  # the regret of given runs is one number
     means = table.mean(axis=1)
     runs = table.shape[1]
