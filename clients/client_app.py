@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from fedsmall import __version__
-from fedsmall.clients.hospital import HospitalClient, fit_or_stay, memory_for, packed, stayed_model, unpacked
+from fedsmall.clients.hospital import HospitalClient, fit_or_stay, memory_for, pack_reply, stayed_model, unpack_order
 from fedsmall.clients.memory import TRAVEL, ContextMemory
 from fedsmall.clients.site_data import SiteData, simulated_site
 from fedsmall.data.federation import Samples
@@ -43,10 +43,10 @@ def train(message: Message, context: Context) -> Message:
     """Train the traveller that came, and send it back."""
     client = _client(message, context)
     config: dict[str, Any] = dict(message.content.config_records[CONFIG])
-    arrays = unpacked(client.plan, client.home.task, arrays_of(message.content), config, client.kept)
+    arrays = unpack_order(client.plan, client.home.task, arrays_of(message.content), config, client.kept)
     leaving, examples, metrics = fit_or_stay(client, arrays, config)
     sent = dict(zip(client.sent_names, leaving, strict=True))
-    records = records_of(packed(client.plan, client.home.site, sent, config, arrays))
+    records = records_of(pack_reply(client.plan, client.home.site, sent, config, arrays))
     return Message(RecordDict({METRICS: _metrics(examples, metrics), **records}), reply_to=message)
 
 
@@ -74,18 +74,18 @@ def validate(message: Message, context: Context) -> Message:
     client = _client(message, context)
     arrays = arrays_of(message.content)
     config: dict[str, Any] = {**message.content.config_records[CONFIG], NAMES: list(arrays)}
-    told: dict[str, Any] = dict(records_of(join(**{OUT_OF_FOLD: client.validate(list(arrays.values()), config)})))
-    return Message(RecordDict(told), reply_to=message)
+    sums: dict[str, Any] = dict(records_of(join(**{OUT_OF_FOLD: client.validate(list(arrays.values()), config)})))
+    return Message(RecordDict(sums), reply_to=message)
 
 
 def app_on(device: str) -> ClientApp:
     """The same app for the nodes of a simulation, whose sites are to train on ``device``."""
 
-    def there(message: Message, context: Context, proceed: Callable[[Message, Context], Message]) -> Message:
+    def train_on_device(message: Message, context: Context, proceed: Callable[[Message, Context], Message]) -> Message:
         context.node_config[DEVICE] = device
         return proceed(message, context)
 
-    placed = ClientApp(mods=[there])
+    placed = ClientApp(mods=[train_on_device])
     placed.query()(query)
     placed.query(BALANCE)(balance)
     placed.train()(train)
@@ -122,9 +122,9 @@ def _cohort(text: str, plan: Plan, site: SiteData, device: str) -> Trainer:
     if cohort is None or samples is not site.train:
         if len(_cohorts) >= MOST_COHORTS:
             _cohorts.clear()
-        own = plan_at(plan, site.place, site.sites)
+        site_plan = plan_at(plan, site.place, site.sites)
         seat = Seat((site.place,), site.sites)
-        cohort = cohort_for(own, site.task, [site.site], [site.train], path="loop", device=device, seat=seat)
+        cohort = cohort_for(site_plan, site.task, [site.site], [site.train], path="loop", device=device, seat=seat)
         _cohorts[text, site.site, device] = (site.train, cohort)
     return cohort
 
@@ -137,6 +137,6 @@ def arrays_of(content: RecordDict) -> Arrays:
 def records_of(arrays: Mapping[str, np.ndarray]) -> dict[str, ArrayRecord]:
     """The records that hold these arrays, each in the order given; a record without arrays is left out."""
     return {
-        part: ArrayRecord({name: Array(np.asarray(array)) for name, array in own.items()})
-        for part, own in parts(arrays).items()
+        part: ArrayRecord({name: Array(np.asarray(array)) for name, array in named_arrays.items()})
+        for part, named_arrays in parts(arrays).items()
     }

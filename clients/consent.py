@@ -81,7 +81,7 @@ class Consent:
             return
         asked, verdict = self.home / FOLDER / f"{key}.json", verdict_of(self.home, key)
         if not asked.exists():
-            if sum(each.verdict == WAITING for each in requests(self.home)) >= MOST_WAITING:
+            if sum(request.verdict == WAITING for request in requests(self.home)) >= MOST_WAITING:
                 raise PolicyError("too many runs wait for the hospital's approval already")
             now = datetime.now(UTC).isoformat(timespec="seconds")
             request = Request(key=key, run=run, asked=now, lines=tuple(lines()))
@@ -117,18 +117,18 @@ def is_paused(home: Path) -> bool:
 
 def requests(home: Path) -> list[Request]:
     """All runs that have asked here, those first that asked first."""
-    found = [Request.model_validate_json(path.read_bytes()) for path in (home / FOLDER).glob("*.json")]
-    found = [each.model_copy(update={"verdict": verdict_of(home, each.key)}) for each in found]
-    return sorted(found, key=lambda each: (each.asked, each.key))
+    known = [Request.model_validate_json(path.read_bytes()) for path in (home / FOLDER).glob("*.json")]
+    known = [request.model_copy(update={"verdict": verdict_of(home, request.key)}) for request in known]
+    return sorted(known, key=lambda request: (request.asked, request.key))
 
 
 def request_of(home: Path, run: str) -> Request:
     """The last request of a run. Raises PolicyError where none of that name has asked."""
-    every = requests(home)
-    for request in reversed(every):
+    known = requests(home)
+    for request in reversed(known):
         if request.run == run:
             return request
-    names = list(dict.fromkeys(each.run for each in every))
+    names = list(dict.fromkeys(request.run for request in known))
     raise PolicyError(f"no run {run!r} has asked here. {nearest(run, names) if names else 'None has asked yet.'}")
 
 
@@ -142,22 +142,22 @@ def decide(home: Path, request: Request, yes: bool) -> None:
 def verdict_of(home: Path, key: str) -> str:
     """What the hospital has said of a request; what nobody can read is no yes."""
     path = home / FOLDER / f"{key}.verdict"
-    said = path.read_text(errors="replace") if path.exists() else WAITING
-    return said if said in VERDICTS else WAITING
+    verdict = path.read_text(errors="replace") if path.exists() else WAITING
+    return verdict if verdict in VERDICTS else WAITING
 
 
 def describe(plan: Plan, raw: RawSite, config: Mapping[str, Any], floor: int) -> list[str]:
     """What a run is, and what of this site would leave for it, a line each."""
     privacy = plan.method.privacy
     settings = {} if privacy is None else privacy.model_dump(exclude_defaults=True)
-    told = ", ".join(f"{name} = {value}" for name, value in settings.items())
+    privacy_words = ", ".join(f"{name} = {value}" for name, value in settings.items())
     sites = ", ".join(one_line(site, 63) for site in config.get(SITES, ()))
     regions = plan.method.regions.sites if plan.method.regions is not None else None
     above = [f"the averages of each region ({', '.join(sorted(regions))}) go to a server above them"] if regions else []
     return [
         f"method {plan.method.label}, {plan.rounds} local rounds; models leave at {leaving_contacts(plan)} contacts",
         f"sites: {sites}",
-        f"privacy: {told or 'none; models leave as they are trained'}",
+        f"privacy: {privacy_words or 'none; models leave as they are trained'}",
         *above,
         *leaves(plan, raw, floor),
     ]
@@ -173,8 +173,8 @@ def _key(plan: Plan, config: Mapping[str, Any]) -> str:
 
 
 def _digest(plan: str, config: Mapping[str, Any]) -> str:
-    told = [_run_of(config), str(config.get(RUN_ID, "")), plan]
-    return blake2b(json.dumps([*told, sorted(map(str, config.get(SITES, ())))]).encode(), digest_size=16).hexdigest()
+    words = [_run_of(config), str(config.get(RUN_ID, "")), plan]
+    return blake2b(json.dumps([*words, sorted(map(str, config.get(SITES, ())))]).encode(), digest_size=16).hexdigest()
 
 
 def _put(path: Path, content: bytes) -> None:

@@ -87,7 +87,7 @@ class Fleet:
     def connect(self) -> bool:
         """Activate the site's node, or go on as it: False. NotAdmittedError where the server lets it not in."""
         try:
-            anew = _insisting(self.activate)
+            anew = _call_until_answered(self.activate)
         except httpx.HTTPStatusError as error:
             raise NotAdmittedError(f"HTTP {error.response.status_code}") from None
         if not self._beating.is_alive():
@@ -122,21 +122,21 @@ class Fleet:
 
     def pull(self) -> Arrival | None:
         """The next message for this site, or None."""
-        came = self._call(lambda: self.client.PullMessages(PullMessagesRequest(node=self.node)))
-        if not came.messages_list:
+        response = self._call(lambda: self.client.PullMessages(PullMessagesRequest(node=self.node)))
+        if not response.messages_list:
             return None
-        message = message_from_proto(came.messages_list[0])
-        return Arrival(message, came.message_object_trees[0])
+        message = message_from_proto(response.messages_list[0])
+        return Arrival(message, response.message_object_trees[0])
 
     def pull_object(self, run: int, name: str) -> bytes:
         """The content of an object, once it is at the server. GoneError where it never comes."""
         deadline, wait = time.monotonic() + OBJECT_S, 0.01
         request = PullObjectRequest(node=self.node, run_id=run, object_id=name)
         while True:
-            came = self._call(lambda: self.client.PullObject(request))
-            if came.object_available:
-                return bytes(came.object_content)
-            if not came.object_found or time.monotonic() > deadline:
+            response = self._call(lambda: self.client.PullObject(request))
+            if response.object_available:
+                return bytes(response.object_content)
+            if not response.object_found or time.monotonic() > deadline:
                 raise GoneError("an object of the message is not there")
             time.sleep(wait)
             wait = min(2 * wait, 0.5)
@@ -185,7 +185,7 @@ class Fleet:
 
     def _call(self, call: Callable[[], T]) -> T:
         try:
-            return _insisting(call)
+            return _call_until_answered(call)
         except httpx.HTTPStatusError as error:
             if error.response.status_code == httpx.codes.UNAUTHORIZED:
                 raise NotAdmittedError(f"HTTP {error.response.status_code}") from None
@@ -203,7 +203,7 @@ class Fleet:
             self._alive(self.node)
 
 
-def _insisting(call: Callable[[], T]) -> T:
+def _call_until_answered(call: Callable[[], T]) -> T:
     """Make a call again and again until the network and the server's gate let it through."""
     wait = FIRST_WAIT_S
     while True:

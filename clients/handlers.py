@@ -14,9 +14,9 @@ from fedsmall.clients.hospital import fit_or_stay, stayed_model
 from fedsmall.clients.kept import OWN_MODEL, keep, keep_visitor, worth_of_visitors
 from fedsmall.clients.patients import check_affordable
 from fedsmall.clients.runs import keep_scaling
-from fedsmall.clients.self_check import looked_over
+from fedsmall.clients.self_check import check_leaving
 from fedsmall.clients.session import Session
-from fedsmall.clients.site_request import Answer, SiteRequest, named
+from fedsmall.clients.site_request import Answer, SiteRequest, with_names
 from fedsmall.clients.telling import may_be_last
 from fedsmall.errors import PlanError
 from fedsmall.package.record import COMMON
@@ -73,12 +73,12 @@ def train(site: Session, order: SiteRequest) -> Answer:
     """Train the model that came, or that has stayed here, look over what would leave, and send it."""
     site.spend(order)
     client, folder = site.client(order), site.folder_of(order.config)
-    leaving, examples, metrics = fit_or_stay(client, order.arrays, named(order))
+    leaving, examples, metrics = fit_or_stay(client, order.arrays, with_names(order))
     counted = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
     sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
     if client.trained:
         keep(site.place_of_models(order), order.plan, OWN_MODEL, client.trained)
-    sent, kappa = looked_over(site.log, order, sent, client)
+    sent, kappa = check_leaving(site.log, order, sent, client)
     keep_visitor(folder, order.config, order.plan, sent, site.name)
     return {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}, sent
 
@@ -87,7 +87,7 @@ def train(site: Session, order: SiteRequest) -> Answer:
 def send_stayed_model(site: Session, order: SiteRequest) -> Answer:
     """Send the model that has stayed here, which an average wants."""
     client = site.client(order, after=True)
-    sent, _ = looked_over(site.log, order, stayed_model(client, order.config), client)
+    sent, _ = check_leaving(site.log, order, stayed_model(client, order.config), client)
     return {"order": list(sent)}, sent
 
 
@@ -95,17 +95,17 @@ def send_stayed_model(site: Session, order: SiteRequest) -> Answer:
 def evaluate(site: Session, order: SiteRequest) -> Answer:
     """Judge a global model on the patients held out here; at a run's end keep it, and tell of it in sums."""
     samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
-    said: dict[str, Any] = {EXAMPLES: 0}
+    reported: dict[str, Any] = {EXAMPLES: 0}
     client, folder = site.client(order, after=True), site.folder_of(order.config)
     t = int(order.config.get(ROUND, 0))
     if samples >= order.policy.count_floor:  # a share of three patients is as good as their labels
-        _, examples, metrics = client.evaluate(list(order.arrays.values()), named(order))
-        said = {EXAMPLES: examples, **metrics, **worth_of_visitors(folder, order.config, client)}
+        _, examples, metrics = client.evaluate(list(order.arrays.values()), with_names(order))
+        reported = {EXAMPLES: examples, **metrics, **worth_of_visitors(folder, order.config, client)}
     if order.config.get(KEEP) or t == order.plan.rounds:
-        keep(site.place_of_models(order), order.plan, COMMON, split(order.arrays, MODEL), said)
+        keep(site.place_of_models(order), order.plan, COMMON, split(order.arrays, MODEL), reported)
     if may_be_last(order.plan, t):
-        return site.telling.at_the_end(order, client, said, folder)
-    return {"metrics": said}, {}
+        return site.telling.at_the_end(order, client, reported, folder)
+    return {"metrics": reported}, {}
 
 
 @answers(VALIDATE)

@@ -139,7 +139,7 @@ class HospitalClient(NumPyClient):
     def _private(self, privacy: Privacy, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
         entropy = None if self.home.simulated else secrets.randbits(128)
         if self.noise_key is not None:
-            entropy = keyed(self.noise_key, model)
+            entropy = keyed_entropy(self.noise_key, model)
         rng = noise_rng(self.plan.seed, self.home.site, int(config[ROUND]), entropy)
         return privatise_one(model, received, privacy, rng)
 
@@ -170,8 +170,8 @@ class HospitalClient(NumPyClient):
             return {}
         x, y = samples.x[rows], samples.y[rows]
         if validation is None or not self.plan.method.by_samples:
-            told = metric_sums(self._outputs(parameters, config, x), y, self.home.task)
-            return {name: told[name] for name in shapes}
+            sums = metric_sums(self._outputs(parameters, config, x), y, self.home.task)
+            return {name: sums[name] for name in shapes}
         of_routes = _of_routes(self._members(parameters, config), config, validation.routes)
         folds = folds_of_samples(self.plan, self.home.site, samples)[rows]
         outputs = by_folds(folds, x, lambda route, some: self._together(of_routes[route], some))
@@ -185,7 +185,7 @@ class HospitalClient(NumPyClient):
         received = dict(zip(_names(config), parameters, strict=True))
         return members_of(split(received, MODEL), self.plan.method.is_ensemble)
 
-    def judged(self, members: Sequence[Arrays], samples: Samples) -> dict[str, float]:
+    def evaluate_members(self, members: Sequence[Arrays], samples: Samples) -> dict[str, float]:
         """The metrics of models that answer together, on samples of the site."""
         metrics = evaluate(self._together(members, samples.x), samples.y, self.home.task)
         return {name: float(value) for name, value in metrics.items()}
@@ -196,7 +196,7 @@ class HospitalClient(NumPyClient):
         return answer(np.stack(outputs), self.home.task.loss, self.plan.method.together)
 
 
-def unpacked(plan: Plan, task: Task, arrays: Arrays, config: Mapping[str, Any], kept: Memory) -> Arrays:
+def unpack_order(plan: Plan, task: Task, arrays: Arrays, config: Mapping[str, Any], kept: Memory) -> Arrays:
     """What came in an order, in full where it was not so on its way. Raises PlanError where it is broken.
 
     ``kept`` is what the site remembers of models that came before.
@@ -210,13 +210,13 @@ def unpacked(plan: Plan, task: Task, arrays: Arrays, config: Mapping[str, Any], 
         raise PlanError(f"the order brings no model of this run: {error}") from None
 
 
-def packed(plan: Plan, site: str, sent: Arrays, config: Mapping[str, Any], received: Arrays) -> Arrays:
+def pack_reply(plan: Plan, site: str, sent: Arrays, config: Mapping[str, Any], received: Arrays) -> Arrays:
     """What goes back, as it travels, to who sent what was ``received``; in full where it only looks as if it left."""
     leaves = config.get(LEAVES, True)
     return pack(plan, sent, site, int(config[ROUND]), split(received, MODEL)) if leaves else sent
 
 
-def keyed(key: bytes, arrays: Arrays) -> int:
+def keyed_entropy(key: bytes, arrays: Arrays) -> int:
     """128 bits that stand for these arrays, to those who know the ``key`` alone."""
     return int.from_bytes(blake2b(digest_of(arrays).encode(), digest_size=16, key=key).digest())
 
@@ -225,8 +225,8 @@ def signature_of(model: Arrays, frozen: Arrays | None = None) -> str:
     """A model's names, shapes and dtypes in a few words that differ where those differ, or the ``frozen`` numbers."""
     description = json.dumps([[name, array.shape, str(array.dtype)] for name, array in model.items()])
     numbers = sum(array.size for array in model.values())
-    told = f"{len(model)} arrays, {numbers} numbers, {blake2b(description.encode(), digest_size=8).hexdigest()}"
-    return f"{told}, frozen {digest_of(frozen)[:16]}" if frozen else told
+    signature = f"{len(model)} arrays, {numbers} numbers, {blake2b(description.encode(), digest_size=8).hexdigest()}"
+    return f"{signature}, frozen {digest_of(frozen)[:16]}" if frozen else signature
 
 
 def _names(config: dict[str, Scalar]) -> list[str]:
@@ -258,8 +258,8 @@ def fit_or_stay(client: HospitalClient, arrays: Arrays, config: dict[str, Any]) 
     if before is None:
         client.sent_names = []
         return [], told_samples(client.plan, len(client.home.train)), {STEPS: 1, FORGOT: 1}
-    came = join(**{MODEL: before.model})
-    _, examples, metrics = client.fit(list(came.values()), _with_names(config, came))
+    received = join(**{MODEL: before.model})
+    _, examples, metrics = client.fit(list(received.values()), _with_names(config, received))
     now, word = _trained(client, before, int(metrics[STEPS]))
     client.memory.keep(now)
     if word is not None:
@@ -277,7 +277,7 @@ def _with_names(config: dict[str, Any], arrays: Arrays) -> dict[str, Any]:
 
 def stayed_model(client: HospitalClient, config: Mapping[str, Any]) -> Arrays:
     """The model that has stayed here, as it was trained in this very round. Raises PlanError where there is none."""
-    kept = client.memory.kept() if isinstance(client.memory, StayingMemory) else None
+    kept = client.memory.read_kept() if isinstance(client.memory, StayingMemory) else None
     if kept is None or kept.of != config.get(REFERENCE):
         raise PlanError("this site has no model of this run that stays here")
     return _sent(client, kept)
@@ -285,7 +285,7 @@ def stayed_model(client: HospitalClient, config: Mapping[str, Any]) -> Arrays:
 
 def _set_out(memory: StayingMemory, model: Arrays, config: Mapping[str, Any]) -> Kept | None:
     """Where the training sets out from; None where the site does not know it any more."""
-    of, kept = int(config[REFERENCE]), memory.kept()
+    of, kept = int(config[REFERENCE]), memory.read_kept()
     if model and config[COMMON]:
         return Kept(model, model, model, of, 0)
     if kept is None or kept.of != of:

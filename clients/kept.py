@@ -75,7 +75,7 @@ def worth_of_visitors(run: Path, config: Mapping[str, Any], client: HospitalClie
     if not plan.method.keep_last or int(config.get(ROUND, 0)) < plan.rounds or held_out is None:
         return {}
     kept = KeptVisitors(run / VISITORS_FOLDER, plan.method.keep_last).members()
-    judged = client.judged(members_of(kept, True), held_out) if kept else {}
+    judged = client.evaluate_members(members_of(kept, True), held_out) if kept else {}
     return {f"{KEPT}{name}": value for name, value in judged.items()}
 
 
@@ -112,7 +112,7 @@ class About(Frozen):
     preparation: Preparation
 
 
-def keep(at: Place, plan: Plan, what: str, model: Arrays, said: Mapping[str, Any] | None = None) -> None:
+def keep(at: Place, plan: Plan, what: str, model: Arrays, metrics: Mapping[str, Any] | None = None) -> None:
     """Keep a model of ``plan``, the common one or the site's own, unless it is only a part of one.
 
     ``said`` is what the site answered about it. Raises PlanError for arrays that are not the plan's common model.
@@ -127,10 +127,10 @@ def keep(at: Place, plan: Plan, what: str, model: Arrays, said: Mapping[str, Any
         record = About(run=at.run, site=at.raw.name, sites=at.sites, plan=plan, task=task, preparation=preparation)
         shelf.put(ABOUT, words=record.model_dump(mode="json"))
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    shelf.put(what, model, {"kept": now, "t": at.t, "said": dict(said or {})})
+    shelf.put(what, model, {"kept": now, "t": at.t, "said": dict(metrics or {})})
 
 
-def kept(folder: Path, what: str) -> Stored | None:
+def load_kept(folder: Path, what: str) -> Stored | None:
     """A package of what a site has kept of the run in ``folder``, "common", "own" or "visitors"; None for nothing.
 
     Of its data a package says how many sites there were: this site knows the counts of no other.
@@ -165,10 +165,10 @@ def kept(folder: Path, what: str) -> Stored | None:
     return Stored(package, completed(record.plan, task, trained))
 
 
-def _measured(said: Mapping[str, Any], what: str) -> dict[str, float]:
+def _measured(metrics: Mapping[str, Any], what: str) -> dict[str, float]:
     """What the site found its common model worth, or its visitors, which it says beside."""
-    of_visitors = {name.removeprefix(KEPT): float(value) for name, value in said.items() if name.startswith(KEPT)}
-    of_model = {n: float(v) for n, v in said.items() if n != EXAMPLES and not n.startswith(KEPT)}
+    of_visitors = {name.removeprefix(KEPT): float(value) for name, value in metrics.items() if name.startswith(KEPT)}
+    of_model = {n: float(v) for n, v in metrics.items() if n != EXAMPLES and not n.startswith(KEPT)}
     return of_visitors if what == VISITORS else of_model
 
 

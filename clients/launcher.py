@@ -69,7 +69,7 @@ def check_bundle(content: bytes, approved: str) -> None:
         )
 
 
-def checked(install: Callable[..., Any], approved: str) -> Callable[..., Any]:
+def check_before(install: Callable[..., Any], approved: str) -> Callable[..., Any]:
     """Flower's ``install_from_fab``, after the check."""
 
     def install_checked(content: Any, *rest: Any, **options: Any) -> Any:
@@ -85,7 +85,7 @@ def main() -> None:
     from flwr.supernode.runtime import run_clientapp
 
     install = vars(run_clientapp)["install_from_fab"]
-    vars(run_clientapp)["install_from_fab"] = checked(install, os.environ.get(APPROVED, ""))
+    vars(run_clientapp)["install_from_fab"] = check_before(install, os.environ.get(APPROVED, ""))
     flwr_clientapp()
 
 

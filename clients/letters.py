@@ -45,8 +45,8 @@ class Desk:
 
     def announce(self) -> Announcement:
         """What the site announces in this run: the same however often it is asked."""
-        own = self._own()
-        return announce(self.site, self.run, self._identity, bytes.fromhex(own["key"]), own["nonce"])
+        keys = self._own()
+        return announce(self.site, self.run, self._identity, bytes.fromhex(keys["key"]), keys["nonce"])
 
     def take(self, announced: Mapping[str, Announcement], roll: Mapping[str, str], sites: Sequence[str]) -> str:
         """Check what all ``sites`` of the run announce against the ``roll``, keep it, and reveal what was drawn here.
@@ -55,42 +55,42 @@ class Desk:
         """
         if sorted(announced) != sorted(sites):
             raise LetterError("what was announced is not of the sites of this run")
-        for site, told in sorted(announced.items()):
-            if told.site != site:
-                raise LetterError(f"what {told.site} announces was passed on as {site}'s")
-            told.check(self.run, roll)
+        for site, announcement in sorted(announced.items()):
+            if announcement.site != site:
+                raise LetterError(f"what {announcement.site} announces was passed on as {site}'s")
+            announcement.check(self.run, roll)
         if announced[self.site] != self.announce():
             raise LetterError("what this site announced was changed on its way")
-        every = {site: each.model_dump() for site, each in sorted(announced.items())}
-        kept = {"announced": every, "roll": roll_digest(roll)}
+        announcements = {site: announcement.model_dump() for site, announcement in sorted(announced.items())}
+        kept = {"announced": announcements, "roll": roll_digest(roll)}
         if (before := self._read("announced")) is not None and before != kept:
             raise LetterError("other keys were announced in this run before")
         self._write("announced", kept)
         return str(self._own()["nonce"])
 
-    def opened(self, plan: Plan, order: Order) -> "OpenDesk":
+    def open(self, plan: Plan, order: Order) -> "OpenDesk":
         """The desk at work under a run's plan, whose seed was fixed before anything that all sites drew was revealed.
 
         Raises LetterError where its routes are not what all sites have drawn.
         """
-        announced, roll = self.announced()
+        announced, roll = self.read_announced()
         if sorted(order.nonces) != sorted(announced):  # one more would be drawn by whoever sends the order
             raise LetterError("what was drawn for the routes is not of the sites of this run")
-        for site, each in announced.items():
-            if digest("drawn", order.nonces[site]) != each.commitment:
+        for site, announcement in announced.items():
+            if digest("drawn", order.nonces[site]) != announcement.commitment:
                 raise LetterError(f"what {site} had drawn for the routes is not what it committed itself to")
         check_drawn(plan, seed_of(order.nonces, plan.seed))
         at = self._read("thread") or Thread.begun(self.run, roll, announced, order.nonces).at
-        thread = Thread({int(t): told for t, told in at.items()})
+        thread = Thread({int(t): digest_at for t, digest_at in at.items()})
         ways = Waybills(plan, tuple(sorted(announced)))
         return OpenDesk(self, plan, order.nonces, self.post(plan, announced), ways, thread)
 
-    def announced(self) -> tuple[dict[str, Announcement], str]:
+    def read_announced(self) -> tuple[dict[str, Announcement], str]:
         """What all sites of the run announced, and the digest of the roll. LetterError where they were never told."""
         kept = self._read("announced")
         if kept is None:
             raise LetterError("this site was never told the keys of this run")
-        return {site: Announcement(**told) for site, told in kept["announced"].items()}, kept["roll"]
+        return {site: Announcement(**fields) for site, fields in kept["announced"].items()}, kept["roll"]
 
     def post(self, plan: BaseModel, announced: Mapping[str, Announcement]) -> Post:
         """Who writes and opens this site's letters under a plan."""
@@ -127,32 +127,32 @@ class Desk:
 
         The sum is ``of`` something else than models where that is not empty.
         """
-        every, mark, key = self._read("seeds") or {}, digest_of({"summand": summand}), _sum(of, t)
-        if (kept := every.get(key)) is not None:
+        seeds_by_sum, mark, key = self._read("seeds") or {}, digest_of({"summand": summand}), _sum(of, t)
+        if (kept := seeds_by_sum.get(key)) is not None:
             if kept["of"] != mark:
                 raise LetterError(f"this site has answered with other numbers for the sum of round {t} before")
             return {helper: bytes.fromhex(seed) for helper, seed in kept["seeds"].items()}
         fresh = new_seeds(helpers)
-        every[key] = {"of": mark, "seeds": {helper: seed.hex() for helper, seed in fresh.items()}}
-        self._write("seeds", every)
+        seeds_by_sum[key] = {"of": mark, "seeds": {helper: seed.hex() for helper, seed in fresh.items()}}
+        self._write("seeds", seeds_by_sum)
         return fresh
 
-    def helps(self, t: int, group: int, sites: Sequence[str], of: str = "") -> None:
+    def note_help(self, t: int, group: int, sites: Sequence[str], of: str = "") -> None:
         """Write down for whose sum this site helps; LetterError where it has helped for another set of sites before."""
-        every, key = self._read("helped") or {}, f"{_sum(of, t)}.{group}"
-        if every.setdefault(key, list(sites)) != list(sites):
+        helped, key = self._read("helped") or {}, f"{_sum(of, t)}.{group}"
+        if helped.setdefault(key, list(sites)) != list(sites):
             raise LetterError(f"this site has helped to open the sum of round {t} before, of other sites")
-        self._write("helped", every)
+        self._write("helped", helped)
 
-    def readdresses(self, t: int, to: str, most: int) -> None:
+    def count_readdressed(self, t: int, to: str, most: int) -> None:
         """Count a traveller that goes to another site than it was sealed for; LetterError where they are too many."""
-        every, mark = self._read("readdressed") or [], [t, to]
-        if mark not in every:
-            if len(every) >= most:
+        readdressed, mark = self._read("readdressed") or [], [t, to]
+        if mark not in readdressed:
+            if len(readdressed) >= most:
                 raise LetterError(f"{most} travellers of this run were readdressed here, and no more will be")
-            self._write("readdressed", [*every, mark])
+            self._write("readdressed", [*readdressed, mark])
 
-    def announced_before(self) -> bool:
+    def has_announced(self) -> bool:
         """Whether the keys of all are here."""
         return (self.folder / "announced.json").exists()
 
@@ -162,13 +162,13 @@ class Desk:
             write_private(self.folder / ENDED, b"")
 
     def _own(self) -> dict[str, str]:
-        own = self._read("own")
-        if own is None:
+        keys = self._read("own")
+        if keys is None:
             if self.folder.exists() and any(self.folder.iterdir()):
                 raise LetterError("this site's keys of this run are gone: it had ended; start a new run")
-            own = {"key": drawn(SEED), "nonce": drawn(32)}
-            self._write("own", own)
-        return dict(own)
+            keys = {"key": random_hex(SEED), "nonce": random_hex(32)}
+            self._write("own", keys)
+        return dict(keys)
 
     def _read(self, name: str) -> Any:
         item = self._shelf.get(name)
@@ -196,14 +196,14 @@ class OpenDesk:
     def is_for(self, desk: Desk, plan: Plan, order: Order) -> bool:
         """Whether it is the desk of this order."""
         same = (self.desk.folder, self.desk.run) == (desk.folder, desk.run)
-        return same and self.nonces == order.nonces and self.plan == plan and desk.announced_before()
+        return same and self.nonces == order.nonces and self.plan == plan and desk.has_announced()
 
 
 def _sum(of: str, t: int) -> str:
     return f"{of}.{t}" if of else str(t)
 
 
-def drawn(count: int) -> str:
+def random_hex(count: int) -> str:
     """So many random bytes, in hexadecimal digits."""
     return secrets.token_hex(count)
 
@@ -219,26 +219,26 @@ def destroy_ended(runs: Path, but: Path) -> None:
                 path.unlink()
 
 
-def check_identities(home: Path, told: Mapping[str, str], pinned: str | None) -> list[str]:
+def check_identities(home: Path, identities: Mapping[str, str], pinned: str | None) -> list[str]:
     """Who is new among the consortium's identities that were ``told``; all are remembered in ``home``.
 
     Raises LetterError where they are not what the policy has ``pinned`` (a digest), or a site's is another than before.
     """
-    if pinned is not None and pinned.removeprefix("sha256:") != roll_digest(told):
+    if pinned is not None and pinned.removeprefix("sha256:") != roll_digest(identities):
         raise LetterError(
-            f"the consortium's roll is sha256:{roll_digest(told)}, and the policy here pins another (roll); compare "
-            "`fedsmall site roll` with the other hospitals"
+            f"the consortium's roll is sha256:{roll_digest(identities)}, and the policy here pins another (roll); "
+            "compare `fedsmall site roll` with the other hospitals"
         )
     known = known_identities(home)
-    for site, identity in sorted(told.items()):
+    for site, identity in sorted(identities.items()):
         if known.get(site, identity) != identity:
             raise LetterError(
                 f"{site} has another identity than the one that this site has met; ask that hospital: one that has "
                 "lost its identity is admitted under a new name"
             )
-    fresh = sorted(set(told) - set(known))
+    fresh = sorted(set(identities) - set(known))
     if fresh:
-        write_private(home / IDENTITIES, json.dumps(known | dict(told), indent=1).encode())
+        write_private(home / IDENTITIES, json.dumps(known | dict(identities), indent=1).encode())
     return fresh
 
 
@@ -292,13 +292,13 @@ def check_beside(model: Arrays, carried: Arrays, who: str) -> None:
         raise LetterError(f"what {who} sent beside its model is not finite, or below zero where nothing can be")
 
 
-def fault_of(model: Arrays, carried: Arrays, came: Arrays, last: Arrays, gate: float) -> str | None:
+def fault_of(model: Arrays, carried: Arrays, received: Arrays, last: Arrays, gate: float) -> str | None:
     """Why a model that was trained on what ``came`` may not leave, or None where it may; ``last`` is a common model."""
     if not (_finite(model) and _finite(carried)):
         return "it holds a number that is not finite"
     if not gate:
         return None
-    return too_large(stack_of_one(model), stack_of_one(came), last, float(gate), alone=True).get(0)
+    return too_large(stack_of_one(model), stack_of_one(received), last, float(gate), alone=True).get(0)
 
 
 def _finite(arrays: Arrays) -> bool:

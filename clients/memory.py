@@ -100,10 +100,10 @@ class StayingMemory:
         """What training remembers; it is written down with the model (:meth:`keep`)."""
         self._trained = dict(arrays)
 
-    def kept(self) -> Kept | None:
+    def read_kept(self) -> Kept | None:
         """The model that stays; None where there is none."""
-        found = self._memory.read().items()
-        held = {name.removeprefix(STAYS): array for name, array in found if name.startswith(STAYS)}
+        stored = self._memory.read().items()
+        held = {name.removeprefix(STAYS): array for name, array in stored if name.startswith(STAYS)}
         if not held:
             return None
         model, sent, reference = (split(held, part) for part in ("model", "sent", "reference"))

@@ -27,8 +27,8 @@ def check_affordable(log: SiteLog, policy: Policy, plan: Plan, samples: int, sea
     check_noise(plan, {seat[0]: samples}, seat[1])
     whole = protection_of(plan, samples, *seat).charge(steps_of(plan, *seat))
     others = [charge for other, charge in log.charges() if other != run]
-    own = [charge for mine, charge in log.charges() if mine == run]
-    policy.check_patients(max(_epsilon(policy, [*others, whole]), _epsilon(policy, [*others, *own])), plan)
+    before = [charge for charged_run, charge in log.charges() if charged_run == run]
+    policy.check_patients(max(_epsilon(policy, [*others, whole]), _epsilon(policy, [*others, *before])), plan)
 
 
 def charge_contact(
@@ -43,11 +43,11 @@ def charge_contact(
     assert plan.recipe.steps is not None
     protection: Protection = protection_of(plan, samples, *seat)
     charge = protection.charge(rounds * plan.recipe.steps)
-    before = sum(each.steps for run, each in log.charges() if run == str(config[RUN]))
+    before = sum(charged.steps for run, charged in log.charges() if run == str(config[RUN]))
     assert plan.method.privacy is not None
     if plan.method.privacy.epsilon is not None and before + charge.steps > steps_of(plan, *seat):
         raise PlanError("this run has had all the local steps here that its epsilon was reckoned for")
-    policy.check_patients(_epsilon(policy, [*(each for _, each in log.charges()), charge]), plan)
+    policy.check_patients(_epsilon(policy, [*(charged for _, charged in log.charges()), charge]), plan)
     log.charge(charge, run=str(config[RUN]), t=config[ROUND])
 
 
@@ -55,8 +55,8 @@ def spent_here(log: SiteLog, delta: float) -> list[tuple[str, float]]:
     """For each run, the epsilon that it has cost this site's patients; at the end, under "all runs", that of all."""
     charges = log.charges()
     runs = dict.fromkeys(run for run, _ in charges)
-    each = [(run, epsilon_of([charge for of, charge in charges if of == run], delta)) for run in runs]
-    return [*each, ("all runs", epsilon_of([charge for _, charge in charges], delta))] if each else []
+    epsilons = [(run, epsilon_of([charge for of, charge in charges if of == run], delta)) for run in runs]
+    return [*epsilons, ("all runs", epsilon_of([charge for _, charge in charges], delta))] if epsilons else []
 
 
 def once(folder: Path, config: Mapping[str, Any], arrays: Arrays, answer: Callable[[], Answer]) -> Answer:
@@ -64,8 +64,8 @@ def once(folder: Path, config: Mapping[str, Any], arrays: Arrays, answer: Callab
 
     The answers to the last few rounds are kept. An order that differs in anything is another, and is answered anew.
     """
-    told = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | list | tuple)}
-    digest = digest_of(arrays) + json.dumps(told, sort_keys=True, default=list)
+    words = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | list | tuple)}
+    digest = digest_of(arrays) + json.dumps(words, sort_keys=True, default=list)
     shelf, t = Shelf(folder), int(config[ROUND])
     before = shelf.get(t)
     if before is not None and before.words and before.words["order"] == digest:

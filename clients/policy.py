@@ -314,7 +314,7 @@ def cut_short(may_go_on: Callable[[], None]) -> Iterator[None]:
             raise CutError(error) from None
 
     began, before = time.monotonic(), signal.signal(signal.SIGALRM, look)
-    left, every = signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)
     try:
         try:
             yield
@@ -324,7 +324,7 @@ def cut_short(may_go_on: Callable[[], None]) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         if left:  # somebody else's alarm goes on
-            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), LOOK_S), every)
+            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), LOOK_S), interval)
 
 
 def least_of_a_class(raw: RawSite) -> int | None:

@@ -81,8 +81,8 @@ class RegionDesk:
         sheet = RunSheet.model_validate_json((home / "sheet.json").read_text())
         if sheet.region != self.name or self.name not in config.get(SITES, ()):
             raise PlanError(f"the run here is one of region {sheet.region!r}, and {self.name!r} was asked")
-        if told := differences(sheet.plan, _as_begun(asked, sheet.plan)):
-            raise PlanError(f"this region runs another plan than the server above: {'; '.join(told[:3])}")
+        if differing := differences(sheet.plan, _as_begun(asked, sheet.plan)):
+            raise PlanError(f"this region runs another plan than the server above: {'; '.join(differing[:3])}")
         mark = home / FOLDER / "run-above"
         ident = one_line(config.get(RUN_ID, ""), 64)
         put_once(mark, {"id": ident}, {}, "another run of that name above")
@@ -91,8 +91,8 @@ class RegionDesk:
         met = read(Handover(home / FOLDER).met)
         if met is None:
             raise WaitsError(f"this region's own sites have not met yet{_ended(home)}")
-        told = {name: sums for name, sums in parts(met.arrays).items() if name in config.get(TELL, ())}
-        return {"config": {**met.words, "site": self.name, "version": __version__}}, join(**told)
+        sums_by_kind = {name: sums for name, sums in parts(met.arrays).items() if name in config.get(TELL, ())}
+        return {"config": {**met.words, "site": self.name, "version": __version__}}, join(**sums_by_kind)
 
     def _take_agreed(self, home: Path, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         weights = plan_of(config).recipe.class_weights
@@ -106,9 +106,9 @@ class RegionDesk:
             self._take_agreed(home, config, {})
         if before := t - int(config[ROUNDS]):
             self._come_down(handover, before, arrays)
-        mine = self._wait_for(handover, t, home)
-        sent = join(**{MODEL: mine.arrays})
-        return {"metrics": {EXAMPLES: mine.words["weight"], STEPS: 1}, "order": list(sent)}, sent
+        model = self._wait_for(handover, t, home)
+        sent = join(**{MODEL: model.arrays})
+        return {"metrics": {EXAMPLES: model.words["weight"], STEPS: 1}, "order": list(sent)}, sent
 
     def _take(self, home: Path, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         self._come_down(Handover(home / FOLDER), int(config[ROUND]), arrays)
@@ -119,16 +119,16 @@ class RegionDesk:
 
     def _wait_for(self, handover: Handover, t: int, home: Path) -> Handed:
         until = time.monotonic() + self.patience_s
-        while (mine := read(handover.up(t))) is None:
+        while (model := read(handover.up(t))) is None:
             if time.monotonic() > until:
                 raise WaitsError(f"this region has not come to round {t} yet{_ended(home)}")
             time.sleep(POLL_S)
-        return mine
+        return model
 
 
-def _as_begun(asked: Plan, own: Plan) -> Plan:
+def _as_begun(asked: Plan, plan: Plan) -> Plan:
     """A plan without what follows from an agreement: above, balanced weights are numbers once all have told theirs."""
-    if own.recipe.class_weights != BALANCED or asked.recipe.class_weights is None:
+    if plan.recipe.class_weights != BALANCED or asked.recipe.class_weights is None:
         return asked
     return asked.model_copy(update={"recipe": asked.recipe.model_copy(update={"class_weights": BALANCED})})
 

@@ -38,14 +38,14 @@ KINDS = {
 app = ClientApp()
 
 
-def relayed(message: Message, context: Context) -> Message:
+def relay_any(message: Message, context: Context) -> Message:
     """What the app does with every kind of message: the station knows what each is."""
     return relay(message)
 
 
 for kind in KINDS:
     method, _, action = kind.partition(".")
-    getattr(app, method)(*[action] if action else ())(relayed)
+    getattr(app, method)(*[action] if action else ())(relay_any)
 
 
 def relay(message: Message) -> Message:
@@ -69,17 +69,17 @@ def answer_of(message: Message, frame: bytes, path: str, sign: Sign | None = Non
     try:
         header, block = header_and_block(frame)
         answer = socket_frames.ask(path, with_block({"kind": kind, CONFIG: header.get(CONFIG, {})}, block))
-        told, block = header_and_block(answer)
+        reply, block = header_and_block(answer)
     except FrameError as error:
         return refusal(message, f"the order cannot be read: {error}")
     except socket_frames.LineError as error:
         return refusal(message, f"the site's station ended before it had answered: {error}", KILLED)
     except OSError as error:
         return refusal(message, f"the site's station cannot be reached ({type(error).__name__})")
-    if "error" in told:
-        return refusal(message, str(told["error"]), int(told.get("code", REFUSED)))
-    if sign is not None and (statement := statement_of(told.get(ENDS))):
-        answer = with_block({**told, ENDS: statement.signed(sign).model_dump()}, block)
+    if "error" in reply:
+        return refusal(message, str(reply["error"]), int(reply.get("code", REFUSED)))
+    if sign is not None and (statement := statement_of(reply.get(ENDS))):
+        answer = with_block({**reply, ENDS: statement.signed(sign).model_dump()}, block)
     records = {f"frame-{n}": ConfigRecord(piece) for n, piece in enumerate(pieces_of(answer))}
     return Message(RecordDict(dict(records)), reply_to=message)
 

@@ -72,7 +72,7 @@ class Resident:
             time.sleep(AWAY_S)
             self._let_in()
         print(f"connected as node {self.fleet.node.node_id}", flush=True)
-        message, given = self._in_hand(), kept(self._given)
+        message, given = self._in_hand(), read_message(self._given)
         if message is not None:
             if given is None or given.metadata.reply_to_message_id != message.metadata.message_id:
                 given = refusal(message, "its program was killed", KILLED)
@@ -94,14 +94,14 @@ class Resident:
         return self.taken.with_name(GIVEN)
 
     def _in_hand(self) -> Message | None:
-        return kept(self.taken)
+        return read_message(self.taken)
 
     def work(self) -> bool:
         """Take and answer one order; False where there is none."""
         arrival = self.fleet.pull()
         if arrival is None:
             return False
-        keep(self.taken, arrival.message)
+        write_message(self.taken, arrival.message)
         self._settle(arrival.message, lambda: self._answer(arrival))
         return True
 
@@ -111,7 +111,7 @@ class Resident:
         TaskIdentity.node_id = self.fleet.node.node_id
         try:
             reply = answer()
-            keep(self._given, reply)
+            write_message(self._given, reply)
             self.fleet.push(reply, time.monotonic() - begun, again)
         except GoneError as error:
             print(f"an order was dropped: its run has ended ({error})", flush=True)
@@ -161,12 +161,12 @@ class Resident:
         return self.runs[run]
 
 
-def keep(path: Path, message: Message) -> None:
+def write_message(path: Path, message: Message) -> None:
     """Write a message down, readable by nobody else."""
     write(path, message_to_proto(message).SerializeToString(), mode=0o600)
 
 
-def kept(path: Path) -> Message | None:
+def read_message(path: Path) -> Message | None:
     """The message that was written down; None where there is none, or, after the power went, none that can be read."""
     try:
         return message_from_proto(ProtoMessage.FromString(path.read_bytes()))

@@ -134,11 +134,11 @@ def forget_old(home: Path, log: SiteLog, days: int | None) -> list[str]:
 
 def _delete(folders: list[Path], log: SiteLog, run: str, why: str) -> Forgotten:
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    found = Forgotten(len(files), sum(path.stat().st_size for path in files))
-    log.write("forgot", run=run, reason=f"{found.files} files, {found.bytes} bytes: {why}")
+    forgotten = Forgotten(len(files), sum(path.stat().st_size for path in files))
+    log.write("forgot", run=run, reason=f"{forgotten.files} files, {forgotten.bytes} bytes: {why}")
     for folder in folders:
         shutil.rmtree(folder)
-    return found
+    return forgotten
 
 
 def _last_used(folder: Path) -> float:

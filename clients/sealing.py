@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from fedsmall.aggregation.sums import LEAST, length, summand
 from fedsmall.audit_log import digest_of
-from fedsmall.clients.hospital import packed, unpacked
+from fedsmall.clients.hospital import pack_reply, unpack_order
 from fedsmall.clients.letters import (
     Desk,
     OpenDesk,
@@ -112,67 +112,72 @@ class Errand:
     """
 
     def __init__(
-        self, at_work: OpenDesk, told: Order, task: Task, config: Mapping[str, Any], of: str | None = None
+        self, at_work: OpenDesk, order: Order, task: Task, config: Mapping[str, Any], of: str | None = None
     ) -> None:
         self.desk, self.plan, self.task, self.config = at_work.desk, at_work.plan, task, config
-        self.t, self.told, self.of = int(config[ROUND]), told, of or ""
+        self.t, self.order, self.of = int(config[ROUND]), order, of or ""
         self.post, self.ways, self.thread = at_work.post, at_work.ways, at_work.thread
         self._starts = at_work.starts
         self._see_average()
 
     # -- what came --------------------------------------------------------------------------------------------------
 
-    def opened(self, arrays: Arrays) -> tuple[Arrays, bool, str]:
+    def open_order(self, arrays: Arrays) -> tuple[Arrays, bool, str]:
         """The arrays of an order as its trainer takes them, whether the model is the common one, and why a letter
         was not used, which is then in its place.
 
         Raises LetterError where the order is not of this site's traveller, or brings another common model than all.
         """
-        here, group = parts(arrays), self.ways.group(self.t, self.desk.site)
-        self._check_rule(here.get(RULE, {}))
+        received, group = parts(arrays), self.ways.group(self.t, self.desk.site)
+        self._check_rule(received.get(RULE, {}))
         if self.config[COMMON] or self.ways.number(self.t) == 0:
-            self._check_common(here.get(MODEL, {}), group)
-            self.desk.keep_common(group, here[MODEL])
-            carried, is_common = self._moments(here.get(CARRIED, {})), bool(self.config[COMMON])
-            return join(**{MODEL: here[MODEL], CARRIED: carried, RULE: here.get(RULE, {})}), is_common, ""
+            self._check_common(received.get(MODEL, {}), group)
+            self.desk.keep_common(group, received[MODEL])
+            carried, is_common = self._moments(received.get(CARRIED, {})), bool(self.config[COMMON])
+            return join(**{MODEL: received[MODEL], CARRIED: carried, RULE: received.get(RULE, {})}), is_common, ""
         if not is_sealed(self.plan):
             return arrays, False, ""
         try:
-            came = parts(self._letter(here.get(MODEL, {}), self.told.by, TRAVELLER))
-            self._check_model(came.get(MODEL, {}), came.get(CARRIED, {}), group)
+            opened = parts(self._letter(received.get(MODEL, {}), self.order.by, TRAVELLER))
+            self._check_model(opened.get(MODEL, {}), opened.get(CARRIED, {}), group)
         except LetterError as error:
             common = self.desk.common(group)
             if common is None:
                 raise
-            return join(**{MODEL: common, RULE: here.get(RULE, {})}), True, str(error)
-        return join(**{MODEL: came[MODEL], CARRIED: came.get(CARRIED, {}), RULE: here.get(RULE, {})}), False, ""
+            return join(**{MODEL: common, RULE: received.get(RULE, {})}), True, str(error)
+        return join(**{MODEL: opened[MODEL], CARRIED: opened.get(CARRIED, {}), RULE: received.get(RULE, {})}), False, ""
 
     def _see_average(self) -> None:
         """Go on with the thread by what the order says of the last average; LetterError where it was told otherwise."""
-        last, told = self.ways.last_average(self.t, through=bool(self.of)), self.told.average
-        if (told.t if told else 0) != last:
-            raise LetterError(f"the order speaks of an average of round {told.t if told else 0}, the plan of {last}")
-        if told is None:
+        last, average = self.ways.last_average(self.t, through=bool(self.of)), self.order.average
+        if (average.t if average else 0) != last:
+            raise LetterError(
+                f"the order speaks of an average of round {average.t if average else 0}, the plan of {last}"
+            )
+        if average is None:
             return
-        now = {self.ways.last_average(told.t): told.before, told.t: after(told.before, told.t, told.commons)}
-        if any(self.thread.at.get(t, said) != said for t, said in now.items()):
+        now = {
+            self.ways.last_average(average.t): average.before,
+            average.t: after(average.before, average.t, average.commons),
+        }
+        if any(self.thread.at.get(t, digest) != digest for t, digest in now.items()):
             raise LetterError("the order speaks of other common models than this site was told of before")
-        if told.t not in self.thread.at:  # who was silent at an average takes the server's word for what was before
+        if average.t not in self.thread.at:  # who was silent at an average takes the server's word for what was before
             self.thread.at |= now
             self.desk.keep_thread(self.thread)
 
     def _check_common(self, model: Arrays, group: int) -> None:
-        if self.told.average is None:
+        if self.order.average is None:
             expected = digest_of(self._initial(group))
         else:
-            commons = self.told.average.commons
+            commons = self.order.average.commons
             expected = commons[group] if group < len(commons) else ""
         if digest_of(model) != expected:
             raise LetterError("the common model that came is not the one that all sites were told of")
 
     def _check_rule(self, rule: Arrays) -> None:
-        said = self.told.average.commons[-1] if self.told.average else ""
-        if rule and digest_of(rule) != said:
+        expected = self.order.average.commons[-1] if self.order.average else ""
+        if rule and digest_of(rule) != expected:
             raise LetterError("what came for the local rule is not what all sites were told of")
 
     def _initial(self, group: int) -> Arrays:
@@ -201,76 +206,76 @@ class Errand:
     def _moments(self, record: Arrays) -> Arrays:
         if not record or not is_sealed(self.plan):
             return record
-        carried = split(self._letter(record, self.told.beside, MOMENTS), CARRIED)
-        assert self.told.beside is not None
-        check_beside(self._initial(0), carried, self.told.beside.site)
+        carried = split(self._letter(record, self.order.beside, MOMENTS), CARRIED)
+        assert self.order.beside is not None
+        check_beside(self._initial(0), carried, self.order.beside.site)
         return carried
 
     def _check_model(self, model: Arrays, carried: Arrays, group: int) -> None:
         """The receiver's gate: LetterError, with the sender's name, for a model that no site should train on."""
-        assert self.told.by is not None
+        assert self.order.by is not None
         expected, common = self._initial(group), self.desk.common(group)
         last = expected if common is None else common
-        check_model(model, carried, expected, last if self.plan.method.gate else None, self.told.by.site)
+        check_model(model, carried, expected, last if self.plan.method.gate else None, self.order.by.site)
 
     # -- what leaves ------------------------------------------------------------------------------------------------
 
-    def closed(self, received: Arrays, header: dict[str, Any], sent: Arrays) -> Answer:
+    def seal_reply(self, received: Arrays, header: dict[str, Any], sent: Arrays) -> Answer:
         """The answer of a site that was to train what it ``received`` and wants to send ``sent``, as it may leave.
 
         An update that no site should train on stays here: the traveller goes on as it came, and a sum is without it.
         """
-        mine, came = parts(sent), parts(received)
-        wrong = self._wrong(mine[MODEL], came[MODEL], mine.get(CARRIED, {}))
+        records, start = parts(sent), parts(received)
+        wrong = self._wrong(records[MODEL], start[MODEL], records.get(CARRIED, {}))
         aggregates = self.ways.contact(self.t).action is Action.AGGREGATE
         metrics = dict(header["metrics"])
         if wrong and aggregates:
             raise LetterError(f"what was trained here may not be used: {wrong}")
         if wrong:
-            mine, metrics[REFUSED] = {MODEL: came[MODEL], CARRIED: came.get(CARRIED, {})}, 1
+            records, metrics[REFUSED] = {MODEL: start[MODEL], CARRIED: start.get(CARRIED, {})}, 1
         else:  # what goes on as it came was rounded before, and would change if it were again
-            mine = parts(pack(self.plan, sent, self.desk.site, self.t))
+            records = parts(pack(self.plan, sent, self.desk.site, self.t))
         if is_secure(self.plan):
             metrics = {name: value for name, value in metrics.items() if name in (EXAMPLES, STEPS, REFUSED, NOT_TAKEN)}
-        leaving = self._to_average(mine, metrics) if aggregates else self._on_its_way(mine)
+        leaving = self._to_average(records, metrics) if aggregates else self._on_its_way(records)
         return {**header, "metrics": metrics, "order": list(leaving)}, leaving
 
-    def _on_its_way(self, mine: dict[str, Arrays]) -> Arrays:
+    def _on_its_way(self, records: dict[str, Arrays]) -> Arrays:
         if not is_sealed(self.plan):
-            return join(**mine)
+            return join(**records)
         to = self.ways.next_site(self.t, self.desk.site)
         assert to is not None  # only an average ends a run
-        content = bytes_of(join(**{MODEL: mine[MODEL], CARRIED: mine.get(CARRIED, {})}))
+        content = bytes_of(join(**{MODEL: records[MODEL], CARRIED: records.get(CARRIED, {})}))
         self.desk.keep_sent(self.t, content)
-        return join(**{MODEL: {LETTER: self._written(TRAVELLER, to, content)}})
+        return join(**{MODEL: {LETTER: self._write_letter(TRAVELLER, to, content)}})
 
-    def _to_average(self, mine: dict[str, Arrays], metrics: Mapping[str, Any]) -> Arrays:
+    def _to_average(self, records: dict[str, Arrays], metrics: Mapping[str, Any]) -> Arrays:
         """A summand under masks, and letters with their seeds to the helpers; moments go on in a letter."""
-        carried, to = mine.get(CARRIED, {}), self.ways.next_site(self.t, self.desk.site)
+        carried, to = records.get(CARRIED, {}), self.ways.next_site(self.t, self.desk.site)
         beside: Arrays = {}
         if carried and to is not None:
-            beside = {LETTER: self._written(MOMENTS, to, bytes_of(carried))}
+            beside = {LETTER: self._write_letter(MOMENTS, to, bytes_of(carried))}
         if not is_secure(self.plan):
-            return join(**{MODEL: mine[MODEL], CARRIED: beside, RULE: mine.get(RULE, {})})
+            return join(**{MODEL: records[MODEL], CARRIED: beside, RULE: records.get(RULE, {})})
         group = self.ways.group(self.t, self.desk.site)
-        common, rule = self.desk.common(group) or self._initial(group), mine.get(RULE, {})
+        common, rule = self.desk.common(group) or self._initial(group), records.get(RULE, {})
         try:
-            told = float(metrics[EXAMPLES]), float(metrics[STEPS]), len(self.ways.names)
-            numbers = summand(self.plan, mine[MODEL], common, rule, *told)
+            counts = float(metrics[EXAMPLES]), float(metrics[STEPS]), len(self.ways.names)
+            numbers = summand(self.plan, records[MODEL], common, rule, *counts)
         except ReplyError as error:
             raise LetterError(str(error)) from None
         seeds = self.desk.seeds(self.t, self.ways.helpers(self.t), numbers)
-        letters = {helper: self._written(KEY, helper, seed) for helper, seed in seeds.items()}
+        letters = {helper: self._write_letter(KEY, helper, seed) for helper, seed in seeds.items()}
         return join(**{MODEL: {MASKED: masked(numbers, seeds)}, SEEDS: letters, CARRIED: beside})
 
-    def tallied(self, values: np.ndarray) -> Arrays:
+    def mask_sums(self, values: np.ndarray) -> Arrays:
         """What this site adds to a sum of something else than models, (numbers,): under masks, beside its letters."""
         try:
             numbers = to_words(values)
         except ReplyError as error:
             raise LetterError(str(error)) from None
         seeds = self.desk.seeds(self.t, self.ways.helpers(self.t, self.of), numbers, self.of)
-        letters = {helper: self._written(self._key, helper, seed) for helper, seed in seeds.items()}
+        letters = {helper: self._write_letter(self._key, helper, seed) for helper, seed in seeds.items()}
         return join(**{TALLY: {MASKED: masked(numbers, seeds, wide=True)}, SEEDS: letters})
 
     def check_judged(self, model: Arrays) -> None:
@@ -291,17 +296,17 @@ class Errand:
         """What this site has seen of the run when it tells what it is asked for."""
         return self.thread.at[self.ways.last_average(self.t, through=True)] if self.of else self.thread.before(self.t)
 
-    def _written(self, kind: str, to: str, content: bytes) -> np.ndarray:
+    def _write_letter(self, kind: str, to: str, content: bytes) -> np.ndarray:
         return np.frombuffer(self.post.write(kind, self.t, to, self._since, content), np.uint8)
 
-    def _wrong(self, model: Arrays, came: Arrays, carried: Arrays) -> str | None:
+    def _wrong(self, model: Arrays, received: Arrays, carried: Arrays) -> str | None:
         """Why a model that was trained here may not leave; the gate of a run whose server sees no model."""
         common = self.desk.common(self.ways.group(self.t, self.desk.site))
-        return fault_of(model, carried, came, came if common is None else common, self.plan.method.gate)
+        return fault_of(model, carried, received, received if common is None else common, self.plan.method.gate)
 
     # -- what else a site is asked ----------------------------------------------------------------------------------
 
-    def helped(self, group: int, letters: Mapping[str, np.ndarray], policy: Policy) -> Answer:
+    def sum_streams(self, group: int, letters: Mapping[str, np.ndarray], policy: Policy) -> Answer:
         """The sum of the streams of these sites' seeds, with which a server opens one sum, of one set of sites.
 
         Raises LetterError for a set that is too small, has a site that is not in the sum, or is not the first.
@@ -317,7 +322,7 @@ class Errand:
             raise LetterError(f"a site was given that is not in the sum of round {self.t}")
         count = self._words() if self.of else length(self.plan, self._initial(group))
         seeds = [self.post.open(self._key, self.t, site, self._since, letters[site].tobytes()) for site in sites]
-        self.desk.helps(self.t, group, sites, self.of)
+        self.desk.note_help(self.t, group, sites, self.of)
         return {"config": {}}, join(**{SUM: {SUM: total(seeds, count, wide=bool(self.of))}})
 
     def _words(self) -> int:
@@ -327,7 +332,7 @@ class Errand:
             raise LetterError("the question does not say how many numbers are to be opened")
         return count
 
-    def readdressed(self, written: int, policy: Policy, log: SiteLog) -> Answer:
+    def reseal_traveller(self, written: int, policy: Policy, log: SiteLog) -> Answer:
         """The traveller that this site sealed after round ``written``, sealed to who trains it for this order's round.
 
         Its addressee was silent. Raises LetterError where the plan has it nowhere then, or an average lies between.
@@ -336,7 +341,7 @@ class Errand:
             raise LetterError(f"the traveller of round {written} does not go on to round {self.t}")
         to = self.ways.site_of(self.t, self.ways.traveller(written, self.desk.site))
         content = self.desk.sent(written)
-        self.desk.readdresses(written, to, policy.most_readdressed)
+        self.desk.count_readdressed(written, to, policy.most_readdressed)
         log.write(
             "readdressed", run=str(self.config[RUN]), kind="letter", t=written, reason=f"for {to}, round {self.t}"
         )
@@ -378,8 +383,8 @@ class Letters:
             self.known_roll(order.config, order.policy)
         destroy_ended(self.home / RUNS, self.folder_of(order.config))
         words = {ANNOUNCED: desk.announce().model_dump_json()} if desk else {}
-        header, told = handle(order)
-        return {**header, "config": header["config"] | words}, told
+        header, sums = handle(order)
+        return {**header, "config": header["config"] | words}, sums
 
     def _take(self, handle: Handler, order: SiteRequest) -> Answer:
         """Take what all sites have announced, and reveal what this one had drawn."""
@@ -387,61 +392,61 @@ class Letters:
         if not needs_letters(order.plan):
             return header, leaving
         try:
-            told = Opened.model_validate_json(str(order.config.get(ANNOUNCED, "")))
+            opened = Opened.model_validate_json(str(order.config.get(ANNOUNCED, "")))
         except ValidationError:
             raise LetterError("the keys of this run were not told in a form that this version knows") from None
         sites = [str(site) for site in order.config[SITES]]
-        nonce = self.desk(order.config).take(told.announced, self.known_roll(order.config, order.policy), sites)
+        nonce = self.desk(order.config).take(opened.announced, self.known_roll(order.config, order.policy), sites)
         return {**header, "config": header["config"] | {NONCE: nonce}}, leaving
 
     def _train(self, handle: Handler, sealed: SiteRequest) -> Answer:
         errand = self._errand(sealed) if needs_letters(sealed.plan) else None
-        order = self._opened(sealed, errand)
+        order = self._open_order(sealed, errand)
         header, sent = handle(order)
         if errand is None:
-            leaving = packed(order.plan, self.name, sent, {ROUND: order.config[ROUND]}, order.arrays)
+            leaving = pack_reply(order.plan, self.name, sent, {ROUND: order.config[ROUND]}, order.arrays)
             return {**header, "order": list(leaving)}, leaving
         if NOT_TAKEN in order.config:
             header = {**header, "metrics": {**header["metrics"], NOT_TAKEN: 1}}
-        return errand.closed(order.arrays, header, sent)
+        return errand.seal_reply(order.arrays, header, sent)
 
-    def _opened(self, order: SiteRequest, errand: Errand | None) -> SiteRequest:
+    def _open_order(self, order: SiteRequest, errand: Errand | None) -> SiteRequest:
         """The order as its trainer takes it; a letter that may not be used is named in the site's log."""
         _, kept = memories_of(self.folder_of(order.config), int(order.config[ROUND]))
-        came = unpacked(order.plan, order.raw.task, order.arrays, order.config, kept)
+        received = unpack_order(order.plan, order.raw.task, order.arrays, order.config, kept)
         if errand is None:
-            return order._replace(arrays=came)
-        arrays, common, why = errand.opened(came)
+            return order._replace(arrays=received)
+        arrays, common, why = errand.open_order(received)
         if why:
             self.log.write("not used", run=str(order.config[RUN]), kind="train", t=order.config[ROUND], reason=why)
         config = {**order.config, COMMON: common, **({NOT_TAKEN: 1} if why else {})}
         return order._replace(arrays=arrays, config=config)
 
     def _hide_sums(self, handle: Handler, order: SiteRequest) -> Answer:
-        header, told = handle(order)
-        return header, self._tallied(order, SUMS_BEFORE, told, shapes_in(told))
+        header, sums = handle(order)
+        return header, self._mask_sums(order, SUMS_BEFORE, sums, shapes_in(sums))
 
     def _evaluate(self, handle: Handler, order: SiteRequest) -> Answer:
         """What a global model is worth here, in a sum; what the budget was charged stays beside it. The run's keys go
         when another begins.
         """
-        header, told = handle(order)
+        header, sums = handle(order)
         if is_secure(order.plan):
-            said, task = header["metrics"], order.raw.task
-            header = {"metrics": {name: value for name, value in said.items() if name.startswith(CHARGED)}}
-            tally = judged(task, said, split(told, HELD_OUT))
-            told = {} if order.config.get(KEEP) else self._tallied(order, JUDGED, tally, judged_shapes(task))
+            metrics, task = header["metrics"], order.raw.task
+            header = {"metrics": {name: value for name, value in metrics.items() if name.startswith(CHARGED)}}
+            tally = judged(task, metrics, split(sums, HELD_OUT))
+            sums = {} if order.config.get(KEEP) else self._mask_sums(order, JUDGED, tally, judged_shapes(task))
         if needs_letters(order.plan) and may_be_last(order.plan, int(order.config.get(ROUND, 0))):
             self.desk(order.config).end()
-        return header, told
+        return header, sums
 
     def _validate(self, handle: Handler, order: SiteRequest) -> Answer:
-        header, told = handle(order)
+        header, reply = handle(order)
         if not is_secure(order.plan):
-            return header, told
-        sums = split(told, OUT_OF_FOLD)
+            return header, reply
+        sums = split(reply, OUT_OF_FOLD)
         tally = {TELLING: np.array(float(bool(sums))), **sums}
-        return header, self._tallied(order, UNSEEN, tally, unseen_shapes(order.plan, order.raw.task))
+        return header, self._mask_sums(order, UNSEEN, tally, unseen_shapes(order.plan, order.raw.task))
 
     def known_roll(self, config: Mapping[str, Any], policy: Policy) -> dict[str, str]:
         """The consortium's identities, as a message says them and this site knows them.
@@ -449,8 +454,8 @@ class Letters:
         Raises LetterError where they are others than it knows.
         """
         roll = self._roll(config)
-        mine = name_of(identity_of(self.identity))
-        if roll.get(self.name) != mine:
+        identity = name_of(identity_of(self.identity))
+        if roll.get(self.name) != identity:
             raise LetterError(
                 "the consortium's roll has another identity for this site; send the coordinator site.key.pub"
             )
@@ -462,9 +467,9 @@ class Letters:
     def help(self, order: SiteRequest) -> Answer:
         """The answer to a server that asks for the streams of one sum."""
         letters, of = split(order.arrays, SEEDS), one_line(order.config.get(OF, ""), 20)
-        return self._errand(order, of).helped(int(order.config.get(GROUP, 0)), letters, order.policy)
+        return self._errand(order, of).sum_streams(int(order.config.get(GROUP, 0)), letters, order.policy)
 
-    def _tallied(self, order: SiteRequest, of: str, told: Arrays, shapes: Shapes) -> Arrays:
+    def _mask_sums(self, order: SiteRequest, of: str, sums: Arrays, shapes: Shapes) -> Arrays:
         """Sums of this site as they may leave, where the plan lets the server see those of all sites alone.
 
         LetterError where a server asks what another model is worth than the common one of this round.
@@ -472,19 +477,19 @@ class Letters:
         errand = self._errand(order, of)
         if of == JUDGED:
             errand.check_judged(split(order.arrays, MODEL))
-        return errand.tallied(flat(told, shapes))
+        return errand.mask_sums(flat(sums, shapes))
 
     def readdress(self, order: SiteRequest) -> Answer:
         """The answer to a server that cannot deliver a letter, for its addressee is silent."""
-        return self._errand(order).readdressed(int(order.config[WRITTEN]), order.policy, self.log)
+        return self._errand(order).reseal_traveller(int(order.config[WRITTEN]), order.policy, self.log)
 
     def _errand(self, order: SiteRequest, of: str | None = None) -> Errand:
         if not needs_letters(order.plan):
             raise PlanError("the plan has no letters to open")
-        desk, told = self.desk(order.config), order_in(order.config)
-        if self._at_work is None or not self._at_work.is_for(desk, order.plan, told):
-            self._at_work = desk.opened(order.plan, told)
-        return Errand(self._at_work, told, order.raw.task, order.config, of)
+        desk, words = self.desk(order.config), order_in(order.config)
+        if self._at_work is None or not self._at_work.is_for(desk, order.plan, words):
+            self._at_work = desk.open(order.plan, words)
+        return Errand(self._at_work, words, order.raw.task, order.config, of)
 
     def desk(self, config: Mapping[str, Any]) -> Desk:
         """This site's letters of the run that a message is of."""
@@ -496,7 +501,7 @@ class Letters:
     @staticmethod
     def _roll(config: Mapping[str, Any]) -> dict[str, str]:
         try:
-            told = json.loads(str(config[ROLL]))
-            return {str(site)[:100]: str(identity)[:64] for site, identity in told.items()}
+            roll = json.loads(str(config[ROLL]))
+            return {str(site)[:100]: str(identity)[:64] for site, identity in roll.items()}
         except (KeyError, ValueError, AttributeError):
             raise LetterError("the message does not say who belongs to the consortium") from None

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsmall.clients.hospital import HospitalClient, keyed
+from fedsmall.clients.hospital import HospitalClient, keyed_entropy
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import SiteRequest
@@ -64,20 +64,20 @@ def patients_read(
     """
     if not plan.method.trains_networks:
         return 0
-    came, start = parts(received), parts(received).get(MODEL, {})
+    received_parts, start = parts(received), parts(received).get(MODEL, {})
     model, sizes = parts(sent).get(MODEL, {}), apart(patients)
-    found = np.zeros(len(patients), dtype=bool)
+    is_read = np.zeros(len(patients), dtype=bool)
     for kept in {1.0, _kept(plan, steps)}:  # what weight decay has left of the model that came
-        found |= records_read({name: kept * array for name, array in start.items()}, model, patients, within, sizes)
+        is_read |= records_read({name: kept * array for name, array in start.items()}, model, patients, within, sizes)
     for key, arrays in parts(sent).items():
         for prefix, group in _groups(arrays).items() if key != MODEL else ():
-            before = _groups(came.get(key, {})).get(prefix, {})
+            before = _groups(received_parts.get(key, {})).get(prefix, {})
             for origin in _origins(group, before, start, plan):
-                found |= records_read(origin, group, patients, within, sizes)
-    return int(found.sum())
+                is_read |= records_read(origin, group, patients, within, sizes)
+    return int(is_read.sum())
 
 
-def looked_over(log: SiteLog, order: SiteRequest, sent: Arrays, client: HospitalClient) -> tuple[Arrays, float]:
+def check_leaving(log: SiteLog, order: SiteRequest, sent: Arrays, client: HospitalClient) -> tuple[Arrays, float]:
     """What may leave once the site has tried to read its own patients from it, and the blur that this took.
 
     A word alone is left as it is.
@@ -85,14 +85,14 @@ def looked_over(log: SiteLog, order: SiteRequest, sent: Arrays, client: Hospital
     if not sent:
         return sent, 0.0
     patients, key = client.trainer.seen(client.home.train.x), client.noise_key or b""
-    guard = guarded(client.set_out, sent, order.plan, patients, client.steps, order.policy, key)
+    guard = blur_update(client.set_out, sent, order.plan, patients, client.steps, order.policy, key)
     if guard.kappa:
         reason = f"our patients could be read from the update: noise {guard.kappa:g} times as large was added"
         log.write("blurred", run=str(order.config[RUN]), kind="train", t=order.config[ROUND], reason=reason)
     return guard.sent, guard.kappa
 
 
-def guarded(
+def blur_update(
     received: Arrays, sent: Arrays, plan: Plan, patients: np.ndarray, steps: int, policy: Policy, key: bytes
 ) -> Blurred:
     """``sent``, its model blurred as far as it takes that no more patients can be read from it than the policy lets.
@@ -117,7 +117,7 @@ def guarded(
             "patients here could be read from the update, and the policy says to send none such (when_read); take "
             "larger batches, or write privacy = {blur = 1} under the method"
         )
-    kappa, now, rng = FIRST / 2, sent, np.random.default_rng(keyed(key, sent))
+    kappa, now, rng = FIRST / 2, sent, np.random.default_rng(keyed_entropy(key, sent))
     while left > most and kappa < LAST:
         kappa *= 2
         now = sent | join(**{MODEL: privatise_one(model, start, Privacy(blur=kappa), rng)})

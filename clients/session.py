@@ -103,8 +103,8 @@ class Session:
             home = SiteData(self.name, order.raw.learns(scaling), train, held_out, False, *place, apart)
             self._core = (key, home, self._trainer(plan_at(order.plan, *place), home))
         _, home, cohort = self._core
-        own, kept = memories_of(folder, int(order.config.get(ROUND, 0)) + after)
-        memory = memory_for(order.plan, own)
+        memory_of_training, kept = memories_of(folder, int(order.config.get(ROUND, 0)) + after)
+        memory = memory_for(order.plan, memory_of_training)
         return HospitalClient(home, cohort.plan, cohort, memory, kept, secret(self.home / NOISE_KEY))
 
     def spend(self, order: SiteRequest) -> None:

@@ -85,8 +85,8 @@ class SiteLog:
     def digest_at(self, line: int) -> str:
         """The digest of a line, counted from 1; :data:`FIRST` where there is none."""
         self._known()
-        found = self._digests[(line - 1) * DIGEST_BYTES : line * DIGEST_BYTES] if line > 0 else b""
-        return found.hex() or FIRST
+        digest = self._digests[(line - 1) * DIGEST_BYTES : line * DIGEST_BYTES] if line > 0 else b""
+        return digest.hex() or FIRST
 
     def check_stands(self) -> None:
         """Raise BrokenLogError unless the file goes on from what was written here last; looks at its end alone."""
@@ -217,10 +217,10 @@ def _summed(charges: Iterable[tuple[str, Charge]]) -> tuple[tuple[str, Charge], 
     return tuple((run, Charge(rate, noise, count)) for (run, rate, noise), count in steps.items())
 
 
-def _most(one: Iterable[tuple[str, Charge]], other: Iterable[tuple[str, Charge]]) -> tuple[tuple[str, Charge], ...]:
+def _most(account: Iterable[tuple[str, Charge]], other: Iterable[tuple[str, Charge]]) -> tuple[tuple[str, Charge], ...]:
     """Of two accounts the one that has charged more, run by run: neither a cut log nor a lost state gives any back."""
     steps: dict[tuple[str, float, float], int] = {}
-    for run, charge in [*one, *other]:
+    for run, charge in [*account, *other]:
         key = (run, charge.rate, charge.noise)
         steps[key] = max(steps.get(key, 0), charge.steps)
     return tuple((run, Charge(rate, noise, count)) for (run, rate, noise), count in steps.items())
@@ -238,7 +238,7 @@ class LogEnds:
     def __init__(self, log: SiteLog, public: Path) -> None:
         self.log, self.public = log, public
 
-    def taken(self, config: Config) -> tuple[OrderEnds | None, Config]:
+    def take_order(self, config: Config) -> tuple[OrderEnds | None, Config]:
         """What an order says of the logs, None where it says nothing; and the rest of its config.
 
         Raises BrokenLogError where the log here does not go on from what was written or signed, and PolicyError for
@@ -261,7 +261,7 @@ class LogEnds:
         """What the line of an answer holds of the order: its run's id, and its line in the coordinator's log."""
         return {"id": order.id, "seen": order.line, "seen_head": order.head} if order else {}
 
-    def said(self, order: OrderEnds | None, entry: Mapping[str, Any]) -> dict[str, Any]:
+    def statement_fields(self, order: OrderEnds | None, entry: Mapping[str, Any]) -> dict[str, Any]:
         """What an answer says of the log, which ``entry`` tells of it; to be signed by who has the key."""
         if order is None:
             return {}
@@ -273,9 +273,9 @@ class LogEnds:
             raise PolicyError("the order holds a line of this site's log that this site never signed")
         if held.site != self.log.name:
             raise PolicyError("the order holds what another site has signed")
-        if (found := self.log.digest_at(held.line)) != held.head:
+        if (digest := self.log.digest_at(held.line)) != held.head:
             lines = self.log.lines
-            what = f"the log here has {lines}" if lines < held.line else f"that line is another here ({found[:16]})"
+            what = f"the log here has {lines}" if lines < held.line else f"that line is another here ({digest[:16]})"
             raise BrokenLogError(
                 f"this site's log was cut off, replaced or put back to an older state: this site has signed line "
                 f"{held.line} of it, and {what}. {PUT_BACK}"

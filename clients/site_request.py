@@ -67,7 +67,7 @@ def plan_of(config: Mapping[str, Any]) -> Plan:
         raise PlanError("the order holds no plan that this version of fedsmall knows") from None
 
 
-def named(order: SiteRequest) -> dict[str, Any]:
+def with_names(order: SiteRequest) -> dict[str, Any]:
     """The words of a message, with the names of the arrays that it brings, for a NumPyClient.
 
     What is trained at a real site leaves it, whatever an order says: noise is left out where it does not.
@@ -136,16 +136,18 @@ def _rounds_before(plan: str) -> dict[int, int]:
     return {contact.t: contact.rounds for contact in contacts_of(Plan.model_validate_json(plan))}
 
 
-def agreed(folder: Path) -> Agreed | None:
+def read_agreed(folder: Path) -> Agreed | None:
     """What the run in ``folder`` was at the first; None where nothing was kept of it, as by earlier releases."""
     if not (folder / AGREED).exists():
         return None
-    told = json.loads((folder / AGREED).read_text())
-    return Agreed(told["run"], told["id"], Plan.model_validate_json(json.dumps(told["plan"])), tuple(told["sites"]))
+    record = json.loads((folder / AGREED).read_text())
+    return Agreed(
+        record["run"], record["id"], Plan.model_validate_json(json.dumps(record["plan"])), tuple(record["sites"])
+    )
 
 
 def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
-    config, plan, before = order.config, order.plan, agreed(folder)
+    config, plan, before = order.config, order.plan, read_agreed(folder)
     plan = unsealed(plan) if needs_letters(plan) else plan  # its routes are drawn when all have met
     sites = tuple(sorted({str(site) for site in config[SITES]}))
     if before is not None and before.sites != sites:
@@ -154,9 +156,9 @@ def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
         return
     if before is not None and not _begins(before.plan, plan):
         raise PlanError("the plan is another than that of which this run's sites were told")
-    told: dict[str, Any] = {"run": str(config[RUN]), "id": str(config.get(RUN_ID, "")), "sites": sites}
+    record: dict[str, Any] = {"run": str(config[RUN]), "id": str(config.get(RUN_ID, "")), "sites": sites}
     write_private(
-        folder / AGREED, json.dumps(told | {"plan": plan.model_dump(mode="json", exclude_defaults=True)}).encode()
+        folder / AGREED, json.dumps(record | {"plan": plan.model_dump(mode="json", exclude_defaults=True)}).encode()
     )
 
 
@@ -198,7 +200,7 @@ class LoggedAnswers:
 
     def _logged(self, kind: str, run: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         try:
-            order, config = self.ends.taken(config)
+            order, config = self.ends.take_order(config)
             header, leaving = self.handle(kind, config, arrays)
         except BrokenLogError:
             raise
@@ -212,7 +214,7 @@ class LoggedAnswers:
         fields = {"metrics": header["metrics"]} if "metrics" in header else {"said": sorted(header.get("config", {}))}
         fields |= self.ends.fields(order)
         entry = self.log.write("sent", run=run, kind=kind, t=config.get(ROUND), **fields, **manifest(leaving))
-        return {**header, **self.ends.said(order, entry)}, leaving
+        return {**header, **self.ends.statement_fields(order, entry)}, leaving
 
     def _wait(self, kind: str, run: str, reason: str) -> Answer:
         if self.is_new(run, reason):

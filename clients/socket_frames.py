@@ -145,8 +145,8 @@ def _attend(answer: Answering, caller: socket.socket) -> None:
     try:
         header, arrays = receive(caller)
         config = header.get("config")
-        said, leaving = answer(str(header.get("kind")), config if isinstance(config, dict) else {}, arrays)
-        send(caller, said, leaving)
+        reply, leaving = answer(str(header.get("kind")), config if isinstance(config, dict) else {}, arrays)
+        send(caller, reply, leaving)
     except OSError as error:
         print(f"a caller went away: {type(error).__name__}", flush=True)
 

@@ -17,8 +17,7 @@ from fedsmall.clients.policy import Policy
 from fedsmall.clients.shelf import Shelf
 from fedsmall.clients.site_data import SiteData
 from fedsmall.clients.site_log import SiteLog
-from fedsmall.clients.site_request import Answer, SiteRequest, named
-from fedsmall.data.federation import Task
+from fedsmall.clients.site_request import Answer, SiteRequest, with_names
 from fedsmall.data.raw_site import BALANCED, RawSite, class_sums, one_hot
 from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
@@ -52,7 +51,7 @@ def verdict(before: Entry | None, now: Counter[str], floor: int) -> Verdict:
     return Verdict.NEW if fresh >= max(floor, 1) else Verdict.LAST
 
 
-def remembered(before: Entry | None, now: Counter[str], last: Any) -> Entry:
+def updated_entry(before: Entry | None, now: Counter[str], last: Any) -> Entry:
     """The entry once sums over the values ``now`` are told, of which ``last`` is to be told again."""
     seen = Counter(before["seen"] if before else {}) | now
     return {"seen": seen, "last": last, "told": [*(before["told"] if before else []), _of(now)]}
@@ -110,7 +109,7 @@ class ToldSums:
             now = _digests(columns[:, index], known)
             allowed = verdict(before, now, floor)
             if allowed is Verdict.NEW:
-                known["features"][name] = remembered(before, now, flat[:, index].tolist())
+                known["features"][name] = updated_entry(before, now, flat[:, index].tolist())
             elif allowed is Verdict.LAST:
                 flat[:, index] = before["last"] if before else 0.0
                 again += 1
@@ -150,23 +149,23 @@ class ToldPatients:
         if len(y) < floor:
             return np.arange(0)
         known = recall(self.path, patients=None)
-        here = [digest(_content(sample, target), known, 16) for sample, target in zip(x, y, strict=True)]
-        now, before = Counter(here), known["patients"]
+        digests = [digest(_content(sample, target), known, 16) for sample, target in zip(x, y, strict=True)]
+        now, before = Counter(digests), known["patients"]
         allowed = verdict(before, now, floor)
         if allowed is Verdict.NEW:
-            known["patients"] = remembered(before, now, now)
+            known["patients"] = updated_entry(before, now, now)
             write(self.path, known)
         if allowed is not Verdict.LAST:
-            return np.arange(len(here))
-        return _of_these(here, Counter(before["last"] if before else {}))
+            return np.arange(len(digests))
+        return _of_these(digests, Counter(before["last"] if before else {}))
 
 
-def _of_these(here: list[str], wanted: Counter[str]) -> np.ndarray:
+def _of_these(digests: list[str], wanted: Counter[str]) -> np.ndarray:
     """Which of those who are ``here`` are the ``wanted`` ones, each as often as wanted; none unless all are here."""
-    if not wanted <= Counter(here):
+    if not wanted <= Counter(digests):
         return np.arange(0)
     rows, left = [], wanted.copy()
-    for row, patient in enumerate(here):
+    for row, patient in enumerate(digests):
         if left[patient]:
             left[patient] -= 1
             rows.append(row)
@@ -209,7 +208,7 @@ def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarr
     return ToldPatients(memory).rows(held.x, held.y, policy.count_floor)
 
 
-def charged(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:
+def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:
     """What a run has been charged here, as the site may tell it: counts, and what follows from counts and the plan.
 
     The epsilon of patient-level privacy follows from how many patients there are, and stays here.
@@ -218,14 +217,14 @@ def charged(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, flo
     if privacy is None or not privacy.counted:
         return {}
     if is_patient_level(plan):
-        steps = sum(each.steps for of, each in log.charges() if of == run)
-        most, told = policy.most_epsilon, {"steps": float(steps)}
+        steps = sum(charge.steps for of, charge in log.charges() if of == run)
+        most, account = policy.most_epsilon, {"steps": float(steps)}
     else:
         releases = sum(entry["event"] == "spent" and entry.get("run") == run for entry in log.entries())
         spent = epsilon(privacy.noise, policy.delta, releases)
-        most, told = policy.budget, {"releases": float(releases), "epsilon": spent, "delta": policy.delta}
-    told |= {} if most is None else {"most": most}
-    return {f"{CHARGED}{name}": value for name, value in told.items() if np.isfinite(value)}
+        most, account = policy.budget, {"releases": float(releases), "epsilon": spent, "delta": policy.delta}
+    account |= {} if most is None else {"most": most}
+    return {f"{CHARGED}{name}": value for name, value in account.items() if np.isfinite(value)}
 
 
 def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, home: SiteData) -> None:
@@ -281,8 +280,8 @@ class Telling:
         asked = order.config.get(TELL, ())
         if not set(asked) <= set(tellers):
             raise PlanError("this site was asked for sums that it does not know")
-        told = {name: teller(order) for name, teller in tellers.items() if name in asked}
-        return join(**{name: vars(sums) for name, sums in told.items() if sums is not None})
+        sums_by_kind = {name: teller(order) for name, teller in tellers.items() if name in asked}
+        return join(**{name: vars(sums) for name, sums in sums_by_kind.items() if sums is not None})
 
     def _features(self, order: SiteRequest) -> Sums | None:
         """Sums of each feature, from which the sites agree on a scaling; None where nothing is scaled."""
@@ -309,26 +308,26 @@ class Telling:
             raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
         rows = ToldPatients(self.home / TOLD_PATIENTS).rows(part.x, part.y, floor)
         self._note_untold(order, VALIDATE, len(rows), len(part))
-        told = client.validate(list(order.arrays.values()), {**order.config, **named(order)}, rows, floor)
-        return {"config": {}}, join(**{OUT_OF_FOLD: told})
+        sums = client.validate(list(order.arrays.values()), {**order.config, **with_names(order)}, rows, floor)
+        return {"config": {}}, join(**{OUT_OF_FOLD: sums})
 
-    def at_the_end(self, order: SiteRequest, client: HospitalClient, said: dict[str, Any], folder: Path) -> Answer:
+    def at_the_end(self, order: SiteRequest, client: HospitalClient, metrics: dict[str, Any], folder: Path) -> Answer:
         """The answer of a run's end: with sums, and with what the run was charged; what was answered is kept here."""
-        told: Arrays = {}
-        if not said[EXAMPLES]:  # for the site's own eyes
-            client.evaluate(list(order.arrays.values()), named(order))
+        sums: Arrays = {}
+        if not metrics[EXAMPLES]:  # for the site's own eyes
+            client.evaluate(list(order.arrays.values()), with_names(order))
         elif (held := client.home.held_out) is not None:
             rows = tellable(order.raw, order.plan, order.policy, self.home / TOLD_HELD_OUT)
             if rows is not None:
                 self._note_untold(order, "evaluate", len(rows), len(held))
-                told = held_out_sums(client.answered[rows], held.y[rows], client.home.task) if len(rows) else {}
+                sums = held_out_sums(client.answered[rows], held.y[rows], client.home.task) if len(rows) else {}
         keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw, client.home)
-        spent = charged(self.log, str(order.config[RUN]), order.plan, order.policy)
-        return {"metrics": said | spent}, join(**{HELD_OUT: told})
+        spent = charged_metrics(self.log, str(order.config[RUN]), order.plan, order.policy)
+        return {"metrics": metrics | spent}, join(**{HELD_OUT: sums})
 
-    def _note_untold(self, order: SiteRequest, kind: str, told: int, there: int) -> None:
+    def _note_untold(self, order: SiteRequest, kind: str, judged: int, patients: int) -> None:
         """Write down where sums are of fewer patients than there are."""
-        if told < there:
-            whom = "the patients of before" if told else "nobody"
+        if judged < patients:
+            whom = "the patients of before" if judged else "nobody"
             reason = f"sums are told of {whom}: fewer than {order.policy.count_floor} are new"
             self.log.write("kept", run=str(order.config[RUN]), kind=kind, t=order.config[ROUND], reason=reason)

@@ -18,7 +18,7 @@ from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees
 from fedsmall.aggregation.server_optimizers import CORRECTIONS, parameters_of
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
-from fedsmall.strategies.records import array_records, described
+from fedsmall.strategies.records import array_records, shape_and_dtype
 from fedsmall.training.batches import batch_sizes
 from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, SQUARES, STEPS
 
@@ -70,18 +70,18 @@ def check_enough(combiner: Combiner, models: int, model: Mapping[str, np.ndarray
 
 def samples_told(answer: Mapping[str, Any]) -> int:
     """The number of samples that a site said it has at the roll call; 0 where it said none."""
-    told = answer.get(EXAMPLES)
-    return told if isinstance(told, int) and 0 < told <= MOST else 0
+    count = answer.get(EXAMPLES)
+    return count if isinstance(count, int) and 0 < count <= MOST else 0
 
 
 def limits_of(plan: Plan | None, rounds: int, answers: Mapping[str, Mapping[str, Any]], site: str) -> Limits:
     """What a site's reply may say: no more samples than at the roll call, no more steps than its order asks for."""
-    said = samples_told(answers.get(site, {})) or None
+    samples = samples_told(answers.get(site, {})) or None
     if plan is None:
-        return Limits(said or MOST)
+        return Limits(samples or MOST)
     batch = plan.recipe.batch
-    a_round = len(batch_sizes(plan.recipe, said, min(batch or said, said))) if said else plan.recipe.steps
-    return Limits(said or MOST, a_round * rounds if a_round else MOST, frozenset((EXAMPLES, LOSS, STEPS, BLURRED)))
+    a_round = len(batch_sizes(plan.recipe, samples, min(batch or samples, samples))) if samples else plan.recipe.steps
+    return Limits(samples or MOST, a_round * rounds if a_round else MOST, frozenset((EXAMPLES, LOSS, STEPS, BLURRED)))
 
 
 def signature_of(model: Mapping[str, np.ndarray]) -> Signature:
@@ -138,21 +138,21 @@ def companions(reply: Message) -> dict[str, Signature]:
 def check_headers(record: ArrayRecord) -> None:
     """Raise ReplyError where an array names no shape and dtype that numpy knows."""
     for name, array in record.items():
-        if described(array) is None:
+        if shape_and_dtype(array) is None:
             raise ReplyError(f"array {_cut(name)}: names no shape and dtype that numpy knows")
 
 
 def check_record(record: ArrayRecord, expected: Signature) -> None:
     """Raise ReplyError unless a record whose headers are sound has these arrays; NotFinite for the numbers alone."""
-    came = signature(record)
-    if came.keys() != expected.keys():
-        missing, extra = expected.keys() - came.keys(), came.keys() - expected.keys()
+    received = signature(record)
+    if received.keys() != expected.keys():
+        missing, extra = expected.keys() - received.keys(), received.keys() - expected.keys()
         raise ReplyError(
             f"expected {len(expected)} arrays by name; {len(missing)} are missing and {len(extra)} unknown"
         )
     for name, (shape, dtype) in expected.items():
-        if came[name] != (shape, dtype):
-            raise ReplyError(f"array {_cut(name)}: expected {dtype} {shape}, came {_short(came[name])}")
+        if received[name] != (shape, dtype):
+            raise ReplyError(f"array {_cut(name)}: expected {dtype} {shape}, came {_short(received[name])}")
     _check_numbers(record)
 
 
@@ -178,7 +178,7 @@ def _check_numbers(record: ArrayRecord) -> None:
 
 def read_array(name: str, array: Array) -> np.ndarray:
     """The array's numbers, if its bytes say what its header says; raises ReplyError otherwise."""
-    named = described(array)
+    named = shape_and_dtype(array)
     if named is None:
         raise ReplyError(f"array {_cut(name)}: names no shape and dtype that numpy knows")
     expected_bytes = math.prod(named[0]) * named[1].itemsize
@@ -225,7 +225,7 @@ def _check_counts(sums: Mapping[str, np.ndarray]) -> None:
     binned = [sums["scores"].sum(axis=(1, 2))] if "scores" in sums else []
     binned += [sums["confidence"][0].sum()] if "confidence" in sums else []
     binned += [sums["called"].sum()] if "called" in sums else []
-    wrong = any((np.asarray(each) != count).any() for each in binned) or sums.get("correct", count) > count
+    wrong = any((np.asarray(count_of) != count).any() for count_of in binned) or sums.get("correct", count) > count
     if wrong or ("called" in sums and np.trace(sums["called"]) != sums["correct"]):
         raise ReplyError("its counts do not add up to the number of its samples")
 
@@ -238,8 +238,8 @@ def check_metrics(metrics: Mapping[str, object], limits: Limits = Limits()) -> N
         if not _sane_count(metrics.get(name, 1 if name == STEPS else None)):
             raise ReplyError(f"{name!r} is not a sane count")
         if metrics.get(name, 1) > most:  # type: ignore[operator]
-            said = "the site said at the roll call" if name == EXAMPLES else "were ordered"
-            raise ReplyError(f"{name!r} is more than {said}")
+            limit = "the site said at the roll call" if name == EXAMPLES else "were ordered"
+            raise ReplyError(f"{name!r} is more than {limit}")
     for name, value in metrics.items():
         if limits.metrics is not None and name not in limits.metrics:
             raise ReplyError(f"metric {_cut(name)} is none that a site of this run has")
@@ -273,7 +273,7 @@ def _first_line(text: str | None) -> str:
 Note = Callable[[str, str, str], None]
 
 
-def accepted(
+def accept_replies(
     orders: Sequence[tuple[Message, str]],
     replies: Iterable[Message],
     note: Note,

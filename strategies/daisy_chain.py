@@ -90,8 +90,8 @@ class DaisyChain(Strategy):
         train, judge, result = train_config or ConfigRecord(), evaluate_config or ConfigRecord(), Result()
         self.events = []
         self.summary()
-        if evaluate_fn and (found := evaluate_fn(0, initial_arrays)) is not None:
-            result.evaluate_metrics_serverapp[0] = found
+        if evaluate_fn and (evaluated := evaluate_fn(0, initial_arrays)) is not None:
+            result.evaluate_metrics_serverapp[0] = evaluated
         for server_round, moment, contents in self.walk(grid, initial_arrays, num_rounds, timeout, train):
             LOG.info("[ROUND %s/%s] %s of %s sites", server_round, num_rounds, len(moment.sites), len(self.sites))
             if (metrics := train_metrics_of(self.strategy, contents)) is not None:
@@ -100,14 +100,14 @@ class DaisyChain(Strategy):
             if moment.common is not None:
                 result.arrays = to_record(moment.common)
                 # our own clients know by these what they judge
-                own = {PLAN: train[PLAN], ROUND: moment.contact.t} if PLAN in train else {}
-                config = ConfigRecord({**own, **judge})
-                told = self._evaluate(server_round, result.arrays, config, grid, timeout)
-                if told is not None:
-                    LOG.info("\t└──> Aggregated MetricRecord: %s", told)
-                    result.evaluate_metrics_clientapp[server_round] = told
-            if evaluate_fn and (found := evaluate_fn(server_round, result.arrays or initial_arrays)) is not None:
-                result.evaluate_metrics_serverapp[server_round] = found
+                words = {PLAN: train[PLAN], ROUND: moment.contact.t} if PLAN in train else {}
+                config = ConfigRecord({**words, **judge})
+                metrics_of_sites = self._evaluate(server_round, result.arrays, config, grid, timeout)
+                if metrics_of_sites is not None:
+                    LOG.info("\t└──> Aggregated MetricRecord: %s", metrics_of_sites)
+                    result.evaluate_metrics_clientapp[server_round] = metrics_of_sites
+            if evaluate_fn and (evaluated := evaluate_fn(server_round, result.arrays or initial_arrays)) is not None:
+                result.evaluate_metrics_serverapp[server_round] = evaluated
         return result
 
     def configure_train(
@@ -131,8 +131,8 @@ class DaisyChain(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The wrapped strategy's, of the sites that have held something out: no mean goes by weights of nothing."""
         key = count_key(self.strategy)
-        told = [reply for reply in replies if reply.has_error() or count_of(reply, key) != 0]
-        return self.strategy.aggregate_evaluate(server_round, told) if told else None
+        counted = [reply for reply in replies if reply.has_error() or count_of(reply, key) != 0]
+        return self.strategy.aggregate_evaluate(server_round, counted) if counted else None
 
     def summary(self) -> None:
         """The wrapped strategy's."""
@@ -144,14 +144,14 @@ class DaisyChain(Strategy):
         """Algorithm 1 over the sites of a grid: for each communication round Flower's number of it, what is there after
         it, and what the sites that trained have said.
         """
-        first, told = to_arrays(initial), plan_for(self.combiner, config)
+        first, sent_plan = to_arrays(initial), plan_for(self.combiner, config)
         contacts = list(islice(self.schedule.contacts(None), num_rounds))
         contacts[-1] = contacts[-1]._replace(action=Action.AGGREGATE)
         await_sites(grid, max(1, getattr(self.strategy, "min_available_nodes", 1)))  # as Flower's strategies do
         await_all(grid)
-        plan = self._plan(told, contacts)
+        plan = self._plan(sent_plan, contacts)
         trainer = GridTrainer(plan, grid, timeout_s=timeout, words=config, count=count_key(self.strategy))
-        if told is None:
+        if sent_plan is None:
             check_enough(self.combiner, self.method.averaged(len(trainer.names)), first)
         self.sites = list(trainer.names)
         topology = topology_for(plan, trainer, lambda site: first, self.combiner)
@@ -167,12 +167,12 @@ class DaisyChain(Strategy):
             self.events += moment.events
             yield server_round, moment, [trainer.contents[site] for site in moment.sites if site in trainer.contents]
 
-    def _plan(self, told: Plan | None, contacts: list[Contact]) -> Plan:
+    def _plan(self, sent_plan: Plan | None, contacts: list[Contact]) -> Plan:
         """What our arguments say, as a plan; what a message holds is as in the one that our own clients are told."""
-        if told is None:
+        if sent_plan is None:
             return Plan(name="app", task="an app's own", rounds=contacts[-1].t, seed=self.seed, method=self.method)
-        asked = {name: getattr(told.method, name) for name in ("wire", "privacy", "tree", "rule")}
-        return told.model_copy(update={"seed": self.seed, "method": self.method.model_copy(update=asked)})
+        asked = {name: getattr(sent_plan.method, name) for name in ("wire", "privacy", "tree", "rule")}
+        return sent_plan.model_copy(update={"seed": self.seed, "method": self.method.model_copy(update=asked)})
 
     def _evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, timeout: float

@@ -38,12 +38,12 @@ class FlowerCombiner(Combiner):
 
     def config(self, common: Arrays, config: ConfigRecord, sites: int) -> ConfigRecord:
         """The config of the strategy's own orders; asking tells it which model the sites set out from."""
-        own = ConfigRecord(dict(config))
+        sent = ConfigRecord(dict(config))
         model = to_record(parameters_of(common))
         with _quietly():
-            orders = list(self.strategy.configure_train(self.aggregations + 1, model, own, _NoSites(sites)))
+            orders = list(self.strategy.configure_train(self.aggregations + 1, model, sent, _NoSites(sites)))
         records = list(orders[0].content.config_records.values()) if orders else []
-        return records[0] if records else own
+        return records[0] if records else sent
 
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
         """The new common model; :meth:`config` has been called before. Raises ReplyError where none is returned."""
@@ -76,13 +76,13 @@ def train_metrics_of(strategy: Strategy, contents: list[RecordDict]) -> MetricRe
     """
     inner = _innermost(strategy)
     together = (inner if isinstance(inner, FedAvg) else FedAvg(**FEW)).train_metrics_aggr_fn
-    told = [_told(content) for content in contents]
-    usual = max(told, key=told.count, default={})
-    alike = [content for content, names in zip(contents, told, strict=True) if names == usual]
+    names_of = [_metric_names(content) for content in contents]
+    usual = max(names_of, key=names_of.count, default={})
+    alike = [content for content, names in zip(contents, names_of, strict=True) if names == usual]
     return together(alike, count_key(strategy)) if alike else None
 
 
-def _told(content: RecordDict) -> dict[tuple[str, str], int]:
+def _metric_names(content: RecordDict) -> dict[tuple[str, str], int]:
     """What a reply tells, by record and name, with the length of what is a list."""
     return {
         (record, name): len(value) if isinstance(value, list) else -1
@@ -115,12 +115,12 @@ def _without_metrics(strategy: Strategy) -> Iterator[None]:
     if not isinstance(strategy, FedAvg):
         yield
         return
-    own = strategy.train_metrics_aggr_fn
+    function = strategy.train_metrics_aggr_fn
     strategy.train_metrics_aggr_fn = lambda contents, key: MetricRecord()
     try:
         yield
     finally:
-        strategy.train_metrics_aggr_fn = own
+        strategy.train_metrics_aggr_fn = function
 
 
 def _replies(strategy: Strategy, updates: Updates) -> list[Message]:

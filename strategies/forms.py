@@ -300,7 +300,7 @@ class KeptModels(Form):
         replies = ask(
             self._roster, self._grid, f"{MessageType.QUERY}.{BALANCE}", dict.fromkeys(sorted(missing), question)
         )
-        came = []
+        fetched = []
         for site in sorted(missing):
             try:
                 records = records_of(replies.get(site))
@@ -312,9 +312,9 @@ class KeptModels(Form):
                 self._roster.note(t, site, "set aside", f"asked for its model: {error}")
                 continue
             write_row(stack, missing[site], records)
-            came.append(missing[site])
-        self._here |= set(came)
-        return [row for row in rows if row in self._here], len(came) * exchange.bytes_of_model
+            fetched.append(missing[site])
+        self._here |= set(fetched)
+        return [row for row in rows if row in self._here], len(fetched) * exchange.bytes_of_model
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """The round of the last model that all had."""
@@ -331,10 +331,10 @@ def write_row(stack: Stack, row: int, records: Mapping[str, ArrayRecord]) -> Non
         stack.state[name][row] = torch.from_numpy(np.array(array))
     carried = to_arrays(records[CARRIED]) if CARRIED in records else {}
     for name, array in carried.items():
-        came = torch.from_numpy(np.array(array))
+        tensor = torch.from_numpy(np.array(array))
         if name not in stack.optimizer:
-            stack.optimizer[name] = came.new_zeros((len(stack), *came.shape))
-        stack.optimizer[name][row] = came
+            stack.optimizer[name] = tensor.new_zeros((len(stack), *tensor.shape))
+        stack.optimizer[name][row] = tensor
     for name in stack.optimizer.keys() - carried.keys():
         stack.optimizer[name][row] = 0
 
@@ -369,10 +369,10 @@ def decode_content(plan: Plan, content: RecordDict, coded: Arrays, model: Arrays
     return kept
 
 
-def _check_difference(record: ArrayRecord, own: Signature) -> None:
+def _check_difference(record: ArrayRecord, model: Signature) -> None:
     """Raise ReplyError where arrays are larger than a difference from a model like this can have."""
-    came, most = signature(record), sum(math.prod(shape) for shape, _ in own.values())
-    for name, (shape, _) in came.items():
+    received, most = signature(record), sum(math.prod(shape) for shape, _ in model.values())
+    for name, (shape, _) in received.items():
         part = name in (VALUES, GAPS, BITS) and len(shape) == 1 and shape[0] <= 2 * most
-        if not part and came[name] != own.get(name):
+        if not part and received[name] != model.get(name):
             raise ReplyError(f"array {name[:80]!r}: is not of a model of this run, nor of a difference from one")

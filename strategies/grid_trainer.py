@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from fedsmall.codec.parcels import Parcel
 from fedsmall.plan import Plan
-from fedsmall.strategies.checks import Note, accepted, limits_of, plan_in, samples_told
+from fedsmall.strategies.checks import Note, accept_replies, limits_of, plan_in, samples_told
 from fedsmall.strategies.foreign import with_our_count
 from fedsmall.strategies.forms import Exchange, Form, KeptModels, OpenModels
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
@@ -100,21 +100,23 @@ class GridTrainer(Trainer):
         self._meet()  # a program that was started again has another node id
         online = set(self.grid.get_node_ids())
         row_of = {self.names[site]: row for row, site in enumerate(leg.sites)}
-        there = {site: row_of[site] for site in sorted(row_of) if self.roster.nodes[site] in online}
-        lost = {row: Fault(ABSENT, "its program is not connected") for site, row in row_of.items() if site not in there}
-        exchange = Exchange(stack, leg, signals, there)
+        connected = {site: row_of[site] for site in sorted(row_of) if self.roster.nodes[site] in online}
+        lost = {
+            row: Fault(ABSENT, "its program is not connected") for site, row in row_of.items() if site not in connected
+        }
+        exchange = Exchange(stack, leg, signals, connected)
         self.form.prepare(exchange, self.grid, self.roster)
         orders, noted = self._orders(exchange), list[tuple[str, str, str]]()
         replies = self.grid.send_and_receive([order for order, _ in orders], timeout=self.timeout_s)
         replies = [with_our_count(reply, self._count) for reply in replies]
-        contents = self._accepted(exchange, orders, replies, lambda *words: noted.append(words), lost)
+        contents = self._accept_replies(exchange, orders, replies, lambda *words: noted.append(words), lost)
         notes = []
         for site, kind, reason in noted:
-            if site in there and there[site] not in contents and there[site] not in lost:
-                lost[there[site]] = Fault(kind, reason)
+            if site in connected and connected[site] not in contents and connected[site] not in lost:
+                lost[connected[site]] = Fault(kind, reason)
             else:
                 notes.append((site, kind, reason))
-        return self._trained(exchange, orders, contents, lost, notes)
+        return self._train_result(exchange, orders, contents, lost, notes)
 
     def accept(self, rows: np.ndarray) -> None:
         """Learn that what came of these rows in the last walk is used."""
@@ -130,8 +132,8 @@ class GridTrainer(Trainer):
 
     def fetch(self, stack: Stack, rows: np.ndarray) -> tuple[np.ndarray, int]:
         """Have the models of these rows here which have stayed at their sites in the last walk."""
-        here, sent = self.form.fetch(stack, rows.tolist())
-        return np.array(here, dtype=np.int64), sent
+        fetched, sent = self.form.fetch(stack, rows.tolist())
+        return np.array(fetched, dtype=np.int64), sent
 
     def take_events(self) -> list[Event]:
         """What was noted of sites since the last call."""
@@ -173,13 +175,13 @@ class GridTrainer(Trainer):
             orders.append((Message(contents[key], self.roster.nodes[site], MessageType.TRAIN), site))
         return orders
 
-    def _accepted(
+    def _accept_replies(
         self, exchange: Exchange, orders: Orders, replies: Any, note: Note, lost: dict[int, Fault]
     ) -> dict[int, RecordDict]:
         """The replies that may be used, by row, which are then what came; why the others may not goes into ``lost``."""
         leg = exchange.leg
         limits = partial(limits_of, self._told, leg.rounds, self.roster.answers)
-        good, spoilt = accepted(
+        good, spoilt = accept_replies(
             orders, replies, note, lambda site, reply: self.form.check(exchange, site, reply, limits(site))
         )
         self.form.compare(good, note)
@@ -198,7 +200,7 @@ class GridTrainer(Trainer):
                 del content.metric_records[METRICS][EXAMPLES]  # it was ours
         return contents
 
-    def _trained(
+    def _train_result(
         self,
         exchange: Exchange,
         orders: Orders,
@@ -209,7 +211,7 @@ class GridTrainer(Trainer):
         """What sites have said beside the models."""
         rows, leg = len(exchange.stack), exchange.leg
         records = {row: array_records(content) for row, content in contents.items()}
-        rules = {row: to_arrays(own[RULE]) for row, own in records.items() if RULE in own}
+        rules = {row: to_arrays(record_of[RULE]) for row, record_of in records.items() if RULE in record_of}
         some = next(iter(rules.values()), {})
         rule = {
             name: np.stack([rules[row][name] if row in rules else np.zeros_like(array) for row in range(rows)])

@@ -43,7 +43,7 @@ def size_in_bytes(records: Mapping[str, ArrayRecord]) -> int:
     return sum(map(record_bytes, records.values()))
 
 
-def described(array: Array) -> tuple[tuple[int, ...], np.dtype] | None:
+def shape_and_dtype(array: Array) -> tuple[tuple[int, ...], np.dtype] | None:
     """The shape and dtype that an array names, or None where it names none: over the network it may name anything.
 
     Only the words that numpy itself writes count ("float32"); numpy would read much more as a dtype, and raise many

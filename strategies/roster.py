@@ -102,10 +102,10 @@ def await_sites(grid: Grid, count: int, timeout_s: float = 60.0) -> None:
     Raises PlanError with both numbers where they are not all there in time.
     """
     until = time.monotonic() + timeout_s
-    while (there := len(list(grid.get_node_ids()))) < count:
+    while (connected := len(list(grid.get_node_ids()))) < count:
         if time.monotonic() > until:
             raise PlanError(
-                f"{count} sites were to take part and {there} are connected after {timeout_s:g} s. "
+                f"{count} sites were to take part and {connected} are connected after {timeout_s:g} s. "
                 "Start the others, or plan for fewer."
             )
         time.sleep(POLL_S)
@@ -117,12 +117,12 @@ def await_all(grid: Grid, timeout_s: float = 60.0) -> int:
     Raises PlanError where there is none in time.
     """
     await_sites(grid, 1, timeout_s)
-    there, since = 0, time.monotonic()
+    connected, since = 0, time.monotonic()
     while time.monotonic() - since < QUIET_S:
-        before, there = there, len(list(grid.get_node_ids()))
-        since = since if there == before else time.monotonic()
+        before, connected = connected, len(list(grid.get_node_ids()))
+        since = since if connected == before else time.monotonic()
         time.sleep(POLL_S)
-    return there
+    return connected
 
 
 def _query(node: int, config: dict[str, Any]) -> Message:
@@ -147,8 +147,8 @@ TIMEOUT_S = 600.0
 
 def ask(roster: Roster, grid: Grid, kind: str, questions: Mapping[str, RecordDict]) -> dict[str, Message]:
     """The answers of these sites, each to its own question; of those that are connected and answer."""
-    there = set(grid.get_node_ids())
-    nodes = {site: roster.nodes[site] for site in questions if roster.nodes[site] in there}
+    connected = set(grid.get_node_ids())
+    nodes = {site: roster.nodes[site] for site in questions if roster.nodes[site] in connected}
     orders = {site: Message(questions[site], node, kind) for site, node in nodes.items()}
     replies = list(grid.send_and_receive(list(orders.values()), timeout=TIMEOUT_S)) if orders else []
     by_id = {reply.metadata.reply_to_message_id: reply for reply in replies}

@@ -38,7 +38,7 @@ from fedsmall.strategies.checks import Limits, Note, check_metrics, read_array
 from fedsmall.strategies.forms import Exchange, Form, OpenModels, Records, Sent, arrays_of, records_from, write_row
 from fedsmall.strategies.records import array_records, to_arrays, to_record
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.secure_sums import HelpError, Letter, Pending, Summand, ask_helpers, readdressed
+from fedsmall.strategies.secure_sums import HelpError, Letter, Pending, Summand, ask_helpers, fetch_readdressed
 from fedsmall.training.trainer import Fault, Summed
 from fedsmall.wire import CARRIED, EXAMPLES, METRICS, MODEL, PLAN, ROUND, STEPS, Arrays, join, parts, split
 
@@ -103,13 +103,13 @@ class SealedModels(Form):
         wrong = {
             s: self._letters[r] for s, r in exchange.row_of.items() if r in self._letters and self._letters[r].to != s
         }
-        came = readdressed(
+        readdressed = fetch_readdressed(
             self, grid, exchange.leg.t, {s: letter for s, letter in wrong.items() if letter.model is not None}
         )
         for site, letter in wrong.items():
             row = exchange.row_of[site]
-            if site in came:
-                self._letters[row] = replace(letter, model=came[site], to=site)
+            if site in readdressed:
+                self._letters[row] = replace(letter, model=readdressed[site], to=site)
                 continue
             del self._letters[row]
             if letter.model is not None:
@@ -171,12 +171,12 @@ class SealedModels(Form):
             note(site, "set aside", "by itself: its update is too large or not finite")
         closes = exchange.leg.closes
         if closes and self.secure:
-            told: Any = metrics
+            counts: Any = metrics
             summand = records[MODEL][MASKED].numpy(), to_arrays(records[SEEDS])
-            self._masked[site] = Summand(*summand, float(told[EXAMPLES]), float(told.get(STEPS, 1)))
+            self._masked[site] = Summand(*summand, float(counts[EXAMPLES]), float(counts.get(STEPS, 1)))
             records[MODEL] = to_record(exchange.state.row(row))  # which the sum is about to replace
         if closes or not self.sealed:
-            clear = {key: own for key, own in records.items() if key == MODEL or not self.sealed}
+            clear = {key: record for key, record in records.items() if key == MODEL or not self.sealed}
             write_row(exchange.stack, row, clear)
         to = self.ways.next_site(t, site) if self.sealed and (not closes or CARRIED in records) else None
         if to:
@@ -193,43 +193,43 @@ class SealedModels(Form):
 
     def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:
         """Bind all that follows to what the aggregation has made, as sites are sent it."""
-        told = [digest_of(parcel.read) for parcel in sent] + ([digest_of(rule)] if rule else [])
+        commons = [digest_of(parcel.read) for parcel in sent] + ([digest_of(rule)] if rule else [])
         before = self.thread.at[self.average.t if self.average else 0]
-        self.thread.at[t] = after(before, t, told)
-        self.average = Average(t=t, before=before, commons=tuple(told))
+        self.thread.at[t] = after(before, t, commons)
+        self.average = Average(t=t, before=before, commons=tuple(commons))
 
     def sum_up(self, t: int, group: int, sites: Sequence[str]) -> Summed | None:
         """The opened sum of these sites' summands. Raises HelpError where it stays closed."""
         if not self.secure:
             return None
-        came = {site: self._masked[site] for site in sorted(sites)}
-        if 0 < len(came) < LEAST:
+        masked = {site: self._masked[site] for site in sorted(sites)}
+        if 0 < len(masked) < LEAST:
             raise HelpError(
-                f"{len(came)} sites have sent models for the average of round {t}, and a sum of fewer than {LEAST} is "
-                "opened by nobody. `fedsmall resume` asks again when more are there"
+                f"{len(masked)} sites have sent models for the average of round {t}, and a sum of fewer than {LEAST} "
+                "is opened by nobody. `fedsmall resume` asks again when more are there"
             )
-        summed = self.pending.settled(t, group, came) if came else {}
-        for site in sorted(set(came) - set(summed)):
+        summed = self.pending.settle_summands(t, group, masked) if masked else {}
+        for site in sorted(set(masked) - set(summed)):
             self.note(t, site, "set aside", "the sum of this round was asked for without it before")
         streams = ask_helpers(self, self.grid, t, group, summed) if summed else []
         return Summed(
             sites=tuple(summed),
-            examples=np.array([each.examples for each in summed.values()]),
-            steps=np.array([each.steps for each in summed.values()]),
-            total=unmasked([each.masked for each in summed.values()], streams) if summed else None,
+            examples=np.array([summand.examples for summand in summed.values()]),
+            steps=np.array([summand.steps for summand in summed.values()]),
+            total=unmasked([summand.masked for summand in summed.values()], streams) if summed else None,
         )
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """Letters, and what all have seen of the run."""
         letters = {str(row): arrays_of(_records(letter)) for row, letter in self._letters.items()}
-        told = {str(row): [letter.by, letter.t, letter.to] for row, letter in self._letters.items()}
+        addresses = {str(row): [letter.by, letter.t, letter.to] for row, letter in self._letters.items()}
         average = self.average and self.average.model_dump()
         arrays = join(letters=join(**letters), clear=self._clear.state()[0])
-        return arrays, {"letters": told, "thread": self.thread.at, "average": average}
+        return arrays, {"letters": addresses, "thread": self.thread.at, "average": average}
 
     def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:
         """Take up what :meth:`state` gave."""
-        self.thread = Thread({int(t): told for t, told in words["thread"].items()})
+        self.thread = Thread({int(t): seen for t, seen in words["thread"].items()})
         self.average = Average(**words["average"]) if words["average"] else None
         self._clear.restore(split(arrays, "clear"), {})
         held = parts(split(arrays, "letters"))

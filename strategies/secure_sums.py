@@ -47,31 +47,31 @@ class Pending:
     def __init__(self, folder: Path | None = None) -> None:
         self.path = None if folder is None else folder / FILE
 
-    def settled(self, t: int, group: int | str, came: dict[str, Summand]) -> dict[str, Summand]:
+    def settle_summands(self, t: int, group: int | str, received: dict[str, Summand]) -> dict[str, Summand]:
         """Of what sum helpers are asked: what was written down for this round and group before, else what ``came``.
 
         A sum of something else than models goes by its name in place of a group's number. Raises PlanError where the
         file is damaged: other sites could be asked for than before.
         """
         if self.path is None:
-            return came
+            return received
         try:
             kept = load(self.path.read_bytes()) if self.path.exists() else {}
         except SafetensorError:
             raise PlanError(f"{FILE} in the run's folder is damaged; put a copy back, or start a new run") from None
         kept = {name: array for name, array in kept.items() if name.startswith(f"{t}.")}
-        if mine := parts(kept).get(f"{t}.{group}"):
-            return _read(mine)
-        kept |= join(**{f"{t}.{group}": _flat(came)})
+        if before := parts(kept).get(f"{t}.{group}"):
+            return _read(before)
+        kept |= join(**{f"{t}.{group}": _flat(received)})
         write(self.path, save(kept), flush=True)
-        return came
+        return received
 
 
 def _flat(summands: dict[str, Summand]) -> Arrays:
     flat: Arrays = {}
-    for site, each in summands.items():
-        told = {OWN_NUMBERS: each.masked, TOLD: np.array([each.examples, each.steps]), **each.letters}
-        flat |= {f"{site}|{name}": array for name, array in told.items()}
+    for site, summand in summands.items():
+        arrays = {OWN_NUMBERS: summand.masked, TOLD: np.array([summand.examples, summand.steps]), **summand.letters}
+        flat |= {f"{site}|{name}": array for name, array in arrays.items()}
     return flat
 
 
@@ -132,42 +132,42 @@ def ask_helpers(
         helper: RecordDict(
             {
                 CONFIG: chain.words(t, **which, **{ANSWER_BYTES: 8 * numbers}),
-                SEEDS: to_record({site: each.letters[helper] for site, each in sorted(summands.items())}),
+                SEEDS: to_record({site: summand.letters[helper] for site, summand in sorted(summands.items())}),
             }
         )
         for helper in chain.ways.helpers(t, of)
     }
-    replies, told = ask(chain.roster, grid, f"{MessageType.QUERY}.{HELP}", questions), []
+    replies, streams = ask(chain.roster, grid, f"{MessageType.QUERY}.{HELP}", questions), []
     for helper in questions:
         reply = replies.get(helper)
         try:
-            told.append(_streams(reply, numbers))
+            streams.append(_streams(reply, numbers))
         except ReplyError as error:
             raise HelpError(
                 f"the sum of round {t} stays closed, for {helper} does not help: {error}. `fedsmall resume` goes on "
                 "when it does"
             ) from None
-    return told
+    return streams
 
 
-def readdressed(chain: Chain, grid: Grid, t: int, letters: Mapping[str, Letter]) -> dict[str, ArrayRecord]:
+def fetch_readdressed(chain: Chain, grid: Grid, t: int, letters: Mapping[str, Letter]) -> dict[str, ArrayRecord]:
     """These ``letters``, by the site where each lies, written anew to it to train for round ``t``; those that came.
 
     All who wrote them are asked at once; who wrote several, one after the other.
     """
-    came: dict[str, ArrayRecord] = {}
+    fetched: dict[str, ArrayRecord] = {}
     waiting = sorted(letters.items())
     while waiting:
         now = {letter.by: (site, letter) for site, letter in reversed(waiting)}  # the first of each writer
         waiting = [(site, letter) for site, letter in waiting if now[letter.by][0] != site]
         questions = {by: _anew(chain, t, letter) for by, (_, letter) in now.items()}
         replies = ask(chain.roster, grid, f"{MessageType.QUERY}.{READDRESS}", questions)
-        for by, (site, _) in sorted(now.items(), key=lambda each: each[1][0]):
+        for by, (site, _) in sorted(now.items(), key=lambda item: item[1][0]):
             try:
-                came[site] = _letter(replies.get(by))
+                fetched[site] = _letter(replies.get(by))
             except ReplyError as error:
                 chain.note(t, by, "set aside", f"it did not seal its traveller anew for {site}: {error}")
-    return came
+    return fetched
 
 
 def _anew(chain: Chain, t: int, letter: Letter) -> RecordDict:
@@ -203,40 +203,40 @@ class Tally(NamedTuple):
     said: dict[str, dict[str, Any]]
 
 
-def told_or_none(
+def open_sum_or_note(
     chain: Chain, grid: Grid, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]
 ) -> Tally | None:
     """What :func:`opened` gives; None, with an event that says why, where the sum stays closed."""
     try:
-        return opened(chain, grid, t, of, kind, contents)
+        return open_sum(chain, grid, t, of, kind, contents)
     except HelpError as error:
         chain.note(t, "all sites", "not told", f"what sites tell ({of}) stays closed: {error}")
         return None
 
 
-def opened(chain: Chain, grid: Grid, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]) -> Tally:
+def open_sum(chain: Chain, grid: Grid, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]) -> Tally:
     """The sum ``of`` what all sites tell of round ``t``, asked by messages of this ``kind`` with these ``contents``.
 
     A site that is silent, or tells what is no summand, is noted and left out. Raises HelpError where fewer than three
     are left, or a helper does not help.
     """
     replies = ask(chain.roster, grid, kind, contents)
-    came: dict[str, Summand] = {}
+    summands: dict[str, Summand] = {}
     for site in sorted(contents):
         try:
-            came[site] = _summand(chain, t, of, replies.get(site))
+            summands[site] = _summand(chain, t, of, replies.get(site))
         except ReplyError as error:
             chain.note(t, site, "set aside", f"what it tells ({of}): {error}")
-    came = _of_one_length(chain, t, of, came)
-    if len(came) < LEAST:
-        raise HelpError(f"{len(came)} sites tell, and a sum of fewer than {LEAST} is opened by nobody")
-    summed = chain.pending.settled(t, of, came)
+    summands = _of_one_length(chain, t, of, summands)
+    if len(summands) < LEAST:
+        raise HelpError(f"{len(summands)} sites tell, and a sum of fewer than {LEAST} is opened by nobody")
+    summed = chain.pending.settle_summands(t, of, summands)
     streams = ask_helpers(chain, grid, t, 0, summed, of)
-    values = from_words(unmasked([each.masked for each in summed.values()], streams, wide=True))
-    said = {
-        site: dict(reply.content.metric_records.get(METRICS, {})) for site, reply in replies.items() if site in came
+    values = from_words(unmasked([summand.masked for summand in summed.values()], streams, wide=True))
+    metrics = {
+        site: dict(reply.content.metric_records.get(METRICS, {})) for site, reply in replies.items() if site in summands
     }
-    return Tally(values, tuple(summed), said)
+    return Tally(values, tuple(summed), metrics)
 
 
 def _summand(chain: Chain, t: int, of: str, reply: Message | None) -> Summand:
@@ -255,11 +255,11 @@ def _summand(chain: Chain, t: int, of: str, reply: Message | None) -> Summand:
     return Summand(masked, to_arrays(seeds), 0.0, 0.0)
 
 
-def _of_one_length(chain: Chain, t: int, of: str, came: dict[str, Summand]) -> dict[str, Summand]:
+def _of_one_length(chain: Chain, t: int, of: str, summands: dict[str, Summand]) -> dict[str, Summand]:
     """Those whose summands are as long as most are: other lengths cannot be added."""
-    lengths = [len(each.masked) for each in came.values()]
+    lengths = [len(summand.masked) for summand in summands.values()]
     usual = max(sorted(set(lengths)), key=lengths.count, default=0)
-    for site in [site for site, each in came.items() if len(each.masked) != usual]:
+    for site in [site for site, summand in summands.items() if len(summand.masked) != usual]:
         chain.note(t, site, "set aside", f"what it tells ({of}) is of another length than that of the others")
-        del came[site]
-    return came
+        del summands[site]
+    return summands

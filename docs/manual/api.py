@@ -31,7 +31,7 @@ def page(package: str) -> str:
     readers, about = PACKAGES[package]
     shown = import_name(package)
     head = f"# {shown}\n\n*For {readers}.*\n\n{about}\n"
-    entries = [_entry(shown, name, found) for name, found in public(package).items()]
+    entries = [_entry(shown, name, value) for name, value in public(package).items()]
     return "\n".join([head, *entries])
 
 

@@ -42,8 +42,8 @@ def walk(path: str, command: click.Command) -> Iterator[tuple[str, click.Command
 def _command(path: str, command: click.Command) -> str:
     with click.Context(command, info_name=f"fedsmall {path}") as context:
         usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-        shown = [each for each in command.params if not getattr(each, "hidden", False)]
-        rows = [_row(each, context) for each in shown]
+        shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+        rows = [_row(parameter, context) for parameter in shown]
     head = f"### fedsmall {path}\n\n{_text(command.help)}\n\n```text\n{usage}\n```\n"
     return head + ("\n| | value | default | meaning |\n|---|---|---|---|\n" + "\n".join(rows) + "\n" if rows else "")
 

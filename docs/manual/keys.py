@@ -114,7 +114,7 @@ def kinds(annotation: Any, bounds: tuple[Any, ...] = ()) -> str:
     if origin is Annotated:
         return kinds(arguments[0], arguments[1:])
     if origin in (Union, UnionType):
-        told = [kinds(each, bounds) for each in arguments if each is not NoneType]
+        told = [kinds(option, bounds) for option in arguments if option is not NoneType]
         return ", or ".join(dict.fromkeys(told))
     if origin is Literal:
         return ", ".join(f"`{spelled(value)}`" for value in arguments)

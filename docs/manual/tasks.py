@@ -51,11 +51,15 @@ def function_of(place: str | Callable[..., Any]) -> Callable[..., Any]:
 def options_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """What a scenario may say beside the first word: the arguments by keyword."""
     named = inspect.signature(function).parameters.values()
-    return {each.name: each for each in named if each.kind is each.KEYWORD_ONLY and each.name not in BY_CODE}
+    return {
+        parameter.name: parameter
+        for parameter in named
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in BY_CODE
+    }
 
 
 def _kind(name: str, function: Callable[..., Any]) -> str:
-    options = ", ".join(_option(key, each) for key, each in options_of(function).items())
+    options = ", ".join(_option(key, option) for key, option in options_of(function).items())
     return f"### {name}\n\n{inspect.getdoc(function)}\n\nOptions: {options or 'none'}.\n"
 
 
@@ -69,8 +73,8 @@ def _partition(kind: str, value: str) -> str:
 
 def _model(name: str) -> str:
     function = function_of(MODELS[name] if name in MODELS else extensions("fedsmall.models")[name].value)
-    options = [_option(key, each) for key, each in options_of(function).items()]
-    if any(each.kind is each.VAR_KEYWORD for each in inspect.signature(function).parameters.values()):
+    options = [_option(key, option) for key, option in options_of(function).items()]
+    if any(option.kind is option.VAR_KEYWORD for option in inspect.signature(function).parameters.values()):
         options.append("those of the model of that name")
     return f"| `{name}` | {_sentence(function)} | {'<br>'.join(options)} |"
 

@@ -12,7 +12,7 @@ def spelled(value: Any) -> str:
     if isinstance(value, BaseModel):
         return spelled(value.model_dump(exclude_defaults=True))
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {spelled(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key} = {spelled(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(spelled(each) for each in value) + "]"
+        return "[" + ", ".join(spelled(item) for item in value) + "]"
     return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

@@ -132,7 +132,7 @@ class Correspondence:
     """The letters of one site in one run: bound to the run, its plan, the roll and the keys of all parties."""
 
     def __init__(self, desk: Desk, plan: ColumnPlan) -> None:
-        announced, roll = desk.announced()
+        announced, roll = desk.read_announced()
         keys = [[site, each.sealing, each.commitment] for site, each in sorted(announced.items())]
         self._post: Post = desk.post(plan, announced)
         self._thread = digest("columns", desk.run, roll, keys)

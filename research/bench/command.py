@@ -112,8 +112,9 @@ def _show(console: Console, work: Workload, measured: Sequence[Measured]) -> Non
             continue
         asked = work.targets.get(m.contender)
         ratio = f"{cohort.rate / m.rate:,.2f}"
-        own = "" if m.contender == RAY else f"{cohort.processor_rate / m.processor_rate:,.2f}"  # others' processes work
-        table.add_row(m.contender, f"{m.rate:,.0f}", ratio, own, f"{asked:g}" if asked else "", f"{m.loss:.5f}")
+        # others' processes work
+        processor = "" if m.contender == RAY else f"{cohort.processor_rate / m.processor_rate:,.2f}"
+        table.add_row(m.contender, f"{m.rate:,.0f}", ratio, processor, f"{asked:g}" if asked else "", f"{m.loss:.5f}")
     console.print(table)
     for m in measured:
         if m.missing:
@@ -147,8 +148,8 @@ def _pictured(console: Console, device: str, root: Path | None, sites: Sequence[
     rows = []
     for row in image_rows(device, root, sites=sites):
         rows.append(row)
-        told = f"not measured: {row.missing}" if row.missing else _numbers(row)
-        console.print(f"{row.model}, {row.sites:,} sites, {row.path}: {told}", markup=False, highlight=False)
+        numbers = f"not measured: {row.missing}" if row.missing else _numbers(row)
+        console.print(f"{row.model}, {row.sites:,} sites, {row.path}: {numbers}", markup=False, highlight=False)
     if any(row.images == "generated" for row in rows):
         console.print(
             "The images are generated: there is no cifar10.npz in the data folder (--data-root, FEDSMALL_DATA)."

@@ -142,7 +142,7 @@ def by_vmap(plan: Plan, federation: Federation, device: str) -> Timing:
     x = torch.from_numpy(np.stack([s.x for s in federation.train])).to(device)
     y = torch.from_numpy(np.stack([s.y for s in federation.train])).to(device)
     loss = _loss_of(federation.task.loss)
-    gradient = vmap(grad(lambda own, x, y: loss(functional_call(template, own, (x,)), y)))
+    gradient = vmap(grad(lambda parameters, x, y: loss(functional_call(template, parameters, (x,)), y)))
     stretches = [(torch.from_numpy(sites).to(device), merges) for sites, merges in _stretches(plan, federation)]
     clock = Clock(device)
     common: Arrays = {}

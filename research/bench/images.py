@@ -73,12 +73,12 @@ def pictures(root: Path | None) -> Pictures:
     return Pictures(train, test, "CIFAR-10")
 
 
-def federation_of(found: Pictures, sites: int, images: int = IMAGES) -> Federation:
+def federation_of(pictures: Pictures, sites: int, images: int = IMAGES) -> Federation:
     """So many sites, each with images of its own draw."""
     names = tuple(f"site-{number:05d}" for number in range(sites))
-    drawn = [rng_for(0, "bench", "images", name).choice(len(found.train), images, replace=False) for name in names]
-    train = tuple(Samples(found.train.x[mine], found.train.y[mine]) for mine in drawn)
-    return Federation(TASK, names, train, found.test)
+    drawn = [rng_for(0, "bench", "images", name).choice(len(pictures.train), images, replace=False) for name in names]
+    train = tuple(Samples(pictures.train.x[rows], pictures.train.y[rows]) for rows in drawn)
+    return Federation(TASK, names, train, pictures.test)
 
 
 def image_plan(model: str) -> Plan:
@@ -101,10 +101,12 @@ def image_rows(
 
 
 def _same_loss(rows: Sequence[ImageRow]) -> None:
-    told = [row for row in rows if not row.missing]
-    if told and max(row.loss for row in told) - min(row.loss for row in told) > CLOSE:
-        said = ", ".join(f"{row.path} {row.loss:.6f}" for row in told)
-        raise ValueError(f"{told[0].model} at {told[0].sites} sites: the paths come to other losses ({said})")
+    measured_rows = [row for row in rows if not row.missing]
+    if measured_rows and max(row.loss for row in measured_rows) - min(row.loss for row in measured_rows) > CLOSE:
+        losses = ", ".join(f"{row.path} {row.loss:.6f}" for row in measured_rows)
+        raise ValueError(
+            f"{measured_rows[0].model} at {measured_rows[0].sites} sites: the paths come to other losses ({losses})"
+        )
 
 
 def _apart(model: str, sites: int, path: str, device: str, root: Path | None) -> ImageRow:
@@ -115,15 +117,15 @@ def _apart(model: str, sites: int, path: str, device: str, root: Path | None) ->
 def measured(model: str, sites: int, path: str, device: str, root: Path | None) -> ImageRow:
     """One row, measured in this process; one that does not fit the memory says so."""
     torch.set_num_threads(1)
-    found = pictures(root)
-    row = ImageRow(model, sites, path, found.name)
-    plan, federation = image_plan(model), federation_of(found, sites)
+    data = pictures(root)
+    row = ImageRow(model, sites, path, data.name)
+    plan, federation = image_plan(model), federation_of(data, sites)
     few = replace(federation, names=federation.names[:3], train=federation.train[:3])
     try:
         by_cohort(plan.model_copy(update={"rounds": 1}), few, device, path)  # a device loads its code at first use
         timing = by_cohort(plan, federation, device, path)
     except (PlanError, torch.OutOfMemoryError) as error:
         return replace(row, missing=str(error).partition("\n")[0])
-    others = Samples(found.test.x[:JUDGED], found.test.y[:JUDGED])
+    others = Samples(data.test.x[:JUDGED], data.test.y[:JUDGED])
     loss = pooled_loss(plan, replace(federation, train=(others,)), timing.model)
     return replace(row, rate=sites * plan.rounds / timing.seconds, peak_bytes=float(peak_bytes(device)), loss=loss)

@@ -20,10 +20,10 @@ def measure(work: Workload, repeats: int, device: str, without: Sequence[str] = 
     """
     federation = work.federation()
     results = [_checked(work, name, federation, device) for name in work.rounds if name not in without]
-    there = [result for result in results if not result.missing]
-    _same_loss(work, there)
+    measured = [result for result in results if not result.missing]
+    _same_loss(work, measured)
     for _ in range(repeats):
-        for result in there:
+        for result in measured:
             timing = _run(work, result.contender, work.rounds[result.contender], federation, device)
             updates = work.sites * work.rounds[result.contender]
             result.rates.append(updates / timing.seconds)
@@ -48,11 +48,12 @@ def _checked(work: Workload, name: str, federation: Federation, device: str) -> 
 
 def _same_loss(work: Workload, measured: Sequence[Measured]) -> None:
     cohort = measured[0].loss
-    for one in measured:
-        if abs(one.loss - cohort) > CLOSE:
+    for contender in measured:
+        if abs(contender.loss - cohort) > CLOSE:
             raise ValueError(
-                f"workload {work.key}: after {work.check} rounds {one.contender} has a loss of {one.loss:.6f}, the "
-                f"cohort engine {cohort:.6f}; they do not do the same, so their times cannot be compared"
+                f"workload {work.key}: after {work.check} rounds {contender.contender} has a loss of "
+                f"{contender.loss:.6f}, the cohort engine {cohort:.6f}; they do not do the same, "
+                "so their times cannot be compared"
             )
 
 

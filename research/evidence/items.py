@@ -66,8 +66,8 @@ class Item(Frozen):
     def missing(self, data_root: Path | None, profile: str = "quick") -> str:
         """What a profile of this item needs and ``data_root`` does not hold; empty where nothing is missing."""
         needs = self.needs(profile)
-        there = not needs or (data_root is not None and any((data_root / name).exists() for name in needs))
-        return "" if there else " or ".join(needs)
+        is_there = not needs or (data_root is not None and any((data_root / name).exists() for name in needs))
+        return "" if is_there else " or ".join(needs)
 
     def as_run(self, profile: str) -> "Item":
         """This item as a profile's results are to be read: what was run as printed departs in nothing."""

@@ -25,7 +25,7 @@ from fedsmall.research.evidence.verdicts import (
 MARGIN = 0.02  # two points: what is called agreement with a published accuracy
 
 
-def judged(item: Item, rows: Sequence[EvidenceRow]) -> list[EvidenceRow]:
+def judge_rows(item: Item, rows: Sequence[EvidenceRow]) -> list[EvidenceRow]:
     """The rows with everything that follows from their values, in place: whatever they said before is made anew."""
     bases = {row.variant: row for row in rows if row.label == item.baseline and not row.trivial}
     for row in rows:

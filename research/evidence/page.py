@@ -165,8 +165,8 @@ def _by_hospital(metric: str, result: ItemResult, published: Mapping[str, Mappin
 
 
 def _beside(published: Mapping[str, Mapping[str, float]], label: str, site: str) -> str:
-    found = published.get(label, {}).get(site)
-    return "" if found is None else f", published {100 * found:.1f}"
+    value = published.get(label, {}).get(site)
+    return "" if value is None else f", published {100 * value:.1f}"
 
 
 def _variants(rows: Sequence[EvidenceRow]) -> list[list[EvidenceRow]]:

@@ -71,7 +71,7 @@ def _measured(scenario: Scenario, method: Method, kappa: float, data_root: Path 
     method = method.model_copy(update={"privacy": Privacy(blur=kappa)})
     plans = [plan for plan in scenario.plans() if plan.method.label == method.label][:most]
     accuracies: list[float] = []
-    found: dict[str, Any] = {}
+    read: dict[str, Any] = {}
     for plan in plans:
         plan = plan.model_copy(update={"method": method, "evaluate_every": None})
         first = plan.seed == plans[0].seed
@@ -80,9 +80,9 @@ def _measured(scenario: Scenario, method: Method, kappa: float, data_root: Path 
         except ReplyError:  # no site had a finite model left
             return Measured(scenario.name, method.label, kappa, None, None, len(plans), {})
         accuracies.append((record.evaluations[-1].common or {})["accuracy"])
-        found = record.read or found
+        read = record.read or read
     spread = float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else 0.0
-    return Measured(scenario.name, method.label, kappa, float(np.mean(accuracies)), spread, len(plans), found)
+    return Measured(scenario.name, method.label, kappa, float(np.mean(accuracies)), spread, len(plans), read)
 
 
 def _scenario(name: str, place: Path) -> Scenario:
@@ -110,8 +110,8 @@ def table(rows: list[Measured]) -> str:
         median, most = read.get("curious", ("-", "-"))
         accuracy = _accuracy(row)
         cells = [row.scenario, row.method, blur, accuracy, *(_cell(read, party) for party in ("server", "neighbours"))]
-        one = f"{median:g}, {most}" if "curious" in read else "-"
-        lines.append(f"| {' | '.join([*cells, one, _cell(read, 'averages')])} |")
+        curious = f"{median:g}, {most}" if "curious" in read else "-"
+        lines.append(f"| {' | '.join([*cells, curious, _cell(read, 'averages')])} |")
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,7 @@ from fedsmall.evaluation.statistics import interval
 from fedsmall.planning.tasks import build_federation
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.research.evidence.items import Item
-from fedsmall.research.evidence.judge import judged
+from fedsmall.research.evidence.judge import judge_rows
 from fedsmall.research.evidence.result import EvidenceRow
 from fedsmall.sim.report.style import in_order
 from fedsmall.sim.report.tables import trivials_of
@@ -22,7 +22,7 @@ from fedsmall.wire import Traveller
 
 def rows_of(item: Item, runs: dict[str, Run]) -> list[EvidenceRow]:
     """The rows of all variants, with what follows from their values (:mod:`fedsmall.research.evidence.judge`)."""
-    return judged(item, [row for variant, run in runs.items() for row in _of_variant(item, variant, run)])
+    return judge_rows(item, [row for variant, run in runs.items() for row in _of_variant(item, variant, run)])
 
 
 def curves_of(item: Item, run: Run) -> dict[str, dict[str, list[list[float]]]]:
@@ -36,7 +36,7 @@ def curves_of(item: Item, run: Run) -> dict[str, dict[str, list[list[float]]]]:
         whose = {"common": item.metric, "sites": f"{item.metric}_mean"}
         for owner, name in whose.items():
             points = []
-            for evaluations in zip(*(one.evaluations for one in done), strict=False):
+            for evaluations in zip(*(done_run.evaluations for done_run in done), strict=False):
                 values = [evaluation[owner][name] for evaluation in evaluations if name in (evaluation[owner] or {})]
                 if len(values) == len(evaluations):
                     mean = interval(values)
@@ -52,11 +52,11 @@ def hospitals_of(run: Run, data_root: Path | None = None) -> dict[str, dict[str,
     Where the evaluations do not hold them (central training), the model that was kept is judged anew.
     """
     table: dict[str, dict[str, dict[str, list[float]]]] = {}
-    trivials = {one.row["label"]: trivials_of(run.done) for one in trivials_of(run.done)}
+    trivials = {done_run.row["label"]: trivials_of(run.done) for done_run in trivials_of(run.done)}
     for label, done in (trivials | _by_label(run)).items():
-        for one in done:
-            held_out = (one.row if label in trivials else one.evaluations[-1])["extra"].get("held_out")
-            held_out = held_out or _judged_at_home(run, one, data_root)
+        for done_run in done:
+            held_out = (done_run.row if label in trivials else done_run.evaluations[-1])["extra"].get("held_out")
+            held_out = held_out or _judged_at_home(run, done_run, data_root)
             for site, metrics in held_out.items():
                 for name, value in metrics.items():
                     table.setdefault(label, {}).setdefault(site, {}).setdefault(name, []).append(value)
@@ -67,23 +67,23 @@ def own_models_of(run: Run) -> dict[str, dict[str, dict[str, list[float]]]]:
     """For each method and hospital, H1, H2, ...: every metric of its own model on the common test set, by seed."""
     table: dict[str, dict[str, dict[str, list[float]]]] = {}
     for label, done in _by_label(run).items():
-        for name, values in ((name, value) for one in done for name, value in _per_site(one).items()):
+        for name, values in ((name, value) for done_run in done for name, value in _per_site(done_run).items()):
             for place, value in enumerate(values, start=1):
                 table.setdefault(label, {}).setdefault(f"H{place}", {}).setdefault(name, []).append(value)
     return table
 
 
-def _per_site(one: PlanRun) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = one.evaluations[-1]["sites"].get("per_site", {})
-    return found
+def _per_site(done_run: PlanRun) -> dict[str, list[float]]:
+    per_site: dict[str, list[float]] = done_run.evaluations[-1]["sites"].get("per_site", {})
+    return per_site
 
 
-def _judged_at_home(run: Run, one: PlanRun, data_root: Path | None) -> dict[str, dict[str, float]]:
-    model = run.model_of(one)
+def _judged_at_home(run: Run, done_run: PlanRun, data_root: Path | None) -> dict[str, dict[str, float]]:
+    model = run.model_of(done_run)
     if model is None:
         return {}
-    federation = build_federation(one.plan, data_root)
-    cohort = Cohort(one.plan, federation.task, federation.names, federation.train)
+    federation = build_federation(done_run.plan, data_root)
+    cohort = Cohort(done_run.plan, federation.task, federation.names, federation.train)
     stack = cohort.stack([Traveller(model)])
     return {
         name: evaluate(cohort.predict(stack, held_out.x)[0], held_out.y, federation.task)
@@ -102,46 +102,46 @@ def trivial_rows(item: Item, variant: str, done: Sequence[PlanRun]) -> list[Evid
     trivials = trivials_of(done)
     if not trivials:
         return []
-    finals = [_metric(item, one.row) for one in trivials]
-    values, seeds = [value for value, _ in finals], [_seed(one) for one in trivials]
+    finals = [_metric(item, done_run.row) for done_run in trivials]
+    values, seeds = [value for value, _ in finals], [_seed(done_run) for done_run in trivials]
     return [EvidenceRow(variant, trivials[0].row["label"], finals[0][1], seeds, values, interval(values), trivial=True)]
 
 
-def _seed(one: PlanRun) -> str:
-    return f"{one.plan.seed}.{one.plan.fold}" if one.plan.folds else str(one.plan.seed)
+def _seed(done_run: PlanRun) -> str:
+    return f"{done_run.plan.seed}.{done_run.plan.fold}" if done_run.plan.folds else str(done_run.plan.seed)
 
 
 def _row(item: Item, variant: str, label: str, done: Sequence[PlanRun]) -> EvidenceRow:
-    finals = [_metric(item, one.evaluations[-1]) for one in done]
+    finals = [_metric(item, done_run.evaluations[-1]) for done_run in done]
     values = [value for value, _ in finals]
-    seeds = [_seed(one) for one in done]
+    seeds = [_seed(done_run) for done_run in done]
     row = EvidenceRow(variant, label, finals[0][1], seeds, values, interval(values))
-    row.bytes_sent = int(np.mean([one.row["bytes_sent"] for one in done]))
-    row.seconds = float(np.mean([one.row["seconds"] for one in done]))
+    row.bytes_sent = int(np.mean([done_run.row["bytes_sent"] for done_run in done]))
+    row.seconds = float(np.mean([done_run.row["seconds"] for done_run in done]))
     row.epsilon = _epsilon(done[0])
     return row
 
 
-def _epsilon(one: PlanRun) -> float | None:
+def _epsilon(done_run: PlanRun) -> float | None:
     """What the run has spent against the server, who knows which sites took part; None without privacy.
 
     Of a patient's epsilon, that of the site where it is largest.
     """
-    privacy = one.plan.method.privacy
+    privacy = done_run.plan.method.privacy
     if privacy is None or not privacy.counted:
         return None
     if privacy.level == "patient":
-        return float(one.row["privacy"]["epsilon"])
-    return epsilon(privacy.noise, privacy.delta, one.row["contacts"])
+        return float(done_run.row["privacy"]["epsilon"])
+    return epsilon(privacy.noise, privacy.delta, done_run.row["contacts"])
 
 
 def _by_label(run: Run) -> dict[str, list[PlanRun]]:
     """The finished runs by method, in the order of all tables and figures."""
-    order = in_order([one.plan.method for one in run.done])
+    order = in_order([done_run.plan.method for done_run in run.done])
     groups: dict[str, list[PlanRun]] = {method.label: [] for method in order}
-    for one in run.done:
-        if not one.row["stopped"]:
-            groups[one.label].append(one)
+    for done_run in run.done:
+        if not done_run.row["stopped"]:
+            groups[done_run.label].append(done_run)
     return {label: done for label, done in groups.items() if done}
 
 

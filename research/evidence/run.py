@@ -9,7 +9,7 @@ from rich.console import Console
 from fedsmall.errors import PlanError
 from fedsmall.research.evidence.figures import draw
 from fedsmall.research.evidence.items import DOCS, Item, items, published_by_hospital
-from fedsmall.research.evidence.judge import judged
+from fedsmall.research.evidence.judge import judge_rows
 from fedsmall.research.evidence.page import page, tables_of
 from fedsmall.research.evidence.result import ItemResult, load
 from fedsmall.research.evidence.rows import curves_of, hospitals_of, own_models_of, rows_of
@@ -125,7 +125,7 @@ def _file(item: Item, folder: Path) -> Path:
 def _judged_anew(item: Item, folder: Path) -> ItemResult:
     result = load(_file(item, folder))
     before = deepcopy(result.rows)
-    if judged(item.as_run(result.profile), result.rows) != before:
+    if judge_rows(item.as_run(result.profile), result.rows) != before:
         result.save(folder)
     return result
 

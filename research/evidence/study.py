@@ -148,7 +148,7 @@ def run_cell(cell: Cell) -> CellOutcome:
     started = time.perf_counter()
     scenario = cell.scenario()
     choices = choose(_search(cell, scenario))
-    scores = _scores(with_rates(scenario, {label: one.lr for label, one in choices.items()}))
+    scores = _scores(with_rates(scenario, {label: choice.lr for label, choice in choices.items()}))
     same, rare = (paired(scores["FedDC"], scores[label]) for label in ("equal communication", "equal period"))
     return CellOutcome(
         feddc=sum(scores["FedDC"]) / len(scenario.seeds),
@@ -163,8 +163,8 @@ def run_cell(cell: Cell) -> CellOutcome:
         lr_feddc=choices["FedDC"].lr,
         lr_same=choices["equal communication"].lr,
         lr_rare=choices["equal period"].lr,
-        regret=max(one.regret for one in choices.values()),
-        at_the_edge=sum(one.at_the_edge for one in choices.values()),
+        regret=max(choice.regret for choice in choices.values()),
+        at_the_edge=sum(choice.at_the_edge for choice in choices.values()),
         seeds=len(scenario.seeds),
         seconds=round(time.perf_counter() - started, 1),
     )
@@ -189,7 +189,7 @@ def study(
     until = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     for cell, outcome in _outcomes([cell for cell in designed if cell not in kept], until, processes):
         kept[cell] = outcome
-        _write(path, {one: kept[one] for one in designed if one in kept})
+        _write(path, {cell: kept[cell] for cell in designed if cell in kept})
         if on_cell is not None:
             on_cell(cell, outcome, len(kept), len(designed))
     return len(kept)

@@ -105,10 +105,10 @@ def _panel(axes: Any, judged: Sequence[Judged], rows: Sequence[str], columns: Se
     table = np.full((len(rows), len(columns)), np.nan)
     for i, row in enumerate(rows):
         for j, samples in enumerate(columns):
-            here = [one for one in judged if (one.cell.optimizer, one.cell.samples) == (row, samples)]
-            if here:
-                table[i, j] = 100 * np.mean([one.mean for one in here])
-                decided = {one.word for one in here} & {"pays", "costs"}
+            group = [outcome for outcome in judged if (outcome.cell.optimizer, outcome.cell.samples) == (row, samples)]
+            if group:
+                table[i, j] = 100 * np.mean([outcome.mean for outcome in group])
+                decided = {outcome.word for outcome in group} & {"pays", "costs"}
                 text = f"{table[i, j]:+.1f}" + ("*" if len(decided) == 1 else "")
                 ink = "white" if abs(table[i, j]) > 7 else "black"
                 axes.text(
@@ -141,7 +141,7 @@ def _head(study: Sequence[tuple[Cell, CellOutcome]]) -> str:
 
 
 def _counts(judged: Sequence[Judged]) -> str:
-    words = [one.word for one in judged]
+    words = [outcome.word for outcome in judged]
     counts = [f"{words.count(word)} {word}" for word in ("pays", "costs", "no difference", "undecided")]
     return f"Of {len(judged)} cells: {', '.join(counts)}.\n"
 
@@ -154,14 +154,16 @@ def _effects(judged: Sequence[Judged]) -> str:
     ]
     for factor in FACTORS:
         for level in _levels(factor):
-            here = [one for one in judged if getattr(one.cell, factor) == level]
-            if not here:
+            group = [outcome for outcome in judged if getattr(outcome.cell, factor) == level]
+            if not group:
                 continue
-            mean = interval([100 * one.mean for one in here])
-            ends = f" [{mean.low:+.1f}, {mean.high:+.1f}]" if len(here) >= FEW else ""
-            words = [one.word for one in here]
+            mean = interval([100 * outcome.mean for outcome in group])
+            ends = f" [{mean.low:+.1f}, {mean.high:+.1f}]" if len(group) >= FEW else ""
+            words = [outcome.word for outcome in group]
             counts = " | ".join(str(words.count(word)) for word in ("pays", "costs", "no difference", "undecided"))
-            lines.append(f"| {WORDS.get(factor, factor)} | {level} | {len(here)} | {mean.mean:+.1f}{ends} | {counts} |")
+            lines.append(
+                f"| {WORDS.get(factor, factor)} | {level} | {len(group)} | {mean.mean:+.1f}{ends} | {counts} |"
+            )
     return "\n".join([*lines, ""])
 
 

@@ -80,8 +80,8 @@ def train(cohort: Cohort, stack: Stack, sides: Sequence[Side]) -> None:
 def _moved(side: Side, at: np.ndarray, contact: Contact) -> np.ndarray:
     """Where a side's models train after a contact, by the routes of its own seed."""
     first, sites = side.rows.start, len(side.federation.names)
-    own: np.ndarray = move_on(side.plan, sites, at[side.rows] - first, contact, contact) + first
-    return own
+    rows: np.ndarray = move_on(side.plan, sites, at[side.rows] - first, contact, contact) + first
+    return rows
 
 
 def _average(stack: Stack, sides: Sequence[Side]) -> None:

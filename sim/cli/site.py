@@ -200,7 +200,7 @@ def package(
     out: Annotated[Path | None, typer.Option(help="the folder to write; RUN-common and the like if not given")] = None,
 ) -> None:
     """A model of a finished run, ready to use: from what the site keeps, without the coordinator."""
-    from fedsmall.clients.kept import OWN_MODEL, VISITORS, kept
+    from fedsmall.clients.kept import OWN_MODEL, VISITORS, load_kept
     from fedsmall.clients.runs import RUNS, run_folder
     from fedsmall.errors import PlanError
     from fedsmall.package.record import COMMON
@@ -211,7 +211,7 @@ def package(
         raise PlanError("--own and --visitors each mean other models; give one of them")
     site, what = site_of(kit, home), VISITORS if visitors else OWN_MODEL if own else COMMON
     with _opened(kit):
-        stored = kept(run_folder(site.home / RUNS, run), what)
+        stored = load_kept(run_folder(site.home / RUNS, run), what)
     if stored is None:
         SiteLog(site.home, site.card.site).of_run(run)
         raise PlanError(

@@ -14,13 +14,13 @@ import numpy as np
 from scipy.special import logit
 
 from fedsmall.audit_log import LogCheck
-from fedsmall.clients.kept import kept
+from fedsmall.clients.kept import load_kept
 from fedsmall.clients.patients import spent_here
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import RUNS, run_folder
 from fedsmall.clients.shelf import sealed_by
 from fedsmall.clients.site_log import SiteLog
-from fedsmall.clients.site_request import Agreed, agreed
+from fedsmall.clients.site_request import Agreed, read_agreed
 from fedsmall.clients.telling import OwnEvaluation, own_evaluation
 from fedsmall.data.federation import Task
 from fedsmall.data.outcomes import ORDINAL, survival_of
@@ -112,7 +112,7 @@ def own_run(home: Path, policy: Policy, site: str, run: str) -> OwnRun:
     log, folder = SiteLog(home, site), run_folder(home / RUNS, run)
     entries = log.of_run(run)
     with sealed_by(policy.rest_key):
-        common, evaluation = kept(folder, COMMON), own_evaluation(folder)
+        common, evaluation = load_kept(folder, COMMON), own_evaluation(folder)
         kinds = {str(entry.get("kind")) for entry in entries} & set(extensions(SCENARIOS))
         extension = load_extension(SCENARIOS, kinds.pop()).site_part(folder, site) if kinds else None
     return OwnRun(
@@ -120,7 +120,7 @@ def own_run(home: Path, policy: Policy, site: str, run: str) -> OwnRun:
         run,
         entries,
         log.verify(),
-        agreed(folder),
+        read_agreed(folder),
         evaluation,
         None if common is None else common.package,
         tuple(_budget(log, policy)),

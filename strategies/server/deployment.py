@@ -70,7 +70,7 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
     try:
         heads = Heads(Path(os.environ[SITES]) if SITES in os.environ else None, sheet)
         patient = RetryingGrid(FrameMail(grid), sheet, log, heads=heads, tell_waits=partial(tell_waits, folder))
-        done = _lead(sheet, folder, patient, log, finish)
+        done = _conduct_and_write(sheet, folder, patient, log, finish)
     except RunNotRunningException:
         raise  # stopped, or forgotten with the SuperLink's memory: nothing is wrong with the run
     except Exception as error:
@@ -88,16 +88,16 @@ def _sheet_in(folder: Path) -> Sheet:
     return RunSheet.model_validate_json((folder / "sheet.json").read_text())
 
 
-def _lead(sheet: Sheet, folder: Path, grid: RetryingGrid, log: AuditLog, finish: Finish) -> dict[str, int]:
+def _conduct_and_write(sheet: Sheet, folder: Path, grid: RetryingGrid, log: AuditLog, finish: Finish) -> dict[str, int]:
     """Lead a run to its end and write what came of it; gives what its log says at the end."""
     if not isinstance(sheet, RunSheet):
-        told, done = load_extension(SCENARIOS, str(kind_of_run(folder))).conduct(sheet, folder, grid)
-        _finished(finish, log, folder, told)
-        put(folder / "outcome.json", json.dumps(told, indent=1).encode())
+        record, done = load_extension(SCENARIOS, str(kind_of_run(folder))).conduct(sheet, folder, grid)
+        _finish_noting_faults(finish, log, folder, record)
+        put(folder / "outcome.json", json.dumps(record, indent=1).encode())
         shutil.rmtree(folder / "journal", ignore_errors=True)  # what sites said to each other was of this run alone
         return dict(done)
     outcome, met = conduct(sheet, folder, grid, log)
-    write_outcome(folder, sheet.plan, outcome, met, partial(_finished, finish, log))
+    write_outcome(folder, sheet.plan, outcome, met, partial(_finish_noting_faults, finish, log))
     return {"contacts": outcome.contacts, "rounds": outcome.rounds}
 
 
@@ -120,10 +120,10 @@ def tell_waits(folder: Path, reasons: dict[str, str]) -> None:
         (folder / WAITS_FILE).unlink(missing_ok=True)
 
 
-def _finished(finish: Finish, log: AuditLog, folder: Path, told: Told) -> None:
+def _finish_noting_faults(finish: Finish, log: AuditLog, folder: Path, record: Told) -> None:
     """What ``finish`` does; a fault of it is written down and ends no run: the model is worth more than its page."""
     try:
-        finish(folder, told)
+        finish(folder, record)
     except Exception as error:
         traceback.print_exc()
         log.write("unwritten", reason=one_line(error, 300) or type(error).__name__)
@@ -174,9 +174,9 @@ def write_outcome(
     take it that the run is finished and the model is there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    told = {"plan": json.loads(plan.model_dump_json()), **outcome.words(), **(met or {})}
+    record = {"plan": json.loads(plan.model_dump_json()), **outcome.words(), **(met or {})}
     if outcome.model is not None:
         put(folder / "model.safetensors", save(outcome.model))
     if finish is not None:
-        finish(folder, told)
-    put(folder / "outcome.json", json.dumps(told, indent=1).encode())
+        finish(folder, record)
+    put(folder / "outcome.json", json.dumps(record, indent=1).encode())

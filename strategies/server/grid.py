@@ -34,7 +34,7 @@ from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
 from fedsmall.frames import PIECE, FrameError, block_of, cuts_of, from_frame, joined, leaves, pieces_with
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES, Sheet
-from fedsmall.strategies.records import array_records, described, size_in_bytes, to_arrays, to_record
+from fedsmall.strategies.records import array_records, shape_and_dtype, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.server.heads import Heads
 from fedsmall.wire import ANSWER_BYTES, BROKEN, CONFIG, METRICS, REFUSED, ROUND, WAITS, join, parts
 
@@ -88,20 +88,20 @@ class RetryingGrid(Grid):
         """
         deadline = self.clock() + self.sheet.round_deadline_s
         while True:
-            here = {node.node_id for node in self.get_nodes()}
-            self.away -= here
-            missing = set(self.names) - here - self.away
-            if not missing and len(here) >= self.sheet.least_answers:
-                return sorted(here)
+            connected = {node.node_id for node in self.get_nodes()}
+            self.away -= connected
+            missing = set(self.names) - connected - self.away
+            if not missing and len(connected) >= self.sheet.least_answers:
+                return sorted(connected)
             if self.clock() > deadline:
                 break
             time.sleep(POLL_S)
         for node in missing:
             self.log.write("away", site=self.names[node])
         self.away |= missing
-        if len(here) < self.sheet.least_answers:
-            raise QuorumError(self._too_few("are connected", len(here), set(self.names) - here))
-        return sorted(here)
+        if len(connected) < self.sheet.least_answers:
+            raise QuorumError(self._too_few("are connected", len(connected), set(self.names) - connected))
+        return sorted(connected)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send the orders and return the answers that came before the deadline; see the module's own words."""
@@ -126,7 +126,7 @@ class RetryingGrid(Grid):
     def _exchange(self, orders: list[Message], deadline: float) -> list[Message]:
         waiting = self._push(orders)
         again: dict[int, tuple[Message, float]] = {}  # what is to be sent again, and from when on
-        said: dict[int, Message] = {}  # the last word of those whose hospital is waited for
+        waits: dict[int, Message] = {}  # the last word of those whose hospital is waited for
         sendings = dict.fromkeys(map(id, orders), 1)
         replies: list[Message] = []
         while (waiting or again) and self.clock() <= deadline:
@@ -135,7 +135,7 @@ class RetryingGrid(Grid):
                 if reply is None:
                     continue
                 del waiting[key]
-                reply, statement = self._held_to(order, reply)
+                reply, statement = self._check_statement(order, reply)
                 due = self._due_again(order, reply, sendings[id(order)])
                 if due is None:
                     self._note_answer(order, reply, statement)
@@ -143,7 +143,7 @@ class RetryingGrid(Grid):
                     continue
                 again[id(order)] = (order, due)
                 if reply.error.code == WAITS:
-                    said[id(order)] = reply
+                    waits[id(order)] = reply
                 else:
                     sendings[id(order)] += 1
             back = [order for order, due in again.values() if self.clock() >= due and self._is_here(order)]
@@ -155,7 +155,7 @@ class RetryingGrid(Grid):
         self.heads.keep()
         self.mail.forget(waiting)
         missed = [*waiting.values(), *(order for order, _ in again.values())]
-        return [*replies, *self._missed(missed, said)]
+        return [*replies, *self._note_silent(missed, waits)]
 
     def _due_again(self, order: Message, reply: Message, sendings: int) -> float | None:
         """When an order is to be sent again; None where this is its answer."""
@@ -170,11 +170,11 @@ class RetryingGrid(Grid):
         self.waits.over(site)
         return None
 
-    def _missed(self, orders: list[Message], said: Mapping[int, Message]) -> list[Message]:
+    def _note_silent(self, orders: list[Message], waits: Mapping[int, Message]) -> list[Message]:
         """Note who was silent; who said that its hospital is waited for has that as its answer."""
         answers = []
         for order in orders:
-            reply = said.get(id(order))
+            reply = waits.get(id(order))
             self._note("silent", order, **({"reason": _line(reply.error.reason)} if reply else {}))
             if reply:
                 self.waits.give_up([self.name_of(order.metadata.dst_node_id)])
@@ -222,13 +222,13 @@ class RetryingGrid(Grid):
     def _is_here(self, order: Message) -> bool:
         return order.metadata.dst_node_id in {node.node_id for node in self.get_nodes()}
 
-    def _held_to(self, order: Message, reply: Message) -> tuple[Message, Statement | None]:
+    def _check_statement(self, order: Message, reply: Message) -> tuple[Message, Statement | None]:
         """An answer without what it says of its site's log, and that; an error where it does not go on from before."""
         if reply.has_error():
             return reply, None
         try:
-            told = reply.content.pop(ENDS, None)
-            return reply, self.heads.took(self.name_of(order.metadata.dst_node_id), told)
+            statement = reply.content.pop(ENDS, None)
+            return reply, self.heads.check_statement(self.name_of(order.metadata.dst_node_id), statement)
         except ReplyError as error:
             return Message(Error(BROKEN, str(error)), reply_to=order), None
 
@@ -295,7 +295,7 @@ def _digest(reply: Message) -> tuple[int, str]:
     """
     total, size = hashlib.sha256(), 0
     for name, array in sorted(join(**reply.content.array_records).items()):
-        named = described(array)
+        named = shape_and_dtype(array)
         if named is None:
             return size, "unreadable"
         shape, dtype = named
@@ -448,7 +448,7 @@ class FrameMail:
 
     def _collect(self) -> bool:
         asked = [key for key, waiting in self._waiting.items() if waiting.arriving is None]
-        came = False
+        has_news = False
         if asked:
             answer = self.grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=asked))
             for proto, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
@@ -457,12 +457,12 @@ class FrameMail:
                 if key in self._waiting:
                     message = message_from_proto(proto)
                     left = [] if message.has_error() else leaves(tree)
-                    self._waiting[key].arriving, came = _Arriving(message, left), True
+                    self._waiting[key].arriving, has_news = _Arriving(message, left), True
         for key, waiting in list(self._waiting.items()):
             if waiting.arriving is not None and self._gather(waiting, waiting.arriving):
-                self._came[key], came = self._finished(waiting, waiting.arriving), True
+                self._came[key], has_news = self._read_answer(waiting, waiting.arriving), True
                 del self._waiting[key]
-        return came
+        return has_news
 
     def _gather(self, waiting: _Waiting, arriving: _Arriving) -> bool:
         """Fetch what is there of an answer; True once that is all, or enough to know that it cannot be used."""
@@ -487,7 +487,7 @@ class FrameMail:
                 arriving.message = unreadable(waiting.order, type(error).__name__)
         return True
 
-    def _finished(self, waiting: _Waiting, arriving: _Arriving) -> Message:
+    def _read_answer(self, waiting: _Waiting, arriving: _Arriving) -> Message:
         about = arriving.message.metadata
         request = ConfirmMessageReceivedRequest(
             node=self.grid.node, run_id=about.run_id, message_object_id=about.message_id
@@ -535,7 +535,7 @@ def unpack(frame: bytes) -> RecordDict:
     if len(order) != len(arrays) or set(order) != set(arrays):
         raise FrameError("its words name other arrays than came")
     named: dict[str, dict[str, np.ndarray]] = parts({name: arrays[name] for name in order})
-    content = RecordDict({part: to_record(own) for part, own in named.items()})
+    content = RecordDict({part: to_record(arrays_of) for part, arrays_of in named.items()})
     if CONFIG in header:
         content[CONFIG] = ConfigRecord(header[CONFIG])
     if METRICS in header:

@@ -37,7 +37,7 @@ from fedsmall.strategies.checks import read_array
 from fedsmall.strategies.records import to_record
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import SealedModels
-from fedsmall.strategies.secure_sums import opened
+from fedsmall.strategies.secure_sums import open_sum
 from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.journal import put
 from fedsmall.strategies.server.regions import Line
@@ -63,33 +63,37 @@ def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line
     """
     wait_for_sites(sheet, grid)
     hidden = is_secure(sheet.plan)
-    told = greet(roster, sheet, grid, [] if hidden else to_tell(sheet.plan, folder))
+    answers = greet(roster, sheet, grid, [] if hidden else sums_to_ask(sheet.plan, folder))
     task = task_from_roll(roster, grid, sheet.plan)
     if line is not None:
-        sums = {kind: [_sums(site, kind, told[site])[0] for site in sorted(told)] for kind in _told_kinds(told)}
+        sums = {
+            kind: [_sums(site, kind, answers[site])[0] for site in sorted(answers)] for kind in _kinds_of_sums(answers)
+        }
         agree_above(line, folder, roster.answers, sums)
     if hidden:  # sums need keys, so these come first
         if (folder / WEIGHTS_FILE).exists():
-            sheet = agree_on_weights(sheet, folder, task, told)
-        sheet, sealed = let_all_know(roster, sheet, grid, folder, None)
-        told = told_together(sealed, sheet, grid, folder, task)
-        if not told and not (folder / SCALING_FILE).exists():
+            sheet = agree_on_weights(sheet, folder, task, answers)
+        sheet, sealed = send_agreement(roster, sheet, grid, folder, None)
+        answers = fetch_secure_sums(sealed, sheet, grid, folder, task)
+        if not answers and not (folder / SCALING_FILE).exists():
             return Met(sheet, task, sealed)
-    sheet = agree_on_weights(sheet, folder, task, told)
-    scaling = agreed_scaling(roster, folder, told, of_regions=sheet.is_above)
-    sheet, sealed = let_all_know(roster, sheet, grid, folder, scaling)
+    sheet = agree_on_weights(sheet, folder, task, answers)
+    scaling = agreed_scaling(roster, folder, answers, of_regions=sheet.is_above)
+    sheet, sealed = send_agreement(roster, sheet, grid, folder, scaling)
     return Met(sheet, task, sealed)
 
 
-def told_together(sealed: SealedModels | None, sheet: RunSheet, grid: RetryingGrid, folder: Path, task: Task) -> Told:
+def fetch_secure_sums(
+    sealed: SealedModels | None, sheet: RunSheet, grid: RetryingGrid, folder: Path, task: Task
+) -> Told:
     """The sums of all sites as one site's answer, under secure sums; nothing where none are wanted any more."""
     assert sealed is not None
     scaled = all(answer.get("scaled") for answer in sealed.roster.answers.values())
-    tell = [name for name in to_tell(sheet.plan, folder) if name == CLASSES or scaled]
+    tell = [name for name in sums_to_ask(sheet.plan, folder) if name == CLASSES or scaled]
     return sums_before(sealed, grid, tell, task.classes) if tell else {}
 
 
-def to_tell(plan: Plan, folder: Path) -> list[str]:
+def sums_to_ask(plan: Plan, folder: Path) -> list[str]:
     """Of what the roll call asks for sums: of all that is not agreed on yet. A task that is not scaled has none."""
     features = [] if (folder / SCALING_FILE).exists() else [SUMS]
     balanced = plan.recipe.class_weights == BALANCED and not (folder / WEIGHTS_FILE).exists()
@@ -135,16 +139,16 @@ def agreed_scaling(roster: Roster, folder: Path, answers: Told, *, of_regions: b
         return None
     if (scaling := scaling_in(folder)) is None:
         sums = {site: _sums(site, SUMS, answers[site], of_regions) for site in sorted(answers)}
-        features = {site: len(told[0].count) for site, told in sums.items()}
+        features = {site: len(parts_of[0].count) for site, parts_of in sums.items()}
         if len(set(features.values())) > 1:
-            told = ", ".join(f"{site} has {count}" for site, count in features.items())
-            raise PlanError(f"Sites differ in their number of features: {told}. All must hold the same.")
-        scaling = agree([part for told in sums.values() for part in told])
+            counts = ", ".join(f"{site} has {count}" for site, count in features.items())
+            raise PlanError(f"Sites differ in their number of features: {counts}. All must hold the same.")
+        scaling = agree([part for parts_of in sums.values() for part in parts_of])
         keep_scaling(folder, scaling)
     return scaling
 
 
-def let_all_know(
+def send_agreement(
     roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, scaling: Scaling | None
 ) -> tuple[RunSheet, SealedModels | None]:
     """The second question: it brings every site the scaling, and the keys of all; not asked where there is neither.
@@ -155,7 +159,7 @@ def let_all_know(
     if scaling is not None:
         content[SCALING] = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
     if letters:
-        announced = {site: _announced(site, answer) for site, answer in sorted(roster.answers.items())}
+        announced = {site: _read_announcement(site, answer) for site, answer in sorted(roster.answers.items())}
         content[CONFIG] = ConfigRecord({**_words(sheet), ANNOUNCED: Opened(announced=announced).model_dump_json()})
     if scaling is None and not letters:
         return sheet, None
@@ -172,7 +176,7 @@ def let_all_know(
     return sheet.model_copy(update={"plan": plan}), sealed
 
 
-def _announced(site: str, answer: Mapping[str, Any]) -> Announcement:
+def _read_announcement(site: str, answer: Mapping[str, Any]) -> Announcement:
     try:
         return Announcement.model_validate_json(str(answer.get(ANNOUNCED, "")))
     except ValidationError:
@@ -185,7 +189,7 @@ def agree_on_weights(sheet: RunSheet, folder: Path, task: Task, answers: Told) -
         return sheet
     if (weights := weights_in(folder)) is None:
         sums = [part for site in sorted(answers) for part in _sums(site, CLASSES, answers[site], sheet.is_above)]
-        if any(len(told.count) != task.classes for told in sums):
+        if any(len(part.count) != task.classes for part in sums):
             raise PlanError(f"Not every site tells of {task.classes} classes. All must know the same.")
         keep_weights(folder, weights := list(agreed_weights(sums, task)))
     return sheet.model_copy(update={"plan": with_weights(sheet.plan, weights)})
@@ -210,7 +214,7 @@ def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) ->
         if reply is None:
             faults.append(f"{site}: no answer within {sheet.round_deadline_s:g} s")
         elif reply.has_error():
-            faults.append(_named(site, reply.error.reason))
+            faults.append(_with_site(site, reply.error.reason))
         else:
             answers[site] = (nodes[site], reply.content)
     if faults:
@@ -218,13 +222,13 @@ def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) ->
     return answers
 
 
-def _named(site: str, reason: str | None) -> str:
+def _with_site(site: str, reason: str | None) -> str:
     line = " ".join((reason or "no reason given").split())[:300]
     return line if line.startswith(f"{site}:") else f"{site}: {line}"
 
 
-def _told_kinds(told: Told) -> list[str]:
-    return [kind for kind in (SUMS, CLASSES) if told and all(kind in content for content in told.values())]
+def _kinds_of_sums(answers: Told) -> list[str]:
+    return [kind for kind in (SUMS, CLASSES) if answers and all(kind in content for content in answers.values())]
 
 
 def _sums(site: str, kind: str, content: RecordDict, of_region: bool = False) -> list[Sums]:
@@ -234,15 +238,15 @@ def _sums(site: str, kind: str, content: RecordDict, of_region: bool = False) ->
     """
     record: Any = content.array_records.get(kind, {})
     try:
-        told = {name: read_array(name, record[name]) for name in ("count", "total", "squares")}
+        arrays = {name: read_array(name, record[name]) for name in ("count", "total", "squares")}
     except (KeyError, ReplyError):
         raise PlanError(f"{site}: its sums cannot be read") from None
-    if any(values.dtype != np.float64 or not np.isfinite(values).all() for values in told.values()):
+    if any(values.dtype != np.float64 or not np.isfinite(values).all() for values in arrays.values()):
         raise PlanError(f"{site}: its sums hold a number that is not finite")
-    count, shapes = told["count"], {values.shape for values in told.values()}
-    if len(shapes) > 1 or count.ndim != 1 + of_region or (of_region and not len(count)) or (told["count"] < 0).any():
+    count, shapes = arrays["count"], {values.shape for values in arrays.values()}
+    if len(shapes) > 1 or count.ndim != 1 + of_region or (of_region and not len(count)) or (arrays["count"] < 0).any():
         raise PlanError(f"{site}: its sums are not three numbers for each feature")
-    parts = {name: np.atleast_2d(values) for name, values in told.items()}
+    parts = {name: np.atleast_2d(values) for name, values in arrays.items()}
     return [Sums(*(parts[name][k] for name in ("count", "total", "squares"))) for k in range(len(parts["count"]))]
 
 
@@ -281,13 +285,13 @@ def told_at_roll(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     The rows are those of the first site; None where a site reads its rows otherwise, but for the separator of a file.
     """
     samples = {site: int(answers[site].get(EXAMPLES, 0)) for site in sorted(answers)}
-    told = [str(answers[site].get(ROWS, "null"))[:MOST_ROWS] for site in sorted(answers)]
+    texts = [str(answers[site].get(ROWS, "null"))[:MOST_ROWS] for site in sorted(answers)]
     try:
-        rows = [json.loads(each) for each in told]
-        alike = [_without_separator(each) for each in rows]
+        rows = [json.loads(read) for read in texts]
+        alike = [_without_separator(read) for read in rows]
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return {"samples": samples, "rows": None}
-    return {"samples": samples, "rows": rows[0] if all(each == alike[0] for each in alike) else None}
+    return {"samples": samples, "rows": rows[0] if all(read == alike[0] for read in alike) else None}
 
 
 def _without_separator(rows: Mapping[str, Any] | None) -> Any:
@@ -307,7 +311,7 @@ def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, S
     scaled = all(answer.get("scaled") for answer in answers.values())
     words = {word: answers[min(answers)].get(word) for word in WORDS}
     words |= {"scaled": scaled, ROWS: json.dumps(told_at_roll(answers)["rows"])}
-    agreed = line.meet(words, join(**{kind: together(each) for kind, each in sums.items()}))
+    agreed = line.meet(words, join(**{kind: combine_sums(parts_of) for kind, parts_of in sums.items()}))
     if scaled and set(agreed.arrays) != {"mean", "scale"}:
         raise PlanError("the features of this region are scaled, and those of another are not: all must hold the same")
     if scaled:
@@ -316,9 +320,9 @@ def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, S
         keep_weights(folder, weights)
 
 
-def together(sums: Sequence[Sums]) -> Arrays:
+def combine_sums(sums: Sequence[Sums]) -> Arrays:
     """The sums of several sites as one, exactly: {"count": (parts, features), ...}, padded with zeros."""
-    parts = {name: in_parts([getattr(each, name) for each in sums]) for name in ("count", "total", "squares")}
+    parts = {name: in_parts([getattr(site_sums, name) for site_sums in sums]) for name in ("count", "total", "squares")}
     most = max(map(len, parts.values()))
     return {name: np.pad(array, ((0, most - len(array)), (0, 0))) for name, array in parts.items()}
 
@@ -327,7 +331,7 @@ def sums_before(sealed: SealedModels, grid: Grid, tell: list[str], classes: int)
     """The sums of all sites together, as one site's answer to the roll holds them; PlanError where one tells none."""
     config = ConfigRecord({**sealed.words(0), TELL: tell})
     contents = {site: RecordDict({CONFIG: config}) for site in sealed.ways.names}
-    tally = opened(sealed, grid, 0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
+    tally = open_sum(sealed, grid, 0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
     if missing := sorted(set(contents) - set(tally.sites)):
         reasons = "; ".join(f"{event['site']}: {event['reason']}" for event in sealed.roster.events)
         raise PlanError(f"Not every site takes part. {', '.join(missing)} told no sums. {reasons[:1000]}")
@@ -371,28 +375,28 @@ def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> str:
     return json.dumps({**task, "classes": None} if kind_of(str(task.get("loss"))) == "numbers" else task)
 
 
-def _check_alike(key: str, said: Mapping[str, str]) -> None:
+def _check_alike(key: str, values: Mapping[str, str]) -> None:
     """Raise PlanError where a site says other than most, with both values; of tasks, with what differs in them."""
-    usual = Counter(said.values()).most_common(1)[0][0]
-    most = next(site for site, value in said.items() if value == usual)
-    for site, value in said.items():
+    usual = Counter(values.values()).most_common(1)[0][0]
+    most = next(site for site, value in values.items() if value == usual)
+    for site, value in values.items():
         if value != usual:
-            of_most, own = _apart(usual, value) if key == "task" else (usual, value)
+            of_most, differing = _differences(usual, value) if key == "task" else (usual, value)
             raise PlanError(
-                f"Sites differ in their {key}: {most!r} has {of_most[:200]}, {site!r} has {own[:200]}. "
+                f"Sites differ in their {key}: {most!r} has {of_most[:200]}, {site!r} has {differing[:200]}. "
                 "All must run the same."
             )
 
 
-def _apart(one: str, other: str) -> list[str]:
+def _differences(usual: str, other: str) -> list[str]:
     """What differs in two tasks, the names of features first; of lists what the other lacks, or all for their order."""
-    tasks = [json.loads(one), json.loads(other)]
+    tasks = [json.loads(usual), json.loads(other)]
     fields = [name for name in tasks[0] if tasks[0][name] != tasks[1].get(name)]
-    told: list[dict[str, Any]] = [{}, {}]
+    differing: list[dict[str, Any]] = [{}, {}]
     for name in sorted(fields, key=lambda name: name != "feature_names"):
         values = [task.get(name) for task in tasks]
         if all(isinstance(value, list) for value in values):
-            lacking = [[each for each in a if each not in b] for a, b in (values, values[::-1])]
+            lacking = [[item for item in a if item not in b] for a, b in (values, values[::-1])]
             values = lacking if any(lacking) else values
-        told[0][name], told[1][name] = values
-    return [json.dumps(each, ensure_ascii=False) for each in told]
+        differing[0][name], differing[1][name] = values
+    return [json.dumps(item, ensure_ascii=False) for item in differing]

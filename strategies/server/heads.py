@@ -40,9 +40,9 @@ class Heads:
         self._asked[site] = ends
         return ends.model_dump_json(exclude_defaults=True)
 
-    def took(self, site: str, told: Any) -> Statement | None:
+    def check_statement(self, site: str, content: Any) -> Statement | None:
         """The statement of a site's answer. Raises ReplyError where it does not go on from the last one."""
-        statement, asked = statement_of(told), self._asked.get(site)
+        statement, asked = statement_of(content), self._asked.get(site)
         if site not in self.keys and statement is None:
             return None
         if statement is None:
@@ -67,13 +67,13 @@ class Heads:
             return
         with (self.folder / "heads.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            every = read(self.folder)
+            statements = read(self.folder)
             for site, statement in self._new.items():
-                if site not in every or statement.line > every[site].line:
-                    every[site] = statement
-            told = {site: statement.model_dump() for site, statement in sorted(every.items())}
-            write(self.folder / FILE, json.dumps(told, indent=1).encode(), flush=True, mode=0o600)
-        self.held, self._new = self.held | every, {}
+                if site not in statements or statement.line > statements[site].line:
+                    statements[site] = statement
+            records = {site: statement.model_dump() for site, statement in sorted(statements.items())}
+            write(self.folder / FILE, json.dumps(records, indent=1).encode(), flush=True, mode=0o600)
+        self.held, self._new = self.held | statements, {}
 
 
 def read(folder: Path) -> dict[str, Statement]:

@@ -63,9 +63,9 @@ class FileJournal:
         try:
             _read(self._path(contact, "json"))
         except (OSError, ValueError, KeyError, SafetensorError):
-            there = ", ".join(map(str, self.contacts())) or "none"
+            known = ", ".join(map(str, self.contacts())) or "none"
             raise PlanError(
-                f"No whole state of contact {contact} is in the run's journal. There are: {there}."
+                f"No whole state of contact {contact} is in the run's journal. There are: {known}."
             ) from None
         for path in sorted(self._ours(), key=lambda path: path.suffix):  # a record goes before its arrays
             if _contact(path) > contact:
@@ -81,12 +81,12 @@ class FileJournal:
         ours = self._ours()
         for path in sorted((path for path in ours if path.suffix == ".json"), key=_contact, reverse=True):
             try:
-                found = _read(path)
+                state = _read(path)
             except (OSError, ValueError, KeyError, SafetensorError) as error:
                 self.faults.append(f"contact {_contact(path)}: {error}")
                 continue
-            self._check_near(found[0])
-            return found
+            self._check_near(state[0])
+            return state
         if self.faults or any(_contact(path) > 1 for path in ours):
             faults = one_line("; ".join(self.faults) or "all records are gone")
             raise PlanError(
@@ -106,12 +106,12 @@ class FileJournal:
 
     def cards(self, last: int = KEEP) -> list[tuple[int, dict[str, Any]]]:
         """Contact and meta of the last states whose record is whole, oldest first; their arrays stay unread."""
-        found = []
+        states = []
         for path in sorted((path for path in self._ours() if path.suffix == ".json"), key=_contact)[-last:]:
             with contextlib.suppress(OSError, ValueError, KeyError):  # damaged, or let go while we read
                 card = _card(path)
-                found.append((int(card["contact"]), dict(card["meta"])))
-        return found
+                states.append((int(card["contact"]), dict(card["meta"])))
+        return states
 
     def _path(self, contact: int, ending: str) -> Path:
         return self.folder / f"{contact:06d}.{ending}"

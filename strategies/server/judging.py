@@ -27,7 +27,7 @@ from fedsmall.strategies.checks import check_metrics, checked_sums
 from fedsmall.strategies.records import array_records, to_record
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import SealedModels
-from fedsmall.strategies.secure_sums import Tally, told_or_none
+from fedsmall.strategies.secure_sums import Tally, open_sum_or_note
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
 from fedsmall.travel.journey import folds_of
 from fedsmall.travel.moments import Moment
@@ -117,14 +117,14 @@ class Judging:
         if not decides and not moment.of_routes():
             return evaluation
         question = self._never_seen(moment)
-        told = {site: answer.sums for site, answer in self.judge(question).items()} if question.models else {}
-        if not told:
+        sums = {site: answer.sums for site, answer in self.judge(question).items()} if question.models else {}
+        if not sums:
             return evaluation
         assert self.task is not None
         method = self.plan.method
-        found = expected_at_unseen(told, self.task, method.by_samples) if method.validation is not None else {}
-        stop = loss_of(told) if decides else {}
-        return replace(evaluation or Evaluation(t, None, {}), validation=found, stop=stop)
+        unseen = expected_at_unseen(sums, self.task, method.by_samples) if method.validation is not None else {}
+        stop = loss_of(sums) if decides else {}
+        return replace(evaluation or Evaluation(t, None, {}), validation=unseen, stop=stop)
 
     @cached_property
     def _looks(self) -> frozenset[int]:
@@ -136,12 +136,12 @@ class Judging:
             return None
         t = moment.contact.t
         answers = self.judge(Question(t, dict.fromkeys(self.sites(), moment.common)))
-        told = {site: beside for site, answer in sorted(answers.items()) if (beside := answer.beside())}
+        beside_metrics = {site: beside for site, answer in sorted(answers.items()) if (beside := answer.beside())}
         judged = {site: answer for site, answer in answers.items() if answer.samples}
         if TOGETHER in judged:
-            return Evaluation(t, judged[TOGETHER].metrics, {}, told=told)
+            return Evaluation(t, judged[TOGETHER].metrics, {}, told=beside_metrics)
         if not judged:
-            return Evaluation(t, None, {}, told=told) if told else None
+            return Evaluation(t, None, {}, told=beside_metrics) if beside_metrics else None
         weights = np.array([float(answer.samples) for answer in judged.values()])
         names = [name for name in next(iter(judged.values())).metrics if not name.startswith(KEPT)]
         common = {
@@ -152,7 +152,7 @@ class Judging:
             site: {name: answer.metrics[name] for name in names if name in answer.metrics}
             for site, answer in judged.items()
         }
-        return Evaluation(t, common, {}, {"held_out": held_out}, _visitors(judged), told=told)
+        return Evaluation(t, common, {}, {"held_out": held_out}, _visitors(judged), told=beside_metrics)
 
     def _own(self, moment: Moment) -> Evaluation | None:
         """The shared part of each site's model after its last training, which the site completes with its own layers.
@@ -160,12 +160,12 @@ class Judging:
         There is no model that all sites could judge; "held_out" has for each the common shared part, completed alike.
         """
         t, memory = moment.contact.t, moment.memory
-        own = self._metrics(Question(t, _rows(moment), memory=memory))
-        if not own:
+        metrics = self._metrics(Question(t, _rows(moment), memory=memory))
+        if not metrics:
             return None
-        common = dict.fromkeys(own, moment.common) if moment.common is not None else {}
+        common = dict.fromkeys(metrics, moment.common) if moment.common is not None else {}
         held_out = self._metrics(Question(t, common, memory=memory)) if common else {}
-        return Evaluation(t, None, spread_over_sites(own), {"held_out": held_out} if held_out else {})
+        return Evaluation(t, None, spread_over_sites(metrics), {"held_out": held_out} if held_out else {})
 
     def _metrics(self, question: Question) -> dict[str, dict[str, float]]:
         return {site: answer.metrics for site, answer in self.judge(question).items() if answer.samples}
@@ -260,14 +260,16 @@ class SiteJudges:
         if not samples and not charges_in(metrics):
             return None  # it has held nothing out
         check_metrics(metrics if samples else {**metrics, EXAMPLES: 1})
-        told = {name: value for name, value in metrics.items() if not isinstance(value, list)}
-        said = {name: float(value) for name, value in told.items() if name != EXAMPLES and not name.startswith(CHARGED)}
+        numbers = {name: value for name, value in metrics.items() if not isinstance(value, list)}
+        values = {
+            name: float(value) for name, value in numbers.items() if name != EXAMPLES and not name.startswith(CHARGED)
+        }
         sums: Arrays = {}
         if self.task is not None and HELD_OUT in content:
             sums = checked_sums(array_records(content)[HELD_OUT], held_out_shapes(self.task))
             if sums["count"] > samples:
                 raise ReplyError("its sums are of more samples than its metrics")
-        return Answer(samples, said if samples else {}, sums, charges_in(told))
+        return Answer(samples, values if samples else {}, sums, charges_in(numbers))
 
     def _never_seen(self, site: str, content: RecordDict) -> Answer | None:
         if OUT_OF_FOLD not in content:
@@ -294,7 +296,7 @@ class HiddenJudges:
         shapes = unseen_shapes(self.sealed.plan, task) if question.unseen else judged_shapes(task)
         contents = {site: self._with_words(t, content) for site, content in self.sites.contents(question).items()}
         of = UNSEEN if question.unseen else JUDGED
-        tally = told_or_none(self.sealed, self.sites.grid, t, of, kind_of(question), contents)
+        tally = open_sum_or_note(self.sealed, self.sites.grid, t, of, kind_of(question), contents)
         if tally is None:
             return {}
         answers = {} if question.unseen else self._charged(tally, t)
@@ -318,8 +320,8 @@ class HiddenJudges:
     def _charged(self, tally: Tally, t: int) -> Answers:
         """What each site was charged to its privacy budget, which it tells itself; it says nothing of its patients."""
         answers: Answers = {}
-        for site, said in tally.said.items():
-            charged = charges_in(said)
+        for site, metrics in tally.said.items():
+            charged = charges_in(metrics)
             try:
                 check_metrics({**charged, EXAMPLES: 1})
             except ReplyError as error:
@@ -339,20 +341,20 @@ def charges_in(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(CHARGED): value for name, value in metrics.items() if name.startswith(CHARGED)}
 
 
-def spread_over_sites(told: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+def spread_over_sites(by_site: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """Mean and standard deviation over the sites of each metric that all of them have, and the single values."""
-    each = list(told.values())
-    known = [name for name in each[0] if all(name in metrics for metrics in each)]
-    return {"names": list(told)} | spread({name: [metrics[name] for metrics in each] for name in known})
+    metrics_of = list(by_site.values())
+    known = [name for name in metrics_of[0] if all(name in metrics for metrics in metrics_of)]
+    return {"names": list(by_site)} | spread({name: [metrics[name] for metrics in metrics_of] for name in known})
 
 
 def spread(values: Mapping[str, Sequence[float] | np.ndarray]) -> dict[str, Any]:
     """Mean and standard deviation of every metric over sites, and the single values; NaN where one site has none."""
     summary: dict[str, Any] = {}
-    for name, each in values.items():
-        summary[f"{name}_mean"] = float(np.mean(each))
-        summary[f"{name}_sd"] = float(np.std(each, ddof=1)) if len(each) > 1 else 0.0
-    return summary | {"per_site": {name: np.asarray(each).tolist() for name, each in values.items()}}
+    for name, over_sites in values.items():
+        summary[f"{name}_mean"] = float(np.mean(over_sites))
+        summary[f"{name}_sd"] = float(np.std(over_sites, ddof=1)) if len(over_sites) > 1 else 0.0
+    return summary | {"per_site": {name: np.asarray(over_sites).tolist() for name, over_sites in values.items()}}
 
 
 def _rows(moment: Moment) -> dict[str, Arrays]:
@@ -363,9 +365,9 @@ def _rows(moment: Moment) -> dict[str, Arrays]:
 
 def _visitors(answers: Answers) -> dict[str, Any]:
     """What sites say of their last visitors together, each on its own held-out samples; of those that keep any."""
-    told = {
+    by_site = {
         site: {name.removeprefix(KEPT): value for name, value in answer.metrics.items() if name.startswith(KEPT)}
         for site, answer in answers.items()
     }
-    told = {site: metrics for site, metrics in told.items() if metrics}
-    return spread_over_sites(told) | {"held_out": told} if told else {}
+    by_site = {site: metrics for site, metrics in by_site.items() if metrics}
+    return spread_over_sites(by_site) | {"held_out": by_site} if by_site else {}

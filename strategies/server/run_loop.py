@@ -95,10 +95,10 @@ Stop = Callable[[], bool]
 
 def due_in(plan: Plan) -> Callable[[Contact], bool]:
     """Whether a contact is the first at or after a round in which an evaluation is asked for, or one that may stop."""
-    every, rounds = plan.evaluate_every, looks(plan) | {plan.rounds}
+    period, rounds = plan.evaluate_every, looks(plan) | {plan.rounds}
 
     def due(contact: Contact) -> bool:
-        reached = every is not None and contact.t // every > (contact.t - contact.rounds) // every
+        reached = period is not None and contact.t // period > (contact.t - contact.rounds) // period
         return reached or contact.t in rounds
 
     return due
@@ -110,7 +110,7 @@ def ledger_of(plan: Plan) -> Ledger | None:
     return Ledger(privacy) if privacy is not None and privacy.counted else None
 
 
-def charged(contacts: Iterable[Contact], ledger: Ledger | None) -> Iterator[Contact]:
+def charge_contacts(contacts: Iterable[Contact], ledger: Ledger | None) -> Iterator[Contact]:
     """The contacts, each charged to the ledger before it takes place; a piece of one is no release."""
     for contact in contacts:
         if ledger is not None and contact.travels:
@@ -274,7 +274,7 @@ def run_rounds(
         outcome.events += trainer.take_events()
         return evaluation
 
-    moments = daisy_chain(topology, charged(contacts[done:], ledger), is_seen)
+    moments = daisy_chain(topology, charge_contacts(contacts[done:], ledger), is_seen)
     return follow(
         watching(moments, watchers),
         plan,

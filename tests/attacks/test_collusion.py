@@ -71,7 +71,7 @@ def without_streams_of(world: World, traitors: Iterable[str], summands: Summands
     """A site's summand less the streams of helpers who opened its letters for the server."""
     seeds = []
     for helper in traitors:
-        at_work = desk_of(world, helper).opened(world.plan, summands[helper].told)
+        at_work = desk_of(world, helper).open(world.plan, summands[helper].told)
         letter = summands[site].sent[f"seeds/{helper}"].tobytes()
         seeds.append(at_work.post.open(KEY, 1, site, at_work.thread.before(1), letter))
     hidden = masked(summands, site)
@@ -139,7 +139,7 @@ def test_the_same_common_model_twice_gives_one_site_by_subtraction(unopened):
 
 def summed(world: World, t: int, sites: Iterable[str], model: Arrays) -> np.ndarray:
     """The sum of what these sites train of a model that a server says is the average before round ``t``."""
-    begun = desk_of(world, "site-000").opened(world.plan, first(world)["site-000"].told).thread.at[0]
+    begun = desk_of(world, "site-000").open(world.plan, first(world)["site-000"].told).thread.at[0]
     thread, said = Thread({0: begun}), digest_of(model)
     for last in range(1, t):
         average = Average(t=last, before=(before := thread.at[last - 1]), commons=(said,))

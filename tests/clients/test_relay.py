@@ -157,7 +157,7 @@ def test_a_bundles_digest_is_of_its_contents_alone():
 def test_only_an_approved_bundle_is_installed():
     installed = []
     good, bad = bundle([("a.py", "one")]), bundle([("a.py", "import os")])
-    install = launcher.checked(installed.append, f"{own_digest()},{launcher.bundle_digest(good)}")
+    install = launcher.check_before(installed.append, f"{own_digest()},{launcher.bundle_digest(good)}")
 
     install(good)
     with pytest.raises(PolicyError, match="no code of it was loaded"):
@@ -165,7 +165,7 @@ def test_only_an_approved_bundle_is_installed():
     with pytest.raises(PolicyError, match="no zip file"):
         install(b"nonsense")
     with pytest.raises(PolicyError, match="not among those approved"):
-        launcher.checked(installed.append, "")(good)
+        launcher.check_before(installed.append, "")(good)
 
     assert installed == [good]
 

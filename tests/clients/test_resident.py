@@ -172,7 +172,7 @@ def test_an_answer_half_sent_when_the_program_was_killed_is_sent_again_itself(at
     answers.append(({"metrics": {"num-examples": 9}}, {"arrays/w": np.array([4.0, np.nan])}))
     line.give(order())
     killed_at_work(line, program, before_it_has_answered=False)
-    half = resident.kept(program.taken.with_name(resident.GIVEN)).object_id
+    half = resident.read_message(program.taken.with_name(resident.GIVEN)).object_id
     assert program.taken.with_name(resident.GIVEN).stat().st_mode & 0o077 == 0
 
     program.connect()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedsmall.clients.runs import run_folder
-from fedsmall.clients.site_request import agreed
+from fedsmall.clients.site_request import read_agreed
 from fedsmall.clients.telling import may_be_last, own_evaluation
 from fedsmall.data.federation import task_from
 from fedsmall.evaluation.site_sums import held_out_shapes, held_out_sums
@@ -83,7 +83,7 @@ def test_sums_of_two_runs_never_differ_by_a_few_patients(station, files):
 def test_what_was_agreed_is_kept_as_it_came_first(station):
     scaled(station)
 
-    found = agreed(run_folder(station.home / "runs", "r"))
+    found = read_agreed(run_folder(station.home / "runs", "r"))
 
     assert (found.run, found.plan, found.sites) == ("r", plan(), ("bonn", "essen", "ulm"))
 

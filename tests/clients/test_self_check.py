@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsmall.clients.policy import policy_from
-from fedsmall.clients.self_check import guarded, patients_read
+from fedsmall.clients.self_check import blur_update, patients_read
 from fedsmall.clients.station import Station
 from fedsmall.errors import PolicyError
 from fedsmall.parts import Privacy, Recipe
@@ -246,7 +246,7 @@ def test_an_image_that_was_changed_is_not_known_again_so_its_update_stays():
     images, policy = np.random.default_rng(0).normal(size=(6, 1, 8, 8)), policy_from({})
 
     with pytest.raises(PolicyError, match="a layer sees each of them whole: what was changed could be read from the"):
-        guarded(dense, dense, changed, images, 1, policy, b"key")
+        blur_update(dense, dense, changed, images, 1, policy, b"key")
     blurred = changed.model_copy(update={"method": changed.method.model_copy(update={"privacy": Privacy(blur=1.0)})})
     for arrays, the_plan in ((small, changed), (dense, blurred), (dense, plan())):
-        assert guarded(arrays, arrays, the_plan, images, 1, policy, b"key").read == 0
+        assert blur_update(arrays, arrays, the_plan, images, 1, policy, b"key").read == 0

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from fedsmall.clients.kept import kept
+from fedsmall.clients.kept import load_kept
 from fedsmall.clients.runs import run_folder
 from fedsmall.clients.shelf import KEY, NONCE, SEALED, Shelf, seal, sealed_by, unseal
 from fedsmall.clients.station import Station
@@ -115,9 +115,9 @@ def test_a_station_with_a_key_gives_the_same_bits_and_keeps_nothing_that_can_be_
         p.read_bytes().startswith(SEALED) for p in arrays_on_disk(run_folder(tmp_path / "plain" / "runs", "r"))
     )
     with pytest.raises(PolicyError, match="names no rest_key"):
-        kept(folder, COMMON)
+        load_kept(folder, COMMON)
     with sealed_by(key):
-        found = kept(folder, COMMON).weights
+        found = load_kept(folder, COMMON).weights
     assert all(np.array_equal(found[name], array) for name, array in split(model, "arrays").items())
 
 

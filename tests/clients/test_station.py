@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsmall.audit_log import verify
-from fedsmall.clients.kept import OWN_MODEL, kept
+from fedsmall.clients.kept import OWN_MODEL, load_kept
 from fedsmall.clients.memory import KEEP, RoundMemory
 from fedsmall.clients.runs import run_folder
 from fedsmall.clients.station import Station
@@ -343,7 +343,7 @@ def test_the_site_keeps_the_common_model_and_its_own_and_can_use_both_alone(stat
     raw = station.session._read_samples(plan())[0]
     rows = raw.held_out.x
 
-    common, own = kept(folder, COMMON), kept(folder, OWN_MODEL)
+    common, own = load_kept(folder, COMMON), load_kept(folder, OWN_MODEL)
 
     said = together([common]).answers(rows)
     assert (said.named == raw.held_out.y).mean() == pytest.approx(words["metrics"]["accuracy"])
@@ -361,5 +361,5 @@ def test_a_model_on_the_way_is_not_kept_as_the_common_one_and_an_odd_one_is_refu
     station.policy_file.write_text(AS_IT_IS + "count_floor = 1000\n")  # nothing is judged, so nothing is checked there
     odd = refused(station, "evaluate", order(4), {"arrays/0.weight": np.zeros((1, 1), np.float32)})
 
-    assert kept(run_folder(station.home / "runs", "r"), COMMON) is None
+    assert load_kept(run_folder(station.home / "runs", "r"), COMMON) is None
     assert "the model that came is not that of the plan" in odd

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsmall.clients.kept import VISITORS, KeptVisitors, kept
+from fedsmall.clients.kept import VISITORS, KeptVisitors, load_kept
 from fedsmall.clients.runs import run_folder
 from fedsmall.clients.station import Station
 from fedsmall.package.predictor import together
@@ -65,7 +65,7 @@ def test_a_site_predicts_with_its_visitors_what_it_has_told_of_them(keeping, tmp
     told, _ = station.answer("evaluate", order(3, the_plan=asked), start)
     raw = station.session._read_samples(asked)[0]
 
-    stored = kept(run_folder(tmp_path / "home" / "runs", "r"), VISITORS)
+    stored = load_kept(run_folder(tmp_path / "home" / "runs", "r"), VISITORS)
 
     said = together([stored]).answers(raw.held_out.x)
     assert (said.named == raw.held_out.y).mean() == pytest.approx(told["metrics"][f"{KEPT}accuracy"])

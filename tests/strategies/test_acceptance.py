@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
-from fedsmall.strategies.checks import Limits, accepted, check_reply
+from fedsmall.strategies.checks import Limits, accept_replies, check_reply
 from fedsmall.wire import BLURRED, EXAMPLES, METRICS, MODEL, STEPS
 
 LIMITS = Limits(metrics=frozenset((EXAMPLES, STEPS, BLURRED)))
@@ -23,7 +23,7 @@ def taken(*replies: Any) -> tuple[list[str], list[tuple[str, str, str]]]:
     orders: Any = [(SimpleNamespace(metadata=SimpleNamespace(message_id=site)), site) for site in sites]
     notes: list[tuple[str, str, str]] = []
     expected = {"w": ((2,), "float64")}
-    good, _ = accepted(
+    good, _ = accept_replies(
         orders, replies, lambda *told: notes.append(told), lambda site, told: check_reply(told, expected, LIMITS)
     )
     return list(good), notes

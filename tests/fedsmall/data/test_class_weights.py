@@ -69,7 +69,7 @@ def test_a_real_site_tells_no_counts_that_nobody_may_have(tmp_path):
 
     with pytest.raises(PlanError, match="balances no classes"):
         told_classes(site(labels(30, 10)), plain, 5, tmp_path / "told")
-    with pytest.raises(PlanError, match="does not cover exact counts"):
+    with pytest.raises(PlanError, match="steps that are noised and counted"):
         told_classes(site(labels(30, 10)), BALANCED.model_copy(update={"method": private}), 5, tmp_path / "told")
 
 

@@ -3,7 +3,7 @@ import pytest
 
 from fedsmall.evaluation.statistics import Interval, holm, paired
 from fedsmall.research.evidence.items import Item
-from fedsmall.research.evidence.judge import cannot_decide, judged, nothing_learnt
+from fedsmall.research.evidence.judge import cannot_decide, judge_rows, nothing_learnt
 from fedsmall.research.evidence.page import page
 from fedsmall.research.evidence.result import EvidenceRow, ItemResult
 from fedsmall.research.evidence.verdicts import runs_to_decide
@@ -27,7 +27,7 @@ def table(seeds, gain=0.09, noise=0.001, methods=1):
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_so_few_seeds_cannot_decide_and_the_table_says_so(seeds):
-    rows = judged(ITEM, table(seeds))
+    rows = judge_rows(ITEM, table(seeds))
 
     assert rows[2].p_value == pytest.approx(2 / 2**seeds)
     assert cannot_decide(rows) == (
@@ -39,11 +39,11 @@ def test_so_few_seeds_cannot_decide_and_the_table_says_so(seeds):
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_on_other_data_so_few_seeds_give_no_sign(seeds):
-    assert judged(APART, table(seeds))[2].claim == "undecided"
+    assert judge_rows(APART, table(seeds))[2].claim == "undecided"
 
 
 def test_one_seed_has_no_verdict_and_no_claim():
-    rows = judged(ITEM, table(1))
+    rows = judge_rows(ITEM, table(1))
 
     assert [found.verdict for found in rows[1:]] == ["undecided", "undecided"]
     assert rows[2].claim == "undecided"
@@ -52,16 +52,16 @@ def test_one_seed_has_no_verdict_and_no_claim():
 
 @pytest.mark.parametrize(("seeds", "methods"), [(6, 1), (7, 3), (9, 8)])
 def test_enough_seeds_decide_and_nothing_is_said(seeds, methods):
-    rows = judged(ITEM, table(seeds, methods=methods))
+    rows = judge_rows(ITEM, table(seeds, methods=methods))
 
     assert cannot_decide(rows) == ""
     assert max(found.p_value for found in rows[2:]) <= 0.05
     assert runs_to_decide(methods) == seeds
-    assert cannot_decide(judged(ITEM, table(seeds - 1, methods=methods))) != ""
+    assert cannot_decide(judge_rows(ITEM, table(seeds - 1, methods=methods))) != ""
 
 
 def test_a_table_without_differences_says_nothing():
-    assert cannot_decide(judged(ITEM, table(3)[:2])) == ""
+    assert cannot_decide(judge_rows(ITEM, table(3)[:2])) == ""
 
 
 def test_p_values_are_corrected_over_all_variants_of_the_table():
@@ -70,7 +70,7 @@ def test_p_values_are_corrected_over_all_variants_of_the_table():
         for variant, values in (("2", [0.8, 0.82, 0.85]), ("8", [0.71, 0.7, 0.73]))
     )
 
-    rows = judged(ITEM, small + large)
+    rows = judge_rows(ITEM, small + large)
 
     raw = [paired(method.values, base.values).p_value for base, method in (small, large)]
     assert [rows[1].p_value, rows[3].p_value] == pytest.approx(holm(raw).tolist())
@@ -78,7 +78,7 @@ def test_p_values_are_corrected_over_all_variants_of_the_table():
 
 
 def test_a_claim_rests_on_an_interval_corrected_for_the_differences_of_the_table():
-    alone, one_of_many = (judged(ITEM, table(6, noise=0.035, methods=count))[2] for count in (1, 12))
+    alone, one_of_many = (judge_rows(ITEM, table(6, noise=0.035, methods=count))[2] for count in (1, 12))
 
     assert one_of_many.against == alone.against  # what is printed is the row's own interval
     assert alone.against.width < 0.09 < one_of_many.against.corrected(12).width
@@ -87,12 +87,12 @@ def test_a_claim_rests_on_an_interval_corrected_for_the_differences_of_the_table
 
 
 def test_a_verdict_rests_on_an_interval_corrected_for_the_verdicts_of_the_table():
-    rows = judged(ITEM, table(6, noise=0.023))
+    rows = judge_rows(ITEM, table(6, noise=0.023))
 
     base = rows[1]
     assert abs(base.mean.low - 0.8) < 0.02 < abs(base.mean.corrected(2).low - 0.8)
     assert base.verdict == "undecided"
-    assert judged(ITEM, table(6, noise=0.023)[:2])[1].verdict == "agrees"  # the only one of its table
+    assert judge_rows(ITEM, table(6, noise=0.023)[:2])[1].verdict == "agrees"  # the only one of its table
 
 
 def test_what_was_said_before_is_made_anew():
@@ -100,7 +100,7 @@ def test_what_was_said_before_is_made_anew():
     rows[2].claim, rows[2].p_value, rows[2].verdict, rows[2].claimed = "differs", 0.9, "agrees", 5.0
     rows[0].p_value = 0.01
 
-    judged(ITEM.model_copy(update={"experiment": ""}), rows)
+    judge_rows(ITEM.model_copy(update={"experiment": ""}), rows)
 
     assert (rows[2].claim, rows[2].verdict, rows[2].claimed, rows[2].published) == ("", "", None, None)
     assert rows[2].p_value == pytest.approx(2 / 2**6)
@@ -112,13 +112,13 @@ def test_rows_of_other_seeds_are_not_compared():
     rows = table(6)
     rows[2].seeds[0] = "another"
 
-    assert judged(ITEM, rows)[2].against is None
+    assert judge_rows(ITEM, rows)[2].against is None
 
 
 @pytest.mark.parametrize(("metric", "values", "learnt"), [("mae", 0.2, False), ("mae", 0.1, True), ("auc", 0.1, False)])
 def test_a_table_in_which_nothing_beats_a_guess_says_so(metric, values, learnt):
     item = ITEM.model_copy(update={"metric": metric, "experiment": ""})
-    rows = judged(item, [row("always the median", [0.15] * 3, trivial=True), row(BASE, [values] * 3)])
+    rows = judge_rows(item, [row("always the median", [0.15] * 3, trivial=True), row(BASE, [values] * 3)])
 
     said = nothing_learnt(item, rows)
 
@@ -133,13 +133,13 @@ def test_each_variant_is_held_against_its_own_guess():
         for guess, variant in ((0.7, "2"), (0.5, "8"))
     )
 
-    assert nothing_learnt(ITEM, judged(ITEM, worse)) != ""
-    assert nothing_learnt(ITEM, judged(ITEM, worse + better)) == ""
-    assert nothing_learnt(ITEM, judged(ITEM, [row(BASE, [0.6])])) == ""  # nobody guessed
+    assert nothing_learnt(ITEM, judge_rows(ITEM, worse)) != ""
+    assert nothing_learnt(ITEM, judge_rows(ITEM, worse + better)) == ""
+    assert nothing_learnt(ITEM, judge_rows(ITEM, [row(BASE, [0.6])])) == ""  # nobody guessed
 
 
 def test_a_sign_on_other_data_rests_on_an_interval_corrected_for_the_differences_of_the_table():
-    alone, one_of_many = (judged(APART, table(6, gain=0.02, noise=0.018, methods=count))[2] for count in (1, 12))
+    alone, one_of_many = (judge_rows(APART, table(6, gain=0.02, noise=0.018, methods=count))[2] for count in (1, 12))
 
     assert one_of_many.against.low > 0 > one_of_many.against.corrected(12).low
     assert [alone.claim, one_of_many.claim] == ["same sign", "undecided"]

@@ -240,8 +240,8 @@ def test_what_training_remembers_and_a_model_that_stays_do_not_mix() -> None:
 
     again = StayingMemory(store)
     assert list(again.read()) == ["step"]
-    assert str(again.kept()) == str(kept)
-    assert StayingMemory(Here()).kept() is None
+    assert str(again.read_kept()) == str(kept)
+    assert StayingMemory(Here()).read_kept() is None
 
 
 def test_a_site_checks_what_leaves_against_what_its_receiver_knows(monkeypatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import log_loss
 
 from fedsmall.clients.client_app import app
-from fedsmall.clients.kept import kept
+from fedsmall.clients.kept import load_kept
 from fedsmall.data.federation import Federation, Samples
 from fedsmall.package.record import COMMON
 from fedsmall.plan import Plan
@@ -166,7 +166,7 @@ def test_real_sites_end_with_the_bits_of_a_simulation_and_keep_the_model_themsel
     assert stops[0] == stops[1]
     assert set(stops[0][outcome.chosen]) == {"loss", "samples", "sites"}
     runs = list((tmp_path / federation.names[0] / "runs").iterdir())
-    stored = kept(runs[0], COMMON)
+    stored = load_kept(runs[0], COMMON)
     assert_equal_bits(stored.weights, outcome.model)
     assert (stored.package.rounds, stored.package.contacts) == (outcome.chosen, outcome.chosen)
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedsmall.data.standardise import Sums, agree
-from fedsmall.strategies.server.handshake import together
+from fedsmall.strategies.server.handshake import combine_sums
 
 
 def test_regions_agree_on_the_scaling_of_all_sites_to_the_bit():
@@ -13,7 +13,7 @@ def test_regions_agree_on_the_scaling_of_all_sites_to_the_bit():
         for _ in range(9)
     ]
 
-    told = [together(region) for region in (sites[:4], sites[4:])]
+    told = [combine_sums(region) for region in (sites[:4], sites[4:])]
     parts = [
         Sums(*rows) for each in told for rows in zip(*(each[n] for n in ("count", "total", "squares")), strict=True)
     ]

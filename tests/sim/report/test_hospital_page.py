@@ -9,7 +9,7 @@ from sklearn.metrics import confusion_matrix, roc_auc_score
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import run_folder
 from fedsmall.clients.site_log import SiteLog
-from fedsmall.clients.site_request import agreed
+from fedsmall.clients.site_request import read_agreed
 from fedsmall.clients.telling import own_evaluation
 from fedsmall.errors import PolicyError
 from fedsmall.sim.cli.app import main
@@ -75,7 +75,7 @@ def test_it_says_what_was_agreed_and_the_logs_head(folder):
 
     text = shown(own)
 
-    found = agreed(run_folder(folder / "essen" / "runs", "trial"))
+    found = read_agreed(run_folder(folder / "essen" / "runs", "trial"))
     assert found.plan == plan_of()
     assert found.sites == NAMES
     assert "FedDC over 4 rounds, seed 0, with 3 hospitals: bonn, essen, ulm" in text

@@ -63,7 +63,7 @@ class Federation(Stations):
     ):
         super().__init__(folder, tuple(f"site-{k:03d}" for k in range(sites)), monkeypatch, policy)
         rng = random.Random(0)
-        monkeypatch.setattr(letters, "drawn", lambda size: rng.randbytes(size).hex())  # always the same ways
+        monkeypatch.setattr(letters, "random_hex", lambda size: rng.randbytes(size).hex())  # always the same ways
         self.change, self.anew = change, anew
         self.there: dict[str, Station] = {}
         self.passed: list[tuple[str, Message, Message]] = []  # every order and its answer

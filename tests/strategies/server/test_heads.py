@@ -37,7 +37,7 @@ def said(folder, line, seen=3, **more):
 def test_an_answer_is_held_and_goes_out_with_the_next_order_of_any_run(folder):
     first = heads(folder)
     first.order("essen", entry(3))
-    first.took("essen", said(folder, 7))
+    first.check_statement("essen", said(folder, 7))
     first.keep()
 
     told = json.loads(heads(folder, "s").order("essen", entry(1)))
@@ -61,11 +61,11 @@ def test_an_answer_is_held_and_goes_out_with_the_next_order_of_any_run(folder):
 def test_a_signed_word_on_something_else_is_set_aside(folder, change, why):
     known = heads(folder)
     known.order("essen", entry(1))
-    known.took("essen", said(folder, 7, seen=1))
+    known.check_statement("essen", said(folder, 7, seen=1))
     known.order("essen", entry(3))
 
     with pytest.raises(ReplyError, match=why):
-        known.took("essen", said(folder, **{"line": 8, **change}))
+        known.check_statement("essen", said(folder, **{"line": 8, **change}))
 
     assert known.held["essen"].line == 7
 
@@ -74,9 +74,9 @@ def test_who_has_a_key_here_must_sign_and_who_has_none_need_not(folder):
     known = heads(folder)
 
     with pytest.raises(ReplyError, match="does not say where its log stands"):
-        known.took("essen", None)
+        known.check_statement("essen", None)
 
-    assert known.took("bonn", None) is None
+    assert known.check_statement("bonn", None) is None
 
 
 def test_two_runs_at_once_may_bring_their_answers_in_any_order_and_the_later_line_stays(folder):
@@ -84,9 +84,9 @@ def test_two_runs_at_once_may_bring_their_answers_in_any_order_and_the_later_lin
     for each in (one, two):
         each.order("essen", entry(3))
 
-    two.took("essen", said(folder, 9, run="s"))
+    two.check_statement("essen", said(folder, 9, run="s"))
     two.keep()
-    one.took("essen", said(folder, 8))
+    one.check_statement("essen", said(folder, 8))
     one.keep()
 
     assert read(folder)["essen"].line == 9
