@@ -18,6 +18,7 @@ from fedsmall.clients.shelf import Shelf
 from fedsmall.clients.site_data import SiteData
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Answer, SiteRequest, with_names
+from fedsmall.data.federation import Task
 from fedsmall.data.raw_site import BALANCED, RawSite, class_sums, one_hot
 from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
