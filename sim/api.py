@@ -213,8 +213,8 @@ def run(
     stand in one order at all sites. (x, time, event) is survival, y of more than 20 different numbers that are not
     whole is regression; any other y, and what ``task`` says to be a ``label``, are classes
     (:func:`fedsmall.planning.tasks.federation_from_arrays`). ``test`` is a common test set, without which each site
-    holds a quarter back. ``settings`` are the keys of a scenario (``rounds``, ``seeds``, ``recipe``, ...); with a ``task``
-    among them neither scenario nor ``sites`` are needed, ``sites`` may be a number, and ``csv`` in it may be a
+    holds a quarter back. ``settings`` are the keys of a scenario (``rounds``, ``seeds``, ``recipe``, ...); with a
+    ``task`` among them neither scenario nor ``sites`` are needed, ``sites`` may be a number, and ``csv`` in it may be a
     pandas table, or one for each site by its name. With ``out`` a folder is written as on the command line.
 
     Raises PlanError or DataError, before anything trains, for what cannot be run.
