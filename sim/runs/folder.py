@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from safetensors.numpy import load_file, save
 
+from fedsmall.data.federation import Federation, Samples
 from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import chosen_threshold
-from fedsmall.federation import Federation, Samples
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, visitors_of
 from fedsmall.package.store import WEIGHTS, Stored
@@ -150,7 +150,7 @@ class Run:
         """The common model at the end of a plan, or None where there was none."""
         if plan_run.index not in self.models and self.folder is not None:
             path = self.weights_of(plan_run)
-            if path is not None and plan_run.plan.method.family == "federated":
+            if path is not None and plan_run.plan.method.is_federated:
                 self.models[plan_run.index] = load_file(path)
         return self.models.get(plan_run.index)
 
@@ -183,10 +183,8 @@ class Run:
     def packages_of(self, plan_run: PlanRun) -> list[Stored]:
         """The packages of a plan: the common model's or Central's first, then the sites' own where they were kept."""
         if plan_run.index not in self.packages and self.folder is not None:
-            first, of_sites = (
-                self.folder / PACKAGES / stem(plan_run),
-                sorted((self.folder / PACKAGES).glob(f"{stem(plan_run)}-of-*")),
-            )
+            first = self.folder / PACKAGES / stem(plan_run)
+            of_sites = sorted((self.folder / PACKAGES).glob(f"{stem(plan_run)}-of-*"))
             self.packages[plan_run.index] = [read_package(path) for path in (first, *of_sites) if path.is_dir()]
         return self.packages.get(plan_run.index, [])
 
@@ -274,7 +272,7 @@ def read_all(folder: Path) -> list[Run]:
 
 def reference_of(methods: Sequence[Method]) -> str | None:
     """The method that others are measured against: the first that chains and averages, or else grows trees."""
-    federated = [method for method in methods if method.family == "federated"]
+    federated = [method for method in methods if method.is_federated]
     wanted = (
         [method for method in federated if method.permute_every and method.aggregate_every],
         [method for method in federated if method.tree],
