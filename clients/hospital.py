@@ -27,11 +27,11 @@ from fedsmall.federation import Samples, Task
 from fedsmall.models.registry import frozen_arrays, initial_model
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import told_samples
+from fedsmall.privacy.patient_level import reported_samples
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise_one, tells_loss
-from fedsmall.stopping import shapes_told
+from fedsmall.stopping import reported_shapes
 from fedsmall.training.in_folds import folds_of_samples
-from fedsmall.training.stack import leaving
+from fedsmall.training.stack import leaving_state
 from fedsmall.training.trainer import Trainer
 from fedsmall.wire import (
     CARRIED,
@@ -98,7 +98,7 @@ class HospitalClient(NumPyClient):
             "signature": signature_of(
                 initial_model(self.plan, self.home.task), frozen_arrays(self.plan, self.home.task)
             ),
-            "num-examples": told_samples(self.plan, len(self.home.train)),
+            "num-examples": reported_samples(self.plan, len(self.home.train)),
         }
 
     def get_parameters(self, config: dict[str, Scalar]) -> NDArrays:
@@ -117,14 +117,14 @@ class HospitalClient(NumPyClient):
         self.trained = traveller.model
         model = self._leaving(traveller.model, split(received, MODEL), config)
         stays = not config.get(LEAVES, True)
-        carried = traveller.carried if stays else leaving(self.plan.recipe, traveller.carried)
+        carried = traveller.carried if stays else leaving_state(self.plan.recipe, traveller.carried)
         sent = join(**{MODEL: model, CARRIED: carried, RULE: first_of(trained.rule)})
         self.sent_names = list(sent)
         self.set_out, self.steps = received, int(trained.steps[0])
         metrics: dict[str, Scalar] = {STEPS: self.steps}
         if tells_loss(self.plan):
             metrics[LOSS] = float(trained.loss[0])
-        return list(sent.values()), told_samples(self.plan, int(trained.examples[0])), metrics
+        return list(sent.values()), reported_samples(self.plan, int(trained.examples[0])), metrics
 
     def _leaving(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
         """The model as it may leave the site: clipped and noised, or blurred, and cut, where the plan asks for that."""
@@ -161,7 +161,7 @@ class HospitalClient(NumPyClient):
         the models of all routes come, and every sample is judged by those of its fold's. Nothing is told of fewer
         samples than ``floor``, or than the plan's. Raises PlanError where the plan asks for no such thing.
         """
-        validation, shapes = self.plan.method.validation, shapes_told(self.plan, self.home.task)
+        validation, shapes = self.plan.method.validation, reported_shapes(self.plan, self.home.task)
         samples = self.home.kept_back if validation is None else self.home.train
         if samples is None:
             raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
@@ -257,7 +257,7 @@ def fit_or_stay(client: HospitalClient, arrays: Arrays, config: dict[str, Any]) 
     before = _set_out(client.memory, split(arrays, MODEL), config)
     if before is None:
         client.sent_names = []
-        return [], told_samples(client.plan, len(client.home.train)), {STEPS: 1, FORGOT: 1}
+        return [], reported_samples(client.plan, len(client.home.train)), {STEPS: 1, FORGOT: 1}
     received = join(**{MODEL: before.model})
     _, examples, metrics = client.fit(list(received.values()), _with_names(config, received))
     now, word = _trained(client, before, int(metrics[STEPS]))

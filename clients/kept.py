@@ -30,7 +30,7 @@ from fedsmall.package.record import COMMON, TrainedOn, describe, visitors_of
 from fedsmall.package.store import Stored
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
-from fedsmall.travel.moments import together
+from fedsmall.travel.moments import stack_members
 from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import EXAMPLES, KEPT, LEAVES, MODEL, ROUND, Arrays, join, split
 
@@ -56,7 +56,7 @@ class KeptVisitors:
     def members(self) -> Arrays:
         """The visitors as one result with a leading axis of members, oldest first; empty where there is none."""
         items = [item for t in self.rounds() if (item := self._shelf.get(t)) is not None]
-        return together([item.arrays for item in items]) if items else {}
+        return stack_members([item.arrays for item in items]) if items else {}
 
 
 def keep_visitor(run: Path, config: Mapping[str, Any], plan: Plan, sent: Arrays, site: str) -> None:

@@ -25,7 +25,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level, lot_of
 from fedsmall.privacy.site_level import as_blur, hands_on
 from fedsmall.sealing.words import is_sealed, is_secure
-from fedsmall.stopping import told_by_key
+from fedsmall.stopping import unseen_key
 from fedsmall.wire import Arrays
 
 OWN = "own"
@@ -124,7 +124,7 @@ class Policy(Frozen):
             )
         if sites < self.least_sites:
             raise PolicyError(f"the federation has {sites} sites; the policy here asks for {self.least_sites}")
-        if (key := told_by_key(plan)) is not None and not self.judge:
+        if (key := unseen_key(plan)) is not None and not self.judge:
             raise PolicyError(f"the policy here lets no sums over its patients be told (judge); leave {key} out")
         if plan.rounds > self.most_rounds:
             raise PolicyError(f"the plan has {plan.rounds} rounds; the policy here allows {self.most_rounds}")

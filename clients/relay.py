@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from fedsmall.clients import socket_frames
 from fedsmall.ends import ENDS, Sign, signer, statement_of
 from fedsmall.entry_points import HANDLERS, extensions
-from fedsmall.frames import FrameError, header_and_block, joined, pieces_of, with_block
+from fedsmall.frames import FrameError, header_and_block, join_pieces, pieces_of, with_block
 from fedsmall.sealing.words import BEFORE, HELP, READDRESS
 from fedsmall.wire import BALANCE, CONFIG, REFUSED, VALIDATE
 
@@ -51,7 +51,7 @@ for kind in KINDS:
 def relay(message: Message) -> Message:
     """Pass a message on to the station and bring back its answer; an error is one line that the station wrote."""
     try:
-        frame = joined(message.content.config_records.values())
+        frame = join_pieces(message.content.config_records.values())
     except FrameError as error:
         return refusal(message, f"the order cannot be read: {error}")
     sign = signer(Path(os.environ[KEY])) if KEY in os.environ else None

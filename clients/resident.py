@@ -26,7 +26,7 @@ from fedsmall.clients.relay import KILLED, answer_of, refusal
 from fedsmall.ends import Sign, signer
 from fedsmall.errors import PolicyError
 from fedsmall.files import one_line, write
-from fedsmall.frames import MOST_ARRAYS_BYTES, FrameError, joined, leaves
+from fedsmall.frames import MOST_ARRAYS_BYTES, FrameError, join_pieces, leaves
 
 SHORTEST_S, LONGEST_S = 0.08, 3.0  # between two questions to the server, which costs it 5 ms to answer
 PATIENCE = 20  # a question comes after a twentieth of the time for which there was nothing to do
@@ -147,7 +147,7 @@ class Resident:
             if size > MOST_ARRAYS_BYTES:
                 raise FrameError("it is larger than is taken")
             pieces.append(piece_in(content))
-        return joined(pieces)
+        return join_pieces(pieces)
 
     def _refused(self, run: int) -> str:
         if run not in self.runs:

@@ -46,8 +46,8 @@ from fedsmall.sealing.tallies import (
     SUMS_BEFORE,
     UNSEEN,
     Shapes,
+    evaluation_tally,
     flat,
-    judged,
     judged_shapes,
     shapes_in,
     unseen_shapes,
@@ -434,7 +434,7 @@ class Letters:
         if is_secure(order.plan):
             metrics, task = header["metrics"], order.raw.task
             header = {"metrics": {name: value for name, value in metrics.items() if name.startswith(CHARGED)}}
-            tally = judged(task, metrics, split(sums, HELD_OUT))
+            tally = evaluation_tally(task, metrics, split(sums, HELD_OUT))
             sums = {} if order.config.get(KEEP) else self._mask_sums(order, JUDGED, tally, judged_shapes(task))
         if needs_letters(order.plan) and may_be_last(order.plan, int(order.config.get(ROUND, 0))):
             self.desk(order.config).end()

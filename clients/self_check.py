@@ -15,7 +15,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
-from fedsmall.privacy.reading import apart, layers_read, records_read
+from fedsmall.privacy.reading import distances_to_others, layers_read, records_read
 from fedsmall.privacy.site_level import as_blur, check_private, privatise_one
 from fedsmall.run_sheet import RUN
 from fedsmall.validation import leaving_contacts
@@ -65,7 +65,7 @@ def patients_read(
     if not plan.method.trains_networks:
         return 0
     received_parts, start = parts(received), parts(received).get(MODEL, {})
-    model, sizes = parts(sent).get(MODEL, {}), apart(patients)
+    model, sizes = parts(sent).get(MODEL, {}), distances_to_others(patients)
     is_read = np.zeros(len(patients), dtype=bool)
     for kept in {1.0, _kept(plan, steps)}:  # what weight decay has left of the model that came
         is_read |= records_read({name: kept * array for name, array in start.items()}, model, patients, within, sizes)

@@ -24,11 +24,11 @@ from fedsmall.clients.shelf import write_private
 from fedsmall.clients.site_log import BrokenLogError, LogEnds, SiteLog
 from fedsmall.data.raw_site import BALANCED, RawSite
 from fedsmall.errors import DataError, PlanError, PolicyError
-from fedsmall.files import DiskFullError, one_line, told_when_full
+from fedsmall.files import DiskFullError, one_line, raise_when_full
 from fedsmall.frames import Header
 from fedsmall.plan import Plan
 from fedsmall.run_sheet import RUN, RUN_ID, SITES
-from fedsmall.sealing.words import needs_letters, unsealed
+from fedsmall.sealing.words import needs_letters, remove_seal
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.wire import BROKEN, LEAVES, NAMES, PLAN, ROUND, ROUNDS, WAITS, Arrays
 
@@ -120,7 +120,7 @@ def count_rounds(order: SiteRequest, folder: Path) -> None:
             "its plan's, or what the policy here allows (most_rounds); start a new run"
         )
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with told_when_full(path.name), os.fdopen(handle, "a") as file:
+    with raise_when_full(path.name), os.fdopen(handle, "a") as file:
         file.write(f"{asked}\n")
         file.flush()
         os.fsync(file.fileno())
@@ -148,7 +148,7 @@ def read_agreed(folder: Path) -> Agreed | None:
 
 def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
     config, plan, before = order.config, order.plan, read_agreed(folder)
-    plan = unsealed(plan) if needs_letters(plan) else plan  # its routes are drawn when all have met
+    plan = remove_seal(plan) if needs_letters(plan) else plan  # its routes are drawn when all have met
     sites = tuple(sorted({str(site) for site in config[SITES]}))
     if before is not None and before.sites != sites:
         raise PlanError("the order is for other sites than those with which this run began")

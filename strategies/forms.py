@@ -33,7 +33,7 @@ from fedsmall.strategies.checks import (
 )
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.roster import Roster, ask, records_of
-from fedsmall.training.stack import Rows, Stack, leaving
+from fedsmall.training.stack import Rows, Stack, leaving_state
 from fedsmall.training.trainer import FORGOT, Fault, Leg, Signals, Summed
 from fedsmall.wire import (
     ANSWER_BYTES,
@@ -226,7 +226,7 @@ class OpenModels(Form):
         if CARRIED in (codes := self._codes.get(row, {})):
             return codes[CARRIED]
         optimizer = Rows(exchange.stack.optimizer).row(row)
-        return to_record(leaving(self.plan.recipe, optimizer) if exchange.leg.arrived else optimizer)
+        return to_record(leaving_state(self.plan.recipe, optimizer) if exchange.leg.arrived else optimizer)
 
 
 @final

@@ -127,8 +127,8 @@ def _finite(model: Arrays) -> bool:
     return all(np.isfinite(array).all() for array in model.values() if array.dtype.kind == "f")
 
 
-def _difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return np.subtract(one, other, dtype=np.float64) if np.issubdtype(one.dtype, np.floating) else np.zeros_like(one)
+def _difference(new: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.subtract(new, other, dtype=np.float64) if np.issubdtype(new.dtype, np.floating) else np.zeros_like(new)
 
 
 def _bound(updates: np.ndarray, scale: np.ndarray, common: Arrays, gate: float) -> np.ndarray:
@@ -145,8 +145,8 @@ def _reason(updates: np.ndarray, scale: np.ndarray, row: int) -> str:
     return f"its update is {_times(updates[row], usual)} the median of this contact's"
 
 
-def _times(one: float, other: float) -> str:
-    factor = one / other if other else np.inf
+def _times(size: float, other: float) -> str:
+    factor = size / other if other else np.inf
     if not factor < 1e6:
         return "more than a million times"
     return f"{factor:,.0f} times"

@@ -88,7 +88,7 @@ def lot_of(plan: Plan) -> int:
     return lot
 
 
-def told_samples(plan: Plan, samples: int) -> int:
+def reported_samples(plan: Plan, samples: int) -> int:
     """The number of samples that a site tells: its own; under patient-level privacy the lot, which everybody knows."""
     return lot_of(plan) if is_patient_level(plan) else samples
 
@@ -147,9 +147,9 @@ def check_noise(plan: Plan, samples: Mapping[int, int], sites: int) -> None:
     privacy = plan.method.privacy
     if privacy is None or privacy.level != "patient" or privacy.epsilon is not None:
         return
-    for place, own in samples.items():
+    for place, size in samples.items():
         steps = steps_of(plan, place, sites)
-        if _is_out_of_reach(protection_of(plan, own, place, sites).charge(steps), privacy.delta):
+        if _is_out_of_reach(protection_of(plan, size, place, sites).charge(steps), privacy.delta):
             raise PlanError(
                 f"noise = {privacy.noise:g} is too small for {steps} steps at delta {privacy.delta:g}: epsilon above "
                 f"{REACH:,} is no promise, and is not counted. {_enough_noise(steps, privacy.delta):.2g} is always "

@@ -97,7 +97,7 @@ class MixedCohort(Trainer):
     def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
         """Outputs, (samples, width), of a shared part completed with the layers that site number ``site`` remembers."""
         group = next(group for group in self._groups if site in group.sites)
-        return group.cohort.predict_at(site, self._completed(group, Traveller(model), site, memory).model, x, {})
+        return group.cohort.predict_at(site, self._complete(group, Traveller(model), site, memory).model, x, {})
 
     # -- one architecture ----------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class MixedCohort(Trainer):
     ) -> tuple[Trained, Arrays]:
         inner, sites = group.cohort, leg.sites
         pairs = zip(rows, sites, strict=True)
-        travellers = [self._completed(group, stack.traveller(row), site, memory) for row, site in pairs]
+        travellers = [self._complete(group, stack.traveller(row), site, memory) for row, site in pairs]
         models = inner.stack(travellers)
         local = leg._replace(sites=np.searchsorted(group.sites, sites))
         prefix = f"{INNER}/{group.number}/"
@@ -137,7 +137,7 @@ class MixedCohort(Trainer):
             self._part_ways(group, stack, int(row), int(site), models.traveller(place), kept)
         return trained, kept
 
-    def _completed(self, group: _Group, own: Traveller, site: int, memory: Mapping[str, np.ndarray]) -> Traveller:
+    def _complete(self, group: _Group, own: Traveller, site: int, memory: Mapping[str, np.ndarray]) -> Traveller:
         private = dict(group.private[int(np.searchsorted(group.sites, site))])
         moments: Arrays = {}
         if KNOWN in memory and memory[KNOWN][site]:

@@ -96,10 +96,10 @@ class Visitors:
 
     def members(self) -> dict[str, Arrays]:
         """The visitors that each site has kept, {name: (members, ...)}, oldest first; only of sites that have any."""
-        return {site: together(kept) for site, kept in self._kept.items() if kept}
+        return {site: stack_members(models) for site, models in self._kept.items() if models}
 
 
-def together(models: Sequence[Arrays]) -> Arrays:
+def stack_members(models: Sequence[Arrays]) -> Arrays:
     """Models as one result with a leading axis of members."""
     return {name: np.stack([model[name] for model in models]) for name in models[0]}
 

@@ -19,7 +19,7 @@ from fedsmall.evaluation.site_sums import by_folds, metric_sums
 from fedsmall.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.stopping import shapes_told
+from fedsmall.stopping import reported_shapes
 from fedsmall.strategies.server.judging import Answer, Answers, Question, spread
 from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.training.in_folds import folds_of_samples
@@ -255,7 +255,7 @@ class LocalJudges:
         if not isinstance(self.trainer, OneModelTrainer):
             return {}
         validation, task = self.plan.method.validation, self.federation.task
-        floor, shapes = validation.floor if validation else 1, shapes_told(self.plan, task)
+        floor, shapes = validation.floor if validation else 1, reported_shapes(self.plan, task)
         samples_of = dict(
             zip(self.federation.names, self.federation.train if validation else self.federation.kept_back, strict=False)
         )

@@ -32,7 +32,7 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.ends import ENDS, Statement
 from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
-from fedsmall.frames import PIECE, FrameError, block_of, cuts_of, from_frame, joined, leaves, pieces_with
+from fedsmall.frames import PIECE, FrameError, block_of, cuts_of, from_frame, join_pieces, leaves, pieces_with
 from fedsmall.run_sheet import RUN, RUN_ID, SITES, Sheet
 from fedsmall.strategies.records import array_records, shape_and_dtype, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.server.heads import Heads
@@ -497,7 +497,7 @@ class FrameMail:
         if arriving.message.has_error():
             return Message(arriving.message.error, reply_to=waiting.order)
         try:
-            return Message(unpack(joined(arriving.pieces)), reply_to=waiting.order)
+            return Message(unpack(join_pieces(arriving.pieces)), reply_to=waiting.order)
         except (FrameError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             return unreadable(waiting.order, str(error) if isinstance(error, FrameError) else type(error).__name__)
 

@@ -30,7 +30,7 @@ from fedsmall.plan import Plan
 from fedsmall.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
 from fedsmall.sealing.letters import Announcement, Thread, digest
 from fedsmall.sealing.roll import roll_digest
-from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, apart
+from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, split_vector
 from fedsmall.sealing.waybills import seed_of
 from fedsmall.sealing.words import ANNOUNCED, BEFORE, NONCE, ROLL, Opened, is_secure, needs_letters
 from fedsmall.strategies.checks import read_array
@@ -341,7 +341,7 @@ def sums_before(sealed: SealedModels, grid: Grid, tell: list[str], classes: int)
     shapes = {f"{name}/{part}": (size,) for name, size in sizes.items() for part in ("count", "total", "squares")}
     if sum(size for (size,) in shapes.values()) != len(tally.values) or min(sizes.values()) < 1:
         raise PlanError("The sums that sites tell are not those that they were asked for.")
-    arrays = apart(tally.values, shapes)
+    arrays = split_vector(tally.values, shapes)
     return {TOGETHER: RecordDict({name: to_record(split(arrays, name)) for name in sizes})}
 
 

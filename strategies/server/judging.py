@@ -21,8 +21,16 @@ from fedsmall.evaluation.site_sums import expected_at_unseen, held_out_shapes, s
 from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.sealing.tallies import JUDGED, TOGETHER, UNSEEN, apart, judged_shapes, judged_together, unseen_shapes
-from fedsmall.stopping import TELLING, looks, loss_of, shapes_told
+from fedsmall.sealing.tallies import (
+    JUDGED,
+    TOGETHER,
+    UNSEEN,
+    judged_shapes,
+    metrics_of_tally,
+    split_vector,
+    unseen_shapes,
+)
+from fedsmall.stopping import TELLING, looks, loss_of, reported_shapes
 from fedsmall.strategies.checks import check_metrics, checked_sums
 from fedsmall.strategies.records import array_records, to_record
 from fedsmall.strategies.roster import Roster
@@ -275,7 +283,7 @@ class SiteJudges:
         if OUT_OF_FOLD not in content:
             return None  # it has too few samples to tell of
         assert self.task is not None
-        sums = checked_sums(array_records(content)[OUT_OF_FOLD], shapes_told(self.plan, self.task))
+        sums = checked_sums(array_records(content)[OUT_OF_FOLD], reported_shapes(self.plan, self.task))
         if sums["count"] > self.roster.answers[site].get(EXAMPLES, 0):
             raise ReplyError("it tells of more samples than the site said at the roll call")
         return Answer(sums=sums)
@@ -304,10 +312,10 @@ class HiddenJudges:
             if not question.unseen:
                 self.sealed.note(t, "all sites", "not told", "what sites tell of the model is not of its task")
             return answers
-        sums = apart(tally.values, shapes)
+        sums = split_vector(tally.values, shapes)
         if question.unseen:
             return {TOGETHER: Answer(sums=sums)} if sums["count"] >= 1 else {}
-        metrics, held_out = judged_together(task, sums)
+        metrics, held_out = metrics_of_tally(task, sums)
         if metrics:
             samples, telling = (round(float(sums[name])) for name in ("samples", TELLING))
             answers[TOGETHER] = Answer(samples, metrics, held_out, sites=telling)

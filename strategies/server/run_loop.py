@@ -14,7 +14,7 @@ from fedsmall.algorithm.topologies import Topology, United
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger, at_contacts
-from fedsmall.stopping import best_round, looks, ran_dry
+from fedsmall.stopping import best_round, has_run_dry, looks
 from fedsmall.training.trainer import Trainer
 from fedsmall.travel.moments import Initial, Moment, Watcher, watching
 from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
@@ -135,7 +135,7 @@ def follow(
     ends early.
     """
     started, due = time.perf_counter(), due_in(plan)
-    for moment in moments if not ran_dry(plan, outcome.evaluations) else ():
+    for moment in moments if not has_run_dry(plan, outcome.evaluations) else ():
         contact = moment.contact
         outcome.rounds = contact.t
         outcome.client_updates += moment.updates
@@ -156,7 +156,7 @@ def follow(
         if stop is not None and contact.t < plan.rounds and stop():
             outcome.stopped = True
             break
-        if ran_dry(plan, outcome.evaluations):
+        if has_run_dry(plan, outcome.evaluations):
             break
     outcome.contacts = times_travelled(plan, outcome.rounds)
     outcome.seconds = time.perf_counter() - started

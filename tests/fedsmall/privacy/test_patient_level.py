@@ -20,8 +20,8 @@ from fedsmall.privacy.patient_level import (
     event_of,
     noise_for,
     protection_of,
+    reported_samples,
     steps_of,
-    told_samples,
 )
 from fedsmall.tasks import build_federation
 from fedsmall.travel.journey import journey
@@ -151,7 +151,7 @@ def test_the_lot_is_the_batch_of_the_recipe_where_the_plan_says_no_other():
     privacy = {"level": "patient", "clip": 1.0, "noise": 2.0}
 
     assert protection_of(plan_of(recipe=Recipe(batch=8), privacy=privacy), 80, 0, 4).rate == 0.1
-    assert told_samples(plan_of(), 80) == 16
+    assert reported_samples(plan_of(), 80) == 16
 
 
 @pytest.mark.parametrize("settings", [{}, {"permute_every": 1}, {"aggregate_every": 1}, {"random_schedule": True}])
