@@ -30,7 +30,7 @@ from fedsmall.extensions.columns.party import Party, PassiveParty
 from fedsmall.extensions.columns.plan import COLUMNS, MESSAGE, ColumnPlan, ForestOf
 from fedsmall.extensions.columns.tables import read_party_table, read_target
 from fedsmall.files import one_line
-from fedsmall.run_sheet import RUN, RUN_ID
+from fedsmall.planning.run_sheet import RUN, RUN_ID
 from fedsmall.sealing.letters import Announcement, LetterError, Post, digest
 from fedsmall.wire import ROUND, Arrays
 
@@ -86,10 +86,7 @@ class Notebook:
         return answer[DIGEST:]
 
     def note(self, number: int, question: bytes, answer: bytes, state: bytes | None) -> None:
-        """Write down a question and its answer, without what ``state`` makes needless.
-
-        The answer comes last: until it is there, nothing was asked.
-        """
+        """Write down a question, then its answer: until that is there, nothing was asked."""
         if state is None:
             self._shelf.write(f"{number:09d}.{QUESTION}", question)
         else:

@@ -7,11 +7,11 @@ from typing import NamedTuple, final
 import numpy as np
 
 from fedsmall.plan import Method, Plan
+from fedsmall.planning.validation import among
 from fedsmall.sim.report.chain import site_names
 from fedsmall.sim.runs.folder import PlanRun, Run, reference_of
 from fedsmall.travel.journey import groups_of, journey
 from fedsmall.travel.schedule import Action, Contact
-from fedsmall.validation import among
 
 MISSED = ("absent", "silent", "set aside", "refused")  # kinds of events: a site gave no update that was used
 REPLACED = "replaced"  # by the last common model, for what the site of this event had trained
@@ -152,10 +152,7 @@ def travels_of(plan_run: PlanRun, names: tuple[str, ...], samples: tuple[int, ..
 
 
 def contacts_shown(actions: Sequence[Action]) -> list[int]:
-    """The contacts that are shown, by number: the first ones up to a little beyond the first average.
-
-    Where that is late, those between are left out.
-    """
+    """Numbers of the contacts shown: up to a little beyond the first average, without a long stretch before it."""
     every = list(range(len(actions)))
     first = next((index for index, action in enumerate(actions) if action is Action.AGGREGATE), None)
     if first is None or first + AFTER <= FEW:

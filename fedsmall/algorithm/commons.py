@@ -187,8 +187,8 @@ def sound_means(models: Tensors, last: Tensors) -> Tensors | None:
     if not all(tensor.is_floating_point() for tensor in models.values()):
         return None
     made = group_means(models)
-    for mine, theirs in zip(halves(made), halves(last), strict=True):
-        if mine and not (Rows(mine).norms() < NEAR * Rows(theirs).norms()).all():
+    for new, old in zip(halves(made), halves(last), strict=True):
+        if new and not (Rows(new).norms() < NEAR * Rows(old).norms()).all():
             return None
     return made
 

@@ -156,11 +156,11 @@ class DynamicAverages(Topology):
     def average(self, moment: Moment) -> Iterator[Moment]:
         """The moment of an average that is due; after it, what took part has become its mean."""
         t, travellers = moment.contact.t, self.travellers
-        self._came = came = travellers.updates()  # as far as models are here
+        self._came = updates = travellers.updates()  # as far as models are here
         reference, sites = self.commons.models[0], len(travellers.names)
         self._bytes = 0
         taken = self._coordinator.settle(
-            t, reference, self._beyond(came, reference), self._fetch, sites, last=t >= self.plan.rounds
+            t, reference, self._beyond(updates, reference), self._fetch, sites, last=t >= self.plan.rounds
         )
         events, mean = self._made(t, taken.whole, of_sites(self._came, taken.sites))
         if taken.whole:

@@ -63,16 +63,16 @@ def too_large(replies: Arrays, sent: Arrays, common: Arrays, gate: float, *, alo
     """
     if alone:
         rows = range(len(next(iter(replies.values()), ())))
-        each = (
+        pairs = (
             [{name: array[row : row + 1] for name, array in part.items()} for part in (replies, sent)] for row in rows
         )
-        found = [too_large(came, was, common, gate).get(0) for came, was in each]
-        return {row: reason for row, reason in enumerate(found) if reason is not None}
+        faults = [too_large(reply, start, common, gate).get(0) for reply, start in pairs]
+        return {row: reason for row, reason in enumerate(faults) if reason is not None}
     reasons: dict[int, str] = {}
     with np.errstate(over="ignore", invalid="ignore"):  # infinitely far is far enough
-        for came, was, last in zip(halves(replies), halves(sent), halves(common), strict=True):
-            updates = sizes({name: _difference(came[name], was[name]) for name in came})
-            scale = np.maximum(sizes(was), size(last)) if was else updates
+        for reply, start, last in zip(halves(replies), halves(sent), halves(common), strict=True):
+            updates = sizes({name: _difference(reply[name], start[name]) for name in reply})
+            scale = np.maximum(sizes(start), size(last)) if start else updates
             for row in np.flatnonzero(updates > _bound(updates, scale, last, gate)):
                 reasons.setdefault(int(row), _reason(updates, scale, int(row)))
     return reasons

@@ -214,15 +214,15 @@ class PushSum:
     def take(self, receivers: np.ndarray, numbers: np.ndarray) -> None:
         """Add parcels that have come, by their numbers."""
         for first, sums, weights in self._parcels:
-            here = (numbers >= first) & (numbers < first + len(weights))
-            if here.any():
-                rows = numbers[here] - first
-                into = torch.from_numpy(receivers[here])
+            inside = (numbers >= first) & (numbers < first + len(weights))
+            if inside.any():
+                rows = numbers[inside] - first
+                into = torch.from_numpy(receivers[inside])
                 for name, held in self.sums.items():
                     held.index_add_(0, into, sums[name][torch.from_numpy(rows)].to(torch.float64))
-                np.add.at(self.weights, receivers[here], weights[rows])
+                np.add.at(self.weights, receivers[inside], weights[rows])
                 self._taken[first] = self._taken.get(first, 0) + len(rows)
-        self._parcels = [one for one in self._parcels if self._taken.get(one.first, 0) < len(one.weights)]
+        self._parcels = [parcel for parcel in self._parcels if self._taken.get(parcel.first, 0) < len(parcel.weights)]
 
     def means(self) -> tuple[np.ndarray, Tensors]:
         """The sites that have a mean, in order, and what they have: {name: (sites, ...)} in the models' dtypes."""

@@ -54,7 +54,7 @@ class Travellers:
         self.careful = at_contacts(plan) is not None or plan.method.is_compressed or trainer.is_remote
         self._outbox = Outbox(plan)  # the groups' common models as sites read them
         self._door = Door(plan, trainer.names, self._outbox.known)
-        self._federated = plan.method.family == "federated"
+        self._federated = plan.method.is_federated
         self.gate = float(plan.method.gate) if self._federated else 0.0
         self._in_part = plan.method.hidden or plan.method.is_dynamic  # the server knows of models that came alone
         self._alone = self._in_part or plan.method.topology is not None  # nobody sees all models of a contact
@@ -68,16 +68,16 @@ class Travellers:
         self.group = groups_of(method, rows, len(self.commons))
         if method.region_count > 1:
             self.group = regions_of(self.plan, len(self.names))[self.at]
-        own = self.plan.initial_models == "independent" and not method.grouped
+        independent = self.plan.initial_models == "independent" and not method.grouped
         common = self._outbox.take(self.commons.models, 0)
-        start = [self._initial(self.names[site]) for site in self.at] if own else common
+        start = [self._initial(self.names[site]) for site in self.at] if independent else common
         self.stack: Stack = self.trainer.stack([Traveller(model) for model in start])
-        if own:
+        if independent:
             make_small(self.plan, self.stack, [self.names[site] for site in self.at], 0)
         else:
             self.stack = self.stack.rows(self.group)
         self._sizes_of_one = bytes_on_the_way(self.plan, self.stack)
-        self.common = np.full(rows, not own)  # the last common model, untouched
+        self.common = np.full(rows, not independent)  # the last common model, untouched
         self.trained = np.zeros(rows, dtype=bool)  # since the last aggregation
         self._here = np.zeros(rows, dtype=bool)  # trained at the last contact, too
         self._by = np.full(rows, -1)  # the site that trained it last
@@ -122,8 +122,8 @@ class Travellers:
             self._outbox.known.answered(contact.t, orders, [names[row] for row in np.flatnonzero(good)])
         between = crossed * sum(self._sizes_of_one)
         self.at, self._before, self._memory = at, contact, trained.memory
-        told = sorted((self.names[at[row]], fault) for row, fault in lost.items())
-        events = [event(contact.t, site, fault.kind, fault.reason) for site, fault in told]
+        faults = sorted((self.names[at[row]], fault) for row, fault in lost.items())
+        events = [event(contact.t, site, fault.kind, fault.reason) for site, fault in faults]
         events += [event(contact.t, *note) for note in trained.notes]
         events += self._set_aside(received, lost, reasons, contact, legs[-1].arrived)
         self.trained[[row for row, fault in lost.items() if fault.stays]] = True
@@ -264,8 +264,8 @@ class Travellers:
         for name, array in kept["of_each"].items():
             setattr(self, name, np.array(array))
         models = kept.get("model") or {name: array[self.group] for name, array in commons.stack().items()}
-        own = {name: models[name] for name in names}
-        self.stack = self.trainer.stack_of(tensors_of(own), tensors_of(kept.get("beside", {})))
+        tensors = {name: models[name] for name in names}
+        self.stack = self.trainer.stack_of(tensors_of(tensors), tensors_of(kept.get("beside", {})))
         self._sizes_of_one = bytes_on_the_way(self.plan, self.stack)
         self._before, self._rule = before, kept.get("rule", {})
         if numbers["refused"] is not None:

@@ -145,7 +145,7 @@ class Outbox:
     def state(self, models: Sequence[Arrays]) -> tuple[Arrays, dict[str, Any]]:
         """What must be kept to send the same again after a restart, where these are the groups' models now."""
         known = self.known
-        same = [mine is model for mine, model in zip(self._of, models, strict=True)]
+        same = [packed is model for packed, model in zip(self._of, models, strict=True)]
         numbers = {"made": self._made, "same": same, "has": known.has, "taken": known.taken, "contacts": known.contacts}
         return join(**{str(t): model for t, model in known.models.items()}), numbers
 
@@ -155,7 +155,7 @@ class Outbox:
         self.known = Known(of, dict(numbers["has"]), dict(numbers["taken"]), int(numbers["contacts"]))
         self._made = list(numbers["made"])
         self._of = [model if same else None for model, same in zip(models, numbers["same"], strict=True)]
-        told = of and [Parcel(of[max(of)], of[max(of)], max(of))]
-        self.sent = told or [
+        restored = of and [Parcel(of[max(of)], of[max(of)], max(of))]
+        self.sent = restored or [
             parcel(self._plan, model, t, k) for k, (model, t) in enumerate(zip(models, self._made, strict=True))
         ]

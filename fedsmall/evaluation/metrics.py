@@ -6,11 +6,11 @@ import numpy as np
 from scipy.special import expit, logsumexp
 from scipy.stats import rankdata
 
+from fedsmall.data.federation import Task
 from fedsmall.data.outcomes import HUBER, NUMBERS, ORDINAL, kind_of, survival_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation import survival
 from fedsmall.evaluation.outputs import by_class, log_shares, probabilities, squared_distances
-from fedsmall.federation import Task
 from fedsmall.methods import nearest
 
 OF_CLASSES = (
@@ -183,10 +183,7 @@ def grade_losses(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def kappa_of(table: np.ndarray) -> np.ndarray:
-    """Cohen's kappa with quadratic weights (Cohen 1968) of counts (models, truth, called) -> (models,).
-
-    0 for who calls all alike, NaN where all are of one grade and called so.
-    """
+    """Cohen's quadratic kappa (1968) of counts (models, truth, called) -> (models,); NaN where all are of one grade."""
     table = np.asarray(table, dtype=np.float64)
     place = np.arange(table.shape[-1])
     apart = (place[:, None] - place) ** 2

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.federation import Samples
+from fedsmall.data.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import WITHIN, distances, layers_read, pad_records
 from fedsmall.travel.journey import journey
@@ -47,11 +47,11 @@ class Exposure:
             self._seen: frozenset[int] = frozenset()
             return
         self._records = pad_records([samples.x for samples in train])  # (sites, most, features)
-        there = ~np.isnan(self._records).any(axis=2)
-        self._number = np.cumsum(there).reshape(there.shape) - 1  # of every record
-        self._all = self._records[there][None]  # (1, patients, features)
+        recorded = ~np.isnan(self._records).any(axis=2)
+        self._number = np.cumsum(recorded).reshape(recorded.shape) - 1  # of every record
+        self._all = self._records[recorded][None]  # (1, patients, features)
         parties = ("server", "neighbours", "averages")
-        self._nearest = {party: np.full(there.sum(), np.inf) for party in parties}  # they have come to each record
+        self._nearest = {party: np.full(recorded.sum(), np.inf) for party in parties}  # they have come to each record
         self._of_site: list[set[int]] = [set() for _ in names]
         way = list(_steps(plan, [len(samples) for samples in train]))
         self._way, self._seen = iter(way), self._chosen()
@@ -118,9 +118,9 @@ class Exposure:
             self._of_site[to[row]] |= set(self._number[sites[row]][read[row]].tolist())
 
     def _take(self, party: str, near: np.ndarray, sites: np.ndarray) -> None:
-        found = np.isfinite(near)
-        records = self._number[sites][found]
-        self._nearest[party][records] = np.minimum(self._nearest[party][records], near[found])
+        is_near = np.isfinite(near)
+        records = self._number[sites][is_near]
+        self._nearest[party][records] = np.minimum(self._nearest[party][records], near[is_near])
 
     def _set_out(self, commons: list[Arrays], count: int) -> None:
         """Let so many travellers set out from the global models of their groups."""
@@ -178,7 +178,7 @@ def _layers(plan: Plan, train: tuple[Samples, ...], model: Arrays) -> list[str]:
     None under augmentation: what could be read is then no record that is known here.
     """
     widths = {samples.x[0].size for samples in train if len(samples)}
-    if plan.recipe.augment is not None or plan.method.family != "federated" or len(widths) != 1:
+    if plan.recipe.augment is not None or not plan.method.is_federated or len(widths) != 1:
         return []
     return layers_read(model, widths.pop())
 

@@ -97,7 +97,7 @@ def steps_of(plan: Plan, place: int, sites: int, rounds: int | None = None) -> i
     """The local steps of a site in the whole plan, or up to round ``rounds``; it takes part where it is drawn."""
     assert plan.recipe.steps is not None
     rounds = plan.rounds if rounds is None else min(rounds, plan.rounds)
-    if plan.method.family != "federated" or plan.method.everyone(sites):
+    if not plan.method.is_federated or plan.method.everyone(sites):
         return rounds * plan.recipe.steps
     taken = (contact for contact, at in journey(plan, sites) if place in at)
     return plan.recipe.steps * sum(c.rounds - max(0, c.t - rounds) for c in taken if c.t - c.rounds < rounds)
@@ -203,18 +203,18 @@ def noise_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
         return 1.0
     # many small steps together are nearly one Gaussian, which gives a start; epsilon falls as a power of the noise
     goal, low, high = math.log((1 - CLOSE / 2) * epsilon), -math.inf, math.inf
-    here, slope = math.log(max(rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon, 0.4)), -1.2
+    middle, slope = math.log(max(rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon, 0.4)), -1.2
     before: tuple[float, float] | None = None
     for _ in range(60):
-        spent = _epsilon((Charge(rate, math.exp(here), steps),), delta)
+        spent = _epsilon((Charge(rate, math.exp(middle), steps),), delta)
         if (1 - CLOSE) * epsilon <= spent <= epsilon:
-            return math.exp(here)
-        low, high = (here, high) if spent > epsilon else (low, here)
+            return math.exp(middle)
+        low, high = (middle, high) if spent > epsilon else (low, middle)
         off = math.log(spent) - goal
-        if before is not None and before[0] != here:
-            slope = min((off - before[1]) / (here - before[0]), -0.1)
-        before, guess = (here, off), here - off / slope
-        here = guess if low < guess < high else (max(low, high - 2) + min(high, low + 2)) / 2
+        if before is not None and before[0] != middle:
+            slope = min((off - before[1]) / (middle - before[0]), -0.1)
+        before, guess = (middle, off), middle - off / slope
+        middle = guess if low < guess < high else (max(low, high - 2) + min(high, low + 2)) / 2
     raise PlanError(f"no noise gives epsilon {epsilon:g} at delta {delta:g} in {steps} steps; take fewer rounds")
 
 

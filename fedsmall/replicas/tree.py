@@ -100,8 +100,8 @@ def tree_at(tree: Tree, place: int, sites: int) -> ReplicaTree:
 def own_tree(tree: Tree, place: int, sites: int) -> Tree:
     """The plan's tree as the site at ``place`` of ``sites`` alone sees it: with one value for each setting."""
     settings = _per_site(tree, sites).items()
-    own = {name: setting[place] for name, setting in settings if isinstance(setting, tuple)}
-    return tree.model_copy(update=own)
+    values = {name: setting[place] for name, setting in settings if isinstance(setting, tuple)}
+    return tree.model_copy(update=values)
 
 
 def _per_site(tree: Tree, sites: int) -> dict[str, Any]:

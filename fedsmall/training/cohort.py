@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsmall.federation import Samples, Task
+from fedsmall.data.federation import Samples, Task
 from fedsmall.models.layers import trainable_state
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
@@ -51,7 +51,7 @@ class Cohort(OneModelTrainer):
         seat: Seat | None = None,
     ) -> None:
         self.plan, self.task, self.names = plan, task, tuple(names)
-        self.samples = tuple(len(rows) for rows in samples)
+        self.samples = tuple(map(len, samples))
         dtype = getattr(torch, plan.dtype)
         self._halves = halves(plan, task)
         check_augment(plan, task, self._halves.body is not None)

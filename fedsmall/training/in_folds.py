@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from fedsmall.data.federation import Samples, Task
 from fedsmall.data.sources.pool import Part
 from fedsmall.data.splits import classes_of, kin_of, representatives
 from fedsmall.errors import PlanError
-from fedsmall.federation import Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.training.stack import Stack, Tensors
@@ -32,7 +32,7 @@ class SitesInFolds(OneModelTrainer):
     ) -> None:
         assert plan.method.validation is not None
         self.plan, self.task, self.names = plan, task, tuple(names)
-        self.samples = tuple(len(of_site) for of_site in samples)
+        self.samples = tuple(map(len, samples))
         self._routes = plan.method.validation.routes
         parts = [
             part for name, site_samples in zip(names, samples, strict=True) for part in _parts(plan, name, site_samples)

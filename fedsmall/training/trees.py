@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from fedsmall.data.federation import Samples, Task
 from fedsmall.features import check_features
-from fedsmall.federation import Samples, Task
 from fedsmall.models.own_models import has_own_models, is_shared, shared_layers
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
@@ -79,8 +79,8 @@ def _mixed_cohort(
         with warnings.catch_warnings():  # that a few sites of a kind train one by one is nothing to be warned of
             warnings.simplefilter("ignore", UserWarning)
             if plan.method.tree is None:
-                own = seat.of([everyone.index(name) for name in names])
-                return Cohort(plan, task, names, samples, path=path, device=device, seat=own)
+                group_seat = seat.of([everyone.index(name) for name in names])
+                return Cohort(plan, task, names, samples, path=path, device=device, seat=group_seat)
             return TreeCohort(plan, task, names, samples, path=path, device=device, shared=shared)
 
     return MixedCohort(plan, task, names, samples, of_one_kind)
@@ -108,7 +108,7 @@ class TreeCohort(OneModelTrainer):
         assert plan.method.tree is not None
         self._shared = shared
         self.plan, self.task, self.names = plan, task, tuple(names)
-        self.samples = tuple(len(each) for each in samples)
+        self.samples = tuple(map(len, samples))
         self.tree: Tree = plan.method.tree
         trees = forest(self.tree, len(names))
         check_features(plan)
@@ -164,11 +164,11 @@ class TreeCohort(OneModelTrainer):
         for t in range(leg.t - leg.rounds + 1, leg.t + 1):
             first, last = t == leg.t - leg.rounds + 1, t == leg.t
             nodes = stack.rows(parents)
-            one = Leg(rows, t, 1, leg.arrived and first, leg.closes and last)
-            trained = self._inner.walk(nodes, [one], signals)
+            round_leg = Leg(rows, t, 1, leg.arrived and first, leg.closes and last)
+            trained = self._inner.walk(nodes, [round_leg], signals)
             signals = self._to_nodes(Signals(memory=self._narrowed(trained.memory)), parents)
             put_anchors(stack, nodes, self._anchor_places(rows))
-            sent = self._end_round(stack, nodes, rows, parents, one.closes)
+            sent = self._end_round(stack, nodes, rows, parents, round_leg.closes)
         return self._anchors(trained, rows, sent, leg.rounds)
 
     def _end_round(self, stack: Stack, nodes: Stack, rows: np.ndarray, parents: np.ndarray, closes: bool) -> Arrays:

@@ -117,5 +117,5 @@ def starting(plan: Plan, sites: int, initial: Initial) -> list[Arrays]:
     """The models with which the groups start: all one, or each its own where initial models are independent."""
     method = plan.method
     groups = method.region_count if method.region_count > 1 else method.group_count(sites)
-    own = plan.initial_models == "independent" and method.group_count(sites) > 1
-    return [initial(f"group-{group}") if own else initial(None) for group in range(groups)]
+    independent = plan.initial_models == "independent" and method.group_count(sites) > 1
+    return [initial(f"group-{group}") if independent else initial(None) for group in range(groups)]

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
 from fedsmall.algorithm.topologies import Topology, United
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.stopping import best_round, has_run_dry, looks
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger, at_contacts
-from fedsmall.stopping import best_round, has_run_dry, looks
 from fedsmall.training.trainer import Trainer
 from fedsmall.travel.moments import Initial, Moment, Watcher, watching
 from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
@@ -35,7 +35,7 @@ class Evaluation:
     travel by routes. ``told`` is what real sites tell beside their metrics, by site: under "samples" how
     many they judge by, under "sums" those of :mod:`fedsmall.evaluation.site_sums`, under "charged" what the run was
     charged to its privacy budget. ``stop`` is the loss on training samples that the models never saw
-    (:func:`fedsmall.stopping.loss_of`), by which a run ends early.
+    (:func:`fedsmall.evaluation.stopping.loss_of`), by which a run ends early.
     """
 
     t: int
