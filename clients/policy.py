@@ -1,7 +1,7 @@
-"""The site's own policy: what it allows, read from its own file and enforced by its own program before it answers.
+"""The site's policy: what it allows, read from its own file and enforced by its own program before it answers.
 
-The server's word is not taken for anything that the site can know itself: samples, rounds, what privacy was spent. What
-only the server knows, the number of sites, is taken from its order, and written into the site's log.
+Samples, rounds and spent privacy are the site's own counts; the number of sites, which only the server knows, is taken
+from its order and logged.
 """
 
 import signal
@@ -135,12 +135,12 @@ class Policy(Frozen):
         self._check_hops(plan, numbers, sites)
 
     def check_budget(self, epsilon: float) -> None:
-        """Raise PolicyError where ``epsilon``, spent after the contact that is asked for, is over the budget."""
+        """Raise PolicyError where ``epsilon``, after the contact that is asked for, is over the budget."""
         if self.budget is not None and not epsilon <= self.budget:
             raise PolicyError(f"the privacy budget of {self.budget:g} at delta {self.delta:g} is spent")
 
     def check_patients(self, epsilon: float, plan: Plan) -> None:
-        """Raise PolicyError where ``epsilon``, at the policy's delta, is more than a patient here may be charged."""
+        """Raise PolicyError where ``epsilon``, at the policy's delta, is more than a patient may be charged."""
         if self.most_epsilon is not None and not epsilon <= self.most_epsilon * (1 + SLACK):
             raise PolicyError(
                 f"with this the runs on this site's patients would cost more than epsilon {self.most_epsilon:g} at "
@@ -148,7 +148,7 @@ class Policy(Frozen):
             )
 
     def check_device(self, device: str) -> None:
-        """Raise PolicyError unless the site's program may train on the device that it is started with."""
+        """Raise PolicyError unless the site may train on this device."""
         if self.devices and device not in self.devices and device.partition(":")[0] not in self.devices:
             raise PolicyError(f'device "{device}" is not among those allowed here ({", ".join(self.devices)})')
 
@@ -225,7 +225,7 @@ class Policy(Frozen):
 
 
 def load_policy(path: Path) -> Policy:
-    """The policy in a TOML file. Raises PolicyError, naming the key, if it cannot be read: nothing is allowed then."""
+    """The policy in a TOML file. Raises PolicyError, naming the key, where it cannot be read."""
     try:
         values = read_toml(path)
     except FileNotFoundError:
@@ -257,7 +257,7 @@ LOOK_S = 0.5  # how often it is asked whether work on an order may go on
 
 
 class CutError(BaseException):
-    """Work on an order was cut for this ``reason``; nothing that catches errors of the work itself catches this."""
+    """Work on an order was cut for this ``reason``; no handler of ordinary errors catches it."""
 
     def __init__(self, reason: PolicyError) -> None:
         super().__init__(str(reason))
@@ -265,7 +265,7 @@ class CutError(BaseException):
 
 
 class Pace:
-    """When the last orders came; a refused one counts too, so that asking more often does not help."""
+    """The times of the last orders; refused ones count too."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -297,11 +297,10 @@ def check_time(policy: Policy, seconds: float) -> None:
 
 @contextmanager
 def cut_short(may_go_on: Callable[[], None]) -> Iterator[None]:
-    """Ask again and again, while work goes on, whether it may; where that raises PolicyError, end it by a CutError.
+    """Check every half second, while work goes on, whether it may; where that raises PolicyError, end it by a CutError.
 
-    Wherever the work is: between two steps of Python, so a single operation on arrays is waited for. It is as if the
-    program had been killed there, and whoever goes on is to go by what is on the disk. A program does so in its main
-    thread, as a station answers; in others nothing is cut.
+    It ends between two steps of Python, as if the program had been killed there: go on by what is on the disk. Works in
+    the main thread, where a station answers; in others nothing is cut.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -328,7 +327,7 @@ def cut_short(may_go_on: Callable[[], None]) -> Iterator[None]:
 
 
 def least_of_a_class(raw: RawSite) -> int | None:
-    """How many samples of its rarest class a site trains on, of those it has; None where there are no classes."""
+    """The samples of a site's rarest class; None where there are no classes."""
     if raw.task.kind != "classes" or not len(raw.train):
         return None
     _, counts = np.unique(raw.train.y, return_counts=True)

@@ -1,7 +1,6 @@
 """Other frameworks' simulators for ``fedsmall bench``, where they are installed: see the README.
 
-They train one site after the other and know one common model, so they are held against the engines on what all of them
-can do: FedAvg that averages after every round.
+They know one common model, so they are compared on what all can do: FedAvg that averages after every round.
 """
 
 import io
@@ -125,7 +124,6 @@ class _WithLoss(nn.Module):
         return nn.functional.cross_entropy(self.network(x), y)
 
     def metrics(self, x: Tensor, y: Tensor, **_: Any) -> dict[str, Any]:
-        """Nothing is evaluated."""
         return {}
 
 

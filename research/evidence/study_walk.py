@@ -1,8 +1,7 @@
-"""A short simulation of plain averaging and daisy-chaining: what the study runs tens of thousands of times.
+"""A short simulation of plain averaging and daisy-chaining, which the study runs tens of thousands of times.
 
-The same mathematics as every engine, to rounding (a test holds it to them), by the routes and stretches of
-:mod:`fedsmall.algorithm.daisy_chain`, without metrics and records. Several federations, one a seed, run side
-by side in one stack, for a few sites of small models do not fill a processor.
+The same mathematics as every engine, to rounding (a test checks it), without metrics and records. Several federations,
+one a seed, run side by side in one stack, for a few small models do not fill a processor.
 """
 
 from collections.abc import Sequence
