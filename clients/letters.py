@@ -254,9 +254,7 @@ def arrays_in(content: bytes, who: str) -> Arrays:
 
 
 def in_full(plan: Plan, held: Arrays, like: Arrays, who: str) -> Arrays:
-    """The arrays of a letter of ``who``, decompressed. Raises LetterError where they are not of a model ``like`` the
-    run's.
-    """
+    """The arrays of a letter of ``who``, decompressed. Raises LetterError unless they fit a model ``like`` this."""
     try:
         return unpack(plan, held, like)
     except CodecError as error:

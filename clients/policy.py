@@ -33,38 +33,33 @@ SLACK = 1e-6  # sums of epsilons are rounded
 
 
 class Policy(Frozen):
-    """What a site allows. An empty list allows all of its kind; ``clip``, ``noise`` and ``budget`` None demand nothing.
+    """What a site allows. An empty list allows all of its kind; None demands nothing.
 
-    ``judge`` is whether sums over the patients here may be told: over those trained on or kept back, of models that
-    never saw them (``validate``, ``stop``), and over those held out, of the common model at a run's end.
-    ``permute`` is whether models trained here may be handed on to another site, and ``least_blur`` the noise demanded
-    then, as :class:`fedsmall.parts.Privacy` counts it. ``least_batch`` is the least number of samples in a step.
-    Before a model leaves, the site tries to read its own patients from it: where it finds more than ``most_read``, it
-    does what ``when_read`` says.
+    ``judge``: sums over patients here may be told, over those trained on or kept back of models that never saw them
+    (``validate``, ``stop``), and over those held out of the common model at a run's end. ``permute``: models trained
+    here may be handed on, with at least ``least_blur`` as noise (:class:`fedsmall.parts.Privacy`). ``least_batch`` is
+    the least number of samples in a step. Before a model leaves, the site tries to read its own patients from it, and
+    beyond ``most_read`` does what ``when_read`` says.
 
-    ``clip`` is the largest norm allowed, ``noise`` the least noise multiplier, ``budget`` the most epsilon at ``delta``
-    that all runs on this site's data may spend together, at the level of the site. ``most_epsilon`` is the most epsilon
-    at ``delta`` that all runs may cost a patient, and demands patient-level privacy, as ``least_lot`` does, the least
-    expected number of samples in a step. ``bundles`` are the digests of the Flower bundles whose code
-    may be loaded here; "own" stands for the one that the fedsmall installed here would send. ``devices`` are those that
-    may train here; "cuda" stands for every GPU. Where ``approve``, each new run waits until somebody here has said yes
+    ``clip`` is the largest norm, ``noise`` the least noise multiplier, ``budget`` the most epsilon at ``delta`` of all
+    runs together, at the level of the site. ``most_epsilon`` is the most epsilon at ``delta`` that all runs may cost a
+    patient; it demands patient-level privacy, as does ``least_lot``, the least expected number of samples in a step.
+    ``bundles`` are digests of Flower bundles whose code may be loaded; "own" is the one of the fedsmall installed here.
+    ``devices`` may train; "cuda" stands for every GPU. With ``approve`` each new run waits for a person's yes
     (:mod:`fedsmall.clients.consent`).
 
-    ``most_rounds`` are the local rounds of a plan, and those that a run may train here with what it has trained anew.
-    ``least_per_class`` is the least number of samples of every class that the site has. ``most_orders_per_minute`` and
-    ``most_order_mib`` are how many orders, and how much in one, are taken, and ``most_order_minutes`` is how long the
-    site works on one. What is kept of a run is deleted
-    ``forget_after_days`` after it was last heard of, and sealed by the key in the file ``rest_key``
-    (:mod:`fedsmall.clients.shelf`); None keeps it, and as it is.
+    ``most_rounds`` limits a plan's local rounds, and those of a run here with what it trains anew. ``least_per_class``
+    is the least number of samples of every class. ``most_orders_per_minute``, ``most_order_mib`` and
+    ``most_order_minutes`` limit orders, their size, and the work on one. A run is deleted ``forget_after_days`` after
+    it was last heard of, and sealed by the key in the file ``rest_key`` (:mod:`fedsmall.clients.shelf`).
 
-    ``sealed`` demands that models which are handed on go in letters that no server opens, ``secure`` that a server
-    learns of an average the sum alone. ``roll`` pins the identities of all sites of the consortium, by their digest;
-    ``most_readdressed`` is how many travellers of a run may be sealed anew because the one they went to was silent.
+    ``sealed`` demands that models are handed on in letters that no server opens, ``secure`` that a server learns only
+    the sum of an average. ``roll`` is the digest of all sites' identities; ``most_readdressed`` limits the models of a
+    run that are sealed anew because a site was silent.
 
-    ``columns`` is whether the site takes part in runs over split columns (an extension), in which
-    other sites learn which patients both have, and ``least_side`` how many of them either side of a split must hold.
-    ``predict_from`` is the table, beside the policy's own file, of new patients about whom such a forest may be asked;
-    None lets none be asked here.
+    ``columns``: the site takes part in runs over split columns (an extension), in which other sites learn which
+    patients both have; ``least_side`` of them must be on either side of a split. ``predict_from`` is the table of new
+    patients, beside the policy's file, about whom such a forest may be asked.
     """
 
     tasks: tuple[str, ...] = ()
@@ -105,11 +100,10 @@ class Policy(Frozen):
     def check_plan(
         self, plan: Plan, task: str, *, samples: int, sites: int, numbers: int = 1, per_class: int | None = None
     ) -> None:
-        """Raise PolicyError, in one line, unless this site may take part in the plan.
+        """Raise PolicyError, in one line without a number of the site's, unless this site may take part in the plan.
 
-        ``task`` is the name of the site's own task, ``samples`` what it would train on, ``sites`` what the server says
-        of the federation, ``numbers`` how many a model has, ``per_class`` the samples of the site's rarest class, where
-        there are classes. The line names no number of the site's.
+        ``task`` is the name of the site's own task, ``samples`` its training samples, ``sites`` the server's count,
+        ``numbers`` the size of a model, ``per_class`` the samples of the site's rarest class.
         """
         method = plan.method
         if self.tasks and task not in self.tasks:

@@ -133,7 +133,6 @@ def _as_begun(asked: Plan, plan: Plan) -> Plan:
 
 
 def _ended(home: Path) -> str:
-    """The reason for which the region's run ended early; empty where it did not."""
     try:
         reason = json.loads((home / "failure.json").read_text())["reason"]
     except (OSError, ValueError, LookupError):

@@ -213,7 +213,6 @@ class Errand:
         return carried
 
     def _check_model(self, model: Arrays, carried: Arrays, group: int) -> None:
-        """Raise LetterError, naming the sender, for a model that no site should train on."""
         assert self.order.by is not None
         expected, common = self._initial(group), self.desk.common(group)
         last = expected if common is None else common
@@ -301,7 +300,6 @@ class Errand:
         return np.frombuffer(self.post.write(kind, self.t, to, self._since, content), np.uint8)
 
     def _wrong(self, model: Arrays, received: Arrays, carried: Arrays) -> str | None:
-        """Why a model that was trained here may not leave."""
         common = self.desk.common(self.ways.group(self.t, self.desk.site))
         return fault_of(model, carried, received, received if common is None else common, self.plan.method.gate)
 
@@ -327,7 +325,6 @@ class Errand:
         return {"config": {}}, join(**{SUM: {SUM: total(seeds, count, wide=bool(self.of))}})
 
     def _words(self) -> int:
-        """The words that the server adds up."""
         count = int(self.config.get(NUMBERS, 0))
         if not 0 < count <= MOST_WORDS or count % WORDS:
             raise LetterError("the question does not say how many numbers are to be opened")
@@ -389,7 +386,6 @@ class Letters:
         return {**header, "config": header["config"] | words}, sums
 
     def _take(self, handle: Handler, order: SiteRequest) -> Answer:
-        """Take the announcements of all sites, and reveal this site's nonce."""
         header, leaving = handle(order)
         if not needs_letters(order.plan):
             return header, leaving

@@ -138,7 +138,6 @@ class Session:
         return self._released[1]
 
     def _read_samples(self, plan: Plan) -> tuple[RawSite, str]:
-        """The site's samples and their digest, read again when a file has changed."""
         key = (plan.data_key, stamp(self.data))
         if self._samples is None or self._samples[0] != key:
             raw = load_site(plan, self.name, self.data)

@@ -161,7 +161,6 @@ class SiteLog:
         return entry
 
     def _break(self, state: LogState, entry: dict[str, Any]) -> str | None:
-        """Where the log did not go on from the state; None where it did."""
         before = entry
         if entry["n"] == state.lines + 2:  # a crash came between the line before and its state
             before = self.entries()[-2]

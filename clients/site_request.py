@@ -159,7 +159,6 @@ def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
 
 
 def _begins(before: Plan, plan: Plan) -> bool:
-    """Whether ``before`` is the plan without its agreed class weights."""
     balanced = plan.recipe.model_copy(update={"class_weights": BALANCED})
     return plan.recipe.class_weights is not None and plan.model_copy(update={"recipe": balanced}) == before
 

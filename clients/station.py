@@ -79,7 +79,6 @@ class Station:
             return handle(order)
 
     def _extension(self, kind: str) -> Extension:
-        """An extension's handler. Raises PlanError where no extension brings this kind."""
         if kind not in self._extensions:
             if kind not in extensions(GROUP):
                 raise PlanError("this site was asked for something that it does not know")
@@ -89,7 +88,6 @@ class Station:
         return self._extensions[kind]
 
     def _check_goes_on(self, kind: str, policy: Policy, since: float) -> None:
-        """Raise PolicyError where an order taken ``since`` is to be worked on no longer."""
         check_time(policy, time.monotonic() - since)
         self.consent.check_paused(kind)
 

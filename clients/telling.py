@@ -320,7 +320,6 @@ class Telling:
         return {"metrics": metrics | spent}, join(**{HELD_OUT: sums})
 
     def _note_untold(self, order: SiteRequest, kind: str, judged: int, patients: int) -> None:
-        """Note in the log where sums are of fewer patients than there are."""
         if judged < patients:
             whom = "the patients of before" if judged else "nobody"
             reason = f"sums are told of {whom}: fewer than {order.policy.count_floor} are new"

@@ -92,7 +92,6 @@ def _metric_names(content: RecordDict) -> dict[tuple[str, str], int]:
 
 
 def _innermost(strategy: Strategy) -> Strategy:
-    """The strategy within Flower's privacy wrappers."""
     within = getattr(strategy, "strategy", None)
     return _innermost(within) if isinstance(within, Strategy) else strategy
 

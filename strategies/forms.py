@@ -370,7 +370,6 @@ def decode_content(plan: Plan, content: RecordDict, coded: Arrays, model: Arrays
 
 
 def _check_difference(record: ArrayRecord, model: Signature) -> None:
-    """Raise ReplyError where arrays are larger than a difference from such a model can be."""
     received, most = signature(record), sum(math.prod(shape) for shape, _ in model.values())
     for name, (shape, _) in received.items():
         part = name in (VALUES, GAPS, BITS) and len(shape) == 1 and shape[0] <= 2 * most

@@ -156,7 +156,6 @@ class GridTrainer(Trainer):
             self.roster.list_unasked(self.grid)
 
     def _orders(self, exchange: Exchange) -> Orders:
-        """An order for each row, with its site; equal orders share their content."""
         leg, rule = exchange.leg, to_record(exchange.signals.rule) if exchange.signals.rule else None
         words = {**self.words, ROUND: leg.t, ROUNDS: leg.rounds, LEAVES: leg.leaves}
         contents: dict[Hashable, RecordDict] = {}

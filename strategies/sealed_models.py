@@ -242,7 +242,6 @@ class SealedModels(Form):
         return self._clear.size(row, content)
 
     def _is_lost(self, exchange: Exchange, row: int) -> bool:
-        """Whether a row should be a letter, and the server has none."""
         held, is_trained = self._letters.get(row), not exchange.signals.fresh[row]
         return is_trained and not exchange.is_global[row] and (held is None or held.model is None)
 

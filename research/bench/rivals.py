@@ -52,8 +52,6 @@ def _imports() -> Iterator[None]:
 
 
 class _Loaders:
-    """The sites' samples as FedLab asks for them."""
-
     def __init__(self, federation: Federation) -> None:
         self._sets = [torch.utils.data.TensorDataset(*pair) for pair in _samples(federation)]
 
@@ -113,8 +111,6 @@ def _by_pfl(plan: Plan, federation: Federation, device: str) -> Timing:
 
 
 class _WithLoss(nn.Module):
-    """A network with the two methods that pfl calls."""
-
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network

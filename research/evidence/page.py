@@ -114,7 +114,6 @@ def _tables(item: Item, result: ItemResult) -> str:
 
 
 def _reservations(item: Item, result: ItemResult) -> list[str]:
-    """The sentences that a table needs beside it: too few runs, or nothing learnt."""
     return [sentence for sentence in (cannot_decide(result.rows), nothing_learnt(item, result.rows)) if sentence]
 
 

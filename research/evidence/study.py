@@ -244,7 +244,6 @@ def _search(cell: Cell, scenario: Scenario) -> list[Try]:
 
 
 def _scores(scenario: Scenario) -> dict[str, list[float]]:
-    """Each method's accuracy of the common model at the end, seed by seed."""
     federations = [build_federation(scenario.plan(0, seed)) for seed in scenario.seeds]
     scores = {}
     for index in range(len(scenario.method)):

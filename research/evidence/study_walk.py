@@ -77,7 +77,6 @@ def train(cohort: Cohort, stack: Stack, sides: Sequence[Side]) -> None:
 
 
 def _moved(side: Side, at: np.ndarray, contact: Contact) -> np.ndarray:
-    """Where a side's models train after a contact, by the routes of its own seed."""
     first, sites = side.rows.start, len(side.federation.names)
     rows: np.ndarray = move_on(side.plan, sites, at[side.rows] - first, contact, contact) + first
     return rows

@@ -88,7 +88,6 @@ def _sheet_in(folder: Path) -> Sheet:
 
 
 def _conduct_and_write(sheet: Sheet, folder: Path, grid: RetryingGrid, log: AuditLog, finish: Finish) -> dict[str, int]:
-    """Conduct a run and write its outcome; returns the fields of its last log line."""
     if not isinstance(sheet, RunSheet):
         record, done = load_extension(SCENARIOS, str(kind_of_run(folder))).conduct(sheet, folder, grid)
         _finish_noting_faults(finish, log, folder, record)

@@ -360,8 +360,6 @@ Blocks = dict[tuple[tuple[str, int], ...], list[bytes]]  # what arrays became, b
 
 @dataclass
 class _Arriving:
-    """An answer that is arriving, and its pieces so far."""
-
     message: Message
     left: list[str]
     pieces: list[ConfigRecord] = field(default_factory=list)

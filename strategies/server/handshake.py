@@ -373,7 +373,6 @@ def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> str:
 
 
 def _check_alike(key: str, values: Mapping[str, str]) -> None:
-    """Raise PlanError where a site differs from most, with both values."""
     usual = Counter(values.values()).most_common(1)[0][0]
     most = next(site for site, value in values.items() if value == usual)
     for site, value in values.items():

@@ -122,11 +122,9 @@ class FileJournal:
                 path.unlink()
 
     def _lasting_ones(self) -> set[int]:
-        """The states on the disk that are to stay."""
         return {_contact(path) for path in self._ours() if path.suffix == ".json" and _is_lasting(path)}
 
     def _ours(self) -> list[Path]:
-        """The journal's own files."""
         return [path for path in self.folder.glob("*") if OWN.fullmatch(path.name)]
 
 

@@ -305,7 +305,6 @@ class HiddenJudges:
         return RecordDict({**content, CONFIG: config})
 
     def _charged(self, tally: Tally, t: int) -> Answers:
-        """Each site's charge to its privacy budget, which it sends in the clear."""
         answers: Answers = {}
         for site, metrics in tally.said.items():
             charged = charges_in(metrics)
@@ -345,7 +344,6 @@ def spread(values: Mapping[str, Sequence[float] | np.ndarray]) -> dict[str, Any]
 
 
 def _rows(moment: Moment) -> dict[str, Arrays]:
-    """Each site's own model."""
     models = moment.models()
     return {site: {name: array[row] for name, array in models.items()} for row, site in enumerate(moment.sites)}
 
